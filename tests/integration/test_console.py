@@ -100,6 +100,12 @@ def seeded(admin: Client) -> dict[str, str]:
     prompt = {"name": "Greeting", "virtual_key": "mock-main", "model": "mock", "parameters": {}, **within}
     messages = [{"role": "user", "content": "Greet {{name}}"}]
     made_prompt = admin.create("/v1/prompts", {**prompt, "string": json.dumps(messages)})
+    hook = {"webhookURL": "https://hooks.example/check", "headers": {"authorization": "a-token-0123456789"}}
+    checks = [
+        {"id": "default.wordCount", "parameters": {"maxWords": 200}},
+        {"id": "default.webhook", "parameters": hook, "is_enabled": False},
+    ]
+    guardrail = admin.create("/v1/guardrails", {"name": "Short questions", "checks": checks, **within})
     policy = {"name": "budget", "conditions": [{"key": "model", "value": "*"}], "group_by": [{"key": "api_key"}]}
     admin.create("/v1/policies/usage-limits", {**policy, "type": "cost", "credit_limit": 20, **within})
     invite = {"email": MEMBER_EMAIL, "role": "member", "first_name": "Mia", "last_name": "Member"}
@@ -108,7 +114,7 @@ def seeded(admin: Client) -> dict[str, str]:
     accepted = {"token": token, "password": MEMBER_PASSWORD}
     expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", accepted))
     key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"])
-    names = {"CONFIG": config["id"], "PROMPT": made_prompt["id"], "KEY": key.key}
+    names = {"CONFIG": config["id"], "PROMPT": made_prompt["id"], "GUARDRAIL": guardrail["id"], "KEY": key.key}
     return {**names, "LOG": send_logged_chat(admin, key)}
 
 

@@ -40,3 +40,8 @@ export function problemOf(error: unknown, path: string): string {
   if (!(error instanceof ApiError)) return "";
   return error.problems.find((one) => one.path === path || one.path.startsWith(`${path}.`) || one.path.startsWith(`${path}[`))?.message ?? "";
 }
+
+/** Returns the messages for exactly this path, such as those of required fields that are missing in it. */
+export function problemsAt(error: unknown, path: string): string[] {
+  return error instanceof ApiError ? error.problems.filter((one) => one.path === path).map((one) => one.message) : [];
+}

@@ -35,6 +35,7 @@ export const PAGE_GROUPS: PageGroup[] = [
       { name: "playground", title: "Playground", key: "y", scopes: ["completions.write", "workspace_service_api_keys.create"], load: () => import("../pages/Playground.svelte") },
       { name: "prompts", title: "Prompts", key: "p", scopes: ["prompts.list"], load: () => import("../pages/Prompts.svelte") },
       { name: "configs", title: "Configs", key: "c", scopes: ["configs.list"], load: () => import("../pages/Configs.svelte") },
+      { name: "guardrails", title: "Guardrails", key: "r", scopes: ["guardrails.list", "organisation_guardrails.list"], load: () => import("../pages/Guardrails.svelte") },
     ],
   },
   {

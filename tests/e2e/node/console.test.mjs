@@ -5,10 +5,11 @@ import { after, before, test } from "node:test";
 
 import { chromium } from "playwright-core";
 
-const { GATEWAY, ADMIN_KEY, KEY, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, PROMPT, LOG, PICTURES, CHROMIUM, SIGN_IN_LINK } = process.env;
+const { GATEWAY, ADMIN_KEY, KEY, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, PROMPT, GUARDRAIL, LOG, PICTURES, CHROMIUM, SIGN_IN_LINK } = process.env;
 const PAGES = [
   "overview", "logs", `logs/${LOG}`, "traces", "analytics", "playground?pair=1", "prompts", `prompts/${PROMPT}`,
-  "configs", `configs/${CONFIG}`, "providers", "providers/integrations", "models", "keys", "limits", "users",
+  "configs", `configs/${CONFIG}`, "guardrails", "guardrails/new", "guardrails/new?add=1", `guardrails/${GUARDRAIL}`,
+  `guardrails/${GUARDRAIL}?tab=versions`, "providers", "providers/integrations", "models", "keys", "limits", "users",
   "users/invites", "workspaces", "audit", "system",
 ];
 const ADMIN_PAGES = ["Users", "Workspaces", "Audit log"];
@@ -299,6 +300,90 @@ test("adds a provider, a policy and an invitation, and follows new logs", async 
     assert.equal((await sendOne()).status, 200);
     await row.first().waitFor({ timeout: 2000 }).catch(() => undefined);
   }
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("makes a guardrail, tries it before it is saved, and says what uses it", async () => {
+  const { page, context, faults } = await openSignedIn();
+  await page.keyboard.press("g");
+  await page.keyboard.press("r");
+  await page.getByRole("link", { name: "Create a guardrail" }).click();
+  await page.getByLabel("Name", { exact: true }).fill("No internals");
+  for (const [words, name] of [["personal", "Personal data"], ["some words", "Contains"]]) {
+    await page.getByRole("button", { name: "Add a check" }).click();
+    await page.getByLabel("Search checks").fill(words);
+    await page.getByRole("list", { name: "Checks" }).getByRole("button", { name }).click();
+  }
+  const first = page.getByRole("region", { name: /^Check 1/ });
+  const second = page.getByRole("region", { name: /^Check 2/ });
+  await first.getByLabel("EMAIL_ADDRESS", { exact: true }).check();
+  await first.getByText("Redact").click();
+  await second.getByLabel("Operator").selectOption("none");
+  await page.getByLabel(/^Deny/).check();
+
+  const result = page.getByRole("status", { name: "Result" });
+  const tryText = async (text) => {
+    await page.getByLabel(/^Text/).fill(text);
+    await page.getByRole("button", { name: "Test", exact: true }).click();
+  };
+  await tryText("an internal memo");
+  await page.getByRole("alert").filter({ hasText: 'checks[1].parameters "words" is a required' }).waitFor();
+  assert.ok(await second.getByText('"words" is a required property').isVisible());
+  await second.getByLabel("Words (required)").fill("internal\nconfidential");
+  await tryText("an internal memo");
+  await result.getByText("denied").waitFor();
+  await tryText("write to ann@example.com");
+  await result.getByText("write to {{EMAIL_ADDRESS_1}}", { exact: true }).waitFor();
+  assert.ok(await result.getByText("text changed").isVisible());
+  assert.ok(!(await result.getByText("denied").count()));
+  if (PICTURES) await page.screenshot({ path: `${PICTURES}/guardrail-tried.png` });
+
+  await second.getByRole("button", { name: "Move up" }).click();
+  await page.getByRole("button", { name: "Create", exact: true }).click();
+  await page.getByRole("tab", { name: "Versions" }).waitFor();
+  const id = new URL(page.url()).pathname.split("/").at(-1);
+  const saved = await callApi("GET", `/v1/guardrails/${id}`);
+  assert.deepEqual(saved.checks.map((check) => [check.id, check.parameters]), [
+    ["default.contains", { operator: "none", words: ["internal", "confidential"] }],
+    ["gateway.pii", { categories: ["EMAIL_ADDRESS"], redact: true }],
+  ]);
+  assert.deepEqual([saved.actions.deny, saved.actions.async], [true, false]);
+  assert.equal(faults.splice(0).filter((fault) => !fault.startsWith("400 ")).length, 0);
+
+  const config = { provider: "mock", input_guardrails: [saved.slug] };
+  const user = await callApi("POST", "/v1/configs", { name: "guarded", config, workspace_id: saved.workspace_id });
+  await page.getByRole("button", { name: "Delete" }).click();
+  await page.locator("dialog").getByRole("button", { name: "Delete" }).click();
+  await page.getByText(`is used by the config '${user.slug}'`).waitFor();
+  await callApi("DELETE", `/v1/configs/${user.slug}`);
+  await page.getByRole("button", { name: "Delete" }).click();
+  await page.locator("dialog").getByRole("button", { name: "Delete" }).click();
+  await page.waitForURL(/\/guardrails$/);
+  assert.equal(await page.getByRole("link", { name: "No internals" }).count(), 0);
+  assert.match(faults.join(), /^409 [^,]*$/);
+  await context.close();
+});
+
+test("keeps the stored credentials of a check until they are replaced", async () => {
+  const { page, context, faults } = await openSignedIn(`guardrails/${GUARDRAIL}`);
+  const before = await callApi("GET", `/v1/guardrails/${GUARDRAIL}`);
+  const hook = page.getByRole("region", { name: /Webhook$/ });
+  await hook.getByText(/authorization: .*\*{5}/).waitFor();
+  await hook.getByRole("checkbox", { name: "Enabled" }).check();
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.getByText("Saved", { exact: true }).waitFor();
+  const kept = await callApi("GET", `/v1/guardrails/${GUARDRAIL}`);
+  assert.deepEqual(kept.checks[1], { ...before.checks[1], is_enabled: true });
+
+  await hook.getByRole("button", { name: "Replace" }).click();
+  await hook.getByLabel("Headers: value 1").fill("another-token-4321");
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await hook.getByText(/authorization: an\*{5}321/).waitFor();
+  assert.ok(!(await page.content()).includes("another-token-4321"));
+  await page.getByRole("tab", { name: "Versions" }).click();
+  await page.getByText("From the chosen version").waitFor();
+  assert.equal(await page.getByRole("button", { name: /^20\d\d-/ }).count(), 3);
   assert.deepEqual(faults, []);
   await context.close();
 });
