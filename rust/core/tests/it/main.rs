@@ -28,6 +28,7 @@ mod features;
 mod files;
 mod fine_tuning;
 mod forward_headers;
+mod guardrail_partners;
 mod guardrails;
 mod headers;
 mod heartbeat;

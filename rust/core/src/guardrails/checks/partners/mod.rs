@@ -13,6 +13,8 @@ mod placeholders;
 mod promptfoo;
 mod qualifire;
 mod scanners;
+#[cfg(test)]
+mod tests;
 mod text_spans;
 mod web_search;
 
