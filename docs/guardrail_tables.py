@@ -31,18 +31,24 @@ def check_sections(checks: Sequence[Schema]) -> Iterator[str]:
 
 def parameter_table(schema: Schema, secrets: Sequence[str]) -> str:
     """Returns the table of the parameters of a check: required ones first, then by name."""
-    required = schema.get("required", [])
-    names = sorted(schema["properties"], key=lambda name: (name not in required, name))
-    if not names:
+    rows = list(parameter_rows(schema, schema, secrets))
+    if not rows:
         return NO_PARAMETERS
-    lines = ["| parameter | type | default | meaning |", "| --- | --- | --- | --- |"]
-    for name in names:
-        own = resolve_reference(schema["properties"][name], schema)
-        default = "required" if name in required else f"`{json.dumps(own['default'])}`" if "default" in own else ""
-        meaning = [own.get("description", ""), "stored encrypted" if name in secrets else ""]
-        cells = [f"`{name}`", describe_schema(own, schema), default, "; ".join(part for part in meaning if part)]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines)
+    return "\n".join(["| parameter | type | default | meaning |", "| --- | --- | --- | --- |", *rows])
+
+
+def parameter_rows(own: Schema, root: Schema, secrets: Sequence[str], prefix: str = "") -> Iterator[str]:
+    """Yields the rows of the parameters of an object; those of an object within it follow it."""
+    required = own.get("required", [])
+    for name in sorted(own["properties"], key=lambda name: (name not in required, name)):
+        found = resolve_reference(own["properties"][name], root)
+        default = "required" if name in required else f"`{json.dumps(found['default'])}`" if "default" in found else ""
+        meaning = [found.get("description", ""), "stored encrypted" if name in secrets else ""]
+        text = "; ".join(part for part in meaning if part)
+        cells = [f"`{prefix}{name}`", describe_schema(found, root), default, text]
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        if "properties" in found:
+            yield from parameter_rows(found, root, secrets, f"{prefix}{name}.")
 
 
 def resolve_reference(own: Schema, root: Schema) -> Schema:

@@ -155,6 +155,32 @@ def test_credentials_are_masked_kept_and_bound_to_their_destination(founded_url:
     run_scenario(founded_url, scenario)
 
 
+def test_credentials_of_partners_are_bound_to_their_host(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
+
+        def partner(key: str, **parameters: object) -> dict[str, object]:
+            return {"id": "lakera.guard", "parameters": {"credentials": {"apiKey": key}, **parameters}}
+
+        made = await api.request_ok(
+            "POST", "guardrails", {"name": "g", "checks": [partner(TOKEN)], "workspace_id": place}
+        )
+        path, masked = f"guardrails/{made['id']}", mask_secret(TOKEN)
+        shown = await api.request_ok("GET", path)
+        assert shown["checks"][0]["parameters"]["credentials"] == {"apiKey": masked}
+        # Another timeout keeps the credential, another host does not.
+        await api.request_ok("PUT", path, {"checks": [partner(masked, timeout=500)]})
+        assert (await published(api))[made["slug"]]["checks"][0]["parameters"] == partner(TOKEN, timeout=500)[
+            "parameters"
+        ]
+        moved = partner(masked, baseURL="https://other.example")
+        await api.expect_error(400, "must be sent anew", "PUT", path, {"checks": [moved]})
+        missing = {"id": "lakera.guard", "parameters": {"credentials": {}}}
+        await api.expect_error(400, "checks[0].parameters.credentials.apiKey", "PUT", path, {"checks": [missing]})
+
+    run_scenario(founded_url, scenario)
+
+
 def test_masks_of_equal_looking_credentials_keep_their_check(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]

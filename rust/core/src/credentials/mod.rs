@@ -11,7 +11,7 @@ pub(crate) mod issued;
 pub(crate) mod managed_identity;
 mod oracle;
 pub(crate) mod payload_hash;
-mod sigv4;
+pub(crate) mod sigv4;
 pub(crate) mod token_endpoint;
 
 use std::{

@@ -130,15 +130,27 @@ impl CheckOutcome {
     }
 }
 
+/// Reads status and body of a reply.
+pub type ReadReply = Box<dyn Fn(u16, &[u8]) -> Result<CheckOutcome, CheckError> + Send + Sync>;
+
+/// Keys with which a request to AWS is signed.
+pub struct AwsSignature {
+    pub service: &'static str,
+    pub region: String,
+    pub access_key_id: String,
+    pub secret_access_key: String,
+    pub session_token: Option<String>,
+}
+
 /// A request to another host that decides for a check.
-#[derive(Debug, Clone)]
 pub struct ExternalCall {
     pub url: String,
     pub headers: Vec<(String, String)>,
     pub body: String,
     pub timeout: Duration,
-    /// Reads status and body of the reply.
-    pub read: fn(u16, &[u8], Stage, &str) -> Result<CheckOutcome, CheckError>,
+    /// `None`: the header fields are complete.
+    pub signature: Option<AwsSignature>,
+    pub read: ReadReply,
 }
 
 /// A check with its parameters.
@@ -180,7 +192,7 @@ pub struct CheckRow {
     pub secrets: &'static [&'static str],
     /// JSON Schema of the parameters, without those that many checks share.
     pub schema: &'static str,
-    /// Parameters that many checks share, and that this one has too.
+    /// Parameters that many checks share, and that this one has too. A number after `=` is the default.
     pub shared: &'static [&'static str],
     pub compile: fn(Value) -> CompileResult,
 }

@@ -48,6 +48,7 @@ mod normalise;
 mod origin;
 mod param_map;
 mod parameters;
+mod partners;
 mod pass_through;
 mod pattern_jobs;
 mod pool;

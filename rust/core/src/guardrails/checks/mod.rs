@@ -1,10 +1,12 @@
 //! The checks that guardrails can use: one table with their parameters, and their code by theme.
 
 mod code;
+mod forwarded_headers;
 mod language;
 mod metadata;
 mod models;
 mod parameters;
+mod partners;
 mod personal_data;
 mod prefix;
 mod replacement;
@@ -15,10 +17,12 @@ mod webhook;
 
 use std::{collections::HashMap, sync::LazyLock};
 
+use jsonschema::error::ValidationErrorKind;
 use serde_json::{Map, Value, json};
 
 pub use super::check::{
-    Change, Check, CheckError, CheckInput, CheckOutcome, CheckRow, ExternalCall, SelectedText, Stage, Stages,
+    AwsSignature, Change, Check, CheckError, CheckInput, CheckOutcome, CheckRow, ExternalCall, SelectedText, Stage,
+    Stages,
 };
 use super::text_scope::SCOPE_NAMES;
 use crate::{error::Problem, parse::document_reader::Strictness};
@@ -33,6 +37,15 @@ fn shared_schema(name: &str) -> Value {
         "timeout" => {
             json!({"type": "integer", "minimum": 1, "maximum": 60_000, "description": "milliseconds that the other host may take"})
         }
+        "credentials" => {
+            json!({"type": "object", "required": ["apiKey"], "additionalProperties": false, "properties": {"apiKey": {"type": "string", "minLength": 1}}})
+        }
+        "baseURL" => {
+            json!({"type": "string", "pattern": "^https?://", "description": "URL in place of the partner's host, such as a private endpoint"})
+        }
+        "forwardHeaders" => {
+            json!({"type": "array", "maxItems": 50, "items": {"type": "string", "pattern": "^[a-z0-9-]+$"}, "description": "header fields of the request that are sent too"})
+        }
         _ => Value::Null,
     }
 }
@@ -42,8 +55,13 @@ impl CheckRow {
     pub fn parameters(&self) -> Value {
         let mut schema: Value = serde_json::from_str(self.schema).unwrap_or_default();
         let mut properties: Map<String, Value> = schema["properties"].as_object().cloned().unwrap_or_default();
-        for name in self.shared {
-            properties.insert((*name).to_owned(), shared_schema(name));
+        for shared in self.shared {
+            let (name, default) = shared.split_once('=').unwrap_or((shared, ""));
+            let mut own = shared_schema(name);
+            if let Ok(default) = default.parse::<u64>() {
+                own["default"] = default.into();
+            }
+            properties.insert(name.to_owned(), own);
         }
         properties.insert(
             "failOnError".into(),
@@ -72,7 +90,7 @@ pub fn rows() -> impl Iterator<Item = &'static CheckRow> {
         secrets::ROWS,
         language::ROWS,
     ];
-    themes.into_iter().flatten()
+    themes.into_iter().flatten().chain(partners::rows())
 }
 
 /// Returns the catalogue of checks as a JSON array.
@@ -88,6 +106,7 @@ pub fn catalogue() -> Value {
 /// A row with its compiled schema.
 struct KnownCheck {
     row: &'static CheckRow,
+    parameters: Value,
     schema: Option<jsonschema::Validator>,
 }
 
@@ -95,11 +114,27 @@ static CHECKS: LazyLock<HashMap<&'static str, KnownCheck>> = LazyLock::new(|| {
     let mut known = HashMap::new();
     for row in rows() {
         for id in [Some(row.id), row.alias].into_iter().flatten() {
-            known.insert(id, KnownCheck { row, schema: jsonschema::validator_for(&row.parameters()).ok() });
+            let parameters = row.parameters();
+            let schema = jsonschema::validator_for(&parameters).ok();
+            known.insert(id, KnownCheck { row, parameters, schema });
         }
     }
     known
 });
+
+/// Adds the defaults of a schema to parameters that have no value, also within objects.
+fn insert_defaults(parameters: &mut Value, schema: &Value) {
+    let Some(fields) = parameters.as_object_mut() else { return };
+    for (name, own) in schema["properties"].as_object().into_iter().flatten() {
+        match (fields.get_mut(name), own.get("default")) {
+            (Some(value), _) => insert_defaults(value, own),
+            (None, Some(default)) => {
+                fields.insert(name.clone(), default.clone());
+            }
+            (None, None) => (),
+        }
+    }
+}
 
 /// A check of a hook, ready to run.
 #[derive(Debug)]
@@ -132,17 +167,20 @@ pub fn compile_check(
             format!("`{}` is no check; see docs/guardrail-checks.md", id.chars().take(80).collect::<String>());
         return Err(vec![Problem::new(format!("{path}.id"), message)]);
     };
-    let parameters = if parameters.is_null() { json!({}) } else { parameters.clone() };
+    let mut parameters = if parameters.is_null() { json!({}) } else { parameters.clone() };
     let mut problems: Vec<_> = known
         .schema
         .iter()
         .flat_map(|schema| schema.iter_errors(&parameters))
         .filter(|error| {
             strictness != Strictness::Lenient
-                || !matches!(error.kind(), jsonschema::error::ValidationErrorKind::AdditionalProperties { .. })
+                || !matches!(error.kind(), ValidationErrorKind::AdditionalProperties { .. })
         })
         .map(|error| {
-            let below = error.instance_path().as_str().replace('/', ".");
+            let mut below = error.instance_path().as_str().replace('/', ".");
+            if let ValidationErrorKind::Required { property: Value::String(name) } = error.kind() {
+                below = format!("{below}.{name}");
+            }
             Problem::new(format!("{path}.parameters{below}"), error.masked_with("the value").to_string())
         })
         .collect();
@@ -150,6 +188,7 @@ pub fn compile_check(
         return Err(problems);
     }
     let fails_on_error = parameters["failOnError"].as_bool().unwrap_or_default();
+    insert_defaults(&mut parameters, &known.parameters);
     let source_bytes = parameters.to_string().len();
     match (known.row.compile)(parameters) {
         Ok(check) => {
@@ -221,7 +260,8 @@ pub(super) mod tests {
             assert!(jsonschema::meta::is_valid(&schema), "{}", row.id);
             assert!(CHECKS[row.id].schema.is_some(), "{}", row.id);
             assert!(row.secrets.iter().all(|name| schema["properties"][name].is_object()), "{}", row.id);
-            assert!(row.shared.iter().all(|name| !shared_schema(name).is_null()), "{}", row.id);
+            let is_known = |shared: &&str| !shared_schema(shared.split('=').next().unwrap()).is_null();
+            assert!(row.shared.iter().all(is_known), "{}", row.id);
         }
     }
 

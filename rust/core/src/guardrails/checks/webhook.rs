@@ -6,9 +6,10 @@ use penstock_net::BaseUrl;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::forwarded_headers::{find_forwarded, validate_names};
 use crate::guardrails::check::{
-    Change, Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, ExternalCall, Stage, Stages,
-    read_parameters,
+    Change, Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, ExternalCall, ReadReply, Stage,
+    Stages, read_parameters,
 };
 
 pub(super) const ROWS: &[CheckRow] = &[
@@ -19,8 +20,8 @@ pub(super) const ROWS: &[CheckRow] = &[
         description: "posts request and response to a URL, whose reply decides and may replace the body",
         stages: Stages::Both,
         secrets: &["headers"],
-        schema: r##"{"required":["webhookURL"],"properties":{"webhookURL":{"type":"string","pattern":"^https?://"},"headers":{"$ref":"#/$defs/headers"},"forwardHeaders":{"type":"array","items":{"type":"string","pattern":"^[a-z0-9-]+$"},"description":"header fields of the request that are sent too"}},"$defs":{"headers":{"oneOf":[{"type":"object","additionalProperties":{"type":"string"}},{"type":"string","description":"a JSON object"}]}}}"##,
-        shared: &["timeout"],
+        schema: r##"{"required":["webhookURL"],"properties":{"webhookURL":{"type":"string","pattern":"^https?://"},"headers":{"$ref":"#/$defs/headers"}},"$defs":{"headers":{"oneOf":[{"type":"object","additionalProperties":{"type":"string"}},{"type":"string","description":"a JSON object"}]}}}"##,
+        shared: &["forwardHeaders", "timeout=3000"],
         compile: |parameters| Webhook::compile(parameters, true),
     },
     CheckRow {
@@ -31,37 +32,13 @@ pub(super) const ROWS: &[CheckRow] = &[
         stages: Stages::Both,
         secrets: &["headers"],
         schema: r#"{"required":["logURL"],"properties":{"logURL":{"type":"string","pattern":"^https?://"},"headers":{"oneOf":[{"type":"object","additionalProperties":{"type":"string"}},{"type":"string","description":"a JSON object"}]}}}"#,
-        shared: &["timeout"],
+        shared: &["timeout=3000"],
         compile: |parameters| Webhook::compile(parameters, false),
     },
 ];
 
 /// Milliseconds that another host may take, unless the parameters say otherwise.
 const DEFAULT_TIMEOUT_MS: u64 = 3000;
-
-/// Header fields that are never forwarded.
-const FORBIDDEN_HEADERS: &[&str] = &[
-    "authorization",
-    "x-api-key",
-    "ocp-apim-subscription-key",
-    "proxy-authorization",
-    "cookie",
-    "connection",
-    "host",
-    "transfer-encoding",
-    "content-length",
-    "content-type",
-    "keep-alive",
-    "te",
-    "trailer",
-    "upgrade",
-    "proxy-authenticate",
-    "proxy-connection",
-    "api-key",
-    "x-goog-api-key",
-];
-/// Header fields of the gateway that may be forwarded.
-const OWN_HEADERS: &[&str] = &["x-gateway-trace-id", "x-gateway-span-id"];
 
 #[derive(Debug)]
 struct Webhook {
@@ -94,18 +71,7 @@ impl Webhook {
             return Err((name.to_owned(), format!("must not contain {invalid:?} in its query")));
         }
         let headers = read_headers(&headers).map_err(|message| (".headers".to_owned(), message))?;
-        for name in &forward_headers {
-            let is_own = name.starts_with("x-gateway-") && !OWN_HEADERS.contains(&name.as_str());
-            if is_own
-                || FORBIDDEN_HEADERS.contains(&name.as_str())
-                || penstock_net::headers::is_cloud_metadata(name.as_bytes())
-            {
-                return Err((
-                    ".forwardHeaders".to_owned(),
-                    format!("must not name `{name}`, which is never forwarded"),
-                ));
-            }
-        }
+        validate_names(&forward_headers).map_err(|message| (".forwardHeaders".to_owned(), message))?;
         let timeout = Duration::from_millis(timeout.unwrap_or(DEFAULT_TIMEOUT_MS));
         Ok(Box::new(Self { url, headers, forward_headers, timeout, decides }))
     }
@@ -154,17 +120,20 @@ impl Check for Webhook {
 
     fn external_call(&self, input: &CheckInput<'_>) -> Option<Result<ExternalCall, CheckError>> {
         let mut headers = self.headers.clone();
-        for name in &self.forward_headers {
-            if let (Some(value), false) = (input.headers.get_str(name), headers.iter().any(|(own, _)| own == name)) {
-                headers.push((name.clone(), value.to_owned()));
-            }
-        }
+        headers.extend(find_forwarded(&self.forward_headers, input.headers, &headers));
+        let (url, stage) = (self.url.clone(), input.stage);
+        let read: ReadReply = if self.decides {
+            Box::new(move |status, body| read_decision(status, body, stage, &url))
+        } else {
+            Box::new(|status, _| read_receipt(status))
+        };
         Some(Ok(ExternalCall {
             url: self.url.clone(),
             headers,
             body: context(input).to_string(),
             timeout: self.timeout,
-            read: if self.decides { read_decision } else { read_receipt },
+            signature: None,
+            read,
         }))
     }
 
@@ -217,7 +186,7 @@ fn read_decision(status: u16, body: &[u8], stage: Stage, url: &str) -> Result<Ch
     Ok(CheckOutcome { change, ..CheckOutcome::new(verdict, data) })
 }
 
-fn read_receipt(status: u16, _body: &[u8], _stage: Stage, _url: &str) -> Result<CheckOutcome, CheckError> {
+fn read_receipt(status: u16) -> Result<CheckOutcome, CheckError> {
     if (200..300).contains(&status) {
         Ok(CheckOutcome::new(true, json!({"message": "the log was sent"})))
     } else {

@@ -1,12 +1,16 @@
 //! Calls of checks to other hosts.
 
-use std::{fmt::Write, time::Instant};
+use std::{
+    fmt::Write,
+    time::{Instant, SystemTime},
+};
 
+use penstock_llm::catalog::AmazonKeys;
 use penstock_net::{BaseUrl, Upstream};
 
 use crate::{
-    credentials::token_endpoint::send_request,
-    guardrails::checks::{CheckError, CheckOutcome, ExternalCall, Stage},
+    credentials::{PayloadDigest, sigv4::sign_head, token_endpoint::send_request},
+    guardrails::checks::{AwsSignature, CheckError, CheckOutcome, ExternalCall},
     state::shared::check_hosts::CheckHosts,
 };
 
@@ -18,7 +22,6 @@ pub async fn call_host(
     upstream: &Upstream,
     hosts: &CheckHosts,
     call: &ExternalCall,
-    stage: Stage,
 ) -> Result<CheckOutcome, CheckError> {
     let (url, query) = call.url.split_once('?').unwrap_or((&call.url, ""));
     let host = BaseUrl::parse(url).map(|base| base.origin.authority().clone()).unwrap_or_default();
@@ -33,15 +36,34 @@ pub async fn call_host(
         for (name, value) in &call.headers {
             let _ = write!(head, "{name}: {value}\r\n");
         }
-        Ok(head.into_bytes())
+        let head = head.into_bytes();
+        match &call.signature {
+            Some(signature) => sign(signature, head, &base.origin.authority(), &call.body),
+            None => Ok(head),
+        }
     };
     let sending = send_request(upstream, url, "application/json", &call.body, head);
     let result = match tokio::time::timeout(call.timeout, Box::pin(sending)).await {
-        Ok(Ok(response)) => (call.read)(response.status, &response.body, stage, &call.url),
+        Ok(Ok(response)) => (call.read)(response.status, &response.body),
         // The message names the URL, which may hold a credential.
         Ok(Err(_)) => Err(CheckError::new(format!("{} could not be reached", place.host))),
         Err(_) => Err(CheckError::new(format!("{} took longer than {} ms", place.host, call.timeout.as_millis()))),
     };
     place.has_failed = Some(result.is_err());
     result
+}
+
+/// Adds the signature fields to a head that lacks its final line break.
+fn sign(signature: &AwsSignature, mut head: Vec<u8>, authority: &str, body: &str) -> Result<Vec<u8>, String> {
+    let keys = AmazonKeys {
+        service: signature.service,
+        region: &signature.region,
+        access_key_id: &signature.access_key_id,
+        secret_access_key: &signature.secret_access_key,
+        session_token: signature.session_token.as_deref(),
+    };
+    head.extend_from_slice(b"\r\n");
+    sign_head(&keys, &mut head, authority, Some(&PayloadDigest::compute(body.as_bytes())), SystemTime::now())?;
+    head.truncate(head.len() - b"\r\n".len());
+    Ok(head)
 }

@@ -209,9 +209,7 @@ async fn run_check(
     let check = &hook.checks[index].check;
     let outcome = if check.stages.includes(subject.stage) {
         match begin_check(hook, index, subject).await {
-            Ok(CheckStep::Call(call)) => {
-                Box::pin(call_host(&runner.upstream, &runner.hosts, &call, subject.stage)).await
-            }
+            Ok(CheckStep::Call(call)) => Box::pin(call_host(&runner.upstream, &runner.hosts, &call)).await,
             Ok(CheckStep::Done(outcome)) => Ok(outcome),
             Err(error) => Err(error),
         }

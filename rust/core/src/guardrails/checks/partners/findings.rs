@@ -1,0 +1,59 @@
+//! What a partner found in texts, and the verdict that follows from it.
+
+use serde_json::json;
+
+use super::SentText;
+use crate::guardrails::check::{Change, CheckOutcome};
+
+/// Names in the data of a result, and characters of each. A reply may have any number.
+const MAX_NAMES: usize = 50;
+const MAX_NAME_CHARS: usize = 80;
+
+/// What a partner found. Names are those of categories; parts of texts never are, because results are shown and logged.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// What makes the check fail.
+    pub failed: Vec<String>,
+    /// What makes the check fail unless it was replaced.
+    pub replaceable: Vec<String>,
+    /// The texts that were sent, without what was found.
+    pub replaced: Option<Vec<String>>,
+    /// Explains the result in place of the names.
+    pub explanation: Option<String>,
+}
+
+impl Findings {
+    pub(super) fn failed(names: Vec<String>) -> Self {
+        Self { failed: names, ..Self::default() }
+    }
+
+    /// Returns a single name if something was found.
+    pub(super) fn failed_if(is_found: bool, name: &str) -> Self {
+        Self::failed(is_found.then(|| name.to_owned()).into_iter().collect())
+    }
+
+    /// Returns the outcome of the check.
+    pub(super) fn conclude(self, partner: &str, texts: &[SentText]) -> CheckOutcome {
+        let replaced = self.replaced.filter(|replaced| replaced.len() == texts.len()).unwrap_or_default();
+        let changes: Vec<_> = texts
+            .iter()
+            .zip(replaced)
+            .filter(|(sent, new)| sent.text != *new)
+            .map(|(sent, new)| (sent.index, new))
+            .collect();
+        let is_replaced = !changes.is_empty();
+        let verdict = self.failed.is_empty() && (self.replaceable.is_empty() || is_replaced);
+        let mut names: Vec<String> = self.failed.into_iter().chain(self.replaceable).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.truncate(MAX_NAMES);
+        let names: Vec<String> = names.into_iter().map(|name| name.chars().take(MAX_NAME_CHARS).collect()).collect();
+        let explanation = self.explanation.unwrap_or_else(|| match (&names[..], is_replaced) {
+            ([], _) => format!("{partner} found nothing"),
+            (names, false) => format!("{partner} found: {}", names.join(", ")),
+            (names, true) => format!("{partner} found and replaced: {}", names.join(", ")),
+        });
+        let data = json!({"verdict": verdict, "explanation": explanation, "detected": names});
+        CheckOutcome { change: is_replaced.then_some(Change::Texts(changes)), ..CheckOutcome::new(verdict, data) }
+    }
+}

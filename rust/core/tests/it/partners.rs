@@ -1,0 +1,153 @@
+//! Checks by partners: every row of the table against a pretended host.
+//! `partner_checks.json` has the documented request of each function, and replies.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::harness::{CHAT_PATH, TestGateway, TestResponse, played::GoldenProvider, post_with_config};
+
+const TEXT: &str = "call ann@mail.example";
+/// What no result may show.
+const FOUND: &str = "ann@mail";
+const QUESTION: &str = "who is it?";
+const TRACE_ID: &str = "trace-1";
+
+/// A function of a partner.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PartnerCase {
+    check: String,
+    /// `input` or `output`.
+    stage: String,
+    parameters: Value,
+    /// URL of the partner, which unit tests of the engine compare.
+    url: String,
+    /// Parts of the request's head.
+    headers: Vec<String>,
+    body: Value,
+    pass: Value,
+    #[serde(default)]
+    deny: Option<Value>,
+    #[serde(default)]
+    redact: Option<RedactCase>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RedactCase {
+    parameters: Value,
+    reply: Value,
+    text: String,
+}
+
+/// Result of a request with a check.
+struct CheckedRequest {
+    response: TestResponse,
+    check: Value,
+    /// Text that the model got, or that the client got.
+    text: String,
+    partner: GoldenProvider,
+}
+
+fn read_cases() -> Vec<PartnerCase> {
+    serde_json::from_str(include_str!("partner_checks.json")).unwrap()
+}
+
+impl PartnerCase {
+    fn is_output(&self) -> bool {
+        self.stage == "output"
+    }
+
+    /// Sends a chat request with the check, whose partner returns this reply.
+    async fn run(&self, rig: &TestGateway, status: u16, reply: &str, more: &Value, denies: bool) -> CheckedRequest {
+        let partner = GoldenProvider::start(status, "application/json", reply.into(), 4096).await;
+        let mut parameters = self.parameters.clone();
+        parameters["baseURL"] = partner.server.url().into();
+        parameters.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (asked, answered) = if self.is_output() { (QUESTION, TEXT) } else { (TEXT, "done") };
+        let message = json!({"role": "assistant", "content": answered});
+        let body = json!({"id": "c", "object": "chat.completion", "model": "m",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
+        let provider = GoldenProvider::start(200, "application/json", body.to_string().into(), 4096).await;
+        let side = format!("{}_guardrails", self.stage);
+        let mut config = json!({"provider": "openai", "api_key": "sk-1", "custom_host": provider.server.url()});
+        config[&side] = json!([{"deny": denies, &self.check: parameters}]);
+        let request = json!({"model": "gpt-x", "messages": [{"role": "user", "content": asked}]});
+        let request = post_with_config(&config, CHAT_PATH, request.to_string());
+        let response = rig.send(request.header("x-gateway-trace-id", TRACE_ID)).await;
+        let json = response.json();
+        let list = if self.is_output() { "after_request_hooks" } else { "before_request_hooks" };
+        let check = json["hook_results"][list][0]["checks"][0].clone();
+        let text = if self.is_output() {
+            json["choices"][0]["message"]["content"].as_str().unwrap_or_default().to_owned()
+        } else if response.status == 200 {
+            provider.parse_last_request().1["messages"][0]["content"].as_str().unwrap().to_owned()
+        } else {
+            String::new()
+        };
+        CheckedRequest { response, check, text, partner }
+    }
+}
+
+#[tokio::test]
+async fn every_partner_gets_its_documented_request() {
+    let rig = GoldenProvider::gateway_trusting_loopback();
+    for case in read_cases() {
+        let checked = case.run(&rig, 200, &case.pass.to_string(), &json!({}), true).await;
+        let name = (&case.check, &case.stage);
+        assert_eq!(checked.response.status, 200, "{name:?}: {}", checked.response.text());
+        assert_eq!((&checked.check["verdict"], &checked.check["error"]), (&json!(true), &Value::Null), "{name:?}");
+        assert_eq!(checked.text, TEXT, "{name:?}");
+        let (head, body) = checked.partner.parse_last_request();
+        let path = case.url.split_once("://").unwrap().1;
+        // A URL of the parameters may have a path, which the pretended host has not.
+        let target = head.split(' ').nth(1).unwrap();
+        assert!(head.starts_with("POST ") && path.ends_with(target), "{name:?}: {head}");
+        for header in &case.headers {
+            assert!(head.contains(header.as_str()), "{name:?} lacks {header}: {head}");
+        }
+        assert_eq!(body, case.body, "{name:?}");
+    }
+}
+
+#[tokio::test]
+async fn every_partner_can_deny_and_redact() {
+    let rig = GoldenProvider::gateway_trusting_loopback();
+    for case in read_cases() {
+        let name = (&case.check, &case.stage);
+        if let Some(reply) = &case.deny {
+            let checked = case.run(&rig, 200, &reply.to_string(), &json!({}), true).await;
+            assert_eq!(checked.response.status, 446, "{name:?}: {}", checked.response.text());
+            assert_eq!((&checked.check["verdict"], &checked.check["error"]), (&json!(false), &Value::Null), "{name:?}");
+            assert!(!checked.response.text().contains(FOUND), "{name:?}: {}", checked.response.text());
+            // Without a denial, the client sees the data of a response, too.
+            let shown = case.run(&rig, 200, &reply.to_string(), &json!({}), false).await;
+            let explanation = shown.check["data"]["explanation"].as_str().unwrap_or_default();
+            assert_eq!(shown.response.status, 246, "{name:?}: {}", shown.response.text());
+            assert!(explanation.contains(" found: "), "{name:?}: {}", shown.check);
+            assert!(!shown.check.to_string().contains(FOUND), "{name:?}: {}", shown.check);
+        }
+        if let Some(RedactCase { parameters, reply, text }) = &case.redact {
+            let checked = case.run(&rig, 200, &reply.to_string(), parameters, true).await;
+            assert_eq!(checked.response.status, 200, "{name:?}: {}", checked.response.text());
+            assert_eq!((&checked.check["transformed"], &checked.text), (&json!(true), text), "{name:?}");
+            assert!(!checked.check.to_string().contains(FOUND), "{name:?}: {}", checked.check);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_partner_without_a_verdict_is_an_error() {
+    let rig = GoldenProvider::gateway_trusting_loopback();
+    for case in read_cases() {
+        for (status, reply) in [(500, case.pass.to_string()), (200, "no JSON".to_owned()), (200, "{}".to_owned())] {
+            let name = (&case.check, &case.stage, status, &reply);
+            let checked = case.run(&rig, status, &reply, &json!({"failOnError": true}), true).await;
+            assert_eq!(checked.response.status, 446, "{name:?}: {}", checked.response.text());
+            let message = checked.check["error"]["message"].as_str().unwrap_or_default().to_owned();
+            assert!(message.contains(" returned "), "{name:?}: {}", checked.check);
+        }
+        let checked = case.run(&rig, 500, "", &json!({}), true).await;
+        assert_eq!(checked.response.status, 200, "{:?}: {}", case.check, checked.response.text());
+    }
+}
