@@ -310,7 +310,7 @@ test("makes a guardrail, tries it before it is saved, and says what uses it", as
   await page.keyboard.press("r");
   await page.getByRole("link", { name: "Create a guardrail" }).click();
   await page.getByLabel("Name", { exact: true }).fill("No internals");
-  for (const [words, name] of [["personal", "Personal data"], ["some words", "Contains"]]) {
+  for (const [words, name] of [["gateway.pii", "Personal data gateway.pii"], ["some words", "Contains default.contains"]]) {
     await page.getByRole("button", { name: "Add a check" }).click();
     await page.getByLabel("Search checks").fill(words);
     await page.getByRole("list", { name: "Checks" }).getByRole("button", { name }).click();
