@@ -7,11 +7,12 @@ the session, and `engine` sets the options of the memory allocator.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -47,6 +48,17 @@ class ErrorReportingGroup(click.Group):
         except PenstockError as error:
             click.echo(f"penstock: {error}", err=True)
             sys.exit(1)
+
+
+class SecondsRange(click.FloatRange):
+    """A range of seconds. NaN is in no range, but passes the comparisons of `click`, and a wait for it has no end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
+        """Returns the number; fails if it is none."""
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return seconds
 
 
 @click.group(
@@ -131,7 +143,7 @@ def init(config: str | None, email: str | None) -> None:
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 @click.option(
     "--wait",
-    type=click.FloatRange(0, MAX_WAIT_SECONDS),
+    type=SecondsRange(0, MAX_WAIT_SECONDS),
     default=0.0,
     metavar="SECONDS",
     help="Wait so long for a database that does not answer. [default: 0]",
@@ -150,7 +162,7 @@ def migrate(config: str | None, wait: float) -> None:
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.1, MAX_WAIT_SECONDS),
+    type=SecondsRange(0.1, MAX_WAIT_SECONDS),
     default=3.0,
     show_default=True,
     metavar="SECONDS",
