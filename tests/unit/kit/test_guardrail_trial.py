@@ -45,7 +45,7 @@ def test_slow_trials_use_no_thread_that_others_need(monkeypatch: pytest.MonkeyPa
     async def run() -> list[TrialResult | BaseException]:
         shared = ThreadPoolExecutor(1)
         shared.shutdown()
-        # Whoever uses it fails.
+        # A task that uses it fails.
         asyncio.get_running_loop().set_default_executor(shared)
         monkeypatch.setattr(guardrail_trial, SECONDS, 0.01)
         first = await asyncio.gather(
