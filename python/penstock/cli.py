@@ -7,11 +7,12 @@ that an option names. `listen` reads the folder of the session, and `engine` set
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -50,6 +51,17 @@ class ErrorReportingGroup(click.Group):
         except PenstockError as error:
             click.echo(f"penstock: {error}", err=True)
             sys.exit(1)
+
+
+class SecondsRange(click.FloatRange):
+    """A range of seconds. NaN is in no range, but passes the comparisons of `click`, and a wait for it has no end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
+        """Returns the number; fails if it is none."""
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return seconds
 
 
 def describe_version() -> str:
@@ -148,7 +160,7 @@ def init(config: str | None, email: str | None) -> None:
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 @click.option(
     "--wait",
-    type=click.FloatRange(0, MAX_WAIT_SECONDS),
+    type=SecondsRange(0, MAX_WAIT_SECONDS),
     default=0.0,
     metavar="SECONDS",
     help="Wait so long for a database that does not answer. [default: 0]",
@@ -167,7 +179,7 @@ def migrate(config: str | None, wait: float) -> None:
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.1, MAX_WAIT_SECONDS),
+    type=SecondsRange(0.1, MAX_WAIT_SECONDS),
     default=3.0,
     show_default=True,
     metavar="SECONDS",
@@ -184,15 +196,12 @@ def health(url: str | None, config: str | None, timeout: float) -> None:
 
 def find_gateway_url(config: str | None) -> str:
     """Returns the address at which programs on this machine reach the gateway that these settings describe."""
-    from penstock.listen import local_host
-
     try:
         settings = load_settings(config, {})
     except SettingsError:
         # A gateway that is running goes on while its settings file has errors, so it is still checked.
         settings = settings_module.load_settings(None, os.environ)
-    host = local_host(settings)
-    return f"http://[{host}]:{settings.server.port}" if ":" in host else f"http://{host}:{settings.server.port}"
+    return local_url(settings)
 
 
 @main.command(epilog="Example: penstock check penstock.toml")
@@ -293,8 +302,11 @@ def sign_in_link(config: str | None, email: str | None, url: str | None) -> None
     settings = load_settings(config, {})
     from penstock.jobs.prepare import issue_sign_in_link
 
+    if url and not url.startswith(("http://", "https://")):
+        message = f"--url {url!r} is not allowed: expected http://… or https://…"
+        raise SettingsError(message)
     token = issue_sign_in_link(settings, email)
-    click.echo(format_sign_in_url(url or settings.server.public_url or gateway_url(settings), token))
+    click.echo(format_sign_in_url(url or browser_url(settings), token))
 
 
 for command in (
@@ -338,28 +350,39 @@ def load_settings(config: str | None, options: dict[str, object]) -> Settings:
 
 def print_startup_message(ready: Settings, found: PreparedStore, keys: int, *, tries: bool) -> None:
     """Prints the addresses of the gateway and its console, and example commands if `tries` is true."""
-    url = gateway_url(ready)
-    click.echo(f"penstock {__version__} listens on {url}")
+    click.echo(f"penstock {__version__} listens on {format_url(ready.bind_address, ready.server.port)}")
     # Nobody can sign in without a store.
     if ready.store_url:
-        click.echo(f"console: {url}/console/")
+        shown = browser_url(ready)
+        click.echo(f"console: {shown}/console/")
         if found.sign_in_token:
-            click.echo(f"sign in once, within an hour: {format_sign_in_url(url, found.sign_in_token)}")
+            click.echo(f"sign in once, within an hour: {format_sign_in_url(shown, found.sign_in_token)}")
         if ready.store.data_dir:
             click.echo(f"data: {ready.store.data_dir}; back up this folder, and keep it private")
     if tries:
         from penstock import examples
 
         key_needed = bool(keys) or ready.require_key
-        lines = examples.format_examples(url, key_needed=key_needed, demo_key=found.demo_key)
+        lines = examples.format_examples(local_url(ready), key_needed=key_needed, demo_key=found.demo_key)
         click.echo("\n".join(["", *lines, ""]))
     sys.stdout.flush()
 
 
-def gateway_url(settings: Settings) -> str:
-    """Returns the URL of the gateway on this machine."""
-    host = f"[{settings.bind_address}]" if ":" in settings.bind_address else settings.bind_address
-    return f"http://{host}:{settings.server.port}"
+def browser_url(settings: Settings) -> str:
+    """Returns the URL of the gateway for browsers: a session that was begun at another address may not work there."""
+    return (settings.server.public_url or local_url(settings)).rstrip("/")
+
+
+def local_url(settings: Settings) -> str:
+    """Returns the URL at which programs on this machine reach the gateway, also if it listens on all addresses."""
+    from penstock.listen import local_host
+
+    return format_url(local_host(settings), settings.server.port)
+
+
+def format_url(host: str, port: int) -> str:
+    """Returns a URL of an IP address."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def format_sign_in_url(url: str, token: str) -> str:

@@ -160,6 +160,13 @@ def test_command_rejects_an_unknown_user(first: FirstStart):
     assert "'nobody@example.com'" in done.stderr
 
 
+@pytest.mark.parametrize("url", ["javascript:alert(1)", "ai.example.com", "ftp://a"])
+def test_command_rejects_an_address_that_is_no_url(first: FirstStart, url: str):
+    done = run_penstock("users", "sign-in-link", "--url", url, env={}, cwd=first.folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"--url {url!r} is not allowed" in done.stderr
+
+
 def test_second_start_keeps_the_store_and_issues_another_demo_key(tmp_path: Path):
     mock = ("--mock", str(find_binary("penstock-mock")))
     first = start_in(tmp_path, *mock)

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock import __version__
-from penstock.cli import main
+from penstock.cli import browser_url, main
+from penstock.settings import load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,3 +120,16 @@ def test_init_stores_the_owners_email_in_lower_case(tmp_path: Path, monkeypatch:
     assert (done.exit_code, "acme" in done.output) == (0, True)
     with closing(sqlite3.connect("penstock-data/penstock.db")) as connection:
         assert connection.execute("SELECT email FROM users").fetchall() == [("ann@example.com",)]
+
+
+@pytest.mark.parametrize(
+    ("server", "url"),
+    [
+        ({}, "http://127.0.0.1:8787"),
+        ({"PENSTOCK_SERVER_HOST": "0.0.0.0"}, "http://127.0.0.1:8787"),
+        ({"PENSTOCK_SERVER_HOST": "::"}, "http://[::1]:8787"),
+        ({"PENSTOCK_SERVER_PUBLIC_URL": "https://ai.example.com"}, "https://ai.example.com"),
+    ],
+)
+def test_links_for_browsers_have_an_address_that_they_can_open(server: dict[str, str], url: str):
+    assert browser_url(load_settings(None, server)) == url

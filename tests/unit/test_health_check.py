@@ -117,7 +117,7 @@ def test_wrong_url_is_rejected(url: str):
     assert "canary" not in str(caught.value)
 
 
-@pytest.mark.parametrize("seconds", ["0", "3601", "soon"])
+@pytest.mark.parametrize("seconds", ["0", "3601", "soon", "nan"])
 def test_wrong_time_limit_is_rejected(seconds: str):
     assert run_health("--url", "http://127.0.0.1:1", "--timeout", seconds).exit_code == 2
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import zipfile
-from contextlib import contextmanager, suppress
+import zlib
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import JSON, MetaData, Table, func, insert, select, update
@@ -73,51 +74,60 @@ async def write_backup(settings: Settings, path: Path, start: StartProgress, *, 
     """
     if with_logs:
         check_log_store_is_free(settings)
-    in_folder = settings.files.store == FOLDER
-    files = list(_iter_files(Path(settings.files_folder), FILES_DIR)) if in_folder else []
-    logs = list(_iter_files(Path(settings.log_store_folder), LOGS_DIR)) if with_logs else []
     database = open_database(settings)
     try:
         if not database.exists:
             message = f"there is no store at {database.file!r}; hint: penstock init creates one"
             raise SettingsError(message)
-        with _new_archive(path) as archive:
-            return await _write_archive(archive, database, files, logs, start)
-    finally:
-        await database.close()
-
-
-async def _write_archive(
-    archive: zipfile.ZipFile,
-    database: Database,
-    files: list[BackupSource],
-    logs: list[BackupSource],
-    start: StartProgress,
-) -> Manifest:
-    async with database.backup_connection() as connection:
         revision = await current_revision(database)
         if revision is None:
             message = "the store has no tables yet; hint: penstock init"
             raise SettingsError(message)
-        tables = await connection.run_sync(_reflect_tables)
-        counts = {table.name: await _count_rows(connection, table) for table in tables}
-        advance = start(sum(counts.values()) + len(files) + len(logs))
-        for table in tables:
-            with archive.open(f"{TABLES_DIR}/{table.name}.jsonl", "w", force_zip64=True) as member:
-                async for line in _iter_lines(connection, table):
-                    member.write(line)
-                    advance(1)
-    for source in (*files, *logs):
-        _copy_into(archive, source)
+        async with database.backup_connection() as connection:
+            tables = await connection.run_sync(_reflect_tables)
+            counts = {table: await _count_rows(connection, table) for table in tables}
+            # Listed after the state of the tables is fixed, so that a file that a row refers to is never missed; and
+            # before the archive exists, because it may be in one of the folders.
+            sources = _list_sources(settings, with_logs=with_logs)
+            advance = start(sum(counts.values()) + len(sources))
+            with _new_archive(path) as archive:
+                return await _write_archive(archive, connection, revision, counts, sources, advance)
+    finally:
+        await database.close()
+
+
+def _list_sources(settings: Settings, *, with_logs: bool) -> list[BackupSource]:
+    folders = {FILES_DIR: settings.files_folder} if settings.files.store == FOLDER else {}
+    if with_logs:
+        folders[LOGS_DIR] = settings.log_store_folder
+    return [source for prefix, folder in folders.items() for source in _iter_files(Path(folder), prefix)]
+
+
+async def _write_archive(
+    archive: zipfile.ZipFile,
+    connection: AsyncConnection,
+    revision: str,
+    counts: dict[Table, int],
+    sources: list[BackupSource],
+    advance: Callable[[int], None],
+) -> Manifest:
+    for table in counts:
+        with archive.open(f"{TABLES_DIR}/{table.name}.jsonl", "w", force_zip64=True) as member:
+            async for line in _iter_lines(connection, table):
+                member.write(line)
+                advance(1)
+    copied = {FILES_DIR: 0, LOGS_DIR: 0}
+    for source in sources:
+        copied[source.name.partition("/")[0]] += _copy_into(archive, source)
         advance(1)
     manifest = Manifest(
         format=FORMAT,
         version=__version__,
         created_at=format_required_timestamp(now()),
         revision=revision,
-        tables=counts,
-        files=len(files),
-        logs=len(logs),
+        tables={table.name: count for table, count in counts.items()},
+        files=copied[FILES_DIR],
+        logs=copied[LOGS_DIR],
     )
     archive.writestr(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
     return manifest
@@ -126,38 +136,47 @@ async def _write_archive(
 async def restore_backup(settings: Settings, path: Path, start: StartProgress) -> Manifest:
     """Restores a backup into a store without an organisation, and migrates it to this release.
 
-    The tables are restored completely or not at all. Raises `SettingsError` if the store is in use, if files would be
-    overwritten, or if the master key is not the one of the backup.
+    Rows and files are restored completely or not at all. Raises `SettingsError` if the store is in use, if files would
+    be overwritten, if the master key is not the one of the backup, or if the backup is damaged.
     """
     with _open_archive(path) as archive:
         manifest = _read_manifest(archive, path)
-        targets = _plan_files(archive, settings)
+        targets = _plan_files(archive, manifest, settings)
         create_data_dir(settings)
         resolved = await resolve_master_key(settings)
         key = load_master_keys(resolved)
         sealer = MigrationSealer.from_key(key)
         database = open_database(settings)
         try:
-            await _reject_used_store(database)
+            # A connection would create the file of an embedded database, readable by others; `migrate` creates it.
+            if database.exists:
+                await _reject_used_store(database, manifest)
             advance = start(sum(manifest.tables.values()) + len(targets))
-            if await current_revision(database) not in {None, manifest.revision}:
-                message = (
-                    "the store has empty tables of another revision than the backup; hint: restore into a new database, "
-                    "or with the release that wrote the backup"
-                )
-                raise SettingsError(message)
             await migrate(database, manifest.revision if manifest.revision != newest_revision() else "head", sealer)
-            async with database.migration_transaction() as connection:
-                await _insert_tables(connection, archive, manifest, advance)
-                # Fails here, before anything is committed, if this is another master key.
-                await Vault(key).load(connection)
+            with _delete_after_failure() as written:
+                async with database.migration_transaction() as connection:
+                    await _insert_tables(connection, archive, manifest, advance)
+                    # Fails here, before anything is written or committed, if this is another master key.
+                    await Vault(key).load(connection)
+                    for name, target in targets.items():
+                        _copy_out(archive, name, target, written)
+                        advance(1)
             await migrate(database, sealing=sealer)
         finally:
             await database.close()
-        for name, target in targets.items():
-            _copy_out(archive, name, target)
-            advance(1)
         return manifest
+
+
+@contextmanager
+def _delete_after_failure() -> Generator[list[Path]]:
+    """Yields a list for files that are written; deletes them if the block fails."""
+    written: list[Path] = []
+    try:
+        yield written
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def check_log_store_is_free(settings: Settings) -> None:
@@ -200,13 +219,19 @@ async def _iter_lines(connection: AsyncConnection, table: Table) -> AsyncIterato
             yield msgspec.json.encode(dict(row)) + b"\n"
 
 
-async def _reject_used_store(database: Database) -> None:
+async def _reject_used_store(database: Database, manifest: Manifest) -> None:
     async with database.read_connection() as connection:
         tables = {table.name: table for table in await connection.run_sync(_reflect_tables)}
         organisations = tables.get("organisations")
         if organisations is not None and await _count_rows(connection, organisations):
             message = "the store is in use: it has an organisation; hint: restore into a new database or folder"
             raise SettingsError(message)
+    if await current_revision(database) not in {None, manifest.revision}:
+        message = (
+            "the store has empty tables of another revision than the backup; hint: restore into a new database, "
+            "or with the release that wrote the backup"
+        )
+        raise SettingsError(message)
 
 
 async def _insert_tables(
@@ -247,10 +272,10 @@ def _take_references(rows: list[dict[str, Any]], columns: list[str]) -> list[dic
 
 
 def _read_rows(archive: zipfile.ZipFile, table: str) -> Iterator[list[dict[str, Any]]]:
-    with archive.open(f"{TABLES_DIR}/{table}.jsonl") as member:
+    with _open_member(archive, f"{TABLES_DIR}/{table}.jsonl") as member:
         rows: list[dict[str, Any]] = []
         while line := member.readline(MAX_LINE_BYTES):
-            rows.append(msgspec.json.decode(line))
+            rows.append(msgspec.json.decode(line, type=dict[str, Any]))
             if len(rows) == BATCH_ROWS:
                 yield rows
                 rows = []
@@ -264,18 +289,25 @@ def _iter_files(folder: Path, prefix: str) -> Iterator[BackupSource]:
             yield BackupSource(path, f"{prefix}/{path.relative_to(folder).as_posix()}")
 
 
-def _plan_files(archive: zipfile.ZipFile, settings: Settings) -> dict[str, Path]:
-    """Returns the target of each file of the archive. Raises `SettingsError` if one exists or is outside its folder."""
+def _plan_files(archive: zipfile.ZipFile, manifest: Manifest, settings: Settings) -> dict[str, Path]:
+    """Returns the target of each file of the archive. Raises `SettingsError` if one exists, is outside its folder, or is
+    missing in the archive.
+    """
     folders = {FILES_DIR: Path(settings.files_folder), LOGS_DIR: Path(settings.log_store_folder)}
     targets: dict[str, Path] = {}
     for name in archive.namelist():
-        first, *rest = PurePosixPath(name).parts
+        first, *rest = PurePosixPath(name).parts or ("",)
         if first not in folders:
             continue
         if not rest or ".." in rest or name.startswith("/") or name.endswith("/"):
             message = f"the backup has a file with a name that is not allowed: {name!r}"
             raise SettingsError(message)
         targets[name] = folders[first].joinpath(*rest)
+    if len(targets) != manifest.files + manifest.logs:
+        message = (
+            f"the backup is incomplete: it has {len(targets)} files, and should have {manifest.files + manifest.logs}"
+        )
+        raise SettingsError(message)
     if existing := [str(path) for path in targets.values() if path.exists()]:
         message = (
             f"{len(existing)} files would be overwritten, such as {existing[0]!r}; hint: restore into a new folder"
@@ -284,25 +316,40 @@ def _plan_files(archive: zipfile.ZipFile, settings: Settings) -> dict[str, Path]
     return targets
 
 
-def _copy_into(archive: zipfile.ZipFile, source: BackupSource) -> None:
-    # A file may be deleted meanwhile, because requests go on.
-    with (
-        suppress(FileNotFoundError),
-        source.path.open("rb") as opened,
-        archive.open(source.name, "w", force_zip64=True) as member,
-    ):
+def _copy_into(archive: zipfile.ZipFile, source: BackupSource) -> bool:
+    """Copies a file; returns false if it was deleted meanwhile, because requests go on."""
+    try:
+        opened = source.path.open("rb")
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        message = f"cannot read {str(source.path)!r}: {error.strerror or error}"
+        raise SettingsError(message) from None
+    with opened, archive.open(source.name, "w", force_zip64=True) as member:
         while chunk := opened.read(CHUNK_BYTES):
             member.write(chunk)
+    return True
 
 
-def _copy_out(archive: zipfile.ZipFile, name: str, target: Path) -> None:
+def _copy_out(archive: zipfile.ZipFile, name: str, target: Path, written: list[Path]) -> None:
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with archive.open(name) as member, os.fdopen(_create_private(target), "wb") as opened:
+        with _open_member(archive, name) as member, os.fdopen(_create_private(target), "wb") as opened:
+            written.append(target)
             while chunk := member.read(CHUNK_BYTES):
                 opened.write(chunk)
     except OSError as error:
         message = f"cannot write {str(target)!r}: {error.strerror or error}"
+        raise SettingsError(message) from None
+
+
+def _open_member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    try:
+        return archive.open(name)
+    except (KeyError, RuntimeError) as error:
+        # Not there, encrypted, or compressed in a way that no backup uses.
+        reason = error.args[0] if error.args else error
+        message = f"the backup is incomplete: {name!r} cannot be read: {reason}"
         raise SettingsError(message) from None
 
 
@@ -338,7 +385,7 @@ def _open_archive(path: Path) -> Generator[zipfile.ZipFile]:
     except OSError as error:
         message = f"cannot read {str(path)!r}: {error.strerror or error}"
         raise SettingsError(message) from None
-    except (zipfile.BadZipFile, msgspec.DecodeError, EOFError, zipfile.LargeZipFile) as error:
+    except (zipfile.BadZipFile, zlib.error, msgspec.DecodeError, EOFError, zipfile.LargeZipFile) as error:
         message = f"{str(path)!r} is not a complete backup: {error}"
         raise SettingsError(message) from None
 
@@ -348,7 +395,7 @@ def _read_manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:
         with archive.open(MANIFEST) as member:
             content = member.read(MAX_MANIFEST_BYTES)
         manifest = msgspec.json.decode(content, type=Manifest)
-    except (KeyError, msgspec.ValidationError):
+    except (KeyError, RuntimeError, msgspec.ValidationError):
         message = f"{str(path)!r} is not a backup of Penstock: it has no valid {MANIFEST}"
         raise SettingsError(message) from None
     if manifest.format != FORMAT:

@@ -11,6 +11,7 @@ import resource
 import shutil
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -22,11 +23,11 @@ from penstock import engine, listen
 from penstock.blobs.store import open_blob_store, open_body_bucket
 from penstock.errors import PenstockError, UnavailableError
 from penstock.fetch import FETCH_ERRORS, Fetcher, FetchRequest
-from penstock.jobs.prepare import open_database
+from penstock.jobs.prepare import describe_cause, open_database
 from penstock.logs.engines.clickhouse_client import ClickHouseClient, parse_url
 from penstock.logs.engines.protocol import LogEngineError
 from penstock.secrets.references import resolve_master_key
-from penstock.secrets.vault import Vault, has_data_keys, load_master_keys
+from penstock.secrets.vault import MissingMasterKeyError, Vault, has_data_keys, load_master_keys
 from penstock.settings import MASTER_KEY_FILE, read_toml_file
 from penstock.snapshot.build import build_valid_snapshot, find_missing_providers
 from penstock.snapshot.redis_notifier import fetch_redis_time
@@ -78,8 +79,7 @@ async def examine(settings: Settings, *, offline: bool = False) -> Findings:
             findings += await _await_check("store", lambda: _check_store(settings, database))
             hosts |= await _hosts_of_store(database)
         else:
-            why = "there is no store; keys, providers and configs come from the settings file"
-            findings.append(Finding("store", "skipped", why))
+            findings += _run_check("master key", lambda: _check_new_store(settings))
     finally:
         if database:
             await database.close()
@@ -168,6 +168,16 @@ def _check_folder(folder: str, purpose: str) -> Finding:
     return Finding(name, "ok", message)
 
 
+def _check_new_store(settings: Settings) -> Iterable[Finding]:
+    if not settings.creates_store:
+        why = "there is no store; keys, providers and configs come from the settings file"
+        yield Finding("store", "skipped", why)
+        return
+    yield Finding("store", "ok", f"there is none yet; penstock serve creates it in {settings.store.data_dir}")
+    with suppress(MissingMasterKeyError):
+        load_master_keys(settings)
+
+
 def _check_port(settings: Settings) -> Iterable[Finding]:
     address = f"{settings.server.host} port {settings.server.port}"
     probe = listen.request_ready(settings)
@@ -190,8 +200,12 @@ def _check_port(settings: Settings) -> Iterable[Finding]:
 
 
 async def _check_store(settings: Settings, database: Database) -> Findings:
-    revision, newest = await current_revision(database), newest_revision()
     kind = "SQLite" if database.embedded else "PostgreSQL"
+    try:
+        revision, newest = await current_revision(database), newest_revision()
+    except UnavailableError as error:
+        hint = "check store.url, the server and its log" if not database.embedded else f"restore {database.file}"
+        return [Finding("store", "failed", f"{kind} cannot be used: {describe_cause(error)}", hint)]
     found = [Finding("store", "ok", f"{kind}; its tables are at revision {revision}")]
     if revision is None:
         return [Finding("store", "failed", f"{kind}; it has no tables", "penstock init")]

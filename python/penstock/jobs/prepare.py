@@ -244,7 +244,7 @@ async def _wait_for_database(database: Database, seconds: float) -> None:
             async with database.read_connection():
                 return
         except UnavailableError as error:
-            reason = str(getattr(error.__cause__, "orig", error.__cause__)).partition("\n")[0] or error.message
+            reason = describe_cause(error)
             if time.monotonic() + CONNECT_RETRY_SECONDS > deadline:
                 message = f"the database did not answer within {seconds:g} seconds: {reason}"
                 raise StartupError(message) from None
@@ -252,6 +252,14 @@ async def _wait_for_database(database: Database, seconds: float) -> None:
                 log.warning("waiting for the database: %s", reason)
             logged = reason
         await asyncio.sleep(CONNECT_RETRY_SECONDS)
+
+
+def describe_cause(error: UnavailableError) -> str:
+    """Returns why the database cannot be used. Lines after the first may contain data."""
+    cause = error.__cause__
+    if cause is None:
+        return error.message
+    return str(getattr(cause, "orig", cause)).partition("\n")[0] or f"{error.message} ({type(cause).__name__})"
 
 
 def initialise_store(settings: Settings, email: str | None) -> str | None:

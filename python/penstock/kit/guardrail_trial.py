@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from penstock import engine
-from penstock.errors import InvalidError, Problem
+from penstock.errors import InvalidError, Problem, UnavailableError
 from penstock.kit import guardrails as kit
 from penstock.schemas import field_error
 from penstock.secrets import config_credentials
@@ -19,8 +21,9 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
 
 MAX_TEXT_CHARS = 1_000_000
-# Trials of one gateway at the same time, and the time that one may take; a check may wait for another host.
-MAX_TRIALS, MAX_TRIAL_SECONDS = 4, 60
+# Trials of one gateway at the same time, and the time that one may take; a check may wait for another host. The edge
+# waits 30 seconds for the management API.
+MAX_TRIALS, MAX_TRIAL_SECONDS = 4, 20
 
 _trials = asyncio.Semaphore(MAX_TRIALS)
 
@@ -69,22 +72,30 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     object: Annotated[str, Meta(description="type of the object")] = "guardrail_trial"
 
 
-async def run_trial(settings: Settings, content: kit.Content, trial: TrialRequest) -> TrialResult:
-    """Runs a guardrail. Raises `InvalidError` if it cannot be used, or if the subject is not valid."""
+async def run_trial(settings: Settings, content: kit.Content, trial: TrialRequest, slug: str = "") -> TrialResult:
+    """Runs a guardrail. Raises `InvalidError` if it cannot be used, if the subject is not valid, or if it takes too long.
+
+    Raises `UnavailableError` if other trials take all the time.
+    """
     subject = _build_subject(trial)
     document = {"checks": config_credentials.join_credentials(content.checks), "actions": content.actions}
     encoded = (encode_engine_settings(settings, 0), msgspec.json.encode(document), msgspec.json.encode(subject))
+    running = None
     try:
-        async with asyncio.timeout(MAX_TRIAL_SECONDS), _trials:
-            # On another thread, because large texts take long and checks wait for other hosts.
-            found = await asyncio.to_thread(engine.run_guardrail, *encoded)
+        async with asyncio.timeout(MAX_TRIAL_SECONDS):
+            await _trials.acquire()
+            running = _start_thread(encoded)
+            found = await running
     except TimeoutError:
-        message = f"the checks took longer than {MAX_TRIAL_SECONDS} s"
+        if running is None:
+            message = f"{MAX_TRIALS} other trials are running; hint: try again later, or use a shorter text"
+            raise UnavailableError(message) from None
+        message = f"the checks took longer than {MAX_TRIAL_SECONDS} s; hint: a shorter text, or a simpler pattern"
         raise field_error("", message) from None
     except engine.EngineError as error:
         problems = [Problem(problem["path"].removeprefix("$."), problem["message"]) for problem in error.problems]
         raise InvalidError("the guardrail cannot be used", problems or [Problem("", str(error))]) from None
-    results: list[_JsonObject] = found["results"]
+    results: list[_JsonObject] = [{**result, "id": slug} for result in found["results"]]
     return TrialResult(
         verdict=all(result.get("verdict", True) for result in results),
         denied=any(result.get("deny", False) for result in results),
@@ -93,6 +104,42 @@ async def run_trial(settings: Settings, content: kit.Content, trial: TrialReques
         body=found["body"],
         results=results,
     )
+
+
+def _start_thread(encoded: tuple[bytes, bytes, bytes]) -> asyncio.Future[Any]:
+    """Runs a guardrail on a thread of its own. Its place in `_trials` is free when the thread ends, however late.
+
+    Large texts take long, and checks wait for other hosts. Nothing can stop a regular expression that takes hours, so
+    no thread that others need may run it, and the process does not wait for it at its end.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def finish(result: Any, error: Exception | None) -> None:  # noqa: ANN401 - parsed JSON
+        _trials.release()
+        if done.cancelled():
+            return
+        if error:
+            done.set_exception(error)
+        else:
+            done.set_result(result)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = engine.run_guardrail(*encoded)
+        except Exception as problem:  # noqa: BLE001 - raised by the coroutine that waits
+            error = problem
+        # The event loop may be closed, because the gateway does not wait for this thread.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(finish, result, error)
+
+    try:
+        threading.Thread(target=run, name="guardrail-trial", daemon=True).start()
+    except RuntimeError:
+        _trials.release()
+        raise
+    return done
 
 
 def _build_subject(trial: TrialRequest) -> _JsonObject:

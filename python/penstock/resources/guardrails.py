@@ -311,7 +311,7 @@ async def try_guardrail(
     async with work.read_session(workspace_id) as session:
         row = await kit.get_guardrail(session, key, "read")
         content = await kit.open_content(session, row, row)
-    return await run_trial(settings, content, data)
+    return await run_trial(settings, content, data, row["slug"])
 
 
 async def _changed_content(session: TenantSession, row: Row, data: UpdateGuardrail, old: kit.Content) -> kit.Content:

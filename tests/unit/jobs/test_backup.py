@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import subprocess
 import sys
 import zipfile
@@ -213,6 +214,9 @@ def rewrite(file: Path, change: Callable[[str, bytes], dict[str, bytes]]) -> Pat
         ("manifest.json", b'{"format": 2}', "not a backup of Penstock"),
         ("tables/users.jsonl", b"", "incomplete: users has 0 rows, and should have 1"),
         ("tables/users.jsonl", b'{"id"', "not a complete backup"),
+        ("tables/users.jsonl", b"[1]", "not a complete backup"),
+        ("tables/users.jsonl", None, "incomplete: 'tables/users.jsonl' cannot be read"),
+        ("files/one", b"x", "incomplete: it has 1 files, and should have 0"),
         ("files/../../outside", b"x", "name that is not allowed"),
         ("files/a/../../outside", b"x", "name that is not allowed"),
     ],
@@ -235,6 +239,64 @@ def test_damaged_backup_restores_nothing(tmp_path: Path, name: str, content: byt
     if Path(f"{tmp_path}/after.db").exists():
         assert not read_tables(after).get("organisations")
     assert not (tmp_path / "outside").exists()
+
+
+def write_source(tmp_path: Path) -> tuple[str, Settings, Path]:
+    """Makes a store with one uploaded file; returns its URL, its settings and the path of the file."""
+    url = f"sqlite:///{tmp_path}/before.db"
+    old = settings_for(tmp_path / "old", url)
+    fill(old, url)
+    file = Path(old.files_folder) / "one"
+    file.parent.mkdir()
+    file.write_bytes(bytes(range(256)) * 100)
+    return url, old, file
+
+
+@pytest.mark.parametrize("offset", [0, 40])
+def test_damaged_file_in_a_backup_restores_no_rows_either(tmp_path: Path, offset: int):
+    """The first byte that is damaged makes the compression invalid, the other one the checksum."""
+    url, old, file = write_source(tmp_path)
+    backup, damaged = tmp_path / "backup.zip", tmp_path / "damaged.zip"
+    run_backup(old, backup)
+    content = bytearray(backup.read_bytes())
+    with zipfile.ZipFile(backup) as archive:
+        member = archive.getinfo("files/one")
+    # A local header has 30 bytes, the name, and 20 bytes for sizes of 64 bits.
+    content[member.header_offset + 30 + len(member.filename) + 20 + offset] ^= 0xFF
+    damaged.write_bytes(content)
+    after = f"sqlite:///{tmp_path}/after.db"
+    new = settings_for(tmp_path / "new", after)
+    with pytest.raises(SettingsError, match="not a complete backup"):
+        run_restore(new, damaged)
+    assert read_tables(after)["organisations"] == []
+    assert not (Path(new.files_folder) / "one").exists()
+    run_restore(new, backup)
+    assert read_tables(after) == read_tables(url)
+    assert (Path(new.files_folder) / "one").read_bytes() == file.read_bytes()
+
+
+def test_file_that_is_deleted_during_a_backup_is_not_counted(tmp_path: Path):
+    _, old, file = write_source(tmp_path)
+
+    def delete_file(total: int) -> Callable[[int], None]:
+        file.unlink()
+        return no_progress(total)
+
+    backup = tmp_path / "backup.zip"
+    written = asyncio.run(write_backup(old, backup, delete_file, with_logs=False))
+    assert written.files == 0
+    assert run_restore(settings_for(tmp_path / "new", f"sqlite:///{tmp_path}/after.db"), backup) == written
+
+
+def test_restored_sqlite_file_is_private(tmp_path: Path):
+    _, old, _ = write_source(tmp_path)
+    run_backup(old, tmp_path / "backup.zip")
+    previous = os.umask(0o022)
+    try:
+        run_restore(settings_for(tmp_path / "new", f"sqlite:///{tmp_path}/after.db"), tmp_path / "backup.zip")
+    finally:
+        os.umask(previous)
+    assert (tmp_path / "after.db").stat().st_mode & 0o777 == 0o600
 
 
 def test_newer_format_is_rejected_by_name(tmp_path: Path):

@@ -63,8 +63,30 @@ def test_complete_installation_has_no_failure(settings: Settings):
 
 def test_nothing_is_created(tmp_path: Path):
     found = examine(load(tmp_path))
-    assert found["store"].status == "skipped"
+    assert found["store"].message == f"there is none yet; penstock serve creates it in {tmp_path / 'data'}"
     assert [path.name for path in tmp_path.iterdir()] == ["penstock.toml"]
+
+
+def test_gateway_without_a_store_skips_it(tmp_path: Path):
+    found = examine(load(tmp_path, PENSTOCK_STORE_ENABLED="false"))
+    assert found["store"].status == "skipped"
+
+
+def test_reasons_why_a_store_cannot_be_used_are_reported(tmp_path: Path):
+    settings = load(tmp_path)
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "penstock.key").write_text("short")
+    (data / "penstock.key").chmod(0o600)
+    assert "expected 32 bytes" in examine(settings)["master key"].message
+    (data / "penstock.db").write_text("text " * 1000)
+    found = examine(load(tmp_path))["store"]
+    assert (found.status, found.message) == ("failed", "SQLite cannot be used: file is not a database")
+    url = f"postgresql://penstock:{PASSWORD}@127.0.0.1:{free_port()}/penstock"
+    found = examine(load(tmp_path, PENSTOCK_STORE_URL=url))["store"]
+    assert found.status == "failed"
+    assert "Connect call failed" in found.message
+    assert PASSWORD not in found.message
 
 
 def test_old_revision_and_open_key_file_are_reported(settings: Settings):
@@ -196,7 +218,7 @@ def test_command_prints_json_and_fails_with_a_failure(tmp_path: Path, monkeypatc
     monkeypatch.delenv("REDIS_URL")
     done = CliRunner().invoke(cli.main, ["doctor", "--offline"])
     assert done.exit_code == 0
-    assert done.stdout.splitlines()[-1].endswith(" 0 failed, 3 skipped")
+    assert done.stdout.splitlines()[-1].endswith(" 0 failed, 2 skipped")
 
 
 @pytest.mark.parametrize(
