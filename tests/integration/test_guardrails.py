@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -166,3 +168,18 @@ def test_trial_needs_scopes(admin: Client, workspace: str, team: Client):
     assert reader.post("/v1/guardrails/test", {"checks": CHECKS, "text": "x"}).status == 403
     other = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"])
     assert other.post(f"/v1/guardrails/{made['slug']}/test", {"text": "x"}).status == 403
+
+
+def test_costly_patterns_do_not_delay_other_requests(team: Client):
+    """The work of this pattern grows with the square of the text, without a step back that could be counted."""
+    hook = {"id": "slow", "deny": True, "default.regexMatch": {"rule": r"(?=(a+))\1+b"}}
+    config = json.dumps({"provider": "mock", "input_guardrails": [hook]})
+    with ThreadPoolExecutor(4) as pool:
+        slow = [pool.submit(ask, team, "a" * 8_000, **{"x-gateway-config": config}) for _ in range(4)]
+        answered = 0
+        while not all(one.done() for one in slow):
+            assert ask(team, "hello").status == 200
+            answered += not any(one.done() for one in slow)
+    assert {one.result().status for one in slow} == {446}
+    # The others are answered while all of these are still being checked.
+    assert answered > 2

@@ -171,6 +171,11 @@ pub trait Check: Debug + Send + Sync {
         0
     }
 
+    /// Returns true if the work may grow faster than the text. Such a check never runs on a thread that serves requests.
+    fn is_costly(&self) -> bool {
+        false
+    }
+
     /// Returns true if the check can change texts or bodies.
     fn may_change(&self) -> bool {
         false

@@ -15,7 +15,10 @@ const MAX_PATTERN_BYTES: usize = 4096;
 /// Maximum compiled bytes of one pattern.
 const MAX_COMPILED_BYTES: usize = 256 * 1024;
 /// Steps back that a match may take, for look-around and back references.
-const MAX_BACKTRACKS: usize = 100_000;
+const MAX_BACKTRACKS: usize = 50_000;
+/// Maximum bytes of a text for such a pattern. Its work may grow with the square of the text without a step back, as that
+/// of `(?=(a+))\1+b` does.
+const MAX_BACKTRACKING_TEXT_BYTES: usize = 16 * 1024;
 /// Time that a search for all matches of such a pattern may take.
 const MAX_SEARCH_TIME: Duration = Duration::from_secs(1);
 /// What JavaScript's dot does not match.
@@ -101,7 +104,17 @@ impl JavaScriptPattern {
         }
     }
 
+    /// Returns true if the work on a text is not linear, so that it must not run on a thread that serves requests.
+    pub fn is_costly(&self) -> bool {
+        matches!(self, Self::Backtracking(_))
+    }
+
+    fn check_length(&self, text: &str) -> Result<(), TooCostly> {
+        if self.is_costly() && text.len() > MAX_BACKTRACKING_TEXT_BYTES { Err(TooCostly) } else { Ok(()) }
+    }
+
     pub fn is_match(&self, text: &str) -> Result<bool, TooCostly> {
+        self.check_length(text)?;
         match self {
             Self::Linear(regex) => Ok(regex.is_match(text)),
             Self::Backtracking(regex) => regex.is_match(text).map_err(|_| TooCostly),
@@ -110,6 +123,7 @@ impl JavaScriptPattern {
 
     /// Returns the first match.
     pub fn find(&self, text: &str) -> Result<Option<PatternMatch>, TooCostly> {
+        self.check_length(text)?;
         match self {
             Self::Linear(regex) => {
                 let mut found = regex.create_captures();
@@ -135,6 +149,7 @@ impl JavaScriptPattern {
 
     /// Returns the ranges of all matches that are not empty.
     pub fn find_all(&self, text: &str) -> Result<Vec<Range<usize>>, TooCostly> {
+        self.check_length(text)?;
         match self {
             Self::Linear(regex) => {
                 Ok(regex.find_iter(text).map(|found| found.range()).filter(|range| !range.is_empty()).collect())

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::text::too_costly;
 use crate::guardrails::{
     check::{Change, Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stages, read_parameters},
     javascript_pattern::JavaScriptPattern,
@@ -59,14 +60,15 @@ impl Check for RegexReplace {
         self.pattern.memory_bytes()
     }
 
+    fn is_costly(&self) -> bool {
+        self.pattern.is_costly()
+    }
+
     fn run(&self, input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError> {
         let mut changes = Vec::new();
         for index in self.scope.select(input.stage, input.texts, false) {
             let text = &input.texts[index].text;
-            let ranges = self
-                .pattern
-                .find_all(text)
-                .map_err(|_| CheckError::new("the regular expression takes too long on this text"))?;
+            let Ok(ranges) = self.pattern.find_all(text) else { return Ok(too_costly(&self.rule)) };
             if !ranges.is_empty() {
                 changes.push((
                     index,
@@ -108,6 +110,18 @@ mod tests {
         super::{Stage, tests::run_on_bodies},
         *,
     };
+
+    #[test]
+    fn a_text_that_cannot_be_searched_fails() {
+        let request = |text: &str| json!({"messages": [{"role": "user", "content": text}]});
+        let run = |text: &str| {
+            let parameters = json!({"rule": "(?=(a+))\\1+b"});
+            run_on_bodies("default.regexReplace", parameters, Stage::Input, &request(text), &Value::Null).unwrap()
+        };
+        assert!(run("aab and more").verdict);
+        let outcome = run(&"a".repeat(40_000));
+        assert_eq!((outcome.verdict, outcome.error, outcome.change), (false, None, None));
+    }
 
     #[test]
     fn replaces_matches_in_every_text_of_the_scope() {

@@ -126,8 +126,11 @@ fn missing_text() -> CheckError {
     CheckError::new("there is no text to check")
 }
 
-fn too_costly() -> CheckError {
-    CheckError::new("the regular expression takes too long on this text")
+/// Returns the outcome for a text that a pattern cannot search in bounded time. It fails, so that a long text is no way
+/// around the check.
+pub(super) fn too_costly(rule: &str) -> CheckOutcome {
+    let explanation = "the text is too long for a regular expression with look-around or back references";
+    CheckOutcome::new(false, json!({"regexPattern": rule, "verdict": false, "explanation": explanation}))
 }
 
 #[derive(Debug)]
@@ -157,13 +160,17 @@ impl Check for RegexMatch {
         self.pattern.memory_bytes()
     }
 
+    fn is_costly(&self) -> bool {
+        self.pattern.is_costly()
+    }
+
     fn run(&self, input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError> {
         let selected = input.select(self.common.scope, false);
         let text = &*selected.text;
         if text.is_empty() {
             return Err(missing_text());
         }
-        let found = self.pattern.find(text).map_err(|_| too_costly())?;
+        let Ok(found) = self.pattern.find(text) else { return Ok(too_costly(&self.rule)) };
         let verdict = found.is_some() != self.common.not;
         let details = found.map(|found| {
             let groups: serde_json::Map<_, _> =
@@ -448,6 +455,13 @@ mod tests {
             json!({"matchedText": "b", "index": 2, "groups": {"n": "b"}, "captures": ["b", null]})
         );
         assert!(run_on("default.regexMatch", json!({"rule": "a"}), Stage::Input, "").is_err());
+    }
+
+    #[test]
+    fn a_text_that_cannot_be_searched_fails() {
+        let rule = json!({"rule": "(?=(a+))\\1+b", "not": true});
+        let outcome = run_on("default.regexMatch", rule, Stage::Input, &"a".repeat(40_000)).unwrap();
+        assert_eq!((outcome.verdict, outcome.error), (false, None));
     }
 
     #[test]

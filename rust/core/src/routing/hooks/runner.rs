@@ -226,10 +226,11 @@ enum CheckStep {
     Call(ExternalCall),
 }
 
-/// Runs a check, or prepares its call to another host. Large bodies are checked on another thread, a few at the same time.
+/// Runs a check, or prepares its call to another host. Costly checks and those of large bodies run on another thread, a
+/// few at the same time.
 async fn begin_check(hook: &Arc<Hook>, index: usize, subject: &Arc<HookSubject>) -> Result<CheckStep, CheckError> {
-    let (is_small, hook, subject) =
-        (subject.body_bytes <= MAX_INLINE_BODY_BYTES, Arc::clone(hook), Arc::clone(subject));
+    let is_cheap = subject.body_bytes <= MAX_INLINE_BODY_BYTES && !hook.checks[index].check.check.is_costly();
+    let (hook, subject) = (Arc::clone(hook), Arc::clone(subject));
     let job = move || {
         let check = &hook.checks[index].check.check;
         match check.external_call(&subject.input()) {
@@ -237,7 +238,7 @@ async fn begin_check(hook: &Arc<Hook>, index: usize, subject: &Arc<HookSubject>)
             None => check.run(&subject.input()).map(CheckStep::Done),
         }
     };
-    if is_small {
+    if is_cheap {
         return job();
     }
     let closing = || CheckError::new("the gateway is shutting down");
