@@ -86,9 +86,9 @@ class ManagementClient:
         while left > 0:
             size = min(PAGE_SIZE, left) if number == 0 else PAGE_SIZE
             page = self.request("GET", f"{path}{mark}page_size={size}&current_page={number}")
-            rows = page.get(member)
-            if not isinstance(rows, list):
+            if not isinstance(page.get(member), list):
                 raise self._not_a_gateway_error()
+            rows: list[dict[str, Any]] = page[member]
             yield from rows[:left]
             left -= len(rows)
             number += 1

@@ -106,7 +106,9 @@ def _read_file(path: Path, problems: list[Problem]) -> JsonObject | None:
         if path.stat().st_size > MAX_FILE_BYTES:
             problems.append(Problem(path.name, f"is larger than {MAX_FILE_BYTES} bytes"))
             return None
-        content: object = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        # ruamel.yaml does not declare all of its types.
+        parser: Any = YAML(typ="safe", pure=True)
+        content: object = parser.load(path.read_text(encoding="utf-8"))
     except OSError as error:
         problems.append(Problem(path.name, f"cannot be read: {error.strerror or error}"))
         return None

@@ -138,7 +138,11 @@ def test_decrypts_values_and_keeps_those_in_clear():
     assert Decryptor(SALT, "SALT").decrypt_table(values) == {**values, "api_key": "sk-1"}
 
 
-@pytest.mark.parametrize("value", [encrypt("canary"), "v2:gcm:", "v2:gcm:%%%", encrypt("canary")[:-4]])
+@pytest.mark.parametrize(
+    "value",
+    [encrypt("canary"), "v2:gcm:", "v2:gcm:%%%", encrypt("canary")[:-4]],
+    ids=["another key", "empty", "no base64", "cut"],
+)
 def test_wrong_salt_key_is_one_clear_error(value: str):
     with pytest.raises(SettingsError, match="the salt key in SALT does not decrypt") as raised:
         Decryptor("another", "SALT").decrypt_table({"api_key": value})

@@ -111,7 +111,7 @@ mod tests {
 
     #[tokio::test]
     async fn private_hosts_are_not_called() {
-        let content = json!({"checks": [{"id": "default.webhook", "parameters": {"webhookURL": "http://127.0.0.1:9/x"}}], "actions": {"deny": true}});
+        let content = json!({"checks": [{"id": "default.webhook", "parameters": {"webhookURL": "http://127.0.0.1:28080/x"}}], "actions": {"deny": true}});
         let request = json!({"messages": [{"role": "user", "content": "x"}]});
         let trial = run(&content, &json!({"is_output": false, "request": request})).await;
         assert!(
