@@ -64,6 +64,8 @@ REQUIRED_SCOPES: dict[str, frozenset[frozenset[str]]] = {
         "PUT /feedback/{feedback_id}": "logs.write",
         "GET /guardrails": "guardrails.list organisation_guardrails.list",
         "POST /guardrails": "guardrails.create organisation_guardrails.create",
+        "POST /guardrails/test": "guardrails.create organisation_guardrails.create",
+        "POST /guardrails/{key}/test": "guardrails.read organisation_guardrails.read",
         "GET /guardrails/checks": "guardrails.list guardrails.read organisation_guardrails.list organisation_guardrails.read",
         "DELETE /guardrails/{key}": "guardrails.delete organisation_guardrails.delete",
         "GET /guardrails/{key}": "guardrails.read organisation_guardrails.read",

@@ -114,6 +114,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         "scopes": ["configs.list", "logs.write"],
         "defaults": defaults,
         "alert_emails": ["a@b.test"],
+        "key_sha256": None,
         "rotation_policy": policy,
         "workspace_id": scene.workspace_id,
         **limits,

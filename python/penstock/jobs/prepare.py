@@ -58,7 +58,7 @@ def prepare_for_start(settings: Settings, *, with_demo: bool = False) -> bytes:
     return msgspec.msgpack.encode(asyncio.run(_prepare_for_start(settings, with_demo=with_demo)))
 
 
-async def _prepare_for_start(settings: Settings, *, with_demo: bool) -> PreparedStore:
+async def _prepare_for_start(settings: Settings, *, with_demo: bool = False) -> PreparedStore:
     resolved = await resolve_master_key(settings)
     found = await _prepare_store(resolved, with_demo=with_demo)
     if resolved is settings or resolved.store.master_key is None:

@@ -135,6 +135,7 @@ def _describe_operation(operation: JsonObject, verb: str, guards: list[object], 
     operation["responses"] = good | {str(status): _error_response(refusals[status]) for status in sorted(refusals)}
     # Routes that change the caller itself depend on no state that the caller could have read before.
     depends = not is_open and (verb in {"get", "post"} or signed_in_only not in guards)
+    depends &= not opt.get("changes_nothing")
     if header := CONDITIONAL_HEADERS.get(verb) if depends or opt.get("is_once") else None:
         operation.setdefault("parameters", []).append(header)
     operation["security"] = [] if is_open else [{name: []} for name in SECURITY_SCHEMES]

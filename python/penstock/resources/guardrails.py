@@ -286,6 +286,7 @@ async def delete_guardrail(
     guards=[kit.require_either_scope("create")],
     summary="Test checks",
     tags=TAGS,
+    opt={"changes_nothing": True},
 )
 async def try_checks(data: JSONBody[UnsavedTrialRequest], settings: NamedDependency[Settings]) -> TrialResult:
     """Runs checks that are not saved on a text, a request or a response."""
@@ -299,6 +300,7 @@ async def try_checks(data: JSONBody[UnsavedTrialRequest], settings: NamedDepende
     guards=[kit.require_either_scope("read")],
     summary="Test guardrail",
     tags=TAGS,
+    opt={"changes_nothing": True},
 )
 async def try_guardrail(
     key: IdOrSlug,
