@@ -23,7 +23,7 @@ from penstock.jobs.rotate import KeyRotator
 from penstock.kit.bootstrap import bootstrap_organisation
 from penstock.secrets.references import SecretCache
 from penstock.secrets.vault import Vault, load_master_keys
-from penstock.settings import Settings, Store
+from penstock.settings import Settings
 from penstock.settings.secret import Secret
 from penstock.snapshot.build import EMPTY_STORE_DATA, Snapshot, SnapshotChannel, StoreData, build_valid_snapshot
 from penstock.snapshot.publisher import SavedSnapshot, SnapshotPublisher
@@ -31,6 +31,7 @@ from penstock.snapshot.query import SnapshotReader
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from penstock.store.tables import configs, integration_models, integrations
+from tests.founded import PATIENT_STORE
 from tests.integration.managed import ADMIN_KEY
 from tests.unit.asgi import Response, run_lifespan, send_request
 
@@ -52,7 +53,9 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
         postgres: Postgres = request.getfixturevalue("postgres")
         url = postgres.create_database()
     key = base64.b64encode(bytes(32)).decode()
-    return Settings(store=Store(url=Secret(url), master_key=Secret(key)))
+    # Patient, because the machine may be busy.
+    store = msgspec.structs.replace(PATIENT_STORE, url=Secret(url), master_key=Secret(key))
+    return Settings(store=store)
 
 
 # Large tables, and how the queries of their rows begin. The limits in them are queried separately.

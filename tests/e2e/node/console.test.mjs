@@ -328,7 +328,7 @@ test("makes a guardrail, tries it before it is saved, and says what uses it", as
     await page.getByRole("button", { name: "Test", exact: true }).click();
   };
   await tryText("an internal memo");
-  await page.getByRole("alert").filter({ hasText: 'checks[1].parameters "words" is a required' }).waitFor();
+  await page.getByRole("alert").filter({ hasText: 'checks[1].parameters.words' }).waitFor();
   assert.ok(await second.getByText('"words" is a required property').isVisible());
   await second.getByLabel("Words (required)").fill("internal\nconfidential");
   await tryText("an internal memo");
