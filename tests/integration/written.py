@@ -114,7 +114,6 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         "scopes": ["configs.list", "logs.write"],
         "defaults": defaults,
         "alert_emails": ["a@b.test"],
-        "key_sha256": None,
         "rotation_policy": policy,
         "workspace_id": scene.workspace_id,
         **limits,
@@ -185,7 +184,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         for name, value in (("apiVersion", "2024-02-01"), ("resourceName", "r"), ("deploymentName", "d"))
     }
     return {
-        "CreateApiKey": {**key, "organisation_id": scene.organisation, "user_id": scene.user},
+        "CreateApiKey": {**key, "organisation_id": scene.organisation, "user_id": scene.user, "key_sha256": None},
         "UpdateApiKey": {**key, "reset_usage": reset},
         "CreateConfig": {
             "name": "other",
