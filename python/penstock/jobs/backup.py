@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
     from penstock.store.database import Database
 
-    # Told the number of rows and files; returns what counts those that are done.
+    # Takes the number of rows and files; returns a function that counts those that are done.
     StartProgress = Callable[[int], Callable[[int], None]]
 
 FORMAT = 1

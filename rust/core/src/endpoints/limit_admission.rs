@@ -37,7 +37,7 @@ const HELD_FRACTION: u64 = 8;
 const MIN_HELD_TOKENS: u64 = 4096;
 /// Bytes of text for one token, on average.
 const BYTES_PER_TOKEN: u64 = 4;
-/// Wait in seconds from which clients are told not to repeat a request: their SDKs would not wait so long.
+/// Wait in seconds from which clients get the advice not to repeat a request: their SDKs would not wait so long.
 const MAX_RETRY_WAIT_SECONDS: u64 = 60;
 const NANODOLLARS_PER_DOLLAR: u64 = 1_000_000_000;
 

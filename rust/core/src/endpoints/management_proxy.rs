@@ -149,7 +149,7 @@ async fn send_management_request(state: &GatewayState, head: &RequestHead, body:
     // that a header of the client cannot be mistaken for it.
     let peer = head.peer_ip.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
     fields.push(b"x-forwarded-for", peer.as_bytes());
-    // Nothing is saved after the client was told that the control process is unavailable.
+    // Nothing is saved after the client got an error that the control process is unavailable.
     let deadline = record::unix_time() + REQUEST_TIMEOUT.saturating_sub(COMMIT_TIME);
     fields.push(DEADLINE_HEADER, deadline.as_millis().to_string().as_bytes());
     let target = if head.query.is_empty() { head.path.clone() } else { format!("{}?{}", head.path, head.query) };
