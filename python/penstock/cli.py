@@ -1,7 +1,8 @@
 """The `penstock` command. Settings are read from the environment only here, except in the modules below.
 
-`snapshot.build` and `admin_commands` read the `${NAME}` variables that files refer to, and `import_commands` the salt key
-that an option names. `listen` reads the folder of the session, and `engine` sets the options of the memory allocator.
+`commands.connection` reads them for other commands. `snapshot.build` and `commands.state` read the `${NAME}` variables
+that files refer to, and `commands.imports` the salt key that an option names. `listen` reads the folder of the session,
+and `engine` sets the options of the memory allocator.
 """
 
 from __future__ import annotations
@@ -17,20 +18,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from penstock import (
-    __version__,
-    admin_commands,
-    analytics_commands,
-    import_commands,
-    log_commands,
-    operations_commands,
-    process,
-    process_log,
-    prompt_commands,
-    rerate_command,
-    resource_commands,
-)
+from penstock import __version__, process, process_log
 from penstock import settings as settings_module
+from penstock.commands import analytics, imports, logs, operations, prompts, rerate, resources, state
 from penstock.errors import PenstockError, SettingsError
 
 if TYPE_CHECKING:
@@ -273,7 +263,7 @@ def version() -> None:
     click.echo(describe_version())
 
 
-@resource_commands.keys.command("reset-admin", epilog="Example: penstock keys reset-admin")
+@resources.keys.command("reset-admin", epilog="Example: penstock keys reset-admin")
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 def reset_admin(config: str | None) -> None:
     """Replace a lost admin key, on the machine that has the store; the old one stops working.
@@ -290,7 +280,7 @@ def reset_admin(config: str | None) -> None:
         click.echo("PENSTOCK_ADMIN_KEY is the admin key now")
 
 
-@resource_commands.users.command("sign-in-link", epilog="Example: penstock users sign-in-link --email ann@example.com")
+@resources.users.command("sign-in-link", epilog="Example: penstock users sign-in-link --email ann@example.com")
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 @click.option("--email", help="E-mail address of the user. [default: the owner]")
 @click.option("--url", help="Base URL of the gateway. [default: server.public_url, or the address in the settings]")
@@ -310,14 +300,14 @@ def sign_in_link(config: str | None, email: str | None, url: str | None) -> None
 
 
 for command in (
-    *admin_commands.COMMANDS,
-    *resource_commands.COMMANDS,
-    *log_commands.COMMANDS,
-    *analytics_commands.COMMANDS,
-    *rerate_command.COMMANDS,
-    *operations_commands.COMMANDS,
-    *import_commands.COMMANDS,
-    *prompt_commands.COMMANDS,
+    *state.COMMANDS,
+    *resources.COMMANDS,
+    *logs.COMMANDS,
+    *analytics.COMMANDS,
+    *rerate.COMMANDS,
+    *operations.COMMANDS,
+    *imports.COMMANDS,
+    *prompts.COMMANDS,
 ):
     main.add_command(command)
 

@@ -1,0 +1,1 @@
+"""Commands of the `penstock` program, one module per subject; `cli` assembles them."""

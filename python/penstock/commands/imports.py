@@ -1,0 +1,178 @@
+"""CLI commands that import the configuration of another gateway: `penstock import litellm`, `portkey` and `tensorzero`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.imports.output import ImportedState
+    from penstock.imports.source import Source
+
+# Exit status if a value of the source has no equivalent.
+EXIT_UNSUPPORTED = 3
+MAX_SHOWN_FINDINGS = 20
+MAX_SOURCES = 1000
+
+
+@click.group("import")
+def import_group() -> None:
+    """Import the configuration of another gateway as a state document for `penstock apply`."""
+
+
+def with_output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that all importers have."""
+    options = (
+        click.option("--out", required=True, metavar="FILE", help="State document to write (YAML)."),
+        click.option("--report", required=True, metavar="FILE", help="Report to write (JSON)."),
+        click.option("--allow", is_flag=True, help="Exit with status 0 even if values are unsupported."),
+        click.option("--force", is_flag=True, help="Replace existing files."),
+    )
+    for option in options:
+        command = option(command)
+    return command
+
+
+@import_group.command(
+    "litellm", epilog="Example: penstock import litellm config.yaml --out state.yaml --report report.json"
+)
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...")
+@click.option(
+    "--database", metavar="URL", envvar="LITELLM_DATABASE_URL", show_envvar=True, help="LiteLLM's PostgreSQL database."
+)
+@click.option("--salt-key-env", metavar="NAME", help="Environment variable that holds LITELLM_SALT_KEY.")
+@with_output_options
+def import_litellm(
+    sources: tuple[str, ...],
+    database: str | None,
+    salt_key_env: str | None,
+    **output: Any,  # noqa: ANN401 - click says no more
+) -> None:
+    """Import LiteLLM's config.yaml, and the models, teams and keys of its database.
+
+    Exits with status 3 if a value has no equivalent; the files are written nevertheless.
+    """
+    from penstock.imports.litellm import import_litellm as run  # noqa: PLC0415 - other commands do not need it
+
+    if not (sources or database):
+        raise click.UsageError("give a SOURCE, or --database")
+    _prepare(output)
+    parsed = [_parse_file(one, "yaml") for one in _find_files(sources)]
+    if database:
+        from penstock.imports.litellm_database import read_database  # noqa: PLC0415 - loads SQLAlchemy
+
+        parsed.append(read_database(database, _read_salt_key(salt_key_env), salt_key_env))
+    _finish(run(parsed), output)
+
+
+@import_group.command(
+    "portkey", epilog="Example: penstock import portkey configs.json --out state.yaml --report report.json"
+)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@with_output_options
+def import_portkey(sources: tuple[str, ...], **output: Any) -> None:  # noqa: ANN401 - as above
+    """Import Portkey's configs, virtual keys and prompts from JSON files.
+
+    Exits with status 3 if a value has no equivalent; the files are written nevertheless.
+    """
+    from penstock.imports.portkey import import_portkey as run  # noqa: PLC0415 - as above
+
+    _prepare(output)
+    _finish(run([_parse_file(one, "json") for one in _find_files(sources)]), output)
+
+
+@import_group.command(
+    "tensorzero", epilog="Example: penstock import tensorzero 'config/*.toml' --out state.yaml --report report.json"
+)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@with_output_options
+def import_tensorzero(sources: tuple[str, ...], **output: Any) -> None:  # noqa: ANN401 - as above
+    """Import TensorZero's models and functions from TOML files; SOURCE may be a pattern such as 'config/**/*.toml'.
+
+    Exits with status 3 if a value has no equivalent; the files are written nevertheless.
+    """
+    from penstock.imports.tensorzero import import_tensorzero as run  # noqa: PLC0415 - as above
+    from penstock.imports.tensorzero_templates import read_templates  # noqa: PLC0415 - as above
+
+    _prepare(output)
+    files = _find_files(sources)
+    parsed = [_parse_file(one, "toml") for one in files]
+    _finish(run(parsed, read_templates(parsed, files)), output)
+
+
+COMMANDS = (import_group,)
+
+
+def _prepare(output: Mapping[str, Any]) -> None:
+    from penstock.imports.output import reject_existing  # noqa: PLC0415 - as above
+
+    files = [Path(output["out"]), Path(output["report"])]
+    if files[0].absolute() == files[1].absolute():
+        raise click.UsageError("--out and --report must be two files")
+    if not output["force"]:
+        reject_existing(files)
+
+
+def _find_files(patterns: Sequence[str]) -> list[Path]:
+    """Returns the files of the arguments, which may be patterns, in a stable order."""
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        path = Path(pattern)
+        if path.is_file() or not any(one in pattern for one in "*?["):
+            found[path] = None
+            continue
+        base = Path(path.anchor or ".")
+        matches = sorted(one for one in base.glob(str(path.relative_to(path.anchor))) if one.is_file())
+        if not matches:
+            message = f"no file matches {pattern!r}"
+            raise SettingsError(message)
+        found |= dict.fromkeys(matches)
+    if len(found) > MAX_SOURCES:
+        message = f"{len(found)} files are given; at most {MAX_SOURCES} can be imported at once"
+        raise SettingsError(message)
+    return list(found)
+
+
+def _parse_file(file: Path, kind: str) -> Source:
+    from penstock.imports import source  # noqa: PLC0415 - as above
+
+    parse = {"yaml": source.parse_yaml, "json": source.parse_json, "toml": source.parse_toml}[kind]
+    return parse(str(file), source.read_text(file))
+
+
+def _read_salt_key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    if value := os.environ.get(variable):
+        return value
+    message = f"the environment variable {variable!r} of --salt-key-env is not set"
+    raise SettingsError(message)
+
+
+def _finish(imported: ImportedState, output: Mapping[str, Any]) -> None:
+    """Writes the files, prints a summary, and exits with the status of the import."""
+    from penstock.imports.findings import Status  # noqa: PLC0415 - as above
+    from penstock.imports.output import check_state, count_statuses, write_results  # noqa: PLC0415 - as above
+
+    out, report = output["out"], output["report"]
+    checked = check_state(imported)
+    write_results(checked, Path(out), Path(report))
+    counts = count_statuses(checked.findings)
+    click.echo(", ".join(f"{count} {status}" for status, count in counts.items()))
+    unsupported = [one for one in checked.findings if one.status is Status.UNSUPPORTED]
+    for one in unsupported[:MAX_SHOWN_FINDINGS]:
+        place = f"{one.source}:{one.line}" if one.line else one.source
+        click.echo(f"unsupported: {place}: {one.path}: {one.message}", err=True)
+    if len(unsupported) > MAX_SHOWN_FINDINGS:
+        click.echo(f"and {len(unsupported) - MAX_SHOWN_FINDINGS} more in {report}", err=True)
+    click.echo(f"next: read {report}, set the variables that {out} names, then `penstock apply {out} --plan`")
+    if unsupported and not output["allow"]:
+        sys.exit(EXIT_UNSUPPORTED)
