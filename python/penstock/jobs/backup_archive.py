@@ -1,0 +1,185 @@
+"""The ZIP file of a backup: its manifest, and the files that are copied into it and out of it."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING
+
+import msgspec
+
+from penstock.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from penstock.settings import Settings
+
+FORMAT = 1
+MANIFEST, TABLES_DIR, FILES_DIR, LOGS_DIR = "manifest.json", "tables", "files", "logs"
+# Size of a part of a file that is copied at once.
+CHUNK_BYTES = 1024 * 1024
+MAX_MANIFEST_BYTES = 1024 * 1024
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup contains."""
+
+    format: int
+    version: str
+    created_at: str
+    # Revision of the tables.
+    revision: str
+    # Number of rows by table, in an order in which they can be inserted.
+    tables: dict[str, int]
+    files: int = 0
+    logs: int = 0
+
+
+class BackupSource(msgspec.Struct, frozen=True):
+    """A file that goes into the backup."""
+
+    path: Path
+    name: str
+
+
+@contextmanager
+def create_archive(path: Path) -> Generator[zipfile.ZipFile]:
+    """Yields a new ZIP file with mode 0600, which gets its name once it is complete."""
+    if path.exists():
+        message = f"{str(path)!r} exists; hint: choose another name"
+        raise SettingsError(message)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(_create_private(draft), "wb") as opened:
+            with zipfile.ZipFile(opened, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+                yield archive
+            opened.flush()
+            os.fsync(opened.fileno())
+        draft.rename(path)
+    except OSError as error:
+        message = f"cannot write {str(path)!r}: {error.strerror or error}"
+        raise SettingsError(message) from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def open_archive(path: Path) -> Generator[zipfile.ZipFile]:
+    """Yields a backup for reading. Raises `SettingsError` if it cannot be read, or is damaged."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except OSError as error:
+        message = f"cannot read {str(path)!r}: {error.strerror or error}"
+        raise SettingsError(message) from None
+    except (zipfile.BadZipFile, zlib.error, msgspec.DecodeError, EOFError, zipfile.LargeZipFile) as error:
+        message = f"{str(path)!r} is not a complete backup: {error}"
+        raise SettingsError(message) from None
+
+
+def read_manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:
+    """Returns the manifest. Raises `SettingsError` if there is none, or if it has another format."""
+    try:
+        with archive.open(MANIFEST) as member:
+            content = member.read(MAX_MANIFEST_BYTES)
+        manifest = msgspec.json.decode(content, type=Manifest)
+    except (KeyError, RuntimeError, msgspec.ValidationError):
+        message = f"{str(path)!r} is not a backup of Penstock: it has no valid {MANIFEST}"
+        raise SettingsError(message) from None
+    if manifest.format != FORMAT:
+        message = f"{str(path)!r} has the format {manifest.format}; allowed: {FORMAT}; hint: use a newer release"
+        raise SettingsError(message)
+    return manifest
+
+
+def open_member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    """Opens one file of the backup. Raises `SettingsError` if it is missing or unreadable."""
+    try:
+        return archive.open(name)
+    except (KeyError, RuntimeError) as error:
+        # Not there, encrypted, or compressed in a way that no backup uses.
+        reason = error.args[0] if error.args else error
+        message = f"the backup is incomplete: {name!r} cannot be read: {reason}"
+        raise SettingsError(message) from None
+
+
+def iter_files(folder: Path, prefix: str) -> Iterator[BackupSource]:
+    """Yields the files of a folder and its subfolders, without symbolic links."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            yield BackupSource(path, f"{prefix}/{path.relative_to(folder).as_posix()}")
+
+
+def plan_files(archive: zipfile.ZipFile, manifest: Manifest, settings: Settings) -> dict[str, Path]:
+    """Returns the target of each file of the archive. Raises `SettingsError` if one exists, is outside its folder, or is
+    missing in the archive.
+    """
+    folders = {FILES_DIR: Path(settings.files_folder), LOGS_DIR: Path(settings.log_store_folder)}
+    targets: dict[str, Path] = {}
+    for name in archive.namelist():
+        first, *rest = PurePosixPath(name).parts or ("",)
+        if first not in folders:
+            continue
+        if not rest or ".." in rest or name.startswith("/") or name.endswith("/"):
+            message = f"the backup has a file with a name that is not allowed: {name!r}"
+            raise SettingsError(message)
+        targets[name] = folders[first].joinpath(*rest)
+    if len(targets) != manifest.files + manifest.logs:
+        message = (
+            f"the backup is incomplete: it has {len(targets)} files, and should have {manifest.files + manifest.logs}"
+        )
+        raise SettingsError(message)
+    if existing := [str(path) for path in targets.values() if path.exists()]:
+        message = (
+            f"{len(existing)} files would be overwritten, such as {existing[0]!r}; hint: restore into a new folder"
+        )
+        raise SettingsError(message)
+    return targets
+
+
+def copy_into(archive: zipfile.ZipFile, source: BackupSource) -> bool:
+    """Copies a file; returns false if it was deleted meanwhile, because requests go on."""
+    try:
+        opened = source.path.open("rb")
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        message = f"cannot read {str(source.path)!r}: {error.strerror or error}"
+        raise SettingsError(message) from None
+    with opened, archive.open(source.name, "w", force_zip64=True) as member:
+        while chunk := opened.read(CHUNK_BYTES):
+            member.write(chunk)
+    return True
+
+
+def copy_out(archive: zipfile.ZipFile, name: str, target: Path, written: list[Path]) -> None:
+    """Copies one file out of the backup, with mode 0600, and adds it to `written`."""
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open_member(archive, name) as member, os.fdopen(_create_private(target), "wb") as opened:
+            written.append(target)
+            while chunk := member.read(CHUNK_BYTES):
+                opened.write(chunk)
+    except OSError as error:
+        message = f"cannot write {str(target)!r}: {error.strerror or error}"
+        raise SettingsError(message) from None
+
+
+def _create_private(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+
+@contextmanager
+def delete_after_failure() -> Generator[list[Path]]:
+    """Yields a list for files that are written; deletes them if the block fails."""
+    written: list[Path] = []
+    try:
+        yield written
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
