@@ -9,6 +9,21 @@ REQUEST_BYTES = 961
 RESPONSE_BYTES = 1041
 LARGE_REQUEST_BYTES = 1_000_000
 SMALL_REQUEST_BYTES = 200
+# What OpenAI's Python SDK sends besides the headers that every client sends.
+SDK_HEADERS = {
+    "accept": "application/json",
+    "accept-encoding": "gzip, deflate",
+    "user-agent": "OpenAI/Python 2.8.1",
+    "x-stainless-arch": "x64",
+    "x-stainless-async": "false",
+    "x-stainless-lang": "python",
+    "x-stainless-os": "Linux",
+    "x-stainless-package-version": "2.8.1",
+    "x-stainless-read-timeout": "600",
+    "x-stainless-retry-count": "0",
+    "x-stainless-runtime": "CPython",
+    "x-stainless-runtime-version": "3.11.9",
+}
 
 
 @dataclass(frozen=True)
@@ -28,6 +43,8 @@ class RequestSpec:
 
     def build_body(self, model: str) -> bytes:
         """Returns the JSON body, padded to `body_bytes`. `model` is the name that clients of this gateway send."""
+        if self.config == "prompt":
+            return json.dumps({"variables": {"language": "French"}}).encode()
         payload = {"model": model, "messages": [{"role": "user", "content": ""}]}
         if self.is_streamed:
             payload["stream"] = True
@@ -38,6 +55,20 @@ class RequestSpec:
 
 def non_streaming_request() -> RequestSpec:
     return RequestSpec(f"mock?response_bytes={RESPONSE_BYTES}")
+
+
+def realistic_request(config: str = "") -> RequestSpec:
+    """Returns a request whose response has the headers that a large provider sends."""
+    return RequestSpec(f"mock?response_bytes={RESPONSE_BYTES}&headers=1", config=config)
+
+
+def realistic_prompt() -> dict[str, object]:
+    """Returns a saved prompt that renders to the message of `realistic_request`, and its one variable."""
+    return {
+        "string": json.dumps([{"role": "user", "content": "Answer in {{language}}. " + "Tell me more. " * 60}]),
+        "model": realistic_request().model,
+        "parameters": {},
+    }
 
 
 def request_with_config(config: str) -> RequestSpec:

@@ -13,6 +13,7 @@ from benches.compare import bodies, cores, load
 from benches.compare.gateway import InvalidSample, RunningGateway, run_gateway, send_request
 from benches.compare.peers import burning
 from benches.compare.peers.penstock import BurningPenstock
+from benches.compare.peers.stored import STORED_VARIANTS, StoredPenstock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,6 +165,47 @@ def _wait_for_configs(gateway: RunningGateway, request: RequestSpec) -> None:
             message = "the gateway did not load the saved configs"
             raise InvalidSample(message)
         time.sleep(RELOAD_TIMEOUT_SECONDS / 100)
+
+
+def make_realistic_workload(connections: int) -> Callable[[BenchContext], Measurements]:
+    """Returns a workload with the headers of an SDK and of a large provider.
+
+    Penstock has a saved provider, a price and the log store. It also measures what the bodies in logs, three policies
+    and a saved prompt add.
+    """
+    options: LoadOptions = {"connections": connections}
+
+    def measure_realistic(bench: BenchContext) -> Measurements:
+        if bench.gateway.peer.name != "penstock":
+            values = _measure_requests(bench, "whole", bodies.realistic_request(), options)
+            return values | {"bodies_us": values["cpu_us"]}
+        provider_url = bench.gateway.launch.provider_url
+        with run_gateway(StoredPenstock(has_records=False), provider_url, bench.core) as gateway:
+            unlogged = _measure_requests(
+                replace(bench, gateway=gateway), "whole", bodies.realistic_request("plain"), options
+            )
+        with run_gateway(StoredPenstock(), provider_url, bench.core) as gateway:
+            return _measure_variants(replace(bench, gateway=gateway), options, unlogged["cpu_us"])
+
+    return measure_realistic
+
+
+def _measure_variants(bench: BenchContext, options: LoadOptions, unlogged_us: float) -> Measurements:
+    """Measures the variants of one gateway in both orders, which cancels the drift of the machine."""
+    turns = [
+        {variant: _measure_requests(bench, "whole", bodies.realistic_request(variant), options) for variant in order}
+        for order in (STORED_VARIANTS, STORED_VARIANTS[::-1])
+    ]
+    plain, logged, limited, prompt = (median(turn[variant]["cpu_us"] for turn in turns) for variant in STORED_VARIANTS)
+    return {
+        "cpu_us": plain,
+        "log_us": plain - unlogged_us,
+        "bodies_us": logged,
+        "of_unlimited": limited / plain,
+        "prompt_us": prompt - plain,
+        "rps": median(turn["plain"]["rps"] for turn in turns),
+        "foreign": max(values["foreign"] for turn in turns for values in turn.values()),
+    }
 
 
 def measure_large_body(bench: BenchContext) -> Measurements:
@@ -341,6 +383,8 @@ ONE_WRITE_STREAM = bodies.streaming_request(CHUNK_COUNT, burst=1)
 WORKLOADS: tuple[Workload, ...] = (
     Workload("whole16", "whole", make_complete_workload(16), includes_direct=True),
     Workload("whole64", "whole", make_complete_workload(64)),
+    Workload("realistic16", "realistic", make_realistic_workload(16), only_peers=("penstock", "nginx")),
+    Workload("realistic64", "realistic", make_realistic_workload(64), only_peers=("penstock", "nginx")),
     Workload("rate", "rate", make_rate_workload(2000, 16)),
     Workload(
         "paced",

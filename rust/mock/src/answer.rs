@@ -14,6 +14,26 @@ use crate::shapes::{ProviderFamily, ResponseContext, ResponseShape, chunk_texts,
 use crate::steps::{ChunkSequence, Step, WriteBlock, convert_to_drip, merge_writes};
 
 const SLOW_FIRST_BYTE_MS: u64 = 10_000;
+/// Header names and lengths of a complete chat response of `OpenAI`. The values are ours.
+const PROVIDER_HEADERS: &str = "date: Fri, 27 Nov 2026 10:00:00 GMT\r\n\
+    openai-organization: org-mock\r\n\
+    openai-project: proj_000000000000000000000000\r\n\
+    openai-processing-ms: 412\r\n\
+    openai-version: 2020-10-01\r\n\
+    x-envoy-upstream-service-time: 418\r\n\
+    x-ratelimit-limit-requests: 10000\r\n\
+    x-ratelimit-limit-tokens: 2000000\r\n\
+    x-ratelimit-remaining-requests: 9999\r\n\
+    x-ratelimit-remaining-tokens: 1999981\r\n\
+    x-ratelimit-reset-requests: 6ms\r\n\
+    x-ratelimit-reset-tokens: 0s\r\n\
+    cf-cache-status: DYNAMIC\r\n\
+    strict-transport-security: max-age=31536000; includeSubDomains; preload\r\n\
+    x-content-type-options: nosniff\r\n\
+    set-cookie: mock-session=0000000000000000; path=/; HttpOnly\r\n\
+    server: cloudflare\r\n\
+    cf-ray: 0000000000000000-FRA\r\n\
+    alt-svc: h3=\":443\"; ma=86400\r\n";
 const DRIP_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +61,9 @@ impl ResponseHead {
             extra_headers.extend(["retry-after: ", wait, "\r\n"]);
         }
         extra_headers += family.error_headers(status);
+        if behaviour.headers {
+            extra_headers += PROVIDER_HEADERS;
+        }
         let should_close = marks.has(RequestFlags::CLOSE);
         Self {
             status,

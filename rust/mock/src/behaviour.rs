@@ -47,6 +47,8 @@ pub struct Behaviour {
     pub call: Option<String>,
     /// Arguments of the tool call, as JSON.
     pub arguments: Option<String>,
+    /// True if the response has the headers that a large provider sends: identifiers, rate limits, caching, policies.
+    pub headers: bool,
 }
 
 impl Default for Behaviour {
@@ -71,6 +73,7 @@ impl Default for Behaviour {
             usage: None,
             call: None,
             arguments: None,
+            headers: false,
         }
     }
 }
@@ -123,6 +126,7 @@ impl Behaviour {
             "usage" => self.usage = Some(parse_switch(key, value)?),
             "call" => self.call = Some(value.to_owned()),
             "arguments" => self.arguments = Some(value.to_owned()),
+            "headers" => self.headers = parse_switch(key, value)?,
             _ => return Err(format!("unknown mock key \"{key}\"")),
         }
         Ok(())
