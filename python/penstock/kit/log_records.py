@@ -36,6 +36,7 @@ METRIC_COLUMNS = (
     *("span_name", "parent_span_id", "mode", "virtual_key", "source", "runtime", "runtime_version", "sdk_version"),
     *("config", "internal_trace_id", "last_used_option_index", "config_version_id", "prompt_slug", "workspace_slug"),
     *("api_key_id", "request_parsing_time", "pre_processing_time", "cache_processing_time", "response_parsing_time"),
+    *("authentication_time", "limit_check_time"),
     *("gateway_processing_time", "upstream_response_time", "prompt_version", "prompt_label"),
 )
 # Further parts of a record that explain what the gateway did.

@@ -134,6 +134,8 @@ COLUMNS: tuple[Column, ...] = (
         pre_processing_time="milliseconds before the request was sent to the provider",
         response_parsing_time="milliseconds to translate the response; of a stream all its parts together",
         cache_processing_time="milliseconds to look up the cache",
+        authentication_time="milliseconds to find who sent the request",
+        limit_check_time="milliseconds to count the request in the limits of its caller",
         audio_file_duration="milliseconds of audio in the request",
     ),
     *_define_amendable(

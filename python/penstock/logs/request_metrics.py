@@ -68,6 +68,8 @@ class MeteredRecord(msgspec.Struct, frozen=True):
     pre_processing_time: float | None = None
     response_parsing_time: float | None = None
     cache_processing_time: float | None = None
+    authentication_time: float | None = None
+    limit_check_time: float | None = None
     total_units: int | None = None
     cost_nanodollars: int | None = None
     is_amendment: bool = False
@@ -157,6 +159,18 @@ HISTOGRAMS = (
         "time to look up the response cache",
         MILLISECONDS_BOUNDS,
         _field("cache_processing_time"),
+    ),
+    HistogramFamily(
+        "authentication_duration_milliseconds",
+        "time to find who sent the request",
+        MILLISECONDS_BOUNDS,
+        _field("authentication_time"),
+    ),
+    HistogramFamily(
+        "api_key_rate_limit_check_duration_milliseconds",
+        "time to count the request in the limits of its caller",
+        MILLISECONDS_BOUNDS,
+        _field("limit_check_time"),
     ),
 )
 

@@ -39,6 +39,8 @@ RECORD = {
     "request_parsing_time": 1.0,
     "pre_processing_time": 3.0,
     "cache_processing_time": 0.5,
+    "authentication_time": 0.2,
+    "limit_check_time": 0.05,
     "total_units": 30,
     "cost_nanodollars": 2_500_000_000,
 }
@@ -93,6 +95,8 @@ def test_counts_requests_tokens_and_dollars_with_all_labels():
         ("pre_request_processing_duration_milliseconds", 4),
         ("post_request_processing_duration_milliseconds", 7),
         ("llm_cache_processing_duration_milliseconds", 0.5),
+        ("authentication_duration_milliseconds", 0.2),
+        ("api_key_rate_limit_check_duration_milliseconds", 0.05),
     ],
 )
 def test_durations_become_histograms(name: str, total: float):

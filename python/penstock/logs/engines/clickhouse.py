@@ -39,6 +39,8 @@ PARAMETER_TYPES = {
     ValueType.TIMESTAMP: "DateTime64(6, 'UTC')",
     ValueType.UUID: "UUID",
 }
+# How far the clocks of two nodes may differ.
+CLOCK_DIFFERENCE = dt.timedelta(hours=1)
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
 FEEDBACK_COLUMNS = ("workspace_id", "trace_id", "value", "weight", "metadata")
 
@@ -168,6 +170,8 @@ class ClickHouseEngine:
             for (month,) in months:
                 self._client.command(f"ALTER TABLE {table}{on_cluster} DROP PARTITION {int(month)}")
         self._client.command(f"DELETE FROM feedback{on_cluster} WHERE created_at < '{records}'")
+        first_kept = _nanoseconds(dt.datetime.combine(records, dt.time(), dt.UTC))
+        self._client.command(f"DELETE FROM amendments{on_cluster} WHERE version < {first_kept}")
 
 
 class ClickHouseFragments:
@@ -210,16 +214,18 @@ class ClickHouseFragments:
         """Converts a UUID to text."""
         return f"toString({expression})"
 
-    def records(self, where: str, filters: LogFilters) -> str:  # noqa: ARG002 - the condition has the range of time
+    def records(self, where: str, filters: LogFilters) -> str:
         """Returns the relation of records, joined with amendments if there are any."""
         source = f"SELECT * FROM records WHERE {where}"
-        if self.execute("SELECT 1 FROM amendments LIMIT 1", {}):
+        # An amendment is written after its record, so older ones belong to other records. The table is ordered by this.
+        written = f"version >= {_nanoseconds(filters.time_of_generation_min, CLOCK_DIFFERENCE)}"
+        if self.execute(f"SELECT 1 FROM amendments WHERE {written} LIMIT 1", {}):
             columns = [column.name for column in AMENDABLE_COLUMNS]
             latest = ", ".join(f'argMax(m."{name}", m.version) AS "{name}"' for name in columns)
             replaced = ", ".join(f'coalesce(a."{name}", r."{name}") AS "{name}"' for name in columns)
             source = (
                 f"SELECT r.* REPLACE ({replaced}) FROM ({source}) AS r "
-                f"LEFT JOIN (SELECT m.id AS id, {latest} FROM amendments AS m GROUP BY m.id) AS a ON a.id = r.id"
+                f"LEFT JOIN (SELECT m.id AS id, {latest} FROM amendments AS m WHERE m.{written} GROUP BY m.id) AS a ON a.id = r.id"
             )
         return f"({source})"
 
@@ -253,6 +259,11 @@ class ClickHouseFragments:
             for name, value in values.items()
         }
         return self._client.query(sql, parameters, seconds, memory_bytes=self._memory_bytes)
+
+
+def _nanoseconds(moment: dt.datetime | None, less: dt.timedelta = dt.timedelta()) -> int:
+    """Returns the time, less the difference, in nanoseconds since the epoch, rounded down to seconds; 0 for no time."""
+    return 0 if moment is None else max(0, int((moment - less).timestamp())) * 1_000_000_000
 
 
 def _format_time(moment: dt.datetime) -> str:

@@ -59,7 +59,9 @@ def render_statements(cluster: str | None, keep_days: int, keep_bodies_days: int
     yield from _render_table(
         on_cluster, "records", columns, INDEXES, _storage(cluster, ORDER, ("created_at", keep_days))
     )
-    yield from _render_table(on_cluster, "amendments", {"id": "UUID"} | version | amended, (), _storage(cluster, "id"))
+    yield from _render_table(
+        on_cluster, "amendments", {"id": "UUID"} | version | amended, (), _storage(cluster, "version")
+    )
     yield from _render_table(on_cluster, "feedback", feedback | version, (), _storage(cluster, "(organisation_id, id)"))
     yield from _render_table(
         on_cluster, "positions", positions, (), _storage(cluster, "(node, writer)", replacing=True)

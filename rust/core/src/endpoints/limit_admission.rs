@@ -1,6 +1,6 @@
 //! Checks the limits of a request: numbers of requests once, everything else before each attempt at a target.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use penstock_llm::{
     json::edit,
@@ -58,9 +58,11 @@ pub(crate) fn admit_request(
     if rule_sets.iter().all(Option::is_none) {
         return Ok(());
     }
+    let started_at = Instant::now();
     let mut holds = Box::new(RequestHolds::new(Arc::clone(&state.limiter)));
     let taken = take_all(&mut holds, LimitStage::Request, call, caller, log, None, rule_sets, &|_, _, _| 1);
     log.limits = Some(holds);
+    log.details.limit_check_time = Some(started_at.elapsed());
     taken
 }
 

@@ -1,7 +1,7 @@
 //! Requests that go to a provider: opens the record, admits the caller, resolves the target, serves the request there
 //! and delivers the response.
 
-use std::{pin::pin, sync::Arc};
+use std::{pin::pin, sync::Arc, time::Instant};
 
 use penstock_net::body::Body;
 
@@ -92,6 +92,7 @@ async fn admit_and_serve(
     if state.is_overloaded() {
         return Err(Error::Overloaded);
     }
+    let started_at = Instant::now();
     let token = caller::authenticate_token(snapshot, &call.head.headers, &call.control)?;
     let require_key = state.settings.require_key;
     let caller = match upload.and_then(|grant| grant.key) {
@@ -99,6 +100,7 @@ async fn admit_and_serve(
         None => caller::admit(token.as_ref(), snapshot, require_key, &call.head.headers, &call.control)?,
     };
     log.set_caller(&caller, snapshot);
+    log.details.authentication_time = Some(started_at.elapsed());
     // Counts the body towards the memory budget only after admission, so that rejected clients cannot use it up.
     let body = body.with_memory_budget(&state.shared.body_memory)?;
     let resolver = state.target_resolver(snapshot, call, &caller);

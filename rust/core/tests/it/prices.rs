@@ -172,6 +172,22 @@ async fn response_cost_includes_tokens_and_searches() {
     }
 }
 
+/// The tier that served the request decides its price, so the record names it; the default tier is left out.
+#[tokio::test]
+async fn record_names_the_service_tier_and_its_times() {
+    for (reported, expected) in [("default", Value::Null), ("flex", json!("flex")), ("priority", json!("priority"))] {
+        let answer = json!({"id": "c", "object": "chat.completion", "model": "m", "service_tier": reported,
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42}});
+        let provider = ScriptedServer::start_responding(json_response("200 OK", "", &answer.to_string())).await;
+        let rig = TestGateway::for_url(&provider.url());
+        rig.send(post_request(CHAT_PATH, chat_body("m", false))).await;
+        let record = rig.single_record();
+        assert_eq!(record["usage"]["service_tier"], expected, "{record:#}");
+        assert!(record["authentication_time"].is_number(), "{record:#}");
+    }
+}
+
 /// `OpenAI` bills one search per request to its search models, and no response reports it.
 #[tokio::test]
 async fn chat_with_a_search_model_costs_one_search() {

@@ -44,6 +44,17 @@ impl ServiceTier {
             tier.eq_ignore_ascii_case(b"fast").then_some(Self::Fast)
         }
     }
+
+    /// Name of the tier in records and prices.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Standard => "standard",
+            Self::Flex => "flex",
+            Self::Priority => "priority",
+            Self::Fast => "fast",
+            Self::Provisioned => "provisioned",
+        }
+    }
 }
 
 /// Tokens in disjoint buckets: their sum is the provider's total, and no token is in two of them.

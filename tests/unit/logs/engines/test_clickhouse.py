@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -109,3 +110,15 @@ def test_cluster_has_replicated_tables():
     assert all("ENGINE = Replicated" in statement for statement in creations)
     assert "INTERVAL 30 DAY" in next(statement for statement in creations if " texts " in statement)
     assert quote_name("a`b\\") == "`a\\`b\\\\`"
+
+
+def test_amendments_are_deleted_with_the_records_they_belong_to(clickhouse: Callable[..., ClickHouseEngine]):
+    engine = clickhouse()
+    line = make_line()
+    insert(engine, line, amendments=[{"id": line["id"], "total_units": 7}])
+    today = dt.datetime.now(dt.UTC).date()
+    stored = "SELECT count() FROM amendments"
+    engine.drop_before(today - dt.timedelta(days=1), today)
+    assert engine._fetch(stored, {}) == [(1,)]
+    engine.drop_before(today + dt.timedelta(days=1), today)
+    assert engine._fetch(stored, {}) == [(0,)]

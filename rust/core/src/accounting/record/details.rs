@@ -116,6 +116,10 @@ pub struct RecordDetails {
     /// Time from then until the first request to a provider.
     pre_processing_time: Option<Duration>,
     pub cache_time: Option<Duration>,
+    /// Time to find who sent the request.
+    pub authentication_time: Option<Duration>,
+    /// Time to count the request in the limits that apply to its caller.
+    pub limit_check_time: Option<Duration>,
     /// Set if the response is translated.
     pub translation_clock: Option<TranslationClock>,
     /// Results of guardrails.
@@ -216,6 +220,8 @@ impl RecordDetails {
             ("pre_processing_time", self.pre_processing_time),
             ("response_parsing_time", self.translation_clock.as_ref().map(TranslationClock::total)),
             ("cache_processing_time", self.cache_time),
+            ("authentication_time", self.authentication_time),
+            ("limit_check_time", self.limit_check_time),
         ] {
             if let Some(duration) = duration {
                 line.milliseconds(key, duration);

@@ -4,7 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use penstock_llm::{
     operation::Operation,
-    usage::{ToolUses, Usage},
+    usage::{ServiceTier, ToolUses, Usage},
 };
 use uuid::Uuid;
 
@@ -293,7 +293,8 @@ fn write_usage(line: &mut ObjectWriter<'_>, usage: Option<&Usage>, cost: Option<
         line.number("res_units", response);
         line.number("total_units", request.saturating_add(response));
         // Input and output alone are already given by the units.
-        if usage.input.saturating_add(usage.output) != usage.total() || usage.tool_uses != ToolUses::default() {
+        let has_parts = usage.input.saturating_add(usage.output) != usage.total();
+        if has_parts || usage.tool_uses != ToolUses::default() || usage.service_tier != ServiceTier::Standard {
             line.object("usage", |parts| write_usage_parts(parts, usage));
         }
         if usage.is_estimated {
@@ -339,6 +340,9 @@ fn write_usage_parts(parts: &mut ObjectWriter<'_>, usage: &Usage) {
         if count > 0 {
             parts.number(key, count);
         }
+    }
+    if usage.service_tier != ServiceTier::Standard {
+        parts.text("service_tier", usage.service_tier.name());
     }
 }
 
