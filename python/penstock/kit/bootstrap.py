@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, insert, inspect, select
 
-from penstock.authorization import SCOPES_BY_KEY_TYPE, Caller
+from penstock.authorization import SCOPES_BY_KEY_TYPE
 from penstock.errors import SettingsError
-from penstock.ids import EMAIL_PATTERN, MAX_EMAIL_LENGTH, generate_key, generate_slug, mask_secret, new_id, sha256_hex
-from penstock.kit.audit import RequestInfo, write_audit_rows
-from penstock.kit.prompt_defaults import initial_rows
+from penstock.ids import EMAIL_PATTERN, MAX_EMAIL_LENGTH, generate_key, new_id, sha256_hex
+from penstock.kit.initial_rows import KeyRows, build_key_rows, build_workspace_rows, find_organisation, save_key
 from penstock.schemas import now
-from penstock.store.snapshot_sections import section_name
-from penstock.store.tables import api_keys, change_counter, key_digests, members, organisations, users, workspaces
+from penstock.store.tables import api_keys, change_counter, key_digests, organisations, users
 from penstock.store.tenant import TenantStore
 
 if TYPE_CHECKING:
-    from sqlalchemy import Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+    from penstock.kit.initial_rows import TableRow
     from penstock.settings.secret import Secret
     from penstock.store.database import Database
+    from penstock.store.tenant import Row
 
 MIN_KEY_LENGTH = 20
 ADMIN_KEY_NAME = "admin"
@@ -84,35 +83,18 @@ async def replace_admin_key(database: Database, admin_key: Secret | None, *, pre
     _check_length(admin_key)
     text = admin_key.reveal() if admin_key else generate_key(prefix)
     async with database.write_transaction() as connection:
-        organisation_id = await connection.scalar(select(organisations.c.id).order_by(organisations.c.id).limit(1))
-        if organisation_id is None:
-            message = "the store has no organisation yet; hint: penstock init"
-            raise SettingsError(message)
+        organisation_id = await find_organisation(connection)
         tenant = TenantStore(connection, organisation_id, None)
         await tenant.lock_organisation(database.turn_ms)
         await _reject_other_use(tenant, text)
         before = await tenant.fetch_first(
             select(api_keys).where(*ADMIN_KEY_CONDITIONS).order_by(api_keys.c.id), api_keys
         )
-        key_id = before["id"] if before else new_id()
-        times = {"created_at": before["created_at"] if before else now(), "last_updated_at": now()}
-        (_, row), (_, digest) = _admin_key_rows(text, {"organisation_id": organisation_id, **times}, key_id)
+        rows = _admin_key_rows(text, organisation_id, before)
         if before:
-            await tenant.delete(key_digests, key_digests.c.api_key_id == key_id)
-            row |= {
-                "last_rotated_at": now(),
-                **dict.fromkeys(("expires_at", "usage_limits", "rate_limits", "rotation_policy")),
-            }
-            await tenant.update(api_keys, key_id, row)
-        else:
-            await connection.execute(insert(api_keys).values(row))
-        await connection.execute(insert(key_digests).values(digest))
-        caller = Caller(id=key_id, type="operator", organisation_id=organisation_id)
-        request_info = RequestInfo("POST", "penstock keys reset-admin", "", new_id(), "")
-        verb = "rotate" if before else "create"
-        change = (before, {**(before or {}), **row})
-        await write_audit_rows(tenant, caller, request_info, f"organisation_service_api_keys.{verb}", [change])
-        await tenant.mark_changed(section_name(api_keys, key_id))
+            rows.key.update(dict.fromkeys(("expires_at", "usage_limits", "rate_limits", "rotation_policy")))
+        command = "penstock keys reset-admin"
+        await save_key(tenant, before, rows, command=command, resource="organisation_service_api_keys")
     return None if admin_key else text
 
 
@@ -135,65 +117,35 @@ async def _reject_other_use(tenant: TenantStore, text: str) -> None:
 async def _insert_organisation(connection: AsyncConnection, key: str, email: str) -> None:
     moment = now()
     times = {"created_at": moment, "last_updated_at": moment}
-    organisation: dict[str, Any] = {"id": new_id(), "slug": "default", "name": "Default", "settings": {}, **times}
-    common: dict[str, Any] = {"organisation_id": organisation["id"], **times}
+    organisation_id = new_id()
+    organisation: dict[str, Any] = {
+        "id": organisation_id,
+        "slug": "default",
+        "name": "Default",
+        "settings": {},
+        **times,
+    }
     owner: dict[str, Any] = {
         "id": new_id(),
         "email": email,
         "first_name": "",
         "last_name": "",
         "role": "owner",
-        **common,
+        "organisation_id": organisation_id,
+        **times,
     }
-    workspace: dict[str, Any] = {
-        "id": new_id(),
-        "slug": generate_slug("ws", "shared", 20),
-        "name": "Shared",
-        "is_default": True,
-        "status": "active",
-        "defaults": {},
-        "settings": {},
-        "created_by": owner["id"],
-        "creation_source": "init",
-        **common,
-    }
-    member: dict[str, Any] = {
-        "id": new_id(),
-        "workspace_id": workspace["id"],
-        "user_id": owner["id"],
-        "role": "admin",
-        "scopes": [],
-    }
-    rows: list[tuple[Table, dict[str, Any]]] = [
+    rows: list[TableRow] = [
         (organisations, organisation),
         (users, owner),
-        (workspaces, workspace),
-        (members, {**member, **common}),
-        *initial_rows(organisation["id"], workspace["id"]),
-        *_admin_key_rows(key, common),
+        *build_workspace_rows(organisation_id, "Shared", owner["id"], source="init", is_default=True),
+        *_admin_key_rows(key, organisation_id).inserts,
         (change_counter, {"id": 1, "number": 0}),
     ]
     for table, row in rows:
         await connection.execute(insert(table).values(row))
 
 
-def _admin_key_rows(key: str, common: dict[str, Any], key_id: str | None = None) -> list[tuple[Table, dict[str, Any]]]:
-    row: dict[str, Any] = {
-        "id": key_id or new_id(),
-        "name": ADMIN_KEY_NAME,
-        "type": "organisation-service",
-        "status": "active",
-        "creation_mode": "auto",
-        "masked": mask_secret(key),
-        "scopes": sorted(SCOPES_BY_KEY_TYPE["organisation-service"]),
-        "defaults": {},
-        **common,
-    }
-    digested: dict[str, Any] = {
-        "id": new_id(),
-        "organisation_id": common["organisation_id"],
-        "api_key_id": row["id"],
-        "sha256": sha256_hex(key),
-        "created_at": common["last_updated_at"],
-    }
-    return [(api_keys, row), (key_digests, digested)]
+def _admin_key_rows(text: str, organisation_id: str, before: Row | None = None) -> KeyRows:
+    kind = "organisation-service"
+    scopes = sorted(SCOPES_BY_KEY_TYPE[kind])
+    return build_key_rows(text, before, organisation_id=organisation_id, name=ADMIN_KEY_NAME, type=kind, scopes=scopes)

@@ -16,7 +16,7 @@ DEFAULT_COLLECTION_NAME = "Default"
 UNIVERSAL_LABELS = ("production", "staging", "development")
 
 
-def initial_rows(organisation_id: str, workspace_id: str) -> list[tuple[Table, dict[str, Any]]]:
+def initial_prompt_rows(organisation_id: str, workspace_id: str) -> list[tuple[Table, dict[str, Any]]]:
     """Returns the default collection and the universal labels of a new workspace."""
     moment = now()
     owner: dict[str, Any] = {"organisation_id": organisation_id, "workspace_id": workspace_id, "status": "active"}

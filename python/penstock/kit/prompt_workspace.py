@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.kit.labels import LABELS
 from penstock.kit.partials import PARTIALS
 from penstock.kit.prompt_collections import COLLECTIONS
-from penstock.kit.prompt_defaults import initial_rows
+from penstock.kit.prompt_defaults import initial_prompt_rows
 from penstock.kit.prompts import PROMPTS
 from penstock.store.prompt_tables import collections, labels
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 async def create_initial_rows(session: TenantSession, workspace_id: str) -> None:
     """Creates the rows that each workspace has from the start."""
-    for table, row in initial_rows(session.organisation_id, workspace_id):
+    for table, row in initial_prompt_rows(session.organisation_id, workspace_id):
         await session.insert(table, row)
 
 
