@@ -18,7 +18,10 @@ use penstock_core::{
         disconnect::Disconnector,
         idle_connections::{ConnectionTracker, ParkedStream, RequestGuard},
     },
-    response::outgoing::{BodyTruncated, ClientResponse, ClientResponseBody, ClientResponseHead, ResponseStream},
+    response::{
+        outgoing::{ClientResponse, ClientResponseBody, ClientResponseHead},
+        response_stream::{BodyTruncated, ResponseStream},
+    },
 };
 use pyo3::{
     intern,

@@ -24,7 +24,8 @@ use crate::{
     limits::now_ms,
     response::{
         delivery,
-        outgoing::{ClientResponse, ClientResponseHead, ResponseStream},
+        outgoing::{ClientResponse, ClientResponseHead},
+        response_stream::ResponseStream,
     },
     state::shared::node_store::NodeStoreCommand,
 };

@@ -33,8 +33,10 @@ use crate::{
     resolve::target_resolver::Call,
     response::{
         limit_headers,
-        outgoing::{ClientResponse, ClientResponseHead, ResponseMeter, ResponseStream},
+        outgoing::{ClientResponse, ClientResponseHead},
         pretty_print,
+        response_meter::ResponseMeter,
+        response_stream::ResponseStream,
     },
 };
 use penstock_llm::stream::transcript::StreamFormat;

@@ -1,5 +1,6 @@
 //! Delivering the upstream response to the client, whole or streamed.
 
+pub(crate) mod chunk_coalescer;
 pub(crate) mod delivery;
 pub(crate) mod limit_headers;
 pub(crate) mod mask_secrets;
@@ -8,3 +9,5 @@ pub(crate) mod offload;
 pub mod outgoing;
 pub(crate) mod partial_event;
 pub(crate) mod pretty_print;
+pub(crate) mod response_meter;
+pub mod response_stream;

@@ -29,7 +29,8 @@ use crate::{
     resolve::{target::Target, target_resolver::Call},
     response::{
         delivery::{self, ResumePoint, UpstreamResponse},
-        outgoing::{ClientResponse, ClientResponseBody, ResumeStream},
+        outgoing::{ClientResponse, ClientResponseBody},
+        response_stream::ResumeStream,
     },
     routing::{executor::RouteExecutor, replay_body::ReplayBody},
     state::snapshot::Snapshot,

@@ -22,7 +22,7 @@ use crate::{
     resolve::{target::Target, target_resolver::Call},
     response::{
         delivery::{self, StreamFraming, UpstreamResponse},
-        outgoing::{MeteredResponse, ResponseMeter},
+        response_meter::{MeteredResponse, ResponseMeter},
     },
     state::shared::response_cache::CachedResponse,
     strategies::fallback::FallbackPolicy,

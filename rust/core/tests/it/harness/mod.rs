@@ -23,7 +23,10 @@ use penstock_core::{
     gateway_state::GatewayState,
     ingress::{Request, message::RequestHead},
     process::{net_settings, settings::Settings},
-    response::outgoing::{ClientResponse, ClientResponseBody, ResponseStream},
+    response::{
+        outgoing::{ClientResponse, ClientResponseBody},
+        response_stream::ResponseStream,
+    },
 };
 use penstock_mock::{Entry, Server};
 use penstock_net::{LookupFn, Upstream, body::Body, headers::Headers};
