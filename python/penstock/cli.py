@@ -20,7 +20,7 @@ import msgspec
 
 from penstock import __version__, process, process_log
 from penstock import settings as settings_module
-from penstock.commands import analytics, imports, logs, operations, prompts, rerate, resources, state
+from penstock.commands import analytics, imports, limits, logs, operations, prompts, rerate, resources, state
 from penstock.errors import PenstockError, SettingsError
 
 if TYPE_CHECKING:
@@ -305,6 +305,7 @@ for command in (
     *logs.COMMANDS,
     *analytics.COMMANDS,
     *rerate.COMMANDS,
+    *limits.COMMANDS,
     *operations.COMMANDS,
     *imports.COMMANDS,
     *prompts.COMMANDS,

@@ -93,7 +93,7 @@ INGEST_ROUTES = {
     "POST /otel/v1/traces",
 }
 # Trials change nothing, so they leave no trace in the audit log.
-TRIAL_ROUTES = {"POST /guardrails/test", "POST /guardrails/{key}/test"}
+TRIAL_ROUTES = {"POST /limits/simulate", "POST /guardrails/test", "POST /guardrails/{key}/test"}
 # Ingestion takes about a second, and the log worker starts after the gateway.
 LOGS_SECONDS = 20
 LOG_TRACES = ("trace-of-service", "trace-of-member")
@@ -102,6 +102,7 @@ WORKSPACE_LISTS = {
     *("/configs", "/guardrails", "/virtual-keys", "/providers", "/api-keys", "/integrations"),
     *("/logs/exports", "/logs/exports/field-restrictions"),
     *(f"/policies/{kind}" for kind in POLICIES),
+    *("/limits/usage", "/limits/refusals"),
     *("/prompts", "/prompts/partials", "/collections", "/labels"),
 }
 
@@ -435,6 +436,7 @@ class AccessScenario:
             **{f"PUT /{kind}/{{key}}/makeDefault": {"version": 1} for kind in ("prompts", "prompts/partials")},
             "POST /secret-references": SECRET_REFERENCE,
             "PUT /secret-references/{key}": limits,
+            "POST /limits/simulate": {**POLICIES["usage-limits"], **self.workspace_field},
             "POST /logs": custom_log("trace-of-a-test"),
             "POST /logs/rerate": {"time_of_generation_min": "2026-11-01T00:00:00Z"},
             "POST /logs/exports": {**EXPORT, **self.workspace_field},
@@ -556,6 +558,7 @@ class AccessScenario:
                 "keys",
                 "providers",
                 "integrations",
+                "/limits/",
                 "/models/",
                 "policies",
                 "prompts",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
 
 ONE_STORE = True
+TABLES = {"log_store": {"enabled": True}}
 # The workspace of the module must exist, also for tests that use only keys of their own.
 pytestmark = pytest.mark.usefixtures("workspace")
 
@@ -258,3 +259,73 @@ def test_workers_share_a_limit_and_remember_it(provider: Mock, tmp_path: Path):
         again = Client(gateway, client.key)
         wait_for("a response", lambda: send_chat(again).status in {200, 429} or None)
         assert send_chat(again).status == 429
+
+
+def test_usage_refusals_and_simulations_show_who_is_close_to_a_limit(admin: Client, workspace: Client):
+    place = workspace_id(admin)
+    policy = create_policy(admin, "usage", **case_policy("near"), type="requests", credit_limit=4)
+    metadata = json.dumps({"case": "near", "user": "kim"})
+    wait_for_limit(workspace, x_gateway_metadata=json.dumps({"case": "near", "user": "first"}))
+    count, _ = send_until_limited(workspace, x_gateway_metadata=metadata)
+    assert count == 4
+
+    def find_usage() -> dict[str, Any] | None:
+        rows = admin.read(f"/v1/limits/usage?workspace_id={place}&min_used_percent=100")["data"]
+        return next((row for row in rows if (row["limit_id"], row["value_key"]) == (policy, "kim")), None)
+
+    usage = wait_for("the usage", find_usage, 10)
+    assert (usage["kind"], usage["owner_name"], usage["current_usage"], usage["credit_limit"]) == (
+        "policy",
+        "policy near",
+        4,
+        4,
+    )
+    assert admin.read(f"/v1/limits/usage?workspace_id={place}&min_used_percent=101")["total"] == 0
+
+    def find_refusal() -> dict[str, Any] | None:
+        rows = admin.read(f"/v1/limits/refusals?workspace_id={place}&days=1")["data"]
+        return next((row for row in rows if (row["limit_id"], row["value_key"]) == (policy, "kim")), None)
+
+    refusal = wait_for("the refusal", find_refusal, 10)
+    assert (refusal["refused"], refusal["owner_id"]) == (1, policy)
+    assert refusal["api_key_id"]
+    fields = {
+        "conditions": [{"key": "metadata.case", "value": "near"}, {"key": "metadata.user", "value": "first"}],
+        "group_by": [{"key": "metadata.user"}, {"key": "endpoint_type"}],
+        "type": "requests",
+        "credit_limit": 3,
+    }
+
+    def simulate(**more: object) -> dict[str, Any]:
+        return expect_ok(admin.post("/v1/limits/simulate", {"workspace_id": place, "days": 1, **more}))
+
+    found = wait_for("the logs", lambda: (one := simulate(policy_id=policy))["matched"] > 4 and one)
+    groups = {row["value_key"]: row for row in found["data"]}
+    assert (groups["kim"]["requests"], groups["kim"]["refused"], groups["kim"]["peak"]) == (4, 0, 4)
+    fields["conditions"] = [{"key": "metadata.user", "value": "k*"}, {"key": "metadata.case", "value": "near"}]
+    found = simulate(**fields)
+    assert (found["matched"], found["refused"], found["complete"]) == (4, 1, True)
+    assert found["data"][0]["value_key"] == "kim|chatComplete"
+    refused = admin.post("/v1/limits/simulate", {"type": "cost", "unit": "rpm", "group_by": [{"key": "colour"}]})
+    assert refused.status == 400
+    problems = json.dumps(refused.json())
+    assert all(name in problems for name in ("conditions", "colour", "value", "cost")), problems
+
+
+def test_keys_workspaces_and_providers_show_their_usage(admin: Client):
+    client = new_key(admin, name="shows usage", usage_limits={"type": "requests", "credit_limit": 50})
+    assert [send_chat(client).status for _ in range(3)] == [200] * 3
+    rows = admin.read("/v1/api-keys?page_size=100")["data"]
+    key_id = next(row["id"] for row in rows if row["name"] == "shows usage")
+
+    def read_usage() -> float | None:
+        found = admin.read(f"/v1/api-keys/{key_id}")["current_usage"]
+        return found if found >= 3 else None
+
+    assert wait_for("the usage", read_usage, 10) == 3
+    (row,) = [one for one in admin.read("/v1/api-keys?page_size=100")["data"] if one["id"] == key_id]
+    assert row["current_usage"] == 3
+    assert admin.read(f"/v1/workspaces/{workspace_id(admin)}")["current_usage"] is None
+    # What was read may be sent back, although the usage has changed since.
+    shown = admin.read(f"/v1/api-keys/{key_id}")
+    expect_ok(admin.put(f"/v1/api-keys/{key_id}", {**shown, "current_usage": 1}))

@@ -37,6 +37,13 @@ CurrentUsage = Annotated[
 UsageStatus = Annotated[str, Meta(description="`active` or `exhausted`")]
 
 
+def shown_amount(kind: str, amount: int) -> int | float:
+    """Converts what the ledger counts to US dollars, tokens or requests, by type of the limit."""
+    if kind != "cost":
+        return amount
+    return amount // NANODOLLARS if amount % NANODOLLARS == 0 else amount / NANODOLLARS
+
+
 class ValueUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Usage of one group of requests in the current period."""
 
@@ -79,10 +86,7 @@ class LimitPeriod(NamedTuple):
         return UsageEntity(id=row["id"], value_key=row["value_key"], current_usage=usage, status=row["status"])
 
     def _shown_usage(self, row: Row) -> int | float:
-        usage: int = row[USAGE_COLUMNS[self.type]]
-        if self.type != "cost":
-            return usage
-        return usage // NANODOLLARS if usage % NANODOLLARS == 0 else usage / NANODOLLARS
+        return shown_amount(self.type, row[USAGE_COLUMNS[self.type]])
 
     async def read_map(self) -> dict[str, ValueUsage]:
         """Returns the usage by value, of the `MAX_MAPPED_VALUES` values with the highest usage."""

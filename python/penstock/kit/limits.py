@@ -70,6 +70,12 @@ OneOrManyUsageLimits = list[UsageLimits] | UsageLimits
 UsageLimitsField = Annotated[UsageLimits | None, Meta(description="usage limits")]
 UsageLimitListField = Annotated[list[UsageLimits] | None, Meta(description="usage limits, at most one")]
 RateLimitListField = Annotated[list[RateLimit] | None, Meta(description="rate limits")]
+CurrentUsageField = Annotated[
+    int | float | None,
+    Meta(
+        description="usage in the current period of usage_limits: US dollars, tokens or requests; null without usage limits"
+    ),
+]
 USAGE_FIELDS = UsageLimits.__struct_fields__
 PERIOD_FIELDS = ("periodic_reset", "periodic_reset_days")
 RATE_UNITS = ("rpm", "rph", "rpd", "rpw")

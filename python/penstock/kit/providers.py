@@ -12,6 +12,7 @@ from msgspec import Meta
 from penstock.ids import new_id
 from penstock.kit import integrations, limits, shared_fields
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
+from penstock.kit.limit_status import read_current_usage
 from penstock.kit.limits import LimitFields, LimitFieldsUpdate
 from penstock.kit.shared_fields import UNSET, TagsFilter, WorkspaceFilter, tag_conditions
 from penstock.schemas import Created, effective_status, row_to_struct, sent_fields
@@ -56,6 +57,7 @@ class ResponseFields(msgspec.Struct, frozen=True, kw_only=True):
     status: shared_fields.ExpiryStatus
     usage_limits: limits.UsageLimitsField
     rate_limits: limits.RateLimitListField
+    current_usage: limits.CurrentUsageField = None
     reset_usage: shared_fields.ResetUsageShown = None
     last_reset_at: shared_fields.OptionalTimestamp
     expires_at: shared_fields.OptionalTimestamp
@@ -110,12 +112,14 @@ class ProviderRoutes(CrudRoutes):
             workspaces_by_id = (
                 await session.find_all(workspaces, {row["workspace_id"] for row in rows}) if is_placed else {}
             )
-            return [
+            used = await read_current_usage(session, "provider", rows)
+            found = [
                 _to_response(
                     shown, row, linked_integrations[row["integration_id"]], workspaces_by_id.get(row["workspace_id"])
                 )
                 for row in rows
             ]
+            return [msgspec.structs.replace(one, current_usage=used.get(one.id)) for one in found]
 
         async def render_list(session: TenantSession, rows: list[Row]) -> list[ResponseFields]:
             found = await render_rows(session, rows)

@@ -48,7 +48,7 @@ DEADLINE_HEADER = "x-penstock-deadline-ms"
 WRITABLE_STATES = frozenset({"active"})
 READABLE_STATES = WRITABLE_STATES | {"archived"}
 # Fields that other requests and jobs change, besides times. A client may send back an old value.
-CHANGING_FIELDS = frozenset(["status", "updated_by", "version_id", "workspace_count"])
+CHANGING_FIELDS = frozenset(["status", "current_usage", "updated_by", "version_id", "workspace_count"])
 # Built once: building a query takes longer than running it.
 WORKSPACE_ID_QUERY = (
     select_by_id_or_slug(workspaces, bindparam("key"))

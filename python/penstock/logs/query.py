@@ -202,6 +202,20 @@ class UsageQuery(msgspec.Struct, kw_only=True, tag="usage", forbid_unknown_field
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_USAGE_ROWS)] = MAX_USAGE_ROWS
 
 
+class DemandQuery(msgspec.Struct, kw_only=True, tag="demand", forbid_unknown_fields=True):
+    """What limits depend on, of the requests that reached a provider or the cache, the oldest first. With
+    `only_limited`, instead of those that a limit refused or would have refused. `cursor` as in `UsageQuery`.
+    """
+
+    filters: LogFilters
+    metadata_keys: Annotated[list[str], msgspec.Meta(max_length=2 * MAX_METADATA_KEYS)] = msgspec.field(
+        default_factory=list[str]
+    )
+    only_limited: bool = False
+    cursor: str | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_USAGE_ROWS)] = MAX_USAGE_ROWS
+
+
 LogQuery = (
     GraphQuery
     | SummaryQuery
@@ -212,6 +226,7 @@ LogQuery = (
     | FeedbackQuery
     | UnpricedQuery
     | UsageQuery
+    | DemandQuery
 )
 
 

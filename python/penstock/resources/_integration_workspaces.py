@@ -16,7 +16,9 @@ from penstock.kit import integration_access
 from penstock.kit import integrations as kit
 from penstock.kit.integration_access import Enabled, GlobalAccess, GlobalAccessResponse
 from penstock.kit.integrations import ProviderSlug
+from penstock.kit.limit_status import read_access_usage
 from penstock.kit.limits import (
+    CurrentUsageField,
     RateLimitListField,
     UsageLimitListField,
     WorkspaceLimitFields,
@@ -48,7 +50,7 @@ class WorkspaceAccess(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=T
         ),
     ] = None
     default_provider_slug: ProviderSlug = None
-    READ_ONLY: ClassVar = ("workspace_id", "name", "last_reset_at", "created_at", "last_updated_at")
+    READ_ONLY: ClassVar = ("workspace_id", "name", "current_usage", "last_reset_at", "created_at", "last_updated_at")
 
 
 class UpdateWorkspaceAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -83,6 +85,7 @@ class WorkspaceAccessDetail(msgspec.Struct, frozen=True, kw_only=True):
     enabled: Enabled
     usage_limits: UsageLimitListField
     rate_limits: RateLimitListField
+    current_usage: CurrentUsageField = None
     last_reset_at: OptionalTimestamp
     created_at: CreatedAt
     last_updated_at: UpdatedAt
@@ -116,7 +119,8 @@ async def list_workspaces(key: IdOrSlug, work: NamedDependency[RequestContext]) 
         )
         query = query.where(integration_workspaces.c.integration_id == row["id"])
         found = await session.fetch_rows(query.order_by(integration_workspaces.c.id), integration_workspaces)
-        shown = [_to_access_detail(one) for one in found]
+        used = await read_access_usage(session, row["id"], found)
+        shown = [_to_access_detail(one, used.get(one["id"])) for one in found]
         if await session.expects_single_limits():
             names = ("usage_limits", "rate_limits")
             shown = [replace(one, **{name: first_limit(getattr(one, name)) for name in names}) for one in shown]
@@ -206,8 +210,9 @@ async def _delete_access_entries(session: TenantSession, row: Row) -> None:
     await kit.WORKSPACES.delete_all(session.organisation(), integration_workspaces.c.integration_id == row["id"])
 
 
-def _to_access_detail(row: Row) -> WorkspaceAccessDetail:
-    return row_to_struct(WorkspaceAccessDetail, row, id=row["workspace_slug"], name=row["workspace_name"])
+def _to_access_detail(row: Row, current_usage: float | None) -> WorkspaceAccessDetail:
+    names = {"id": row["workspace_slug"], "name": row["workspace_name"]}
+    return row_to_struct(WorkspaceAccessDetail, row, **names, current_usage=current_usage)
 
 
 routes = [list_workspaces, update_workspaces]

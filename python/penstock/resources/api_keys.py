@@ -17,6 +17,7 @@ from penstock.kit import keys, limits, members, shared_fields
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.default_metadata import check_default_metadata
 from penstock.kit.keys import KEY_RESOURCES
+from penstock.kit.limit_status import read_current_usage
 from penstock.kit.limits import LimitFields, LimitFieldsUpdate
 from penstock.kit.listing import DEFAULT_SIZE, PageRequest, PageSizes
 from penstock.kit.rotation import RotationPolicy, TransitionMs, build_policy
@@ -148,6 +149,7 @@ class ApiKeyDetail(msgspec.Struct, frozen=True, kw_only=True):
     last_updated_at: shared_fields.UpdatedAt
     rate_limits: limits.RateLimitListField
     usage_limits: limits.UsageLimitsField
+    current_usage: limits.CurrentUsageField = None
     reset_usage: shared_fields.ResetUsageShown = None
     last_reset_at: shared_fields.OptionalTimestamp
     next_usage_reset_at: shared_fields.OptionalTimestamp
@@ -267,14 +269,17 @@ async def list_keys(
             # A client that names this many ids without a page size expects all of them in one page.
             page = page.apply_sizes(PageSizes(max(DEFAULT_SIZE, len(wanted))))
         total, rows = await KEY_RESOURCES["workspace-service"].list_page(session, page, conditions)
-        return ListResponse(total, [_to_key_detail(row) for row in rows])
+        used = await read_current_usage(session, "api_key", rows)
+        return ListResponse(total, [_to_key_detail(row, used.get(row["id"])) for row in rows])
 
 
 @get("/{key_id:str}", guards=[require_scopes(*_list_scopes("read"))], summary="Get API key", tags=TAGS)
 async def get_key(key_id: KeyIdParam, work: NamedDependency[RequestContext]) -> ApiKeyDetail:
     """Returns a key with its secret masked."""
     async with work.read_session() as session:
-        return _to_key_detail(await _get_permitted_key(session, key_id, "read"))
+        row = await _get_permitted_key(session, key_id, "read")
+        used = await read_current_usage(session, "api_key", [row])
+        return _to_key_detail(row, used.get(row["id"]))
 
 
 @put(
@@ -434,13 +439,14 @@ async def _load_workspace_defaults(session: TenantSession, type_: str) -> dict[s
     return {"config_id": config} if config else {}
 
 
-def _to_key_detail(row: Row) -> ApiKeyDetail:
+def _to_key_detail(row: Row, current_usage: float | None = None) -> ApiKeyDetail:
     defaults = KeyDefaults(**row["defaults"])
     return row_to_struct(
         ApiKeyDetail,
         row,
         key=row["masked"],
         status=effective_status(row),
+        current_usage=current_usage,
         next_usage_reset_at=next_reset(row["usage_limits"] or {}),
         defaults=defaults,
         expiry_enforced=int(row["expires_at"] is not None),

@@ -21,7 +21,9 @@ from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.default_metadata import check_default_metadata
 from penstock.kit.guardrail_defaults import DEFAULT_FIELDS, find_slugs, resolve_guardrails
 from penstock.kit.guardrails import GUARDRAILS
+from penstock.kit.limit_status import read_current_usage
 from penstock.kit.limits import (
+    CurrentUsageField,
     RateLimitListField,
     UsageLimitListField,
     WorkspaceLimitFields,
@@ -167,6 +169,7 @@ class WorkspaceDetails(msgspec.Struct, frozen=True, kw_only=True):
     settings: Annotated[WorkspaceRulesResponse, Meta(description="rules that are set for the workspace")]
     usage_limits: UsageLimitListField
     rate_limits: RateLimitListField
+    current_usage: CurrentUsageField = None
     last_reset_at: shared_fields.OptionalTimestamp
     security_settings: Annotated[
         dict[str, bool],
@@ -511,10 +514,12 @@ async def _to_workspace_details(
         # Guardrails of an archived workspace were deleted with its contents.
         defaults |= {name: [slugs[own_id] for own_id in defaults[name] if own_id in slugs] for name in named}
     emoji = LEADING_EMOJI_PATTERN.match(row["name"])
+    used = await read_current_usage(session, "workspace", [row])
     return row_to_struct(
         WorkspaceDetails,
         row,
         name=_plain_name(row) if name_format == "plain" else _display_name(row),
+        current_usage=used.get(row["id"]),
         icon=row["icon"] or (emoji[0].strip() if emoji else None),
         is_default=int(row["is_default"]),
         settings={name: value for name, value in row["settings"].items() if name != roles.SETTINGS_FIELD},

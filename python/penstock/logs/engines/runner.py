@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.logs.engines import graphs, groups, lists, usage
+from penstock.logs.engines import demand, graphs, groups, lists, usage
 from penstock.logs.query import (
+    DemandQuery,
     FeedbackQuery,
     GetQuery,
     GraphQuery,
@@ -40,5 +41,7 @@ def run_query(fragments: SqlFragments, query: LogQuery) -> dict[str, Any]:  # no
             return lists.run_feedback(fragments, query)
         case UsageQuery():
             return usage.run_usage(fragments, query)
+        case DemandQuery():
+            return demand.run_demand(fragments, query)
         case _:
             return usage.run_unpriced(fragments, query)

@@ -37,6 +37,21 @@ pub struct Rejection {
     pub remaining: Remaining,
 }
 
+/// Limit that rejected a request or an attempt, as records name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitRejection {
+    pub limit_id: Box<str>,
+    pub group: Box<str>,
+    /// True if the limit only counts.
+    pub is_dry_run: bool,
+}
+
+impl LimitRejection {
+    fn new(rule: &LimitRule, group: &str) -> Self {
+        Self { limit_id: rule.id.clone(), group: group.into(), is_dry_run: rule.is_dry_run }
+    }
+}
+
 /// A limit that counted this request, with what it leaves.
 #[derive(Debug, Clone)]
 pub struct LimitStatus {
@@ -64,6 +79,8 @@ pub struct RequestHolds {
     statuses: Vec<LimitStatus>,
     /// Ids of limits that only count, and would have rejected the request.
     would_reject: Vec<Box<str>>,
+    /// Limits that rejected the request or an attempt, or would have.
+    rejections: Vec<LimitRejection>,
     /// Bound of the response that a hard budget set.
     pub max_tokens: Option<u64>,
     /// Limit of the caller that rejected the request.
@@ -104,6 +121,7 @@ impl RequestHolds {
             failed_attempts: Vec::new(),
             statuses: Vec::new(),
             would_reject: Vec::new(),
+            rejections: Vec::new(),
             max_tokens: None,
             rejected_by: None,
         }
@@ -121,6 +139,9 @@ impl RequestHolds {
         self.attempt.append(&mut other.attempt);
         self.failed_attempts.append(&mut other.failed_attempts);
         self.would_reject.append(&mut other.would_reject);
+        for rejection in std::mem::take(&mut other.rejections) {
+            self.record_rejection(rejection);
+        }
         self.max_tokens = other.max_tokens;
         self.rejected_by = self.rejected_by.take().or_else(|| other.rejected_by.take());
         for status in std::mem::take(&mut other.statuses) {
@@ -156,9 +177,11 @@ impl RequestHolds {
                 Err(_) if rule.is_dry_run => {
                     self.limiter.metrics.would_reject.add(1);
                     self.would_reject.push(rule.id.clone());
+                    self.record_rejection(LimitRejection::new(&rule, &group));
                 }
                 Err(remaining) => {
                     self.limiter.metrics.rejected.add(1);
+                    self.record_rejection(LimitRejection::new(&rule, &group));
                     self.report(LimitStatus { rule: rule.clone(), remaining });
                     self.release(stage, now_ms);
                     if !rule.applies_to_targets() {
@@ -201,6 +224,17 @@ impl RequestHolds {
 
     pub fn would_reject(&self) -> &[Box<str>] {
         &self.would_reject
+    }
+
+    /// Returns the limits that rejected the request or an attempt, or would have.
+    pub fn rejections(&self) -> &[LimitRejection] {
+        &self.rejections
+    }
+
+    fn record_rejection(&mut self, rejection: LimitRejection) {
+        if self.rejections.len() < MAX_REPORTED && !self.rejections.contains(&rejection) {
+            self.rejections.push(rejection);
+        }
     }
 
     /// Returns the budgets that the record counts for.

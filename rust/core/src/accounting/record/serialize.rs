@@ -160,13 +160,24 @@ fn write_prompt_variables(line: &mut ObjectWriter<'_>, head: &RequestHead, keeps
 fn write_limits(line: &mut ObjectWriter<'_>, log: &RequestLog) {
     let Some(holds) = &log.limits else { return };
     let budgets: Vec<_> = holds.budget_uses().collect();
-    if budgets.is_empty() && holds.rejected_by().is_none() && holds.would_reject().is_empty() {
+    if budgets.is_empty() && holds.rejections().is_empty() {
         return;
     }
     line.object("limits", |fields| {
         fields.optional_text("rejected_by", holds.rejected_by());
         if !holds.would_reject().is_empty() {
             fields.serialize_value("would_reject", &holds.would_reject());
+        }
+        if !holds.rejections().is_empty() {
+            fields.list("rejections", holds.rejections(), |out, rejection| {
+                write_object(out, |row| {
+                    row.text("id", &rejection.limit_id);
+                    row.text("group", &rejection.group);
+                    if rejection.is_dry_run {
+                        row.boolean("dry_run", true);
+                    }
+                });
+            });
         }
         fields.list("budgets", &budgets, |out, budget| {
             write_object(out, |row| {

@@ -1,0 +1,195 @@
+"""CLI commands for limits: which budgets are close to their limit, what limits refused, and what a policy would refuse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import click
+
+from penstock.commands.connection import open_remote, with_connection_options
+from penstock.commands.terminal_output import format_cost, format_number, print_json, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CENTS_PER_DOLLAR = 100
+MAX_ROWS = 1000
+PARTIAL_HINT = "these figures are of one node only; each node has a log store of its own"
+INCOMPLETE_HINT = "there are too many logs; only the first of them count: choose fewer days"
+
+
+@click.group()
+def limits() -> None:
+    """Show limits in use, and simulate policies."""
+
+
+WORKSPACE_OPTION = click.option("--workspace", help="Only this workspace: id or slug. [default: all that the key sees]")
+DAYS_OPTION = click.option(
+    "--days", type=click.IntRange(1, 90), default=7, show_default=True, help="Days before now whose logs count."
+)
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@limits.command(epilog="Example: penstock limits near --min-used 90")
+@with_connection_options
+@WORKSPACE_OPTION
+@click.option(
+    "--min-used",
+    type=click.FloatRange(0),
+    default=80,
+    show_default=True,
+    help="Only budgets of which this much is used, in percent.",
+)
+@JSON_OPTION
+def near(url: str, api_key: str, workspace: str | None, *, min_used: float, as_json: bool) -> None:
+    """List the budgets that are close to their limit, the most used first."""
+    found = _read(url, api_key, "usage", workspace, min_used_percent=min_used, page_size=MAX_ROWS)
+    if as_json:
+        print_json(found)
+        return
+    if not found["data"]:
+        click.echo(f"no budget is used to {min_used:g} % or more")
+        return
+    heads = ("limit of", "group", "used", "limit", "%", "status", "reset")
+    print_table(heads, map(_usage_row, found["data"]))
+
+
+@limits.command(epilog="Example: penstock limits refused --days 1")
+@with_connection_options
+@WORKSPACE_OPTION
+@DAYS_OPTION
+@JSON_OPTION
+def refused(url: str, api_key: str, workspace: str | None, *, days: int, as_json: bool) -> None:
+    """List which limits refused requests, and whose, the most refused first."""
+    found = _read(url, api_key, "refusals", workspace, days=days)
+    if as_json:
+        print_json(found)
+        return
+    if not found["data"]:
+        click.echo("no limit refused a request")
+    else:
+        heads = ("limit of", "group", "API key", "refused", "would be", "last")
+        print_table(heads, map(_refusal_row, found["data"]))
+    _explain(found)
+
+
+@limits.command(
+    epilog="Example: penstock limits simulate --condition model='*' --by api_key --type requests --rate 60/rpm"
+)
+@with_connection_options
+@WORKSPACE_OPTION
+@DAYS_OPTION
+@click.option("--policy", help="Id of an existing policy, instead of the following options.")
+@click.option("--condition", "conditions", multiple=True, metavar="KEY=VALUE", help="Condition; KEY!=VALUE excludes.")
+@click.option("--by", "groups", multiple=True, metavar="KEY", help="Group key, such as api_key or metadata.team.")
+@click.option("--type", "type_", type=click.Choice(["cost", "tokens", "requests"]), help="What is counted.")
+@click.option("--rate", metavar="VALUE/UNIT", help="Limit of a rate, such as 60/rpm.")
+@click.option("--sliding", is_flag=True, help="Sliding windows instead of fixed ones.")
+@click.option("--budget", type=click.FloatRange(0, min_open=True), help="Limit of a budget.")
+@click.option("--reset", help="Reset of a budget: weekly, monthly or a number of days. [default: never]")
+@JSON_OPTION
+def simulate(url: str, api_key: str, *, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - click says no more
+    """Show how many requests of the last days a policy would have refused, and of which groups."""
+    body = _simulation_body(options)
+    with open_remote(url, api_key) as remote:
+        found = remote.request("POST", "/v1/limits/simulate", body)
+    if as_json:
+        print_json(found)
+        return
+    counts = f"{format_number(found['refused'])} of {format_number(found['matched'])} requests"
+    click.echo(f"the policy would have refused {counts} ({found['refused_percent']:g} %)")
+    if found["data"]:
+        heads = ("group", "requests", "refused", "usage", "peak", "% of limit", "first refused")
+        print_table(heads, (_group_row(row, body.get("type", "")) for row in found["data"]))
+    if found["groups"] > len(found["data"]):
+        click.echo(f"{format_number(found['groups'] - len(found['data']))} further groups are not listed", err=True)
+    _explain(found)
+
+
+def _read(url: str, api_key: str, name: str, workspace: str | None, **query: object) -> dict[str, Any]:
+    given = {**query, **({"workspace_id": workspace} if workspace else {})}
+    with open_remote(url, api_key) as remote:
+        return remote.request("GET", f"/v1/limits/{name}?{urlencode(given)}")
+
+
+def _simulation_body(options: Mapping[str, Any]) -> dict[str, Any]:
+    body: dict[str, Any] = {"days": options["days"]}
+    if options["workspace"]:
+        body["workspace_id"] = options["workspace"]
+    if options["policy"]:
+        return {**body, "policy_id": options["policy"]}
+    body["conditions"] = [_parse_condition(text) for text in options["conditions"]] or [{"key": "model", "value": "*"}]
+    body["group_by"] = [{"key": key} for key in options["groups"] or ("workspace_id",)]
+    if options["type_"]:
+        body["type"] = options["type_"]
+    if options["rate"]:
+        value, _, unit = options["rate"].partition("/")
+        if not value.isdecimal() or unit not in {"rpm", "rph", "rpd", "rpw"}:
+            message = f"{options['rate']!r} is not allowed: expected a number and rpm, rph, rpd or rpw, such as 60/rpm"
+            raise click.BadParameter(message, param_hint="--rate")
+        body |= {"value": int(value), "unit": unit, "window": "sliding" if options["sliding"] else "fixed"}
+    if options["budget"] is not None:
+        body["credit_limit"] = options["budget"]
+    if reset := options["reset"]:
+        if not reset.isdecimal() and reset not in {"weekly", "monthly"}:
+            message = f"{reset!r} is not allowed: expected weekly, monthly or a number of days"
+            raise click.BadParameter(message, param_hint="--reset")
+        body |= {"periodic_reset_days": int(reset)} if reset.isdecimal() else {"periodic_reset": reset}
+    return body
+
+
+def _parse_condition(text: str) -> dict[str, Any]:
+    key, separator, value = text.partition("=")
+    if not separator or not key.rstrip("!") or not value:
+        message = f"{text!r} is not allowed: expected KEY=VALUE or KEY!=VALUE, such as metadata.team=red"
+        raise click.BadParameter(message, param_hint="--condition")
+    excluded = {"excludes": True} if key.endswith("!") else {}
+    return {"key": key.removesuffix("!"), "value": value, **excluded}
+
+
+def _amount(kind: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return format_cost(value * CENTS_PER_DOLLAR) if kind == "cost" else format_number(value)
+
+
+def _usage_row(row: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{row['kind']} {row['owner_name']}",
+        row["value_key"] or "-",
+        _amount(row["type"], row["current_usage"]),
+        _amount(row["type"], row["credit_limit"]),
+        format_number(row["used_percent"]),
+        row["status"],
+        (row["next_usage_reset_at"] or "never")[:10],
+    ]
+
+
+def _refusal_row(row: Mapping[str, Any]) -> list[str]:
+    owner = f"{row['kind']} {row['owner_name']}" if row["kind"] else row["limit_id"]
+    key = row["api_key_name"] or row["api_key_id"] or "-"
+    counts = [format_number(row[name]) for name in ("refused", "would_reject")]
+    return [owner, row["value_key"] or "-", key, *counts, row["last_seen"] or "-"]
+
+
+def _group_row(row: Mapping[str, Any], kind: str) -> list[str]:
+    return [
+        row["value_key"] or "-",
+        format_number(row["requests"]),
+        format_number(row["refused"]),
+        _amount(kind, row["usage"]),
+        _amount(kind, row["peak"]),
+        format_number(row["peak_percent"]),
+        row["first_refused_at"] or "-",
+    ]
+
+
+def _explain(found: Mapping[str, Any]) -> None:
+    if not found["complete"]:
+        click.echo(INCOMPLETE_HINT, err=True)
+    if found.get("partial"):
+        click.echo(PARTIAL_HINT, err=True)
+
+
+COMMANDS = (limits,)

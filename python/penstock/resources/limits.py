@@ -1,0 +1,356 @@
+"""Limits in use: which budgets are close to their limit, what limits refused, and what a policy would have refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import get, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, QueryParameter
+from msgspec import UNSET, Meta, UnsetType
+
+from penstock.authorization import require_scopes
+from penstock.errors import Problem
+from penstock.kit import limit_status, policies
+from penstock.kit.limit_demand import DemandReader, RefusedGroup, list_refusals
+from penstock.kit.limit_rules import LimitOwner, to_units
+from penstock.kit.limit_simulation import LimitSimulation, SimulatedPolicy
+from penstock.kit.limit_usage import shown_amount
+from penstock.kit.limits import Amount
+from penstock.kit.log_access import open_log_access
+from penstock.kit.log_service import LogService
+from penstock.kit.policies import Conditions, Groups, KeyRules
+from penstock.kit.shared_fields import ObjectType, OptionalTimestamp, WorkspaceFilter, WorkspaceId, WorkspaceIdOrSlug
+from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.resources._analytics_graphs import Partial
+from penstock.schemas import ListResponse, format_timestamp, invalid_error
+from penstock.store.tables import rate_limits_policies, usage_limits_policies
+
+TAGS = ["Limits"]
+LIST_SCOPE, FIGURES_SCOPE = "policies.list", "analytics.view"
+MAX_DAYS, DEFAULT_DAYS = 90, 7
+MAX_REFUSALS, MAX_SHOWN_GROUPS = 1000, 100
+DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 50, 1000
+
+_Number = int | float
+OwnerKind = Annotated[
+    str, Meta(description="what has the limit: `policy`, `workspace`, `api_key`, `provider` or `integration`")
+]
+LimitId = Annotated[str, Meta(description="id of the limit; of a policy, its id")]
+ValueKey = Annotated[str, Meta(description="values of the policy's groups; empty if the limit has no groups")]
+Complete = Annotated[bool, Meta(description="false if there were too many logs; then only the first of them count")]
+Days = Annotated[int, QueryParameter(ge=1, le=MAX_DAYS, description="days before now whose logs count; default 7")]
+EntityStatus = Annotated[Literal["active", "exhausted"] | None, QueryParameter(description="only such budgets")]
+MinUsed = Annotated[
+    float,
+    QueryParameter(ge=0, le=1_000_000, description="only budgets of which at least this much is used, in percent"),
+]
+PageSize = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE, description="rows on a page; default 50")]
+PageNumber = Annotated[int, QueryParameter(ge=0, le=1_000_000, description="page number, from 0")]
+
+
+class LimitUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Usage of one budget, or of one group of a policy, in the current period."""
+
+    limit_id: LimitId
+    kind: OwnerKind
+    owner_id: Annotated[str, Meta(description="id of what has the limit")]
+    owner_name: Annotated[str, Meta(description="its slug or name")]
+    workspace_id: WorkspaceId
+    value_key: ValueKey
+    type: Annotated[str, Meta(description="`cost` in US dollars, `tokens` or `requests`")]
+    credit_limit: Annotated[_Number | None, Meta(description="the limit; null: only an alert")]
+    alert_threshold: Annotated[_Number | None, Meta(description="usage at which an alert is sent")]
+    current_usage: Annotated[_Number, Meta(description="usage in the current period")]
+    used_percent: Annotated[float, Meta(description="usage in percent of the limit")]
+    status: Annotated[str, Meta(description="`active` or `exhausted`")]
+    enforcement: Annotated[str, Meta(description="`soft` or `hard`")]
+    dry_run: Annotated[bool, Meta(description="true if the limit refuses nothing")]
+    next_usage_reset_at: OptionalTimestamp
+    object: ObjectType = "limit-usage"
+
+
+class LimitRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests of one API key and group that a limit refused."""
+
+    limit_id: LimitId
+    kind: Annotated[str | None, Meta(description="as in the list of usage; null if the limit no longer exists")]
+    owner_id: Annotated[str | None, Meta(description="id of what has the limit")]
+    owner_name: Annotated[str | None, Meta(description="its slug or name")]
+    value_key: ValueKey
+    api_key_id: Annotated[str | None, Meta(description="API key of the requests; null for a token")]
+    api_key_name: Annotated[str | None, Meta(description="name of the key")]
+    refused: Annotated[
+        int, Meta(description="requests that the limit refused, or for which it refused one of several targets")
+    ]
+    would_reject: Annotated[int, Meta(description="requests that it would have refused without `dry_run`")]
+    first_seen: OptionalTimestamp
+    last_seen: OptionalTimestamp
+    object: ObjectType = "limit-refusal"
+
+
+class RefusalList(msgspec.Struct, frozen=True, kw_only=True):
+    """What limits refused."""
+
+    total: Annotated[int, Meta(description="number of entries")]
+    complete: Complete
+    data: Annotated[list[LimitRefusal], Meta(description="entries, the most refused first; at most 1,000")]
+    object: ObjectType = "list"
+    partial: Partial = UNSET
+
+
+class SimulationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A policy to simulate: an existing one, or the fields of a new one."""
+
+    days: Annotated[int, Meta(ge=1, le=MAX_DAYS, description="days before now whose logs count")] = DEFAULT_DAYS
+    workspace_id: WorkspaceIdOrSlug = None
+    policy_id: Annotated[str | None, Meta(description="id of a policy, instead of the other fields")] = None
+    conditions: Annotated[Conditions | UnsetType, Meta(description="conditions of the policy")] = UNSET
+    group_by: Annotated[Groups | UnsetType, Meta(description="groups of the policy")] = UNSET
+    type: Annotated[Literal["cost", "tokens", "requests"] | UnsetType, Meta(description="what is counted")] = UNSET
+    credit_limit: Annotated[
+        Amount | UnsetType, Meta(description="limit of a usage limits policy, in US dollars, tokens or requests")
+    ] = UNSET
+    periodic_reset: Annotated[
+        Literal["monthly", "weekly"] | None, Meta(description="reset of a usage limits policy")
+    ] = None
+    periodic_reset_days: Annotated[
+        Annotated[int, Meta(ge=1, le=365)] | None,
+        Meta(description="days between resets, from the first day of the simulation"),
+    ] = None
+    unit: Annotated[
+        Literal["rpm", "rph", "rpd", "rpw"] | UnsetType, Meta(description="unit of a rate limits policy")
+    ] = UNSET
+    value: Annotated[Amount | UnsetType, Meta(description="limit of a rate limits policy")] = UNSET
+    window: Annotated[Literal["fixed", "sliding"], Meta(description="windows of a rate limits policy")] = "fixed"
+
+
+class SimulatedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Result for one group of requests."""
+
+    value_key: ValueKey
+    requests: Annotated[int, Meta(description="requests of the group")]
+    refused: Annotated[int, Meta(description="those that the policy would have refused")]
+    usage: Annotated[_Number, Meta(description="usage of all requests of the group")]
+    peak: Annotated[_Number, Meta(description="highest usage in one period or aligned window, without the policy")]
+    peak_percent: Annotated[float, Meta(description="the same in percent of the limit")]
+    first_refused_at: OptionalTimestamp
+    last_refused_at: OptionalTimestamp
+
+
+class Simulation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy would have refused."""
+
+    requests: Annotated[int, Meta(description="requests in the logs of these days")]
+    matched: Annotated[int, Meta(description="requests that meet the conditions")]
+    refused: Annotated[int, Meta(description="requests that the policy would have refused")]
+    refused_percent: Annotated[float, Meta(description="the same in percent of those that match")]
+    groups: Annotated[int, Meta(description="number of groups")]
+    complete: Complete
+    start: Annotated[OptionalTimestamp, Meta(description="start of the range")]
+    end: Annotated[OptionalTimestamp, Meta(description="end of the range")]
+    data: Annotated[list[SimulatedGroup], Meta(description="groups, the most refused first; at most 100")]
+    object: ObjectType = "limit-simulation"
+    partial: Partial = UNSET
+
+
+@get("/usage", guards=[require_scopes(LIST_SCOPE)], summary="List usage of budgets", tags=TAGS)
+async def list_limit_usage(
+    work: NamedDependency[RequestContext],
+    workspace_id: WorkspaceFilter = None,
+    status: EntityStatus = None,
+    min_used_percent: MinUsed = 0,
+    page_size: PageSize = DEFAULT_PAGE_SIZE,
+    current_page: PageNumber = 0,
+) -> ListResponse[LimitUsage]:
+    """Lists the usage of all budgets in their current periods: those of policies, workspaces, keys, providers and
+    integrations. The one of which most is used comes first.
+    """
+    async with work.read_session(workspace_id) as session:
+        entries = await limit_status.list_usage(session, await limit_status.list_rules(session), status)
+    shown = [entry for entry in entries if entry.used_percent >= min_used_percent]
+    first = current_page * page_size
+    return ListResponse(len(shown), [_to_usage(entry) for entry in shown[first : first + page_size]])
+
+
+@get(
+    "/refusals",
+    guards=[require_scopes(LIST_SCOPE), require_scopes(FIGURES_SCOPE)],
+    summary="List what limits refused",
+    tags=TAGS,
+)
+async def list_limit_refusals(
+    work: NamedDependency[RequestContext],
+    log_service: NamedDependency[LogService],
+    workspace_id: WorkspaceFilter = None,
+    days: Days = DEFAULT_DAYS,
+) -> RefusalList:
+    """Lists which limits refused requests, of which keys and groups."""
+    access = await open_log_access(work, workspace_id or "*", "figures")
+    end = datetime.now(UTC)
+    reader = DemandReader(log_service, access, end - timedelta(days=days), end)
+    found = await list_refusals(reader)
+    async with work.read_session(workspace_id) as session:
+        owners = {one.rule["id"]: one.rule["owner"] for one in await limit_status.list_rules(session)}
+        for limit_id in {one.limit_id for one in found} - owners.keys():
+            if (owner := await limit_status.find_owner(session, limit_id)) is not None:
+                owners[limit_id] = owner.to_json()
+    found.sort(key=lambda one: (-one.refused, -one.would_reject, one.limit_id, one.value_key))
+    data = [_to_refusal(one, owners.get(one.limit_id)) for one in found[:MAX_REFUSALS]]
+    partial = True if log_service.is_partial else UNSET
+    return RefusalList(total=len(found), complete=reader.is_complete, data=data, partial=partial)
+
+
+@post(
+    "/simulate",
+    status_code=200,
+    guards=[require_scopes(LIST_SCOPE), require_scopes(FIGURES_SCOPE)],
+    summary="Simulate a policy",
+    tags=TAGS,
+    opt={"changes_nothing": True},
+)
+async def simulate_policy(
+    data: JSONBody[SimulationRequest], work: NamedDependency[RequestContext], log_service: NamedDependency[LogService]
+) -> Simulation:
+    """Applies a policy to the logs of the last days, and returns what it would have refused. The simulation of a budget
+    starts without usage, also within a period.
+    """
+    access = await open_log_access(work, data.workspace_id or "*", "figures")
+    async with work.read_session(data.workspace_id) as session:
+        policy = await _find_policy(session, data) if data.policy_id is not None else _parse_policy(data)
+    end = datetime.now(UTC)
+    start = end - timedelta(days=data.days)
+    simulation = LimitSimulation(policy, round(start.timestamp() * 1000))
+    reader = DemandReader(log_service, access, start, end)
+    async for rows in reader.read_pages(policy.metadata_keys):
+        for row in rows:
+            simulation.add(row["at"], row)
+    groups = simulation.groups
+    matched, refused = (sum(getattr(one, name) for one in groups.values()) for name in ("requests", "refused"))
+    listed = sorted(groups.items(), key=lambda item: (-item[1].refused, -item[1].peak, item[0]))[:MAX_SHOWN_GROUPS]
+    return Simulation(
+        requests=simulation.requests,
+        matched=matched,
+        refused=refused,
+        refused_percent=round(100 * refused / matched, 2) if matched else 0.0,
+        groups=len(groups),
+        complete=reader.is_complete,
+        start=format_timestamp(round(start.timestamp() * 1000)),
+        end=format_timestamp(round(end.timestamp() * 1000)),
+        data=[
+            SimulatedGroup(
+                value_key=name,
+                requests=group.requests,
+                refused=group.refused,
+                usage=shown_amount(policy.type, group.usage),
+                peak=shown_amount(policy.type, group.peak),
+                peak_percent=round(100 * group.peak / policy.limit, 2) if policy.limit else 0.0,
+                first_refused_at=format_timestamp(group.first_refused or None),
+                last_refused_at=format_timestamp(group.last_refused or None),
+            )
+            for name, group in listed
+        ],
+        partial=True if log_service.is_partial else UNSET,
+    )
+
+
+async def _find_policy(session: TenantSession, data: SimulationRequest) -> SimulatedPolicy:
+    own = {"conditions", "group_by", "type", "credit_limit", "unit", "value"}
+    if given := sorted(name for name in own if getattr(data, name) is not UNSET):
+        why = "cannot be combined with policy_id; send either of them"
+        raise invalid_error([Problem(name, why) for name in given])
+    for table in (usage_limits_policies, rate_limits_policies):
+        row = await session.find(table, data.policy_id or "")
+        if row is None:
+            continue
+        common: dict[str, Any] = {
+            "conditions": row["conditions"],
+            "group_by": [one["key"] for one in row["group_by"]],
+            "type": row["type"],
+        }
+        if table is rate_limits_policies:
+            common |= {"limit": row["value"], "unit": row["unit"], "is_sliding": row["window"] == "sliding"}
+            return SimulatedPolicy(**common)
+        period = {name: row[name] for name in ("periodic_reset", "periodic_reset_days")}
+        return SimulatedPolicy(**common, limit=to_units(row["type"], row["credit_limit"]), **period)
+    raise invalid_error([Problem("policy_id", f"{data.policy_id!r} is no policy that this caller may see")])
+
+
+def _parse_policy(data: SimulationRequest) -> SimulatedPolicy:
+    """Returns the policy that the fields of a body describe. Raises InvalidError with all problems."""
+    missing = [name for name in ("conditions", "group_by", "type") if getattr(data, name) is UNSET]
+    problems = [Problem(name, "is required without policy_id") for name in missing]
+    is_rate = data.unit is not UNSET or data.value is not UNSET
+    if is_rate:
+        problems += [
+            Problem(name, "is required for a rate limit") for name in ("unit", "value") if getattr(data, name) is UNSET
+        ]
+        if data.type == "cost":
+            problems.append(Problem("type", "'cost' is not allowed for a rate limit: expected 'requests' or 'tokens'"))
+        if data.credit_limit is not UNSET:
+            problems.append(Problem("credit_limit", "cannot be combined with unit and value; send either of them"))
+    elif data.credit_limit is UNSET:
+        problems.append(Problem("credit_limit", "is required, or unit and value"))
+    if data.periodic_reset and data.periodic_reset_days:
+        problems.append(Problem("periodic_reset_days", "cannot be combined with periodic_reset; send either of them"))
+    rules = KeyRules(policies.RATE_KEYS, policies.MCP_KEYS, "policies with the target 'mcp_tools'")
+    conditions = () if data.conditions is UNSET else data.conditions
+    groups = () if data.group_by is UNSET else data.group_by
+    problems += rules.find_problems(conditions, groups)
+    if problems or data.type is UNSET:
+        raise invalid_error(problems)
+    common: dict[str, Any] = {
+        "conditions": msgspec.to_builtins(list(conditions)),
+        "group_by": [group.key for group in groups],
+        "type": data.type,
+    }
+    if data.unit is not UNSET and data.value is not UNSET:
+        common |= {"limit": int(data.value), "unit": data.unit, "is_sliding": data.window == "sliding"}
+        return SimulatedPolicy(**common)
+    limit = 0 if data.credit_limit is UNSET else to_units(data.type, data.credit_limit)
+    common |= {"periodic_reset": data.periodic_reset, "periodic_reset_days": data.periodic_reset_days}
+    return SimulatedPolicy(**common, limit=limit)
+
+
+def _to_usage(entry: limit_status.UsageEntry) -> LimitUsage:
+    rule, row = entry.found.rule, entry.row
+    is_limited = rule["limit"] < limit_status.UNLIMITED
+    owner = LimitOwner(**rule["owner"])
+    return LimitUsage(
+        limit_id=rule["id"],
+        kind=owner.kind,
+        owner_id=owner.id,
+        owner_name=owner.slug,
+        workspace_id=entry.found.workspace_id,
+        value_key=row["value_key"],
+        type=rule["type"],
+        credit_limit=shown_amount(rule["type"], rule["limit"]) if is_limited else None,
+        alert_threshold=None if rule["alert"] is None else shown_amount(rule["type"], rule["alert"]),
+        current_usage=shown_amount(rule["type"], entry.used),
+        used_percent=entry.used_percent,
+        status=row["status"],
+        enforcement=rule["enforcement"],
+        dry_run=rule["dry_run"],
+        next_usage_reset_at=format_timestamp(limit_status.usage_period_end(rule)),
+    )
+
+
+def _to_refusal(found: RefusedGroup, owner: dict[str, Any] | None) -> LimitRefusal:
+    return LimitRefusal(
+        limit_id=found.limit_id,
+        kind=owner["kind"] if owner else None,
+        owner_id=owner["id"] if owner else None,
+        owner_name=owner["slug"] if owner else None,
+        value_key=found.value_key,
+        api_key_id=found.api_key_id,
+        api_key_name=found.api_key_name,
+        refused=found.refused,
+        would_reject=found.would_reject,
+        first_seen=format_timestamp(found.first_seen),
+        last_seen=format_timestamp(found.last_seen),
+    )
+
+
+routes = [list_limit_usage, list_limit_refusals, simulate_policy]
