@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 def data_plane_errors(core_source: Path) -> list[list[str]]:
     """Returns code, status and message of each variant of the error types in the source folder of the core."""
-    source = (core_source / "error.rs").read_text()
-    codes, statuses, messages = (read_match_arms(source, method) for method in ("code", "status", "message"))
+    source = (core_source / "error/mod.rs").read_text()
+    codes, statuses = (read_match_arms(source, method) for method in ("code", "status"))
+    messages = read_match_arms((core_source / "error/message.rs").read_text(), "message")
     # One variant carries its code as a field. The pairs of code and header are in the source that creates it.
     carried = re.findall(
         r'\("(\w+_blocked)", (?:"([\w-]+)"|field)\)', (core_source / "resolve/inline_policy.rs").read_text()

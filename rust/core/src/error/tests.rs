@@ -1,5 +1,7 @@
 //! Bodies of errors in the API formats of clients.
 
+use penstock_llm::api_format::ApiFormat;
+
 use super::*;
 
 fn body_json(error: &Error, format: ApiFormat) -> serde_json::Value {

@@ -14,7 +14,8 @@ use crate::{
     ingress::control_headers::split_control_name,
     resolve::{
         inline_policy::CredentialStorage,
-        target_resolver::{NamedProvider, RoutePlan, TargetResolver},
+        route_plan::{NamedProvider, RoutePlan},
+        target_resolver::TargetResolver,
     },
     state::snapshot::SavedProvider,
 };

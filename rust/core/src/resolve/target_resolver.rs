@@ -1,27 +1,19 @@
 //! Resolution of a request: its operation, config and target. Covers everything that is decided before anything is sent
 //! upstream.
 
-use std::{
-    borrow::Cow,
-    ops::Deref,
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{borrow::Cow, time::Duration};
 
 use penstock_llm::{
     api_format::ApiFormat,
     catalog::{Credential, Provider},
     operation::Operation,
 };
-use penstock_net::{BaseUrl, headers};
+use penstock_net::headers;
 
 use crate::{
-    accounting::{
-        prices,
-        record::{details::ConfigIdentity, masking::is_slug},
-    },
+    accounting::{prices, record::masking::is_slug},
     auth::caller::Caller,
-    config::{Config, Node},
+    config::Node,
     error::{Error, Result},
     features::{custom_host::CustomHost, parameters::Parameters},
     ingress::{
@@ -33,12 +25,13 @@ use crate::{
     process::settings::Settings,
     resolve::{
         base_urls::BaseUrls,
+        route_plan::{ConfigSource, NamedProvider, RoutePlan},
         target::{CredentialOrigin, ResponseCoding, StreamUsage, Target},
         target_address::TargetAddress,
     },
     state::{
         shared::inline_configs::{InlineConfigCache, PreparedConfig},
-        snapshot::{GatewayKey, SavedConfig, SavedProvider, Snapshot},
+        snapshot::{GatewayKey, Snapshot},
     },
 };
 
@@ -78,62 +71,6 @@ pub struct TargetResolver<'c> {
     pub inline_configs: &'c InlineConfigCache,
     pub call: &'c Call<'c>,
     pub caller: &'c Caller<'c>,
-}
-
-/// Provider that was named by its own name, or by the slug of a saved provider.
-#[derive(Clone, Copy)]
-pub(crate) struct NamedProvider<'c> {
-    pub provider: &'static dyn Provider,
-    pub base_url: &'c Option<BaseUrl>,
-    pub saved: Option<&'c SavedProvider>,
-}
-
-/// Routing of a request, as far as it is known before the body is read.
-pub struct RoutePlan<'c> {
-    pub config: ConfigSource<'c>,
-    /// Slug of the saved config.
-    pub config_slug: Option<&'c str>,
-    requested_provider: Option<NamedProvider<'c>>,
-    /// From the custom host header of the request.
-    pub(crate) custom_host: Option<BaseUrl>,
-}
-
-/// Config of a request, by where it comes from.
-pub enum ConfigSource<'c> {
-    Saved(&'c SavedConfig),
-    Inline(Arc<Config>),
-    None,
-}
-
-static EMPTY_CONFIG: LazyLock<Config> = LazyLock::new(Config::default);
-
-impl Deref for ConfigSource<'_> {
-    type Target = Config;
-
-    fn deref(&self) -> &Config {
-        match self {
-            Self::Saved(saved) => &saved.config,
-            Self::Inline(config) => config,
-            Self::None => &EMPTY_CONFIG,
-        }
-    }
-}
-
-impl ConfigSource<'_> {
-    /// Returns the names under which records show a saved config.
-    pub fn identity(&self) -> Option<Arc<ConfigIdentity>> {
-        match self {
-            Self::Saved(saved) => Some(Arc::clone(&saved.identity)),
-            Self::Inline(_) | Self::None => None,
-        }
-    }
-}
-
-impl RoutePlan<'_> {
-    /// Returns true if the provider is known without the body.
-    pub fn has_provider(&self) -> bool {
-        self.requested_provider.is_some() || self.config.root.provider.is_some()
-    }
 }
 
 impl<'c> TargetResolver<'c> {

@@ -21,7 +21,10 @@ use crate::{
     features::{circuit_breaker::Verdict, timeout},
     gateway_state::GatewayState,
     request::body_fields::read_body_fields,
-    resolve::target_resolver::{Call, ConfigSource, RoutePlan, TargetResolver},
+    resolve::{
+        route_plan::{ConfigSource, RoutePlan},
+        target_resolver::{Call, TargetResolver},
+    },
     response::delivery::UpstreamResponse,
     routing::{
         hooks::TargetHooks, pattern_jobs::PatternJobs, replay_body::ReplayBody, upstream_response::triggers_fallback,

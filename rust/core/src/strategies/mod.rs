@@ -5,6 +5,7 @@ pub mod conditional;
 pub mod fallback;
 pub mod hedge;
 pub mod loadbalance;
+pub mod query;
 
 use conditional::ConditionalRouting;
 use fallback::FallbackPolicy;

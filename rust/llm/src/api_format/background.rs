@@ -1,6 +1,6 @@
 //! Detection of background responses, which the provider returns before they are complete.
 
-use crate::json::scan::{decode_string, for_each_field};
+use crate::json::{scan::for_each_field, string_literal::decode_string};
 
 /// Returns the id of a response that is queued or in progress; `None` if it is complete or is not a response object.
 pub fn unfinished_response_id(response: &[u8]) -> Option<String> {

@@ -4,10 +4,7 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use crate::json::{
-    keys::value_start,
-    scan::{decode_string, for_each_field},
-};
+use crate::json::{keys::value_start, scan::for_each_field, string_literal::decode_string};
 
 /// Upper bound for the requested image count. No provider makes more at once; providers reject larger requests.
 const MAX_IMAGES: u64 = 1000;

@@ -4,7 +4,7 @@
 use crate::{
     catalog::path_info::PathInfo,
     files::{INVALID_BUCKET_MESSAGE, is_valid_bucket_name},
-    json::scan::{for_each_field, unescape},
+    json::{scan::for_each_field, string_literal::unescape},
     operation::Operation,
 };
 

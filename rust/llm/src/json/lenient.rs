@@ -9,7 +9,7 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use crate::json::scan::decode_string;
+use crate::json::string_literal::decode_string;
 
 /// Reads a string that is not content, such as an id. A number or a boolean becomes its JSON text; any other value
 /// counts as absent.

@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use super::scan::{self, ScanError, for_each_field, for_each_field_utf8};
+use super::{
+    scan::{ScanError, for_each_field, for_each_field_utf8},
+    string_literal::decode_string,
+};
 
 /// Top-level fields that decide where a request is routed. A field with another JSON type counts as absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -67,7 +70,7 @@ fn read_string(body: &[u8], at: &Range<usize>) -> Result<Option<String>, ScanErr
     if literal.first() != Some(&b'"') {
         return Ok(None);
     }
-    let text = scan::decode_string(literal).ok_or(ScanError { offset: at.start, message: "invalid string" })?;
+    let text = decode_string(literal).ok_or(ScanError { offset: at.start, message: "invalid string" })?;
     Ok(Some(text.into_owned()))
 }
 

@@ -5,6 +5,13 @@ use std::{borrow::Cow, ops::Range, str::Utf8Error};
 
 use memchr::{memchr, memchr2};
 
+use super::{
+    container_stack::ContainerStack,
+    string_literal::{
+        check_string_content, escape_len, has_control_character, is_escaped, special_byte_mask, unescape,
+    },
+};
+
 /// Maximum nesting depth of values. The scanner's stack uses one bit per level.
 pub const MAX_DEPTH: u32 = 128;
 
@@ -161,72 +168,6 @@ pub fn is_complete_json(json: &[u8]) -> bool {
 pub(crate) fn string_literal_at(json: &[u8], at: usize) -> &[u8] {
     let mut scanner = Scanner::new(json, at + 1);
     scanner.skip_string().map_or(&[], |_| &json[at..scanner.position])
-}
-
-/// Decodes a string literal, which includes its quotes; `None` if it is invalid.
-pub(crate) fn unescape(literal: &[u8]) -> Option<String> {
-    serde_json::from_slice(literal).ok()
-}
-
-/// Decodes a string literal and borrows it if nothing in it is escaped.
-pub(crate) fn decode_string(literal: &[u8]) -> Option<Cow<'_, str>> {
-    let plain = literal.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-    if memchr(b'\\', plain).is_some() {
-        return unescape(literal).map(Cow::Owned);
-    }
-    std::str::from_utf8(plain).ok().map(Cow::Borrowed)
-}
-
-/// Returns a mask with the high bit set for each byte that is a quote. Bits above the lowest set bit may be wrong.
-fn quote_mask(word: u64) -> u64 {
-    const LOW_BITS: u64 = u64::from_le_bytes([1; 8]);
-    const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
-    let zero_where_quote = word ^ u64::from_le_bytes([b'"'; 8]);
-    zero_where_quote.wrapping_sub(LOW_BITS) & !zero_where_quote & HIGH_BITS
-}
-
-/// Returns true if the byte after `before` is escaped, that is, if `before` ends in an odd number of backslashes.
-fn is_escaped(before: &[u8]) -> bool {
-    before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
-}
-
-/// Returns a mask with the high bit set for each byte that is a quote, a backslash or a control character. Bits above
-/// the lowest set bit may be wrong.
-fn special_byte_mask(word: u64) -> u64 {
-    const LOW_BITS: u64 = u64::from_le_bytes([1; 8]);
-    const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
-    let zero_where_backslash = word ^ u64::from_le_bytes([b'\\'; 8]);
-    let backslashes = zero_where_backslash.wrapping_sub(LOW_BITS) & !zero_where_backslash;
-    let controls = word.wrapping_sub(u64::from_le_bytes([b' '; 8])) & !word;
-    (backslashes | controls) & HIGH_BITS | quote_mask(word)
-}
-
-/// Returns true if the text contains a control character. The loop has no early exit so that the compiler vectorises
-/// it.
-fn has_control_character(text: &[u8]) -> bool {
-    text.iter().fold(u8::MAX, |least, byte| least.min(*byte)) < b' '
-}
-
-/// Returns the length of the escape sequence at the beginning of the text; `None` if it is invalid.
-fn escape_len(text: &[u8]) -> Option<usize> {
-    match text.get(1)? {
-        b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(2),
-        b'u' if text.get(2..6)?.iter().all(u8::is_ascii_hexdigit) => Some(6),
-        _ => None,
-    }
-}
-
-/// Returns the offset and the reason if the text contains a control character or an invalid escape.
-fn check_string_content(text: &[u8]) -> Result<(), (usize, &'static str)> {
-    if let Some(at) = text.iter().position(|byte| *byte < b' ') {
-        return Err((at, "control character in a string"));
-    }
-    let mut at = 0;
-    while let Some(next) = memchr(b'\\', &text[at..]) {
-        at += next;
-        at += escape_len(&text[at..]).ok_or((at, "invalid escape"))?;
-    }
-    Ok(())
 }
 
 struct Scanner<'a> {
@@ -454,7 +395,7 @@ impl<'a> Scanner<'a> {
 
     /// Skips one value with everything nested in it. The object around it counts as one level.
     fn skip_value(&mut self) -> ScanResult<()> {
-        let mut open = ContainerStack { bits: 0, depth: 1 };
+        let mut open = ContainerStack::at_depth(1);
         loop {
             if self.position >= self.next_utf8_check {
                 self.check_utf8(self.position)?;
@@ -560,30 +501,5 @@ impl<'a> Scanner<'a> {
             }
         }
         Err(self.error_here("expected a value"))
-    }
-}
-
-/// Stack of open containers: one bit each, set for an object.
-struct ContainerStack {
-    bits: u128,
-    depth: u32,
-}
-
-impl ContainerStack {
-    #[inline]
-    fn push(&mut self, object: bool) {
-        self.bits = (self.bits << 1) | u128::from(object);
-        self.depth += 1;
-    }
-
-    #[inline]
-    fn pop(&mut self) {
-        self.bits >>= 1;
-        self.depth -= 1;
-    }
-
-    #[inline]
-    fn in_object(&self) -> bool {
-        self.bits & 1 == 1
     }
 }

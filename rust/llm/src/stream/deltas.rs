@@ -7,7 +7,8 @@ use memchr::memmem::Finder;
 use crate::{
     json::{
         keys::value_start,
-        scan::{for_each_field_from, string_literal_at, unescape},
+        scan::{for_each_field_from, string_literal_at},
+        string_literal::unescape,
     },
     operation::Operation,
 };

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     api_format::format::ApiFormat,
-    json::scan::{for_each_field, unescape},
+    json::{scan::for_each_field, string_literal::unescape},
     usage::UsageCounts,
 };
 

@@ -7,10 +7,7 @@ use memchr::memmem::Finder;
 use super::{choices::ChoiceTracker, deltas::DeltaText, sse};
 use crate::{
     api_format::format::ApiFormat,
-    json::{
-        keys::value_start,
-        scan::{for_each_field, unescape},
-    },
+    json::{keys::value_start, scan::for_each_field, string_literal::unescape},
     operation::Operation,
     usage::{Usage, UsageCounts},
 };

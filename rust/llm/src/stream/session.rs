@@ -6,7 +6,7 @@ use memchr::memmem::Finder;
 
 use crate::{
     api_format::format::ApiFormat,
-    json::scan::{for_each_field, unescape},
+    json::{scan::for_each_field, string_literal::unescape},
     usage::{Usage, UsageCounts},
 };
 

@@ -3,7 +3,14 @@
 
 use memchr::memmem;
 
-use super::{SERVICE_TIER_KEY, ServiceTier, Usage, find_last_usage_key};
+use super::{
+    SERVICE_TIER_KEY, ServiceTier, Usage,
+    count_values::{
+        audio_and_image_tokens, parse_count, raise_count, raise_counts, split_off_tokens, sum_counts_by_kind,
+    },
+    find_last_usage_key,
+    iterations::IterationCounts,
+};
 use crate::{
     api_format::{ScanError, format::ApiFormat},
     json::{
@@ -428,56 +435,6 @@ impl UsageCounts {
     }
 }
 
-/// Counts of the iterations of one response. Anthropic samples several times if it compacts the conversation or runs
-/// its own tools.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct IterationCounts {
-    input: u64,
-    output: u64,
-    cache_read: u64,
-    cache_write: u64,
-    cache_write_5m: u64,
-    cache_write_1h: u64,
-}
-
-impl IterationCounts {
-    /// Returns the sums of all iterations; `None` if there are none, or if one cannot be read.
-    fn parse_sum(iterations: &[u8]) -> Option<Self> {
-        let mut sum = Self::default();
-        for_each_element_from(iterations, 0, |at| sum.add_fields(&iterations[at])).ok()?;
-        (sum != Self::default()).then_some(sum)
-    }
-
-    fn add_fields(&mut self, object: &[u8]) -> Result<(), ScanError> {
-        for_each_field(object, |key, at| {
-            let value = &object[at];
-            let slot = match key {
-                b"input_tokens" => &mut self.input,
-                b"output_tokens" => &mut self.output,
-                b"cache_read_input_tokens" => &mut self.cache_read,
-                b"cache_creation_input_tokens" => &mut self.cache_write,
-                b"cache_creation" if value.starts_with(b"{") => return self.add_lifetimes(value),
-                _ => return Ok(()),
-            };
-            *slot = slot.saturating_add(parse_count(value).unwrap_or_default());
-            Ok(())
-        })
-    }
-
-    /// Adds the cached tokens by lifetime.
-    fn add_lifetimes(&mut self, object: &[u8]) -> Result<(), ScanError> {
-        for_each_field(object, |key, at| {
-            let slot = match key {
-                b"ephemeral_5m_input_tokens" => &mut self.cache_write_5m,
-                b"ephemeral_1h_input_tokens" => &mut self.cache_write_1h,
-                _ => return Ok(()),
-            };
-            *slot = slot.saturating_add(parse_count(&object[at]).unwrap_or_default());
-            Ok(())
-        })
-    }
-}
-
 /// Kind of a nested object within a usage object.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum UsageObject {
@@ -536,64 +493,4 @@ impl NestedReader for UsageCounts {
             (Some(UsageObject::OutputDetails), _) => self.read_detail_field(false, key, value),
         }
     }
-}
-
-/// Subtracts up to `part` tokens from `total` and returns how many were subtracted.
-fn split_off_tokens(total: &mut u64, part: u64) -> u64 {
-    let part = part.min(*total);
-    *total -= part;
-    part
-}
-
-pub(crate) fn raise_count(slot: &mut u64, seen: &mut bool, value: &[u8]) {
-    if let Some(count) = parse_count(value) {
-        *slot = count.max(*slot);
-        *seen = true;
-    }
-}
-
-fn raise_counts(slots: [&mut u64; 2], counts: [u64; 2]) {
-    for (slot, count) in slots.into_iter().zip(counts) {
-        *slot = count.max(*slot);
-    }
-}
-
-/// Returns Gemini's audio and image token counts. Video and documents are billed like text.
-fn audio_and_image_tokens(array: &[u8]) -> [u64; 2] {
-    sum_counts_by_kind(array, b"modality", [b"\"AUDIO\"", b"\"IMAGE\""], b"tokenCount")
-}
-
-/// Sums the counts of two kinds in an array that has one count per kind.
-fn sum_counts_by_kind(array: &[u8], name: &[u8], kinds: [&[u8]; 2], counted: &[u8]) -> [u64; 2] {
-    let mut found = [0_u64; 2];
-    // If the JSON is malformed, the elements before the error count.
-    let _ = for_each_element_from(array, 0, |at| {
-        let (mut kind, mut tokens) = (None, 0);
-        let item = &array[at];
-        for_each_field(item, |key, at| {
-            let value = &item[at];
-            if key == name {
-                kind = kinds.iter().position(|candidate| *candidate == value);
-            } else if key == counted {
-                tokens = parse_count(value).unwrap_or_default();
-            }
-            Ok(())
-        })?;
-        if let Some(kind) = kind {
-            found[kind] = found[kind].saturating_add(tokens);
-        }
-        Ok(())
-    });
-    found
-}
-
-/// Parses a count from any JSON number; negative numbers are zero.
-pub(crate) fn parse_count(value: &[u8]) -> Option<u64> {
-    // Fewer digits than `u64::MAX` has, so the sum cannot overflow.
-    if (1..20).contains(&value.len()) && value.iter().all(u8::is_ascii_digit) {
-        return Some(value.iter().fold(0, |count, digit| count * 10 + u64::from(digit - b'0')));
-    }
-    let text = std::str::from_utf8(value).ok()?;
-    #[allow(clippy::cast_sign_loss)] // The cast saturates, so negative numbers become zero.
-    text.parse().ok().or_else(|| text.parse::<f64>().ok().map(|number| number as u64))
 }

@@ -1,15 +1,17 @@
 //! Token usage of a response, as the provider reports it. `Meter` reads the same from a stream.
 
+mod count_values;
 mod counts;
+mod iterations;
 pub(crate) mod tool_uses;
 
 use std::sync::LazyLock;
 
 use memchr::memmem;
 
-use self::counts::raise_count;
+use self::count_values::raise_count;
 
-pub(crate) use self::counts::{UsageCounts, parse_count};
+pub(crate) use self::{count_values::parse_count, counts::UsageCounts};
 pub(crate) use crate::usage::tool_uses::SearchCallScanner;
 pub use crate::usage::tool_uses::{ToolUses, always_searches};
 use crate::{

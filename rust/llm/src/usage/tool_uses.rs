@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use super::counts::parse_count;
+use super::count_values::parse_count;
 use crate::json::{
     keys::value_start,
     scan::{for_each_element_from, for_each_field, scan_rest_of_object},

@@ -12,10 +12,7 @@ use crate::{
         field_scope::FieldScope,
     },
     errors::MalformedResponse,
-    json::{
-        lenient,
-        scan::{decode_string, for_each_field},
-    },
+    json::{lenient, scan::for_each_field, string_literal::decode_string},
     provider_format::StreamDecoder,
     usage::UsageCounts,
 };

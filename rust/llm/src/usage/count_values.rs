@@ -1,0 +1,63 @@
+//! Values of token counts: parsing, raising and splitting them.
+
+use crate::json::scan::{for_each_element_from, for_each_field};
+
+/// Subtracts up to `part` tokens from `total` and returns how many were subtracted.
+pub(super) fn split_off_tokens(total: &mut u64, part: u64) -> u64 {
+    let part = part.min(*total);
+    *total -= part;
+    part
+}
+
+pub(crate) fn raise_count(slot: &mut u64, seen: &mut bool, value: &[u8]) {
+    if let Some(count) = parse_count(value) {
+        *slot = count.max(*slot);
+        *seen = true;
+    }
+}
+
+pub(super) fn raise_counts(slots: [&mut u64; 2], counts: [u64; 2]) {
+    for (slot, count) in slots.into_iter().zip(counts) {
+        *slot = count.max(*slot);
+    }
+}
+
+/// Returns Gemini's audio and image token counts. Video and documents are billed like text.
+pub(super) fn audio_and_image_tokens(array: &[u8]) -> [u64; 2] {
+    sum_counts_by_kind(array, b"modality", [b"\"AUDIO\"", b"\"IMAGE\""], b"tokenCount")
+}
+
+/// Sums the counts of two kinds in an array that has one count per kind.
+pub(super) fn sum_counts_by_kind(array: &[u8], name: &[u8], kinds: [&[u8]; 2], counted: &[u8]) -> [u64; 2] {
+    let mut found = [0_u64; 2];
+    // If the JSON is malformed, the elements before the error count.
+    let _ = for_each_element_from(array, 0, |at| {
+        let (mut kind, mut tokens) = (None, 0);
+        let item = &array[at];
+        for_each_field(item, |key, at| {
+            let value = &item[at];
+            if key == name {
+                kind = kinds.iter().position(|candidate| *candidate == value);
+            } else if key == counted {
+                tokens = parse_count(value).unwrap_or_default();
+            }
+            Ok(())
+        })?;
+        if let Some(kind) = kind {
+            found[kind] = found[kind].saturating_add(tokens);
+        }
+        Ok(())
+    });
+    found
+}
+
+/// Parses a count from any JSON number; negative numbers are zero.
+pub(crate) fn parse_count(value: &[u8]) -> Option<u64> {
+    // Fewer digits than `u64::MAX` has, so the sum cannot overflow.
+    if (1..20).contains(&value.len()) && value.iter().all(u8::is_ascii_digit) {
+        return Some(value.iter().fold(0, |count, digit| count * 10 + u64::from(digit - b'0')));
+    }
+    let text = std::str::from_utf8(value).ok()?;
+    #[allow(clippy::cast_sign_loss)] // The cast saturates, so negative numbers become zero.
+    text.parse().ok().or_else(|| text.parse::<f64>().ok().map(|number| number as u64))
+}
