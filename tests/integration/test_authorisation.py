@@ -24,7 +24,7 @@ from penstock.ids import new_id
 from penstock.settings import Store
 from penstock.settings.secret import Secret
 from penstock.store.database import Database
-from penstock.store.tables import limit_usage
+from penstock.store.limit_tables import limit_usage
 from tests.integration.managed import ADMIN_KEY, Client, expect_ok
 from tests.integration.needed import REQUIRED_SCOPES
 from tests.integration.wire import RawConnection, encode_request, send_raw_request

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from penstock.errors import NotFoundError, RateLimitedError
 from penstock.ids import is_uuid, new_id
 from penstock.schemas import now
-from penstock.store.tables import files
+from penstock.store.job_tables import files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

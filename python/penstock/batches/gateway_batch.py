@@ -19,7 +19,7 @@ from penstock.batches.files import BATCH
 from penstock.batches.model import COMPLETED, EXPIRED
 from penstock.errors import EdgeUnavailableError, IncompleteResponseError, PenstockError, UnavailableError
 from penstock.job_loop import wait_for_event
-from penstock.store.tables import batch_lines, batches
+from penstock.store.job_tables import batch_lines, batches
 
 if TYPE_CHECKING:
     from penstock.batches.edge_client import EdgeClient

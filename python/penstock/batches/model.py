@@ -10,7 +10,8 @@ from sqlalchemy import select
 
 from penstock.batches.files import BATCH, FILE, MS_PER_SECOND, UnixSeconds, not_found_error, parse_wire_id
 from penstock.schemas import field_error, now, unknown_reference_error
-from penstock.store.tables import batches, integration_models, integrations, providers
+from penstock.store.job_tables import batches
+from penstock.store.tables import integration_models, integrations, providers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -19,7 +19,7 @@ from penstock.batches.records import AnsweredLine, BatchBilling, BatchInfo
 from penstock.errors import EdgeUnavailableError, IncompleteResponseError, ResultsNotFoundError, UnavailableError
 from penstock.job_loop import wait_for_event
 from penstock.schemas import now
-from penstock.store.tables import batch_lines, batches
+from penstock.store.job_tables import batch_lines, batches
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -39,7 +39,8 @@ from penstock.errors import IncompleteResponseError, NotFoundError, PenstockErro
 from penstock.ids import new_id
 from penstock.job_loop import wait_for_event
 from penstock.schemas import now
-from penstock.store.tables import batch_lines, batches, files, providers
+from penstock.store.job_tables import batch_lines, batches, files
+from penstock.store.tables import providers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping

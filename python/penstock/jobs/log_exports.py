@@ -28,7 +28,7 @@ from penstock.kit.log_exports import (
 from penstock.kit.log_records import decode_body
 from penstock.logs.query import ListQuery
 from penstock.schemas import now
-from penstock.store.tables import files, log_exports
+from penstock.store.job_tables import files, log_exports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,7 +12,7 @@ from penstock.kit.audit import RequestInfo
 from penstock.kit.limit_rules import to_units
 from penstock.kit.limit_usage import ACTIVE, EXHAUSTED, USAGE_COLUMNS
 from penstock.schemas import now
-from penstock.store.tables import limit_usage, usage_limits_policies
+from penstock.store.limit_tables import limit_usage, usage_limits_policies
 
 if TYPE_CHECKING:
     from collections.abc import Collection

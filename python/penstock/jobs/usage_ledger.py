@@ -25,7 +25,7 @@ from penstock.logs.ledger_state import LedgerState, UsageKey, UsageSum
 from penstock.logs.record_lines import decode_fields
 from penstock.logs.spool_reader import KILLED, SpoolFollower
 from penstock.schemas import now
-from penstock.store.tables import limit_usage, usage_ledger_nodes
+from penstock.store.limit_tables import limit_usage, usage_ledger_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

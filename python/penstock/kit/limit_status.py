@@ -8,16 +8,8 @@ from sqlalchemy import case, or_, select, tuple_
 
 from penstock.kit.limit_rules import LimitOwner, embedded_rules, integration_counter_id, usage_policy_rule
 from penstock.kit.limit_usage import ACTIVE, USAGE_COLUMNS, shown_amount
-from penstock.store.tables import (
-    api_keys,
-    integration_workspaces,
-    integrations,
-    limit_usage,
-    providers,
-    rate_limits_policies,
-    usage_limits_policies,
-    workspaces,
-)
+from penstock.store.limit_tables import limit_usage, rate_limits_policies, usage_limits_policies
+from penstock.store.tables import api_keys, integration_workspaces, integrations, providers, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence

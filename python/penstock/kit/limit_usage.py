@@ -12,7 +12,7 @@ from msgspec import Meta
 from sqlalchemy import delete, func, select, update
 
 from penstock.schemas import now
-from penstock.store.tables import limit_usage
+from penstock.store.limit_tables import limit_usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -25,7 +25,7 @@ from penstock.kit.shared_fields import (
     WorkspaceIdOrSlug,
 )
 from penstock.similar_names import NameSuggester
-from penstock.store.tables import rate_limits_policies, usage_limits_policies
+from penstock.store.limit_tables import rate_limits_policies, usage_limits_policies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

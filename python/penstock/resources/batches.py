@@ -27,7 +27,7 @@ from penstock.kit.tenant_session import RequestContext
 from penstock.resources.files import MIN_EXPIRY_SECONDS, stream_file
 from penstock.schemas import field_error, now
 from penstock.settings import Settings
-from penstock.store.tables import batches
+from penstock.store.job_tables import batches
 
 if TYPE_CHECKING:
     from penstock.kit.tenant_session import TenantSession

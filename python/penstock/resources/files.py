@@ -29,7 +29,7 @@ from penstock.kit.tenant_session import RequestContext
 from penstock.kit.text_validation import NUL, NUL_MESSAGE
 from penstock.schemas import field_error, now
 from penstock.settings import Settings
-from penstock.store.tables import batches, files
+from penstock.store.job_tables import batches, files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

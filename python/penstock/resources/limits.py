@@ -26,7 +26,7 @@ from penstock.kit.shared_fields import ObjectType, OptionalTimestamp, WorkspaceF
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.resources._analytics_graphs import Partial
 from penstock.schemas import ListResponse, format_timestamp, invalid_error
-from penstock.store.tables import rate_limits_policies, usage_limits_policies
+from penstock.store.limit_tables import rate_limits_policies, usage_limits_policies
 
 TAGS = ["Limits"]
 LIST_SCOPE, FIGURES_SCOPE = "policies.list", "analytics.view"

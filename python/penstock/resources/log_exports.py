@@ -33,7 +33,8 @@ from penstock.logs.query import ListQuery
 from penstock.resources.files import stream_blob
 from penstock.schemas import ListResponse, field_error, now, row_to_struct
 from penstock.settings import Settings
-from penstock.store.tables import files, log_exports, workspaces
+from penstock.store.job_tables import files, log_exports
+from penstock.store.tables import workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

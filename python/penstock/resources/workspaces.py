@@ -41,18 +41,10 @@ from penstock.resources import _members
 from penstock.resources.configs import CONFIGS
 from penstock.schemas import EmptyResponse, ListResponse, field_error, now, row_to_struct, sent_fields
 from penstock.store.guardrail_tables import guardrails
+from penstock.store.job_tables import batches, files
+from penstock.store.limit_tables import rate_limits_policies, usage_limits_policies
 from penstock.store.prompt_tables import prompt_partials, prompts
-from penstock.store.tables import (
-    api_keys,
-    batches,
-    configs,
-    files,
-    providers,
-    rate_limits_policies,
-    usage_limits_policies,
-    versions,
-    workspaces,
-)
+from penstock.store.tables import api_keys, configs, providers, versions, workspaces
 from penstock.store.tables import integrations as integration_rows
 
 if TYPE_CHECKING:

@@ -21,16 +21,9 @@ from penstock.kit.limit_rules import (
 from penstock.schemas import now
 from penstock.snapshot.append_log import Chunk
 from penstock.snapshot.sectioned_table import section_digits
+from penstock.store.limit_tables import rate_limits_policies, usage_limits_policies
 from penstock.store.snapshot_sections import LIMITS, limits_section
-from penstock.store.tables import (
-    api_keys,
-    integration_workspaces,
-    integrations,
-    providers,
-    rate_limits_policies,
-    usage_limits_policies,
-    workspaces,
-)
+from penstock.store.tables import api_keys, integration_workspaces, integrations, providers, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,6 +9,7 @@ use crate::faults::Fault;
 
 /// Options that a request may set. Options that it does not set have ordinary defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each option is independent of the others")]
 pub struct Behaviour {
     /// Response status. Any number is allowed, including invalid HTTP statuses.
     pub status: Option<u32>,

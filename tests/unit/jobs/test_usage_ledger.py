@@ -16,7 +16,7 @@ from penstock.logs import spool_format as spool
 from penstock.logs.ledger_state import STATE_FILE
 from penstock.logs.spool_writer import NewFrame, SpoolWriter
 from penstock.settings import Records, Settings
-from penstock.store.tables import limit_usage
+from penstock.store.limit_tables import limit_usage
 from tests.unit.resources.managed import management_client
 
 if TYPE_CHECKING:

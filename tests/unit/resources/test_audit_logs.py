@@ -10,7 +10,7 @@ from sqlalchemy import insert, select
 
 from penstock.batches.files import new_file_row
 from penstock.schemas import now
-from penstock.store.tables import files
+from penstock.store.job_tables import files
 from tests.unit.resources.managed import PASSWORD, ManagementClient, run_scenario
 
 if TYPE_CHECKING:

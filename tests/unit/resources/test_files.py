@@ -15,7 +15,7 @@ from penstock.batches.files import FILE, new_file_row
 from penstock.settings.batches import Files
 from penstock.settings.log_store import LogStore
 from penstock.settings.secret import Secret
-from penstock.store.tables import files, log_exports
+from penstock.store.job_tables import files, log_exports
 from tests.faulty_server import BUSY_RESPONSE, run_faulty_server
 from tests.processes import free_port
 from tests.unit.asgi import Response, send_request

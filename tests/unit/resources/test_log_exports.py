@@ -14,7 +14,7 @@ from sqlalchemy import select, update
 
 from penstock.job_loop import stop_jobs
 from penstock.logs.engines.protocol import LogEngineError
-from penstock.store.tables import files, log_exports
+from penstock.store.job_tables import files, log_exports
 from tests.unit.resources.logged import LocalLogs, open_workspace, run_logged
 from tests.unit.resources.test_logs import join_workspace
 

@@ -12,7 +12,8 @@ from sqlalchemy import insert, select
 from penstock.ids import new_id
 from penstock.kit import limit_usage as usage_kit
 from penstock.kit import policies as kit
-from penstock.store.tables import limit_usage, usage_limits_policies, workspaces
+from penstock.store.limit_tables import limit_usage, usage_limits_policies
+from penstock.store.tables import workspaces
 from tests.unit.kit.test_limits import FakeClock
 from tests.unit.resources.managed import ManagementClient, run_scenario
 from tests.unit.resources.test_log_pages import read_requests

@@ -20,7 +20,7 @@ from penstock.kit.policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFiel
 from penstock.kit.shared_fields import UNSET, ObjectType, UnsetType, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.schemas import EmptyResponse, invalid_error, row_to_struct, sent_fields
-from penstock.store.tables import rate_limits_policies
+from penstock.store.limit_tables import rate_limits_policies
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row

@@ -33,7 +33,7 @@ from penstock.schemas import (
     to_milliseconds,
     with_next_reset,
 )
-from penstock.store.tables import usage_limits_policies
+from penstock.store.limit_tables import usage_limits_policies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

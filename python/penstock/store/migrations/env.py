@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from alembic import context
 
-from penstock.store import columns, guardrail_tables, prompt_tables, tables
+from penstock.store import columns, guardrail_tables, job_tables, limit_tables, prompt_tables, tables
 
 # Each adds its tables to the metadata when it is imported.
-TABLE_MODULES = (tables, guardrail_tables, prompt_tables)
+TABLE_MODULES = (tables, guardrail_tables, job_tables, limit_tables, prompt_tables)
 
 # Batch mode, because SQLite changes a table by copying it.
 context.configure(

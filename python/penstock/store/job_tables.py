@@ -1,0 +1,107 @@
+"""Tables of files, batches and log exports: what background jobs work on."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, Table, Text
+
+from penstock.store.columns import (
+    JSON_DOCUMENT,
+    NAME,
+    UUID,
+    WORD,
+    foreign_key_column,
+    id_column,
+    metadata,
+    timestamp_columns,
+)
+
+# Files uploaded to the gateway or produced by its own batches. The content is a blob with the same id.
+files = Table(
+    "files",
+    metadata,
+    id_column(),
+    foreign_key_column("organisations"),
+    foreign_key_column("workspaces", ends_with_it=True),
+    Column("purpose", WORD, nullable=False),
+    Column("filename", NAME, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("created_by", UUID),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Index(None, "workspace_id", "id"),
+    Index(None, "expires_at"),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    id_column(),
+    foreign_key_column("organisations"),
+    foreign_key_column("workspaces", ends_with_it=True),
+    Column("endpoint", WORD, nullable=False),
+    Column("completion_window", WORD, nullable=False),
+    Column("status", WORD, nullable=False),
+    Column("input_file_id", UUID, nullable=False),
+    Column("output_file_id", UUID),
+    Column("error_file_id", UUID),
+    Column("internal_output_file_id", UUID),
+    Column("model", NAME),
+    Column("details", JSON_DOCUMENT),
+    Column("errors", JSON_DOCUMENT),
+    # Provider's identifiers, if the batch runs at a provider.
+    Column("job", JSON_DOCUMENT),
+    # Encrypted data that its requests need, including the caller's key. Cleared when the batch ends.
+    Column("sealed", Text),
+    Column("total", Integer, nullable=False),
+    Column("completed", Integer, nullable=False),
+    Column("failed", Integer, nullable=False),
+    # Start time of each status, by the name of the status.
+    Column("moments", JSON_DOCUMENT, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    # Lease: the process that runs the batch, and the time by which it must renew.
+    Column("run_by", UUID),
+    Column("run_until", BigInteger),
+    Column("created_by", UUID),
+    *timestamp_columns(),
+    Index(None, "workspace_id", "id"),
+    Index(None, "status", "id"),
+)
+
+# Finished lines of a batch, until they are written to its output files.
+batch_lines = Table(
+    "batch_lines",
+    metadata,
+    Column("batch_id", UUID, ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("failed", Boolean, nullable=False),
+    Column("content", Text, nullable=False),
+)
+
+# Exports of request logs. The finished export is a file with the purpose `log_export`.
+log_exports = Table(
+    "log_exports",
+    metadata,
+    id_column(),
+    foreign_key_column("organisations"),
+    foreign_key_column("workspaces", ends_with_it=True),
+    Column("status", WORD, nullable=False),
+    Column("description", Text),
+    Column("filters", JSON_DOCUMENT, nullable=False),
+    Column("requested_data", JSON_DOCUMENT, nullable=False),
+    # Number of requests that match the filters, and number of rows in the file.
+    Column("total", BigInteger, nullable=False),
+    Column("total_records", BigInteger),
+    # User whose requests alone are exported, if the creator may not see others.
+    Column("restricted_to", UUID),
+    Column("file_id", UUID),
+    # Why the export failed.
+    Column("error", Text),
+    # Lease: the process that runs the export, and the time by which it must renew.
+    Column("run_by", UUID),
+    Column("run_until", BigInteger),
+    Column("created_by", UUID),
+    *timestamp_columns(),
+    Index(None, "workspace_id", "id"),
+    Index(None, "organisation_id", "id"),
+    Index(None, "status", "id"),
+)

@@ -1,0 +1,89 @@
+"""Tables of limits: policies, the usage that counts towards limits, and the nodes that report it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, Table, Text
+from sqlalchemy.types import Double
+
+from penstock.store.columns import (
+    JSON_DOCUMENT,
+    NAME,
+    UUID,
+    WORD,
+    foreign_key_column,
+    id_column,
+    metadata,
+    timestamp_columns,
+)
+
+
+def _policy_columns() -> list[Column[Any] | Index]:
+    return [
+        id_column(),
+        foreign_key_column("organisations"),
+        foreign_key_column("workspaces", ends_with_it=True),
+        Column("name", NAME),
+        Column("description", Text),
+        Column("status", WORD, nullable=False),
+        Column("conditions", JSON_DOCUMENT, nullable=False),
+        Column("group_by", JSON_DOCUMENT, nullable=False),
+        Column("type", WORD, nullable=False),
+        # True if the policy only records what it would reject.
+        Column("dry_run", Boolean, nullable=False),
+        Column("created_by", UUID),
+        *timestamp_columns(),
+        Index(None, "workspace_id", "id"),
+        Index(None, "organisation_id", "id"),
+    ]
+
+
+usage_limits_policies = Table(
+    "usage_limits_policies",
+    metadata,
+    *_policy_columns(),
+    # US dollars, tokens or requests.
+    Column("credit_limit", Double, nullable=False),
+    Column("alert_threshold", Double),
+    Column("periodic_reset", WORD),
+    Column("periodic_reset_days", Integer),
+    Column("next_usage_reset_at", BigInteger),
+    Column("last_reset_at", BigInteger),
+    Column("enforcement", WORD, nullable=False),
+)
+
+rate_limits_policies = Table(
+    "rate_limits_policies",
+    metadata,
+    *_policy_columns(),
+    *(Column(name, WORD, nullable=False) for name in ("unit", "window", "target")),
+    Column("value", BigInteger, nullable=False),
+)
+
+# Usage that counts towards a limit, by value of the policy's groups and period. A limit is a policy, or a limit of a
+# key, a provider, a workspace or an integration, so its id refers to no single table.
+limit_usage = Table(
+    "limit_usage",
+    metadata,
+    Column("id", UUID, nullable=False, unique=True),
+    Column("limit_id", NAME, primary_key=True),
+    Column("value_key", Text, primary_key=True),
+    Column("period_start", BigInteger, primary_key=True, autoincrement=False),
+    *(Column(name, BigInteger, nullable=False) for name in ("requests", "tokens", "nanodollars")),
+    Column("status", WORD, nullable=False),
+    *(Column(f"is_{name}_alert_sent", Boolean, nullable=False) for name in ("threshold", "exhausted")),
+    # What the limit counts: `cost`, `tokens` or `requests`.
+    Column("measure", WORD, nullable=False),
+    # How often the usage was set back. Counters of the data plane start again when it grows.
+    Column("resets", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False, index=True),
+)
+
+# Number of the last batch of usage that each node has added.
+usage_ledger_nodes = Table(
+    "usage_ledger_nodes",
+    metadata,
+    Column("node", UUID, primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+)
