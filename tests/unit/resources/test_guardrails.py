@@ -414,7 +414,7 @@ def test_requests_of_the_page_work(founded_url: Secret):
         _, team = await api.create_key(
             "workspace/service", workspace_id=place["id"], scopes=[*SCOPES, "workspaces.update"]
         )
-        asked = read_requests("docs/guardrails.md")
+        asked = [*read_requests("docs/guardrails.md"), *read_requests("docs/guardrail-results.md")]
         assert len(asked) >= 6
         body = asked[0][2]
         own = await team.request_ok("POST", "guardrails", body)
