@@ -41,3 +41,7 @@ const providers = Object.fromEntries(
 for (const [name, , field] of rows(options)) providers[name]?.options.push(field.replaceAll("`", ""));
 if (!providers.openai?.host) throw new Error("docs/providers.md has no table of providers");
 await writeFile(new URL("../src/api/providers.json", import.meta.url), JSON.stringify(providers));
+
+// The schema of configs, without the spaces.
+const schema = JSON.parse(await readFile(new URL("../../docs/config.schema.json", import.meta.url), "utf8"));
+await writeFile(new URL("../src/api/config-schema.json", import.meta.url), JSON.stringify(schema));

@@ -29,6 +29,10 @@ NODE_TESTS_DIR = Path(__file__).parents[1] / "e2e/node"
 MEMBER_EMAIL, MEMBER_PASSWORD = "member@example.com", "correct horse battery staple"
 MAX_BROWSER_SECONDS = 300
 VISIBLE_SECONDS = 10
+BROWSER_TESTS = sorted(file.name for file in NODE_TESTS_DIR.glob("console*.test.mjs"))
+# Pattern of the names of the browser tests that run. All run without it.
+PATTERN = os.environ.get("PENSTOCK_CONSOLE_TESTS", "")
+FILTER = [f"--test-name-pattern={PATTERN}"] if PATTERN else []
 
 
 def get_file(admin: Client, path: str, **headers: str) -> Response:
@@ -114,7 +118,13 @@ def seeded(admin: Client) -> dict[str, str]:
     accepted = {"token": token, "password": MEMBER_PASSWORD}
     expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", accepted))
     key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"])
-    names = {"CONFIG": config["id"], "PROMPT": made_prompt["id"], "GUARDRAIL": guardrail["id"], "KEY": key.key}
+    names = {
+        "CONFIG": config["id"],
+        "WORKSPACE": workspace,
+        "PROMPT": made_prompt["id"],
+        "GUARDRAIL": guardrail["id"],
+        "KEY": key.key,
+    }
     return {**names, "LOG": send_logged_chat(admin, key)}
 
 
@@ -150,7 +160,7 @@ def test_pages_in_a_browser(admin: Client, seeded: dict[str, str]):
         **seeded,
     }
     done = subprocess.run(
-        [shutil.which("node") or "node", "--test", "--test-timeout=200000", "console.test.mjs"],
+        [shutil.which("node") or "node", "--test", "--test-timeout=200000", *FILTER, *BROWSER_TESTS],
         check=False,
         capture_output=True,
         text=True,

@@ -1,11 +1,14 @@
 // The console in Debian's Chromium, against a gateway with a store, logs and two users.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { createServer, request as sendRequest } from "node:http";
-import { after, before, test } from "node:test";
+import { createRequire } from "node:module";
+import { test } from "node:test";
 
-import { chromium } from "playwright-core";
+import { callApi, openSignedIn, openTab, signIn } from "./console-kit.mjs";
 
-const { GATEWAY, ADMIN_KEY, KEY, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, PROMPT, GUARDRAIL, LOG, PICTURES, CHROMIUM, SIGN_IN_LINK } = process.env;
+const { GATEWAY, ADMIN_KEY, KEY, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, PROMPT, GUARDRAIL, LOG, PICTURES, SIGN_IN_LINK } = process.env;
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const PAGES = [
   "overview", "logs", `logs/${LOG}`, "traces", "analytics", "playground?pair=1", "prompts", `prompts/${PROMPT}`,
   "configs", `configs/${CONFIG}`, "guardrails", "guardrails/new", "guardrails/new?add=1", `guardrails/${GUARDRAIL}`,
@@ -13,57 +16,15 @@ const PAGES = [
   "users/invites", "workspaces", "audit", "system",
 ];
 const ADMIN_PAGES = ["Users", "Workspaces", "Audit log"];
-const WINDOW = { width: 1360, height: 860 };
 
-let browser;
-before(async () => {
-  browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox"] });
-});
-after(() => browser.close());
-
-/** Opens a tab that collects everything that went wrong in it. */
-async function openTab(address = `${GATEWAY}/console/`) {
-  const context = await browser.newContext({ viewport: WINDOW });
-  const faults = [];
-  await context.exposeFunction("reportFault", (text) => faults.push(text));
-  await context.addInitScript(() => {
-    addEventListener("securitypolicyviolation", (event) => {
-      window.reportFault(`policy ${event.violatedDirective} ${event.blockedURI} ${event.sample}`);
-    });
-  });
-  const page = await context.newPage();
-  page.setDefaultTimeout(20_000);
-  page.on("pageerror", (error) => faults.push(`error ${error.message}`));
-  page.on("response", (response) => {
-    if (response.status() >= 400) faults.push(`${response.status()} ${response.url()}`);
-  });
-  await page.goto(address);
-  return { page, context, faults };
-}
-
-async function signIn(page, key = ADMIN_KEY) {
-  await page.fill("input[name=key]", key);
-  await page.click("form button.primary");
-  await page.waitForSelector("nav");
-}
-
-/** Opens a tab that is signed in with the admin key. */
-async function openSignedIn(path = "", address = `${GATEWAY}/console/`) {
-  const tab = await openTab(address + path);
-  await signIn(tab.page);
-  // Before the sign-in, the gateway says that nobody is signed in.
-  tab.faults.length = 0;
-  return tab;
-}
-
-async function callApi(method, path, body, headers = {}) {
-  const response = await fetch(GATEWAY + path, {
-    method,
-    headers: { "content-type": "application/json", "x-gateway-api-key": ADMIN_KEY, ...headers },
-    body: body && JSON.stringify(body),
-  });
-  assert.equal(response.status, 200, await response.clone().text());
-  return response.json();
+/** Returns the serious findings of axe on a page. */
+async function findBarriers(page) {
+  // Run by the debugger, because the Content-Security-Policy allows no script of the test.
+  await page.evaluate(AXE);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+  return violations
+    .filter((found) => ["serious", "critical"].includes(found.impact))
+    .map((found) => `${found.id} ${found.nodes.slice(0, 3).map((node) => node.html.slice(0, 150)).join(" | ")}`);
 }
 
 test("signs in with the admin key, and says why a wrong one is rejected", async () => {
@@ -95,6 +56,7 @@ for (const theme of ["light", "dark"]) {
   test(`opens every page without an error in the ${theme} theme`, async () => {
     const { page, context, faults } = await openSignedIn();
     await page.evaluate((name) => localStorage.setItem("penstock.theme", name), theme);
+    const problems = [];
     for (const path of PAGES) {
       await page.goto(`${GATEWAY}/console/${path}`);
       await page.waitForSelector("main h1");
@@ -102,8 +64,10 @@ for (const theme of ["light", "dark"]) {
       assert.deepEqual(faults, [], path);
       const main = await page.textContent("main");
       assert.doesNotMatch(main, /could not be loaded|no such page|no access/, path);
+      problems.push(...(await findBarriers(page)).map((problem) => `${path}: ${problem}`));
       if (PICTURES) await page.screenshot({ path: `${PICTURES}/${path.replace(/\W+/g, "-")}-${theme}.png` });
     }
+    assert.deepEqual(problems, []);
     await context.close();
   });
 }
