@@ -1,0 +1,194 @@
+"""Clients, provider and log store must agree on which requests there were, although every process is killed and every
+server has outages meanwhile.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import duckdb
+import pytest
+
+from tests.founded import ADMIN_KEY, create_database
+from tests.gateway import ROOT
+from tests.integration.amazon import run_moto_program
+from tests.integration.ledger_traffic import CountingProvider
+from tests.integration.managed import Client
+from tests.integration.serving import control_pid, edge_pids, log_worker_pid, read_metrics, run_gateway
+from tests.processes import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.gateway import Gateway
+    from tests.postgres import Postgres
+    from tests.processes import Program
+    from tests.redis_server import RedisServer
+
+# Requests in all, and kills of edge workers; the log worker and the control process are killed half as often.
+REQUESTS = int(os.environ.get("PENSTOCK_LEDGER_REQUESTS", "200000"))
+KILLS = int(os.environ.get("PENSTOCK_LEDGER_KILLS", "20"))
+CLIENTS, WORKERS = 2, 2
+REGION, BUCKET = "eu-west-1", "bodies"
+OUTAGE_SECONDS = 2.0
+SETTLE_SECONDS = 180
+MASTER_KEY = "A" * 43 + "="
+
+
+class Disturbances:
+    """Kills processes and freezes servers in a fixed random order until the clients are done."""
+
+    def __init__(
+        self, gateway: Gateway, outages: dict[str, Callable[[], contextlib.AbstractContextManager[None]]]
+    ) -> None:
+        self.done: collections.Counter[str] = collections.Counter()
+        self._gateway, self._outages = gateway, outages
+        self._over = threading.Event()
+        self._chance = random.Random(25)  # noqa: S311 - the order is no secret
+        self._plan = ["edge"] * KILLS + ["log worker", "control"] * (KILLS // 2) + list(outages) * max(1, KILLS // 8)
+        self._chance.shuffle(self._plan)
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        for name in self._plan:
+            if self._over.wait(self._chance.uniform(0.2, 1.5)):
+                return
+            if name in self._outages:
+                with self._outages[name]():
+                    self._over.wait(OUTAGE_SECONDS)
+            else:
+                self._kill(name)
+            self.done[name] += 1
+
+    def _kill(self, name: str) -> None:
+        find: dict[str, Callable[[], int]] = {
+            "edge": lambda: self._chance.choice(edge_pids(self._gateway, WORKERS)),
+            "log worker": lambda: log_worker_pid(self._gateway),
+            "control": lambda: control_pid(self._gateway, WORKERS),
+        }
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(find[name](), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def frozen(freeze: Callable[[], None], thaw: Callable[[], None]) -> Iterator[None]:
+    freeze()
+    try:
+        yield
+    finally:
+        thaw()
+
+
+def freeze_program(program: Program) -> contextlib.AbstractContextManager[None]:
+    return frozen(lambda: os.kill(program.pid, signal.SIGSTOP), lambda: os.kill(program.pid, signal.SIGCONT))
+
+
+def start_client(gateway: Gateway, number: int, headers: dict[str, str]) -> subprocess.Popen[str]:
+    options = {"url": gateway.base_url, "count": REQUESTS // CLIENTS, "name": f"c{number}", "headers": headers}
+    command = [sys.executable, "-m", "tests.integration.ledger_traffic", json.dumps(options)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def read_logged(folder: Path) -> dict[str, list[str]]:
+    """Returns the outcomes of the records of each trace, read from the files of the stopped log store."""
+    logged: dict[str, list[str]] = collections.defaultdict(list)
+    with duckdb.connect(folder / "records.duckdb", read_only=True) as connection:
+        sources = ["SELECT trace_id, outcome FROM records"]
+        sources += [f"SELECT trace_id, outcome FROM '{path}'" for path in (folder / "days").glob("*.parquet")]  # noqa: S608 - a path of the test
+        for trace_id, outcome in connection.execute(" UNION ALL ".join(sources)).fetchall():
+            logged[trace_id].append(outcome)
+    return logged
+
+
+@pytest.mark.figures
+@pytest.mark.timeout(1800)
+def test_ledgers_agree_through_kills_and_outages(tmp_path: Path, own_postgres: Postgres, redis: RedisServer):
+    database = own_postgres.create_database()
+    create_database(database)
+    with CountingProvider() as provider, run_moto_program(tmp_path) as (moto, moto_url):
+        keys = {"aws_access_key_id": "AKIDEXAMPLE", "aws_secret_access_key": "aws-canary-0123456789"}
+        bucket = {"Bucket": BUCKET, "CreateBucketConfiguration": {"LocationConstraint": REGION}}
+        boto3.client("s3", region_name=REGION, endpoint_url=moto_url, **keys).create_bucket(**bucket)  # type: ignore[arg-type]
+        tables = {
+            "server": {"workers": WORKERS},
+            "mock": {"host": provider.url},
+            "redis": {"url": redis.url},
+            "metrics": {"enabled": True},
+            "log_store": {"enabled": True, "bodies": f"s3://{BUCKET}/logs", "s3_endpoint_url": moto_url},
+        }
+        env = {
+            **{name.upper(): value for name, value in keys.items()},
+            "AWS_REGION": REGION,
+            "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
+            "PENSTOCK_STORE_URL": database,
+            "PENSTOCK_STORE_MASTER_KEY": MASTER_KEY,
+        }
+        with run_gateway(tmp_path, tables, env=env) as gateway:
+            admin = Client(gateway)
+            workspace = admin.create("/v1/admin/workspaces", {"name": "ledgers"})["id"]
+            key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"]).key
+            headers = {"x-gateway-api-key": key, "x-gateway-provider": "mock"}
+            disturbances = Disturbances(
+                gateway,
+                {
+                    "PostgreSQL": lambda: frozen(own_postgres.freeze, own_postgres.thaw),
+                    "Redis": lambda: frozen(redis.freeze, redis.thaw),
+                    "S3": lambda: freeze_program(moto),
+                },
+            )
+            started = time.monotonic()
+            clients = [start_client(gateway, number, headers) for number in range(CLIENTS)]
+            with disturbances:
+                reports = [json.loads(client.communicate()[0]) for client in clients]
+            seconds = time.monotonic() - started
+            wait_for("readiness after the last kill", gateway.is_ready, 60)
+            wait_until_read(gateway)
+        check_ledgers(reports, provider.served, read_logged(tmp_path / "store" / "records"))
+    print(f"{REQUESTS} requests in {seconds:.0f} s, {dict(disturbances.done)}")
+    assert disturbances.done["edge"] == KILLS, "the clients were done before the last kill; send more requests"
+
+
+def wait_until_read(gateway: Gateway) -> None:
+    """Waits until the log store has everything that is in the spool."""
+
+    def is_read() -> bool | None:
+        return read_metrics(gateway).get("penstock_log_worker_lag_seconds") == 0 or None
+
+    # The lag of the moment may be that of a worker which has just started.
+    for _ in range(3):
+        wait_for("the log worker", is_read, SETTLE_SECONDS)
+        time.sleep(1)
+
+
+def check_ledgers(reports: list[dict[str, Any]], served: list[str], logged: dict[str, list[str]]) -> None:
+    sent = {trace_id for report in reports for trace_id in report["sent"]}
+    acknowledged = {trace_id for report in reports for trace_id in report["acknowledged"]}
+    outcomes = collections.Counter(outcome for found in logged.values() for outcome in found)
+    print(f"sent {len(sent)}, acknowledged {len(acknowledged)}, at the provider {len(served)}, logged {outcomes}")
+    missing = (acknowledged | set(served)) - logged.keys()
+    assert not missing, f"{len(missing)} without a record, such as {sorted(missing)[:5]}"
+    doubled = [trace_id for trace_id, found in logged.items() if len(found) > 1]
+    assert not doubled, f"{len(doubled)} with two records, such as {doubled[:5]}"
+    assert logged.keys() <= sent
+    assert len(served) == len(set(served)), "the provider received a request twice"
+    incomplete = [trace_id for trace_id in acknowledged if logged[trace_id] != ["complete"]]
+    assert not incomplete, f"{len(incomplete)} acknowledged, but not complete, such as {incomplete[:5]}"
