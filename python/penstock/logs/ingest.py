@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -94,32 +95,43 @@ class StoreIngest:
         self._engine = engine
         self._publish = publish
         self._keeps_inline_data = keeps_inline_data
-        self._failed_batch: PendingBatch | None = None
+        # What was read from the spool and is not inserted yet. Batches of several writers are inserted together.
+        self._waiting: deque[list[PendingBatch]] = deque()
         self._retry_at = 0.0
         self._retry_seconds = FIRST_RETRY_SECONDS
 
     def run_once(self) -> int:
-        """Inserts one batch of each writer that has something new. Returns the number of items inserted."""
-        count = 0
-        if self._failed_batch:
-            if time.monotonic() < self._retry_at or not self._insert(self._failed_batch):
-                return 0
-            count += self._failed_batch.size
-            self._failed_batch = None
+        """Inserts what each writer has written, in as few transactions as possible. Returns the number of items inserted."""
+        if self._waiting and time.monotonic() < self._retry_at:
+            return 0
+        count = self._insert_waiting()
+        if self._waiting:
+            return count
         for reader in self.follower.find_writers():
             pending = self._fill_batch(reader)
             if not pending:
                 continue
-            if not self._insert(pending):
-                self._failed_batch = pending
-                return count
-            count += pending.size
+            if self._waiting and _can_join(self._waiting[-1], pending):
+                self._waiting[-1].append(pending)
+            else:
+                count += self._insert_waiting()
+                self._waiting.append([pending])
+                if len(self._waiting) > 1:
+                    # The store does not take anything for now.
+                    return count
+        return count + self._insert_waiting()
+
+    def _insert_waiting(self) -> int:
+        """Inserts until nothing waits or an insertion fails. Returns the number of items inserted."""
+        count = 0
+        while self._waiting and self._insert(self._waiting[0]):
+            count += sum(pending.size for pending in self._waiting.popleft())
         return count
 
     @property
     def is_failing(self) -> bool:
         """True while a batch waits to be repeated."""
-        return self._failed_batch is not None
+        return bool(self._waiting)
 
     def close(self) -> None:
         """Closes the packs and the spool."""
@@ -186,11 +198,13 @@ class StoreIngest:
             pending.batch.texts[record_id] = text
             pending.bytes += len(text)
 
-    def _insert(self, pending: PendingBatch) -> bool:
-        """Writes the packs, then inserts the records and the position in one transaction."""
+    def _insert(self, group: list[PendingBatch]) -> bool:
+        """Writes the packs, then inserts the records and the positions in one transaction."""
+        batch = _join_batches(group)
+        positions = {pending.reader.name: pending.position for pending in group}
         try:
             self.packs.flush()
-            self.invalid += self._engine.insert(pending.batch, {pending.reader.name: pending.position})
+            self.invalid += self._engine.insert(batch, positions)
         except Exception as error:  # noqa: BLE001 - whatever it is, the batch must not be lost
             self._fail(error)
             return False
@@ -198,9 +212,9 @@ class StoreIngest:
             log.info("the log store can be written again")
         self.last_error, self._retry_seconds = "", FIRST_RETRY_SECONDS
         self.packs.commit()
-        self.inserted += len(pending.batch.records)
-        self.follower.saved[pending.reader.name] = pending.position
-        self._publish(pending.batch.records)
+        self.inserted += len(batch.records)
+        self.follower.saved.update(positions)
+        self._publish(batch.records)
         return True
 
     def _fail(self, error: Exception) -> None:
@@ -210,6 +224,29 @@ class StoreIngest:
         self.last_error = str(error) or type(error).__name__
         self._retry_at = time.monotonic() + self._retry_seconds
         self._retry_seconds = min(2 * self._retry_seconds, LONGEST_RETRY_SECONDS)
+
+
+def _can_join(group: list[PendingBatch], pending: PendingBatch) -> bool:
+    """Returns true if the batch may be inserted with those of the group: same node, and not too large together."""
+    size = sum(other.size for other in group) + pending.size
+    weight = sum(other.bytes for other in group) + pending.bytes
+    is_same_node = group[0].batch.node == pending.batch.node
+    return is_same_node and size <= MAX_BATCH_RECORDS and weight <= MAX_BATCH_BYTES
+
+
+def _join_batches(group: list[PendingBatch]) -> RecordBatch:
+    """Returns one batch with everything of the group. An insertion costs a fixed time besides that of its records."""
+    if len(group) == 1:
+        return group[0].batch
+    first = group[0].batch
+    joined = RecordBatch(node=first.node, writer=first.writer)
+    for pending in group:
+        joined.records += pending.batch.records
+        joined.amendments += pending.batch.amendments
+        joined.feedback += pending.batch.feedback
+        joined.bodies |= pending.batch.bodies
+        joined.texts |= pending.batch.texts
+    return joined
 
 
 def extract_search_text(bodies: dict[int, bytes]) -> str:

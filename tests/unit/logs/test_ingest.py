@@ -187,3 +187,25 @@ def test_record_without_valid_json_does_not_stop_the_others(tmp_path: Path):
     ingest, _ = make_ingest(tmp_path, engine)
     ingest.run_once()
     assert (ids(engine), ingest.invalid) == ([1], 1)
+
+
+def test_writers_are_inserted_together_and_lost_by_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for writer in ("edge-1", "edge-2", "control"):
+        SpoolWriter(str(tmp_path / "spool"), writer, "node-1").append(frames_of(len(writer) * 10 + int(writer[-1], 36)))
+    SpoolWriter(str(tmp_path / "spool"), "edge-3", "node-0").append(frames_of(7))
+    engine = MemoryEngine()
+    ingest, _ = make_ingest(tmp_path, engine)
+    engine.failure = "down"
+    assert ingest.run_once() == 0
+    assert ingest.is_failing
+    engine.failure = ""
+    assert ingest.run_once() == 0, "it waits before it tries again"
+    monkeypatch.setattr(ingest, "_retry_at", 0.0)
+    while ingest.run_once():
+        pass
+    assert len(set(ids(engine))) == len(engine.records) == 4
+    assert sorted((batch.node, len(batch.records), len(batch.bodies)) for batch in engine.batches) in (
+        [("node-0", 1, 1), ("node-1", 3, 3)],
+        [("node-0", 1, 1), ("node-1", 1, 1), ("node-1", 2, 2)],
+    )
+    assert engine.saved.keys() == {"edge-1", "edge-2", "edge-3", "control"}
