@@ -179,7 +179,7 @@ kills: build $(STAMPS)/test $(STAMPS)/debian ## kill -9 the writing process KILL
 .PHONY: lock
 lock: $(STAMPS)/test ## compile pyproject.toml into requirements/*.txt; ARGS=--upgrade uses newer versions
 	@for lock in run:"build" test:"build test lint lock" bench:"build test lint lock bench"; do \
-		$(COMPILE) pyproject.toml $$(printf -- ' --group %s' $${lock#*:}) \
+		$(COMPILE) --all-extras pyproject.toml $$(printf -- ' --group %s' $${lock#*:}) \
 			$${previous:+--constraint $$previous} --output-file requirements/$${lock%%:*}.txt $(ARGS); \
 		previous=requirements/$${lock%%:*}.txt; \
 	done; \

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Seconds that the last WebSocket messages get to be sent at shutdown.
 CLOSE_GRACE_SECONDS = 0.3
+STARTED_AFTER_SECONDS = 0.05
 # Message types after which nothing more is sent to a WebSocket client.
 FINAL_MESSAGE_TYPES = ("websocket.close", "websocket.http.response.body")
 
@@ -43,6 +44,11 @@ class EdgeApp:
         self._engine = engine
         self._intercept = intercept
         self._talks = 0
+        self._on_started: Callable[[], object] | None = None
+
+    def call_when_started(self, report: Callable[[], object]) -> None:
+        """Calls a function once the server accepts connections."""
+        self._on_started = report
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Handles what the engine did not intercept: the lifespan, WebSockets, and requests that Granian passes in
@@ -91,6 +97,9 @@ class EdgeApp:
         await receive()
         self._start_engine(asyncio.get_running_loop())
         await send({"type": "lifespan.startup.complete"})
+        if self._on_started:
+            # The server starts between this message and the next callbacks of the loop.
+            asyncio.get_running_loop().call_later(STARTED_AFTER_SECONDS, self._on_started)
         await receive()
         self._engine.close()
         await send({"type": "lifespan.shutdown.complete"})

@@ -179,19 +179,22 @@ def health(url: str | None, config: str | None, timeout: float) -> None:
     """Report if the gateway is ready for requests; the exit status is 0 if it is, and 1 if not."""
     from penstock import health_check
 
-    found = health_check.check_health(url or find_gateway_url(config), timeout)
+    address, certificate = (url, None) if url else find_gateway_url(config)
+    found = health_check.check_health(address, timeout, certificate)
     click.echo(found.message, err=not found.is_ready)
     sys.exit(0 if found.is_ready else 1)
 
 
-def find_gateway_url(config: str | None) -> str:
-    """Returns the address at which programs on this machine reach the gateway that these settings describe."""
+def find_gateway_url(config: str | None) -> tuple[str, str | None]:
+    """Returns the address at which programs on this machine reach the gateway that these settings describe, and the
+    file of its certificate, if it has one.
+    """
     try:
         settings = load_settings(config, {})
     except SettingsError:
         # A gateway that is running goes on while its settings file has errors, so it is still checked.
         settings = settings_module.load_settings(None, os.environ)
-    return local_url(settings)
+    return local_url(settings), settings.server.tls_certificate_file if settings.server.has_tls else None
 
 
 @main.command(epilog="Example: penstock check penstock.toml")
@@ -341,7 +344,7 @@ def load_settings(config: str | None, options: dict[str, object]) -> Settings:
 
 def print_startup_message(ready: Settings, found: PreparedStore, keys: int, *, tries: bool) -> None:
     """Prints the addresses of the gateway and its console, and example commands if `tries` is true."""
-    click.echo(f"penstock {__version__} listens on {format_url(ready.bind_address, ready.server.port)}")
+    click.echo(f"penstock {__version__} listens on {format_url(ready.bind_address, ready)}")
     # Nobody can sign in without a store.
     if ready.store_url:
         shown = browser_url(ready)
@@ -368,12 +371,13 @@ def local_url(settings: Settings) -> str:
     """Returns the URL at which programs on this machine reach the gateway, also if it listens on all addresses."""
     from penstock.listen import local_host
 
-    return format_url(local_host(settings), settings.server.port)
+    return format_url(local_host(settings), settings)
 
 
-def format_url(host: str, port: int) -> str:
-    """Returns a URL of an IP address."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def format_url(host: str, settings: Settings) -> str:
+    """Returns the URL of the gateway at an IP address."""
+    scheme = "https" if settings.server.has_tls else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.server.port}"
 
 
 def format_sign_in_url(url: str, token: str) -> str:

@@ -7,6 +7,7 @@ import threading
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from penstock.certificate import create_client_context
 from penstock.errors import SettingsError
 
 # Bytes of a response that are read and shown.
@@ -20,15 +21,19 @@ class Health(NamedTuple):
     message: str
 
 
-def check_health(url: str, seconds: float) -> Health:
-    """Asks `/ready` of the gateway at a base URL. Raises SettingsError if the URL cannot be used."""
+def check_health(url: str, seconds: float, certificate: str | None = None) -> Health:
+    """Asks `/ready` of the gateway at a base URL. With the file of its own certificate, no name and no authority are
+    checked, only that certificate. Raises SettingsError if the URL cannot be used.
+    """
     parts = _parse_url(url)
     path = f"{parts.path.rstrip('/')}/ready"
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
     found: list[Health] = []
     # A thread, because a timeout of the socket bounds neither the lookup of a name nor a response that arrives byte by
     # byte. A daemon does not delay the exit of the process.
-    asking = threading.Thread(target=lambda: found.append(_request_ready(parts, path, seconds, shown)), daemon=True)
+    asking = threading.Thread(
+        target=lambda: found.append(_request_ready(parts, path, seconds, shown, certificate)), daemon=True
+    )
     asking.start()
     asking.join(seconds)
     return found[0] if found else Health(is_ready=False, message=f"not ready: {shown} did not answer in {seconds:g} s")
@@ -47,9 +52,11 @@ def _parse_url(url: str) -> SplitResult:
     return parts
 
 
-def _request_ready(parts: SplitResult, path: str, seconds: float, shown: str) -> Health:
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=seconds)
+def _request_ready(parts: SplitResult, path: str, seconds: float, shown: str, certificate: str | None) -> Health:
+    try:
+        connection = _open_connection(parts, seconds, certificate)
+    except OSError as error:
+        return Health(is_ready=False, message=f"not ready: {shown}: {error.strerror or error}")
     try:
         connection.request("GET", path, headers={"connection": "close"})
         response = connection.getresponse()
@@ -62,3 +69,11 @@ def _request_ready(parts: SplitResult, path: str, seconds: float, shown: str) ->
     if response.status == http.client.OK:
         return Health(is_ready=True, message=f"ready: {shown}")
     return Health(is_ready=False, message=f"not ready: {shown}: status {response.status}{text and f', {text}'}")
+
+
+def _open_connection(parts: SplitResult, seconds: float, certificate: str | None) -> http.client.HTTPConnection:
+    host = parts.hostname or ""
+    if parts.scheme != "https":
+        return http.client.HTTPConnection(host, parts.port, timeout=seconds)
+    context = create_client_context(certificate) if certificate else None
+    return http.client.HTTPSConnection(host, parts.port, timeout=seconds, context=context)

@@ -10,12 +10,14 @@ import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from penstock.certificate import create_client_context
 from penstock.errors import SettingsError, StartupError
 from penstock.settings.monitoring import parse_listen_address
 
 if TYPE_CHECKING:
     from penstock.settings import Settings
 
+READY_REQUEST = b"GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 CONTROL_BACKLOG, METRICS_BACKLOG = 1024, 64
 # TCP keep-alive: idle seconds before the first probe, seconds between probes, and number of probes.
 TCP_KEEPALIVE_OPTIONS = (
@@ -95,6 +97,33 @@ def _open_listener(settings: Settings, port: int, *, shared: bool) -> socket.soc
     return listener
 
 
+def stop_accepting(settings: Settings) -> None:
+    """Leaves new connections to the other processes that share the listening socket. Connections that this process has
+    accepted go on, also those that are still in their TLS handshake.
+    """
+    path = f"{settings.server.run_dir}/retired-{os.getpid()}.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
+        deaf.setblocking(False)
+        deaf.bind(path)
+        deaf.listen(1)
+        # From here on nobody can connect to it.
+        os.unlink(path)
+        for name in os.listdir("/proc/self/fd"):
+            if _is_listening(int(name), settings.server.port):
+                # The server goes on asking this file descriptor for connections, and gets none.
+                os.dup2(deaf.fileno(), int(name))
+
+
+def _is_listening(descriptor: int, port: int) -> bool:
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as found:
+            address = found.getsockname()
+            is_tcp = found.family in {socket.AF_INET, socket.AF_INET6} and address[1] == port
+            return is_tcp and bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    except OSError:
+        return False
+
+
 def make_run_dir(settings: Settings) -> str:
     """Creates the private directory for Unix sockets. Its name is short because the path of a Unix socket must be."""
     try:
@@ -139,13 +168,24 @@ def local_host(settings: Settings) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.bind_address, settings.bind_address)  # noqa: S104 - it is replaced
 
 
+def request_ready_over_tls(settings: Settings, certificate: str) -> socket.socket | None:
+    """Does what `request_ready` does for a gateway with a certificate. A worker must be about to accept connections."""
+    try:
+        plain = socket.create_connection((local_host(settings), settings.server.port), timeout=5.0)
+        asking = create_client_context(certificate).wrap_socket(plain)
+        asking.sendall(READY_REQUEST)
+    except OSError:
+        return None
+    return asking
+
+
 def request_ready(settings: Settings) -> socket.socket | None:
     """Sends a request to `/ready` and returns the connection. The response arrives when the first worker is ready;
     `None` if the port cannot be reached.
     """
     try:
         asking = socket.create_connection((local_host(settings), settings.server.port), timeout=1.0)
-        asking.sendall(b"GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        asking.sendall(READY_REQUEST)
     except OSError:
         return None
     return asking

@@ -117,6 +117,20 @@ def shut_down_on_signal(
     return shut_down
 
 
+def retire_on_signal(retire: Callable[[], object], *, notice: float, at_latest: float) -> None:
+    """On SIGUSR2, drains without haste, because another process has taken over. SIGUSR1 still shuts the process down.
+    Granian ends idle connections after the notice; the process is killed after `at_latest` seconds.
+    """
+    loop = asyncio.get_event_loop()
+
+    def on_signal() -> None:
+        retire()
+        loop.call_later(notice, os.kill, os.getpid(), signal.SIGTERM)
+        loop.call_later(at_latest, os.kill, os.getpid(), signal.SIGKILL)
+
+    loop.add_signal_handler(signal.SIGUSR2, on_signal)
+
+
 def shut_down_on_pipe_close(lifeline: int, leave: Callable[[], None]) -> None:
     """Shuts down when the last process that holds the other end of a pipe exits for any reason."""
     loop = asyncio.get_event_loop()

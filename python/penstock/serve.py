@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,6 +28,9 @@ from granian.log import LogLevels
 from granian.server.mp import MPServer
 
 from penstock import listen, process, process_log
+from penstock.certificate import CHECK_SECONDS
+from penstock.child_process import ChildProcess, PlainFactory
+from penstock.handover import HANDSHAKE_SECONDS, RETIRE_SECONDS, WorkerHandover
 from penstock.snapshot.build import SnapshotBackup, SnapshotChannel
 
 if TYPE_CHECKING:
@@ -38,11 +41,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Delay in seconds before a process that keeps exiting is restarted: the first delay, and the longest for each kind.
-# Without an edge worker no client is served, so its delay is short.
-FIRST_PAUSE, EDGE_PAUSE, CONTROL_PAUSE, LOGS_PAUSE = 0.1, 0.5, 5.0, 5.0
-STABLE_AFTER_SECONDS = 5.0
-MAX_FAILED_STARTS = 3
+# Longest delay in seconds before a process that keeps exiting is restarted. Without an edge worker no client is served,
+# so its delay is short.
+EDGE_PAUSE, CONTROL_PAUSE, LOGS_PAUSE = 0.5, 5.0, 5.0
 # Seconds that a worker may take beyond the drain deadline to hand over its last records and exit.
 EDGE_GRACE, CONTROL_GRACE = 4.0, 5.0
 # Seconds that the log worker gets to read what is left in the spool. What it does not read waits for the next start.
@@ -74,17 +75,23 @@ class GranianServer(MPServer):
         extra = (backlog,) if sys.platform == "linux" else ()
         self._shd = holder(listener.fileno(), listener.family == socket.AF_UNIX, *extra)
         self._sso = listener
+        self.handover: WorkerHandover | None = None
 
     def prepare_worker(self, load: Callable[[], Any]) -> multiprocessing.Process:
         """Returns an unstarted process that loads an application and serves it."""
+        if self.handover:
+            # TLS, certificate, key, passphrase, oldest version, and what concerns certificates of clients.
+            version = f"tls{self.handover.minimum_version}"
+            context: tuple[Any, ...] = (True, *self.handover.certificate.paths, None, version, None, (), False)
+            self.ssl_ctx = context
         spawn: Any = self._spawn_worker  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         return spawn(0, self._spawn_asgi_lifespan_worker, load).inner
 
     @classmethod
-    def for_edge(cls, settings: Settings, listener: socket.socket) -> GranianServer:
+    def for_edge(cls, settings: Settings, listener: socket.socket, handover: WorkerHandover | None) -> GranianServer:
         """Returns the server of an edge worker, which accepts clients from the network."""
         server = settings.server
-        return cls(
+        created = cls(
             listener,
             server.backlog,
             # Both runtime modes use one thread here. `mt` wakes the thread only if it sleeps; `st` wakes it with three
@@ -102,6 +109,8 @@ class GranianServer(MPServer):
             ),
             http2_settings=HTTP2Settings(max_concurrent_streams=100, max_headers_size=server.header_bytes),
         )
+        created.handover = handover
+        return created
 
     @classmethod
     def for_control(cls, listener: socket.socket) -> GranianServer:
@@ -116,81 +125,6 @@ class GranianServer(MPServer):
             # The edge reuses its connections. Closing an idle one would race with its next request.
             http1_settings=HTTP1Settings(header_read_timeout=24 * 3_600_000),
         )
-
-
-class ProcessFactory(Protocol):
-    """Creates the process of a child."""
-
-    def prepare_worker(self, load: Callable[[], Any]) -> multiprocessing.Process:
-        """Returns an unstarted process."""
-        ...
-
-
-class PlainFactory:
-    """Creates processes that run a function, without Granian."""
-
-    def prepare_worker(self, load: Callable[[], Any]) -> Any:  # noqa: ANN401 - the class depends on the start method
-        """Returns an unstarted process that calls a function."""
-        return multiprocessing.get_context("fork").Process(target=load)
-
-
-class ChildProcess:
-    """One child process. The supervisor restarts it if it exits unexpectedly."""
-
-    def __init__(
-        self,
-        name: str,
-        server: ProcessFactory,
-        load: Callable[[], Any],
-        longest_pause: float,
-        *,
-        is_essential: bool = True,
-    ) -> None:
-        """Describes the process; `start` creates it. The gateway ends if an essential process cannot start."""
-        self.name = name
-        self._is_essential = is_essential
-        self.due = 0.0
-        self.hopeless = False
-        self.process: multiprocessing.Process | None = None
-        self._server = server
-        self._load = load
-        self._longest_pause = longest_pause
-        self._born = 0.0
-        self._deaths = 0
-        self._refusals = 0
-
-    def start(self) -> None:
-        """Forks and runs the child."""
-        self.process = self._server.prepare_worker(self._load)
-        self._born = time.monotonic()
-        self.process.start()
-
-    @property
-    def is_alive(self) -> bool:
-        """True if the process is running."""
-        return self.process is not None and self.process.is_alive()
-
-    def record_exit(self) -> str:
-        """Records that the process exited, schedules its restart and returns how it exited."""
-        code = (self.process.exitcode if self.process else None) or 0
-        self.process = None
-        if time.monotonic() - self._born > STABLE_AFTER_SECONDS:
-            self._deaths = 0
-            self._refusals = -MAX_FAILED_STARTS
-        self._deaths += 1
-        # A process that was killed may work after a restart. One that exits with an error at every start will not.
-        self._refusals += code > 0
-        self.hopeless = self._is_essential and self._refusals >= MAX_FAILED_STARTS
-        # The first restart has no delay: meanwhile its connections wait in the kernel.
-        pause = min(self._longest_pause, FIRST_PAUSE * 2 ** (self._deaths - 2)) if self._deaths > 1 else 0.0
-        self.due = time.monotonic() + pause
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-    def send_signal(self, number: int) -> None:
-        """Sends a signal if the process still exists."""
-        if self.process is not None and self.process.pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self.process.pid, number)
 
 
 class Supervisor:
@@ -216,20 +150,24 @@ class Supervisor:
         self.control = ChildProcess(
             "control", GranianServer.for_control(self.control_socket), self._load_control, CONTROL_PAUSE
         )
+        self.handover = WorkerHandover(settings.server) if settings.server.has_tls else None
         self.edges = [
             ChildProcess(
                 f"edge {index}",
-                GranianServer.for_edge(self.settings, listener),
+                GranianServer.for_edge(self.settings, listener, self.handover),
                 partial(self._load_edge, index),
                 EDGE_PAUSE,
             )
             for index, listener in enumerate(self.edge_sockets, start=1)
         ]
+        for index, child in enumerate(self.edges, start=1):
+            child.number = index
         self.log_socket = listen.open_private_socket(self.settings.log_socket)
         # Requests do not depend on it, so the gateway goes on without it.
         self.log_worker = ChildProcess("log", PlainFactory(), self._run_log_worker, LOGS_PAUSE, is_essential=False)
         self._on_ready = on_ready
         self._probe: socket.socket | None = None
+        self._is_ready = False
         # This process and the edge workers hold one end of this pipe. The control process notices when the last of them
         # has exited.
         self._lifeline, self._held = os.pipe()
@@ -254,7 +192,7 @@ class Supervisor:
         try:
             for child in self.children:
                 child.start()
-            self._probe = listen.request_ready(self.settings)
+            self._probe = self._request_ready()
             status = self._supervise()
         finally:
             self._stop()
@@ -265,6 +203,7 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         # SIGUSR1 asks a child to drain. It must not kill a child that has not installed its handler yet.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if os.getpid() != self.pid:
@@ -281,6 +220,8 @@ class Supervisor:
             if self._asked_to_reload:
                 self._asked_to_reload = False
                 self.control.send_signal(signal.SIGHUP)
+            if self.handover:
+                self.handover.replace_if_changed(self.edges)
             for child in self.children:
                 self._restart_if_exited(child)
                 if child.hopeless:
@@ -292,12 +233,26 @@ class Supervisor:
         waiting = [child.due for child in self.children if child.process is None]
         seconds = max(0.0, min(waiting) - time.monotonic()) if waiting else None
         sentinels: list[Any] = [child.process.sentinel for child in self.children if child.process]
-        probes = [self._probe] if self._probe else []
+        probes: list[Any] = [self._probe] if self._probe else []
+        if self.handover:
+            seconds = CHECK_SECONDS if seconds is None else min(seconds, CHECK_SECONDS)
+            probes.append(self.handover.reports)
+            sentinels += [one.sentinel for one in self.handover.processes]
         ready = wait([self._bell, *probes, *sentinels], seconds)
         if self._bell in ready:
             os.read(self._bell, 64)
         if self._probe and self._probe in ready:
             self._read_ready_probe()
+        if self.handover and self.handover.reports in ready:
+            self.handover.read_starts()
+            if not self._is_ready:
+                self._probe = self._request_ready(is_started=True)
+
+    def _request_ready(self, *, is_started: bool = False) -> socket.socket | None:
+        """Asks `/ready`. Over TLS a worker must answer at once, so it is asked once the first has started."""
+        if self.handover is None:
+            return listen.request_ready(self.settings)
+        return listen.request_ready_over_tls(self.settings, self.handover.certificate.paths[0]) if is_started else None
 
     def _read_ready_probe(self) -> None:
         response = b""
@@ -305,10 +260,11 @@ class Supervisor:
             response = self._probe.recv(64) if self._probe else b""
         self._probe = None
         if b" 200 " in response:
+            self._is_ready = True
             self._on_ready(self.settings)
         else:
             time.sleep(0.05)
-            self._probe = listen.request_ready(self.settings)
+            self._probe = self._request_ready(is_started=True)
 
     def _restart_if_exited(self, child: ChildProcess) -> None:
         if child.process is None:
@@ -316,13 +272,16 @@ class Supervisor:
                 child.start()
         elif not child.is_alive:
             exit_reason = child.record_exit()
+            if self.handover and child in self.edges and self.handover.take_back(self.edges.index(child) + 1, child):
+                return
             log.warning("the %s process exited unexpectedly (%s); restarting it", child.name, exit_reason)
 
     def _stop(self) -> None:
         for listener in self.edge_sockets:
             listener.close()
         patience = self._asked_to_stop
-        self._stop_children(self.edges, self.settings.server.drain_seconds + EDGE_GRACE, patience)
+        leaving = self.handover.leaving if self.handover else []
+        self._stop_children([*self.edges, *leaving], self.settings.server.drain_seconds + EDGE_GRACE, patience)
         self._stop_children([self.control], CONTROL_GRACE, patience + 1)
         # The log worker stops last, because the others write their last records to the spool.
         self._stop_children(self.log_workers, LOGS_GRACE, patience + 2)
@@ -364,13 +323,21 @@ class Supervisor:
         sys.setswitchinterval(THREAD_SWITCH_INTERVAL_SECONDS)
         with process.report_start_failure(f"edge {index}"):
             asgi = importlib.import_module("penstock.asgi")
-            app = asgi.create_edge_app(self.settings, index, self.kept.load_latest().to_json())
+            app = asgi.create_edge_app(self.settings, self.edges[index - 1].number, self.kept.load_latest().to_json())
         deadline = self.settings.server.drain_seconds
         process.shut_down_on_signal(
             partial(app.drain, deadline),
             notice=self.settings.shutdown_delay_seconds,
             at_latest=deadline + EDGE_GRACE / 2,
         )
+        if self.handover:
+
+            def retire() -> None:
+                listen.stop_accepting(self.settings)
+                app.drain(RETIRE_SECONDS)
+
+            process.retire_on_signal(retire, notice=HANDSHAKE_SECONDS, at_latest=RETIRE_SECONDS + EDGE_GRACE)
+            app.call_when_started(partial(self.handover.report_start, index))
         process.freeze_heap(collect=False)
         return app
 

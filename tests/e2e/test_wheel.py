@@ -21,6 +21,8 @@ from tests.shape.repository import ROOT
 
 BUILD_SECONDS = 600
 START_SECONDS = 60
+# Packages that only the extras bring, and pip and the package itself.
+NOT_BORROWED = ("pip", "penstock", "aiobotocore", "asyncpg", "azure", "botocore", "msal", "nacl", "pynacl", "redis")
 # The compiled engine is the largest part. A release build is about a third of what the tests build.
 EXPECTED_MEMBERS = (
     "penstock/console/index.html",
@@ -58,14 +60,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Installs the wheel into a new virtual environment, which borrows the packages that it needs. No compiler is on
-    PATH.
+    """Installs the wheel into a new virtual environment, which borrows the packages that it needs without extras. No
+    compiler is on PATH.
     """
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     for installed in Path(sysconfig.get_path("purelib")).iterdir():
-        if not installed.name.startswith(("pip", "penstock")):
+        if not installed.name.lower().startswith(NOT_BORROWED):
             (packages / installed.name).symlink_to(installed)
     install = [
         sys.executable,
@@ -130,3 +132,44 @@ def test_installed_wheel_answers_the_first_request(command: Path, tmp_path: Path
     finally:
         program.stop()
         program.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(BUILD_SECONDS + 60)
+def test_plain_wheel_names_the_extra_of_each_setting_that_needs_one(command: Path, tmp_path: Path):
+    settings = tmp_path / "penstock.toml"
+    settings.write_text(
+        '[store]\nurl = "postgresql://penstock@127.0.0.1/penstock"\n[redis]\nurl = "redis://127.0.0.1:6379"\n'
+        '[log_store]\nbodies = "s3://bucket"\n[files]\nstore = "s3://bucket"\n'
+    )
+    done = subprocess.run(
+        [command, "check", settings], check=False, capture_output=True, text=True, env={"PATH": ""}, cwd=tmp_path
+    )
+    assert done.returncode != 0
+    for path, extra in (
+        ("store.url", "postgres"),
+        ("redis.url", "redis"),
+        ("log_store.bodies", "aws"),
+        ("files.store", "aws"),
+    ):
+        assert f"{path}: needs the extra `{extra}`: pip install 'penstock[{extra}]'" in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(BUILD_SECONDS + 60)
+@pytest.mark.parametrize(("manager", "extra"), [("aws_sm", "aws"), ("azure_kv", "azure")])
+def test_plain_wheel_names_the_extra_of_a_secret_manager(command: Path, tmp_path: Path, manager: str, extra: str):
+    script = (
+        "import asyncio; from penstock.secrets import backends\n"
+        f"try: asyncio.run(backends.load_backend({manager!r}))\n"
+        "except Exception as error: print(error)"
+    )
+    done = subprocess.run(
+        [command.with_name("python"), "-c", script],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PATH": ""},
+        cwd=tmp_path,
+    )
+    assert done.stdout == (f"the secret manager {manager} needs the extra `{extra}`: pip install 'penstock[{extra}]'\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import json
 import ssl
 import threading
@@ -11,9 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from tests.certificates import write_certificate
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -34,7 +30,7 @@ class MockSecretStores:
         self.asked: list[tuple[str, str]] = []
         self.ca = folder / "ca.pem"
         key = folder / "key.pem"
-        _write_certificate(self.ca, key)
+        write_certificate(self.ca, key)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_class(self))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.ca, key)
@@ -154,25 +150,3 @@ def _handler_class(vaults: MockSecretStores) -> type[BaseHTTPRequestHandler]:
             """Disables the log output of the server."""
 
     return Handler
-
-
-def _write_certificate(certificate: Path, key_file: Path) -> None:
-    """Writes a self-signed certificate for 127.0.0.1 and its private key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "penstock tests")])
-    today = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(today - dt.timedelta(days=1))
-        .not_valid_after(today + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    form = serialization.PrivateFormat.PKCS8
-    key_file.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))

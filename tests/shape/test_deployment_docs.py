@@ -13,6 +13,7 @@ import pytest
 
 from penstock.settings import Settings
 from penstock.snapshot.build import build_valid_snapshot
+from tests.certificates import with_certificate
 from tests.shape.repository import ROOT, read_text
 from tests.unit.deploy.artefacts import DEPLOY, check_command, find_unknown_settings, load_text, read_yaml
 
@@ -25,6 +26,7 @@ PAGES = [
     "docs/deploy-server.md",
     "docs/deploy-several-nodes.md",
     "docs/sizing.md",
+    "docs/tls.md",
     "docs/upgrade.md",
     "deploy/helm/penstock/README.md",
 ]
@@ -60,7 +62,7 @@ def test_pages_are_short_and_name_settings_that_exist(page: str):
 @pytest.mark.parametrize("page", PAGES)
 def test_settings_of_examples_are_valid(page: str, tmp_path: Path):
     for block in blocks(page, "toml"):
-        build_valid_snapshot(load_text(block, {}, tmp_path))
+        build_valid_snapshot(load_text(with_certificate(block, tmp_path), {}, tmp_path))
 
 
 def test_values_of_examples_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -20,6 +20,7 @@ from penstock.settings import Settings, iter_setting_specs, load_settings
 from penstock.settings.jwt import Jwt, parse_issuers, validate_jwt
 from penstock.settings.monitoring import Metrics, validate_metrics
 from penstock.snapshot.build import build_valid_snapshot
+from tests.certificates import with_certificate
 from tests.doc_examples import config_examples, page_examples, pages_with
 from tests.shape.repository import ROOT, files_under, make_targets, read_text, repository_files
 
@@ -242,7 +243,7 @@ def test_settings_examples_are_valid(document: str, tmp_path: Path, monkeypatch:
     assert blocks
     for block in blocks:
         file = tmp_path / "penstock.toml"
-        file.write_text(block)
+        file.write_text(with_certificate(block, tmp_path))
         environ = dict.fromkeys(re.findall(r"\$\{(\w+)\}", block), "value-of-an-example")
         for name, value in environ.items():
             monkeypatch.setenv(name, value)

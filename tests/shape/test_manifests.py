@@ -7,6 +7,7 @@ import subprocess
 from importlib.metadata import packages_distributions
 
 import penstock
+from penstock.extras import MODULES
 from tests.shape.repository import ROOT, files_under, make_targets, read_text, read_toml
 
 LOCK_GROUPS = {
@@ -41,8 +42,11 @@ def test_there_is_one_licence():
 def test_every_declared_dependency_is_locked():
     groups = read_toml("pyproject.toml")["dependency-groups"]
     for lock, asked in LOCK_GROUPS.items():
+        project = read_toml("pyproject.toml")["project"]
+        extras = project["optional-dependencies"]
         wishes = [
-            *read_toml("pyproject.toml")["project"]["dependencies"],
+            *project["dependencies"],
+            *(wish for name in extras if name != "all" for wish in extras[name]),
             *(wish for group in asked for wish in groups[group]),
         ]
         locked = set(re.findall(r"^([a-z0-9._-]+)==", read_text(f"requirements/{lock}.txt"), re.MULTILINE))
@@ -60,7 +64,13 @@ def test_every_runtime_dependency_is_imported():
         name for name in needed if not re.search(rf"(from|import) ({'|'.join(brings[name])})\b", source, re.MULTILINE)
     }
     # SQLAlchemy loads its drivers by name.
-    assert unused == {"aiosqlite", "asyncpg"}
+    assert unused == {"aiosqlite"}
+
+
+def test_the_extra_for_everything_lists_all_others():
+    extras = read_toml("pyproject.toml")["project"]["optional-dependencies"]
+    assert extras["all"] == [f"penstock[{','.join(sorted(extras.keys() - {'all'}))}]"]
+    assert MODULES.keys() == extras.keys() - {"all", "vault"}
 
 
 def read_banned_crates() -> dict[str, set[str]]:

@@ -129,7 +129,7 @@ def test_wrong_time_limit_is_rejected(seconds: str):
 def test_address_is_that_of_the_settings(tmp_path: Path, host: str, url: str):
     file = tmp_path / "penstock.toml"
     file.write_text(f"[server]\nhost = {host!r}\nport = 9000\n")
-    assert find_gateway_url(str(file)) == url
+    assert find_gateway_url(str(file)) == (url, None)
 
 
 def test_gateway_is_checked_while_its_settings_file_has_errors(ready: Server, tmp_path: Path):

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from granian import _granian
 
-from penstock import serve as module
-from penstock.serve import EDGE_PAUSE, MAX_FAILED_STARTS, ChildProcess, GranianServer
+from penstock import child_process as module
+from penstock.child_process import MAX_FAILED_STARTS, ChildProcess
+from penstock.serve import EDGE_PAUSE, GranianServer
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def test_child_that_ran_for_a_while_is_never_given_up(monkeypatch: pytest.Monkey
 def test_granian_still_has_the_internals_in_use(listener: socket.socket):
     parameters = inspect.signature(GranianServer._spawn_worker).parameters
     assert list(parameters) == ["self", "idx", "target", "callback_loader"]
-    server = GranianServer.for_edge(Settings(), listener)
+    server = GranianServer.for_edge(Settings(), listener, None)
     process = server.prepare_worker(lambda: None)
     assert isinstance(process, multiprocessing.process.BaseProcess)
     # The worker receives the bound socket as it is, and never binds it again.

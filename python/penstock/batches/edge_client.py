@@ -41,11 +41,11 @@ class EdgeClient:
         name = f"[{host}]" if ":" in host else host
         seconds = settings.upstream.request_timeout_ms / 1000 * TIMEOUT_FACTOR
         self._client = httpx2.AsyncClient(
-            base_url=f"http://{name}:{settings.server.port}",
+            base_url=f"{'https' if settings.server.has_tls else 'http'}://{name}:{settings.server.port}",
             timeout=httpx2.Timeout(seconds, connect=CONNECT_TIMEOUT_SECONDS),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=settings.batches.concurrency),
             trust_env=False,
-            # The edge runs on this machine and speaks plain HTTP.
+            # The edge runs on this machine. Its certificate is for another name, and may be replaced at any time.
             verify=False,
         )
 

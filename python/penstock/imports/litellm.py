@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.extras import describe_extra
 from penstock.imports import litellm_messages as messages
 from penstock.imports.findings import Ledger, Node
 from penstock.imports.litellm_deployment import Deployment, read_deployment
@@ -95,7 +96,7 @@ def _iter_rows(roots: Iterable[Node], table: str) -> Iterator[Node]:
         if listed := root.child(table):
             for row in listed.items():
                 if row.is_encrypted:
-                    row.manual("encrypted with SecretBox; install PyNaCl and import again, or add it by hand")
+                    row.manual(f"encrypted with SecretBox, which {describe_extra('import')}; then import again")
                 elif row.is_mapping:
                     yield row
                 else:

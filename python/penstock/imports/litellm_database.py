@@ -11,6 +11,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from penstock.errors import SettingsError
+from penstock.extras import find_missing_extra
 from penstock.imports.litellm import CREDENTIAL_TABLE, MODEL_TABLE
 from penstock.imports.litellm_keys import (
     BUDGET_TABLE,
@@ -32,6 +33,9 @@ SOURCE_NAME = "database"
 
 def read_database(url: str, salt_key: str | None, variable: str | None) -> Source:
     """Returns the rows of the tables. Raises `SettingsError` if the database cannot be read, or the salt key is wrong."""
+    if what := find_missing_extra("postgres"):
+        message = f"--database {what}"
+        raise SettingsError(message)
     try:
         tables = asyncio.run(_read_tables(_async_url(url)))
     except (SQLAlchemyError, OSError, TimeoutError) as error:

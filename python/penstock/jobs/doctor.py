@@ -30,7 +30,6 @@ from penstock.secrets.references import resolve_master_key
 from penstock.secrets.vault import MissingMasterKeyError, Vault, has_data_keys, load_master_keys
 from penstock.settings import MASTER_KEY_FILE, read_toml_file
 from penstock.snapshot.build import build_valid_snapshot, find_missing_providers
-from penstock.snapshot.redis_notifier import fetch_redis_time
 from penstock.store.migrate import current_revision, newest_revision
 from penstock.store.tables import integrations
 
@@ -229,6 +228,9 @@ async def _check_store(settings: Settings, database: Database) -> Findings:
 async def _check_redis(settings: Settings) -> Findings:
     if settings.redis.url is None:
         return [Finding("redis", "skipped", "redis.url is not set; nothing is shared between nodes")]
+    # The settings are only valid if the client is installed.
+    from penstock.snapshot.redis_notifier import fetch_redis_time  # noqa: PLC0415 - as said above
+
     try:
         clock = await fetch_redis_time(settings.redis.url.reveal(), settings.upstream.tls_ca)
     except UnavailableError as error:

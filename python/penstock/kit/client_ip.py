@@ -46,10 +46,12 @@ def _is_loopback(address: str) -> bool:
 
 
 def is_behind_tls(settings: Settings, request: Request[Any, Any, Any]) -> bool:
-    """Returns true if clients connect over TLS, according to the proxy's header of this request or the public URL in
-    the settings.
+    """Returns true if clients connect over TLS: the gateway has a certificate, or the proxy's header of this request or
+    the public URL in the settings says so.
     """
-    return request.headers.get("x-forwarded-proto") == "https" or settings.server.public_url.startswith("https:")
+    return settings.server.has_tls or (
+        request.headers.get("x-forwarded-proto") == "https" or settings.server.public_url.startswith("https:")
+    )
 
 
 def public_base_url(settings: Settings, request: Request[Any, Any, Any]) -> str:

@@ -311,7 +311,9 @@ class SecretCache:
         turn = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
         # Importing the client libraries does not count towards the time limit.
         for manager in {one.place for one in new}:
-            await backends.load_backend(manager)
+            # A missing library is reported for each secret.
+            with suppress(UnavailableError):
+                await backends.load_backend(manager)
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*(self._fetch_secret(one, turn) for one in new)), seconds)
 

@@ -92,6 +92,19 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(ge=0, le=60, description="time between `/ready` failing and the port closing at shutdown; 0 on loopback"),
     ] = 1.0
+    tls_certificate_file: Annotated[
+        str,
+        Meta(
+            description="PEM file with the certificate of the gateway and its intermediate certificates; with "
+            "`server.tls_key_file` the gateway accepts only TLS; reloaded when it changes"
+        ),
+    ] = ""
+    tls_key_file: Annotated[str, Meta(description="PEM file with the key of the certificate, without a passphrase")] = (
+        ""
+    )
+    tls_min_version: Annotated[
+        Literal["1.2", "1.3"], Meta(description="oldest version of TLS that clients may use")
+    ] = "1.2"
     public_url: Annotated[
         str,
         Meta(
@@ -102,6 +115,11 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(description="private folder for the sockets between the processes; default: a new one, removed at exit"),
     ] = ""
+
+    @property
+    def has_tls(self) -> bool:
+        """True if clients connect over TLS."""
+        return bool(self.tls_certificate_file and self.tls_key_file)
 
 
 class Security(msgspec.Struct, frozen=True, kw_only=True):

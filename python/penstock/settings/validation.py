@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from penstock.errors import Problem
+from penstock.extras import find_missing_extra
 from penstock.settings import jwt
 from penstock.settings.buckets import validate_bucket
 from penstock.settings.log_store import validate_log_store
 from penstock.settings.monitoring import validate_metrics
 from penstock.settings.otel import validate_otel
+from penstock.settings.server_tls import validate_server_tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.settings.store import Store
 
 REDIS_SCHEMES = ("redis://", "rediss://", "redis+unix://", "unix://")
+BUCKET_SCHEME = "s3://"
 HEADER_PREFIX_PATTERN = re.compile(r"x-[a-z0-9-]+-", re.IGNORECASE)
 
 
@@ -55,8 +58,24 @@ def validate_settings(settings: Settings) -> Iterator[Problem]:
     yield from validate_otel(settings.otel)
     yield from validate_metrics(settings)
     yield from jwt.validate_jwt(settings.jwt, settings.issuers)
+    yield from _find_missing_extras(settings)
+    yield from validate_server_tls(settings.server)
     if settings.upstream.tls_ca and not os.path.isfile(settings.upstream.tls_ca):
         yield Problem("upstream.tls_ca", f"there is no file {settings.upstream.tls_ca!r}")
+
+
+def _find_missing_extras(settings: Settings) -> Iterator[Problem]:
+    """Yields the settings that need a client library which is not installed."""
+    database = settings.store.url.reveal() if settings.store.url else ""
+    needed = {
+        "store.url": ("postgres", settings.store.enabled and database.startswith("postgres")),
+        "redis.url": ("redis", settings.redis.url is not None),
+        "log_store.bodies": ("aws", settings.log_store.bodies.startswith(BUCKET_SCHEME)),
+        "files.store": ("aws", settings.files.store.startswith(BUCKET_SCHEME)),
+    }
+    for path, (extra, is_needed) in needed.items():
+        if is_needed and (what := find_missing_extra(extra)):
+            yield Problem(path, what)
 
 
 def _is_ip_network(text: str) -> bool:

@@ -161,4 +161,4 @@ def test_older_encryption_needs_another_library(monkeypatch: pytest.MonkeyPatch)
     source = Source("database", tables, is_table=True, encrypted_rows=frozenset([path]))
     findings = check_state(import_litellm([source])).findings
     assert {one.status for one in findings} == {Status.MANUAL}
-    assert all("PyNaCl" in one.message for one in findings)
+    assert all("penstock[import]" in one.message for one in findings)

@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import UnavailableError
+from penstock.extras import find_missing_extra
 from penstock.fetch import Fetcher
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ for name in ("azure", "botocore"):
     logging.getLogger(name).setLevel(logging.WARNING)
 
 BACKEND_MODULES = {"aws_sm": "aws", "azure_kv": "azure", "hashicorp_vault": "hashicorp"}
+# Extras with the client library of a backend.
+BACKEND_EXTRAS = {"aws_sm": "aws", "azure_kv": "azure"}
 
 
 # By field: authentication methods that use the identity of the machine.
@@ -37,7 +40,13 @@ def machine_identity_field(auth: Mapping[str, Any]) -> str | None:
 
 
 async def load_backend(manager: str) -> ModuleType:
-    """Imports the backend of a secret manager in a thread, because some client libraries take a second to import."""
+    """Imports the backend of a secret manager in a thread, because some client libraries take a second to import.
+    Raises UnavailableError if the library is not installed.
+    """
+    extra = BACKEND_EXTRAS.get(manager)
+    if extra and (what := find_missing_extra(extra)):
+        message = f"the secret manager {manager} {what}"
+        raise UnavailableError(message)
     return await asyncio.to_thread(importlib.import_module, f"penstock.secrets.backends.{BACKEND_MODULES[manager]}")
 
 
