@@ -9,6 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import data_plane_api
 from command_tables import command_sections
 from error_tables import data_plane_errors
 from guardrail_tables import check_sections
@@ -542,6 +543,11 @@ def openapi_json() -> str:
     return json.dumps(json.loads(printed), indent=2, sort_keys=True) + "\n"
 
 
+def data_plane_json() -> str:
+    """Returns the OpenAPI document of the data plane."""
+    return data_plane_api.build_document(LLM_SRC / "operation.rs")
+
+
 def llms_text() -> str:
     """Returns the list of all pages for language models, one line each, from the index of the documentation."""
     source = (DOCS_DIR / "README.md").read_text()
@@ -560,6 +566,9 @@ PAGES = {
     "guardrail-checks.md": lambda: render_page("Guardrail checks", *check_sections(engine.guardrail_checks())),
     "log-fields.md": lambda: render_page("Log fields", *columns.render_markdown()),
     "openapi.json": openapi_json,
+    "openapi-data-plane.json": data_plane_json,
+    # The gateway serves the same file.
+    "../python/penstock/resources/schema_data_plane.json": data_plane_json,
     "providers.md": providers_page,
     "routes.md": routes_page,
     "scopes.md": lambda: render_page("Scopes", *scopes.render_markdown(create_documented_app())),

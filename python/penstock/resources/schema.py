@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from litestar import Router
+from litestar import MediaType, Router
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from litestar.openapi.spec import License, Server
@@ -46,6 +46,18 @@ class SchemaJsonPlugin(JsonRenderPlugin):
         return encode_json(build_openapi(request.app))
 
 
+class DataPlaneJsonPlugin(OpenAPIRenderPlugin):
+    """Renders the OpenAPI document of the data plane at /schema/data-plane.json."""
+
+    def __init__(self) -> None:
+        """Sets the path of the document."""
+        super().__init__(path="/data-plane.json", media_type=MediaType.JSON)
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - the framework's
+        """Returns the generated document."""
+        return Path(__file__).with_name("schema_data_plane.json").read_bytes()
+
+
 def build_openapi_config() -> OpenAPIConfig:
     """Returns the configuration of the OpenAPI document: its title, version and routes."""
     return OpenAPIConfig(
@@ -55,7 +67,7 @@ def build_openapi_config() -> OpenAPIConfig:
         license=License(name="Apache-2.0", identifier="Apache-2.0"),
         servers=[Server(url="/")],
         use_handler_docstrings=True,
-        render_plugins=[SchemaPagePlugin(), SchemaJsonPlugin()],
+        render_plugins=[SchemaPagePlugin(), SchemaJsonPlugin(), DataPlaneJsonPlugin()],
         openapi_router=Router(
             "/schema",
             route_handlers=[],

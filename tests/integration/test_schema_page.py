@@ -1,0 +1,89 @@
+"""The page at `/schema` in a browser: required fields, allowed values, authentication, examples and curl commands."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.wire import send_raw_request
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.gateway import Gateway
+    from tests.integration.managed import Client
+
+# The store does not decide what the page shows.
+ONE_STORE = True
+RENDER_MS = 20_000
+
+
+@pytest.fixture(scope="module")
+def page(admin: Client, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Document of the page once its script has run."""
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("chromium is not installed")
+    folder: Path = tmp_path_factory.mktemp("browser")
+    command = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={folder}",
+        f"--virtual-time-budget={RENDER_MS}",
+        "--dump-dom",
+        f"{admin.gateway.base_url}/schema",
+    ]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    return html.unescape(done.stdout)
+
+
+def operation(page: str, method: str, path: str) -> str:
+    """What the page shows about one operation."""
+    (found,) = re.findall(
+        rf"<details><summary><b>{method}</b><code>{re.escape(path)}</code>.*?(?=<details><summary><b>|</section>)",
+        page,
+        re.DOTALL,
+    )
+    return found
+
+
+def test_page_says_how_to_authenticate(page: str):
+    assert "x-gateway-api-key" in page.partition("<main>")[0]
+    assert "penstock_session" in page.partition("<main>")[0]
+
+
+def test_data_plane_shows_required_fields_values_and_a_curl_command(page: str, admin: Client, served: Gateway):
+    shown = operation(page, "POST", "/v1/chat/completions")
+    assert '<code>messages[]</code><span class="required"> required</span>' in shown
+    assert '"system", "developer", "user", "assistant", "tool"' in shown
+    (command,) = re.findall(r"<h4>curl</h4><pre>(.*?)</pre>", shown, re.DOTALL)
+    assert command.startswith(f'curl -sS -X POST "{admin.gateway.base_url}/v1/chat/completions"')
+    (body,) = re.findall(r"-d '(.*)'", command)
+    headers = {"content-type": "application/json", "x-gateway-provider": "mock"}
+    response = send_raw_request(served.base_url, "/v1/chat/completions", body.encode(), headers)
+    assert response.status == 200
+
+
+def test_management_shows_enums_required_fields_and_other_paths(page: str):
+    shown = operation(page, "POST", "/v1/api-keys/{kind}/{sub_kind}")
+    assert '<code>kind</code><span class="required"> required</span>' in shown
+    assert '"organisation", "workspace"' in shown
+    assert '<code>name</code><span class="required"> required</span>' in shown
+    assert "Also at" in shown
+    assert "/v1/api-keys/organisation/service" in shown
+    assert "Refusals" not in page
+
+
+def test_documents_are_served_without_a_key(admin: Client):
+    for name in ("data-plane.json", "openapi.json"):
+        response = send_raw_request(admin.gateway.base_url, f"/schema/{name}", b"", {}, method="GET")
+        assert response.status == 200
+        assert json.loads(response.body)["openapi"].startswith("3.1")
