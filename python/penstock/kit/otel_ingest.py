@@ -17,6 +17,7 @@ from penstock.ids import new_id
 from penstock.kit.custom_logs import CustomLog, CustomRequest, CustomResponse, LogIdentity
 from penstock.kit.otel_attributes import Attributes, KeyValue, split_attributes, to_plain
 from penstock.kit.otel_calls import build_call
+from penstock.kit.otel_protobuf import OtlpItems, convert_to_json, is_protobuf
 from penstock.kit.text_validation import json_body_problems
 from penstock.schemas import now
 
@@ -35,9 +36,9 @@ ERROR_STATUS = 2
 ERROR_SEVERITY = 17
 DEFAULT_STATUS, DEFAULT_ERROR_STATUS = 200, 500
 JSON_TYPE = "application/json"
-NOT_JSON_MESSAGE = (
-    "the content type {!r} is not supported; send OTLP as application/json, for example with "
-    "OTEL_EXPORTER_OTLP_PROTOCOL=http/json"
+CONTENT_TYPE_MESSAGE = (
+    "the content type {!r} is not supported; send OTLP as application/x-protobuf or application/json "
+    "(OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf or http/json)"
 )
 
 
@@ -271,13 +272,23 @@ class LogReader:
         )
 
 
-def read_body(body: bytes, content_type: str, content_encoding: str) -> bytes:
-    """Returns the decompressed JSON body of a request. Raises `UnsupportedMediaTypeError`, `BodyTooLargeError` or
-    `InvalidError`.
+def read_body(body: bytes, content_type: str, content_encoding: str, items: OtlpItems) -> bytes:
+    """Returns the body of a request with `spans` or `log records`, decompressed and as JSON.
+
+    Raises:
+        UnsupportedMediaTypeError: its content type or encoding is another one.
+        BodyTooLargeError: it is too large when decompressed.
+        InvalidError: it cannot be decompressed, or is not what the content type says.
+
     """
     kind = content_type.partition(";")[0].strip().lower()
-    if kind not in {JSON_TYPE, ""}:
-        raise UnsupportedMediaTypeError(NOT_JSON_MESSAGE.format(kind[:MAX_NAME_CHARS]))
+    if kind not in {JSON_TYPE, ""} and not is_protobuf(content_type):
+        raise UnsupportedMediaTypeError(CONTENT_TYPE_MESSAGE.format(kind[:MAX_NAME_CHARS]))
+    content = _decompress(body, content_encoding)
+    return convert_to_json(content, items) if is_protobuf(content_type) else content
+
+
+def _decompress(body: bytes, content_encoding: str) -> bytes:
     encoding = content_encoding.strip().lower()
     if encoding in {"", "identity"}:
         return body

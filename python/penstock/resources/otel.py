@@ -6,28 +6,27 @@ import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from litestar import Request, post
+from litestar import MediaType, Request, Response, post
 from litestar.di import NamedDependency
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
+from litestar.openapi.spec import OpenAPIFormat, OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.authorization import require_scopes
 from penstock.kit.custom_logs import CustomLogWriter, find_log_origin
 from penstock.kit.log_service import LogService
 from penstock.kit.otel_ingest import MAX_BODY_BYTES, LogReader, read_body
+from penstock.kit.otel_protobuf import PROTOBUF_TYPE, OtlpItems, encode_response, is_protobuf
 from penstock.kit.tenant_session import RequestContext
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.kit.otel_ingest import ReceivedLogs
 
 TAGS = ["OpenTelemetry"]
 GUARDS = [require_scopes("completions.write"), require_scopes("logs.write")]
 REFUSALS = {
     413: f"The decompressed body has more than {MAX_BODY_BYTES} bytes.",
-    415: "The body is not JSON, or is compressed with something else than gzip.",
+    415: "The body is neither protobuf nor JSON, or is compressed with something else than gzip.",
 }
 _Reason = Annotated[str, Meta(description="why the first one was rejected")]
 
@@ -41,8 +40,11 @@ class OtlpOperation(Operation):
             type=OpenAPIType.OBJECT, description="`ExportTraceServiceRequest` or `ExportLogsServiceRequest`"
         )
         self.request_body = RequestBody(
-            content={"application/json": OpenAPIMediaType(schema=schema)},
-            description="OTLP as JSON, optionally compressed with gzip",
+            content={
+                "application/json": OpenAPIMediaType(schema=schema),
+                PROTOBUF_TYPE: OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)),
+            },
+            description="OTLP as protobuf or JSON, optionally compressed with gzip",
             required=True,
         )
 
@@ -93,12 +95,11 @@ async def create_logs_from_spans(
     log_service: NamedDependency[LogService],
     custom_logs: NamedDependency[CustomLogWriter],
     settings: NamedDependency[Settings],
-) -> TracesResponse:
+) -> Response[TracesResponse]:
     """Saves the spans of an OTLP request as logs. A span that is sent again is stored once."""
-    found = await _save(request, work, log_service, custom_logs, settings, LogReader.read_spans)
-    if not found.rejected:
-        return TracesResponse()
-    return TracesResponse(partial_success=RejectedSpans(rejected_spans=str(found.rejected), error_message=found.reason))
+    found = await _save(request, work, log_service, custom_logs, settings, "spans")
+    rejected = RejectedSpans(rejected_spans=str(found.rejected), error_message=found.reason)
+    return _respond(request, TracesResponse(partial_success=rejected if found.rejected else UNSET), "spans")
 
 
 @post(
@@ -116,14 +117,11 @@ async def create_logs_from_log_records(
     log_service: NamedDependency[LogService],
     custom_logs: NamedDependency[CustomLogWriter],
     settings: NamedDependency[Settings],
-) -> LogsResponse:
+) -> Response[LogsResponse]:
     """Saves the log records of an OTLP request as logs."""
-    found = await _save(request, work, log_service, custom_logs, settings, LogReader.read_log_records)
-    if not found.rejected:
-        return LogsResponse()
-    return LogsResponse(
-        partial_success=RejectedLogRecords(rejected_log_records=str(found.rejected), error_message=found.reason)
-    )
+    found = await _save(request, work, log_service, custom_logs, settings, "log records")
+    rejected = RejectedLogRecords(rejected_log_records=str(found.rejected), error_message=found.reason)
+    return _respond(request, LogsResponse(partial_success=rejected if found.rejected else UNSET), "log records")
 
 
 async def _save(
@@ -132,7 +130,7 @@ async def _save(
     log_service: LogService,
     custom_logs: CustomLogWriter,
     settings: Settings,
-    read: Callable[[LogReader, bytes], ReceivedLogs],
+    items: OtlpItems,
 ) -> ReceivedLogs:
     headers = request.headers
     body = await request.body()
@@ -142,14 +140,22 @@ async def _save(
         reader = LogReader(session.bound_workspace_id, settings.log_store.keep_days)
         # A large body takes time to decode.
         content = await asyncio.to_thread(
-            read_body, body, headers.get("content-type", ""), headers.get("content-encoding", "")
+            read_body, body, headers.get("content-type", ""), headers.get("content-encoding", ""), items
         )
-        found = await asyncio.to_thread(read, reader, content)
+        read = reader.read_spans if items == "spans" else reader.read_log_records
+        found = await asyncio.to_thread(read, content)
         _, frames = await custom_logs.encode_frames(
             [item.log for item in found.logs], origin, [item.identity for item in found.logs]
         )
         await log_service.append(frames)
     return found
+
+
+def _respond(request: Request[Any, Any, Any], content: Any, items: OtlpItems) -> Response[Any]:  # noqa: ANN401 - one of two structs
+    """Returns a response in the encoding of the request."""
+    if is_protobuf(request.headers.get("content-type", "")):
+        return Response(encode_response(content, items), media_type=PROTOBUF_TYPE)
+    return Response(content, media_type=MediaType.JSON)
 
 
 routes = [create_logs_from_spans, create_logs_from_log_records]

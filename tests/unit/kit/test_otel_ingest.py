@@ -216,25 +216,25 @@ def test_odd_values_become_logs_that_can_be_stored():
 
 def test_compressed_body_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(otel_ingest, "MAX_BODY_BYTES", 1000)
-    assert read_body(gzip.compress(b"x" * 1000), "application/json; charset=utf-8", "GZIP") == b"x" * 1000
+    assert read_body(gzip.compress(b"x" * 1000), "application/json; charset=utf-8", "GZIP", "spans") == b"x" * 1000
     with pytest.raises(BodyTooLargeError, match="1000 bytes"):
-        read_body(gzip.compress(b"x" * 100_000), "application/json", "gzip")
+        read_body(gzip.compress(b"x" * 100_000), "application/json", "gzip", "spans")
     for broken in (b"x", gzip.compress(b"x" * 100)[:-12], b""):
         with pytest.raises(InvalidError, match="gzip"):
-            read_body(broken, "application/json", "gzip")
+            read_body(broken, "application/json", "gzip", "spans")
 
 
 @pytest.mark.parametrize(
     ("content_type", "encoding", "word"),
     [
-        ("application/x-protobuf", "", "OTEL_EXPORTER_OTLP_PROTOCOL=http/json"),
+        ("application/grpc", "", "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf or http/json"),
         ("text/plain", "", "text/plain"),
         ("application/json", "br", "'br' is not supported"),
     ],
 )
 def test_other_media_types_are_rejected(content_type: str, encoding: str, word: str):
     with pytest.raises(UnsupportedMediaTypeError, match=word):
-        read_body(b"{}", content_type, encoding)
+        read_body(b"{}", content_type, encoding, "spans")
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,8 @@ def test_errors_have_the_envelope_of_the_management_api(founded_url: Secret, tmp
         assert (await list_newest(client))["span_id"] == SPAN
         for path in ("otel/v1/traces", "otel/v1/logs"):
             for body, headers, status in (
-                (b"\x0a\x00\xff", {"content_type": "application/x-protobuf"}, 415),
+                (b"\x0a\x00\xff", {"content_type": "application/x-protobuf"}, 400),
+                (b"", {"content_type": "application/grpc"}, 415),
                 (packed, {**json_type, "content_encoding": "br"}, 415),
                 (gzip.compress(b" " * 17 * 1024 * 1024), {**json_type, "content_encoding": "gzip"}, 413),
                 (b"{", json_type, 400),
