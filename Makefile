@@ -81,6 +81,14 @@ wheel: build ## build the wheel into DIST (dist/), and check that it contains th
 		$(BIN)/python -m zipfile --list $(DIST)/*.whl | grep "^penstock/$$file " >/dev/null || { echo "the wheel has no $$file"; exit 1; }; \
 	done
 
+.PHONY: release
+release: wheel ## build all files of a release into DIST: wheel, sdist, SBOM, SHA-256 hashes
+	$(SAY) 'building the sdist, the SBOM and the hashes'
+	@[ -z "$$(git status --porcelain)" ] || { echo 'the working tree has changes; release from a clean checkout of the tag'; exit 1; }
+	@$(BIN)/maturin sdist --out $(DIST)
+	@$(BIN)/python deploy/release/sbom.py $(DIST)/penstock-sbom.cdx.json
+	@cd $(DIST) && sha256sum penstock* > SHA256SUMS && cat SHA256SUMS
+
 .PHONY: test
 test: ## install what the tests need and run all of them, except figures
 	$(SAY) 'building the engine, and installing packages beside it (about 6 minutes the first time)'
