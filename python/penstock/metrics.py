@@ -378,12 +378,12 @@ class MetricsStore:
 
     def live_workers(self) -> list[MetricsPush]:
         """Returns the last pushes of the workers that reported recently."""
-        return [push for push, _ in self._recent_pushes()]
+        return [push for push, _ in self.recent_pushes()]
 
     def render(self, control_metrics: Mapping[str, float]) -> str:
         """Renders all metrics in the Prometheus text format. `control_metrics` has the control process's metrics."""
         samples: dict[str, list[str]] = {}
-        for push, numbers in self._recent_pushes():
+        for push, numbers in self.recent_pushes():
             worker = {"worker": str(push.worker)}
             for status, count in push.requests.items():
                 samples.setdefault("requests", []).append(_format_sample("", {**worker, "status": status}, count))
@@ -394,7 +394,8 @@ class MetricsStore:
             samples[name] = [_format_sample("", {}, number)]
         return "".join(_format_family(name, lines) for name, lines in samples.items())
 
-    def _recent_pushes(self) -> Iterator[tuple[MetricsPush, dict[str, float]]]:
+    def recent_pushes(self) -> Iterator[tuple[MetricsPush, dict[str, float]]]:
+        """Returns the last pushes of the workers that reported recently, and their plain metrics by name."""
         oldest = time.monotonic() - FORGET_SECONDS
         return ((push, numbers) for reported_at, push, numbers in self._heard.values() if reported_at >= oldest)
 

@@ -109,6 +109,7 @@ REQUIRED_SCOPES: dict[str, frozenset[frozenset[str]]] = {
         "GET /organisation/defaults": "organisation_settings.read",
         "PUT /organisation/defaults": "organisation_settings.update",
         "GET /organisation/settings": "organisation_settings.read",
+        "GET /system": "organisation_settings.read",
         "PUT /organisation/settings": "organisation_settings.update",
         "POST /otel/v1/logs": "completions.write + logs.write",
         "POST /otel/v1/traces": "completions.write + logs.write",

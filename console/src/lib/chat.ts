@@ -12,10 +12,21 @@ export interface ChatResult {
   inputTokens: number | null;
   outputTokens: number | null;
   logId: string;
+  toolCalls: ToolCall[];
+}
+
+export interface ToolCall {
+  name: string;
+  arguments: string;
+}
+
+interface ToolCallPart {
+  index?: number;
+  function?: { name?: string; arguments?: string };
 }
 
 interface Chunk {
-  choices?: { delta?: { content?: string | null } }[];
+  choices?: { delta?: { content?: string | null; tool_calls?: ToolCallPart[] }; message?: { tool_calls?: ToolCallPart[] } }[];
   usage?: { prompt_tokens?: number; completion_tokens?: number } | null;
   error?: { message?: string };
 }
@@ -32,7 +43,7 @@ export async function streamChat(path: string, headers: Record<string, string>, 
     signal,
   });
   if (!response.ok) throw parseError(response.status, await response.json().catch(() => null));
-  const result: ChatResult = { text: "", firstTextMs: null, totalMs: 0, inputTokens: null, outputTokens: null, logId: response.headers.get("x-gateway-request-id") ?? "" };
+  const result: ChatResult = { text: "", firstTextMs: null, totalMs: 0, inputTokens: null, outputTokens: null, logId: response.headers.get("x-gateway-request-id") ?? "", toolCalls: [] };
   const add = (text: string): void => {
     if (text && result.firstTextMs === null) result.firstTextMs = performance.now() - start;
     result.text += text;
@@ -41,17 +52,27 @@ export async function streamChat(path: string, headers: Record<string, string>, 
   if (!response.headers.get("content-type")?.includes("event-stream") || !response.body) {
     const whole = (await response.json()) as Chunk;
     takeUsage(result, whole);
+    takeToolCalls(result, whole.choices?.[0]?.message?.tool_calls);
     add(responseText(whole));
   } else {
     for await (const data of readEvents(response.body)) {
       const chunk = JSON.parse(data) as Chunk;
       if (chunk.error) throw parseError(response.status, chunk);
       takeUsage(result, chunk);
+      takeToolCalls(result, chunk.choices?.[0]?.delta?.tool_calls);
       add(chunk.choices?.[0]?.delta?.content ?? "");
     }
   }
   result.totalMs = performance.now() - start;
   return result;
+}
+
+function takeToolCalls(result: ChatResult, parts: ToolCallPart[] = []): void {
+  for (const [at, part] of parts.entries()) {
+    const call = (result.toolCalls[part.index ?? at] ??= { name: "", arguments: "" });
+    call.name += part.function?.name ?? "";
+    call.arguments += part.function?.arguments ?? "";
+  }
 }
 
 function takeUsage(result: ChatResult, chunk: Chunk): void {

@@ -178,10 +178,14 @@ function problemLinter(validate: (text: string) => Promise<Problem[]>): Extensio
 /** Replaces selected text itself. Browsers would keep its style in an attribute, which the policy forbids. */
 function replaceSelection(event: InputEvent, view: EditorView): boolean {
   const text = event.data;
-  if (event.inputType !== "insertText" || !text || event.isComposing || view.state.readOnly || view.state.selection.main.empty) return false;
+  if (event.inputType !== "insertText" || !text || event.isComposing || view.state.readOnly) return false;
+  // The editor learns later of what is selected now.
+  const range = event.getTargetRanges()[0];
+  if (!range || range.collapsed) return false;
   // Brackets and quotes go around the selection.
   if (/^[[{("']$/.test(text)) return false;
-  view.dispatch(view.state.replaceSelection(text), { userEvent: "input.type", scrollIntoView: true });
+  const [from, to] = [view.posAtDOM(range.startContainer, range.startOffset), view.posAtDOM(range.endContainer, range.endOffset)];
+  view.dispatch({ changes: { from, to, insert: text }, selection: { anchor: from + text.length }, userEvent: "input.type", scrollIntoView: true });
   return true;
 }
 

@@ -1,6 +1,8 @@
 // Parts of a log that the sheet shows.
 import type { Schema } from "./api";
-import { gatewayUrl } from "./paths";
+
+/** Characters of a large body that the page shows at once. */
+export const PART_CHARS = 64 * 1024;
 
 export interface Attempt {
   provider: string;
@@ -59,18 +61,23 @@ export function chatMessages(body: unknown): ChatMessage[] {
   }));
 }
 
+function isLarge(body: unknown): boolean {
+  return typeof body === "object" && body !== null && "largeBody" in body;
+}
+
 const SHELL_QUOTE = /'/g;
 
 /** Returns the request as a curl command. The API key is a variable of the shell, because logs have no credentials. */
-export function curlCommand(log: Schema["Log"]): string {
+export function curlCommand(log: Schema["Log"], gateway: string): string {
   const quote = (text: string): string => `'${text.replace(SHELL_QUOTE, `'\\''`)}'`;
   const skipped = /^(content-length|host|user-agent|accept-encoding|connection|accept|traceparent|x-forwarded-.*|authorization|x-api-key|cookie)$/;
   const headers = Object.entries(log.request.headers as Record<string, string>).filter(([name]) => !skipped.test(name));
   const path = (log.request.url ?? "/").replace(/^\//, "");
   const parts = [
-    `curl ${quote(gatewayUrl.href + path)} -X ${log.request.method ?? "POST"}`,
+    `curl ${quote(gateway + path)} -X ${log.request.method ?? "POST"}`,
     ...headers.map(([name, value]) => (value === "***" ? `-H "${name}: $PENSTOCK_API_KEY"` : `-H ${quote(`${name}: ${value}`)}`)),
-    ...(log.request.body ? [`-d ${quote(JSON.stringify(log.request.body))}`] : []),
+    // A large body is not on the page; it can be downloaded under this name.
+    ...(isLarge(log.request.body) ? ["-d @request.json"] : log.request.body ? [`-d ${quote(JSON.stringify(log.request.body))}`] : []),
   ];
   return parts.join(" \\\n  ");
 }

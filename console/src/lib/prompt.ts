@@ -27,6 +27,11 @@ export function readableTemplate(template: string): string {
   return messages ? messages.map((one) => `[${one.role}]\n${one.content}`).join("\n\n") : template;
 }
 
+/** Puts values in the place of plain variables; sections and unknown variables stay. */
+export function fillVariables(text: string, values: Record<string, string>): string {
+  return text.replaceAll(/\{\{\{?\s*&?\s*([A-Za-z_][\w.-]*)\s*\}?\}\}/g, (whole, name: string) => values[name] ?? whole);
+}
+
 /** Returns the names of the variables of a Mustache template, in their order. */
 export function variableNames(template: string): string[] {
   const names = [...template.matchAll(/\{\{\{?\s*[&#^]?\s*([A-Za-z_][\w.-]*)\s*\}?\}\}/g)].map((match) => match[1] ?? "");

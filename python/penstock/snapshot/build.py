@@ -258,6 +258,11 @@ class WorkerProgress:
         oldest = time.monotonic() - WORKER_EXPIRY_SECONDS
         return {worker for worker, (reported_at, _) in self._heard.items() if reported_at > oldest}
 
+    def numbers_by_worker(self) -> dict[int, int]:
+        """Returns the snapshot numbers of the workers that asked for a snapshot recently."""
+        live = self.live_workers()
+        return {worker: number for worker, (_, number) in self._heard.items() if worker in live}
+
     def all_reached(self, number: int) -> bool:
         """Returns true if no live worker runs on an older snapshot."""
         oldest = time.monotonic() - WORKER_EXPIRY_SECONDS

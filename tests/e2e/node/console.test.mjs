@@ -12,7 +12,7 @@ const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.mi
 const PAGES = [
   "overview", "logs", `logs/${LOG}`, "traces", "analytics", "playground?pair=1", "prompts", `prompts/${PROMPT}`,
   "configs", `configs/${CONFIG}`, "guardrails", "guardrails/new", "guardrails/new?add=1", `guardrails/${GUARDRAIL}`,
-  `guardrails/${GUARDRAIL}?tab=versions`, "providers", "providers/integrations", "models", "keys", "limits", "users",
+  `guardrails/${GUARDRAIL}?tab=versions`, "providers", "providers/integrations", "models", "keys", "limits", "limits?tab=usage", "limits?tab=refusals", "limits?new=1", "users",
   "users/invites", "workspaces", "audit", "system",
 ];
 const ADMIN_PAGES = ["Users", "Workspaces", "Audit log"];
@@ -206,7 +206,13 @@ test("is usable with the keyboard", async () => {
 test("streams responses of two models, and runs a prompt and an explanation", async () => {
   const { page, context, faults } = await openSignedIn("playground?pair=1");
   await page.getByRole("button", { name: "Make one for an hour" }).click();
-  await page.getByRole("button", { name: /^Send/ }).click();
+  await page.getByLabel("Saved prompt").selectOption("Greeting");
+  await page.getByLabel("Variable name").fill("Ann");
+  await page.getByText("Tools", { exact: true }).click();
+  await page.getByRole("button", { name: "Insert an example" }).click();
+  const [sent] = await Promise.all([page.waitForRequest(/chat\/completions/), page.getByRole("button", { name: /^Send/ }).click()]);
+  assert.equal(sent.postDataJSON().messages.at(-1).content, "Greet Ann");
+  assert.equal(sent.postDataJSON().tools[0].function.name, "get_weather");
   for (const name of ["first model", "second model"]) {
     const lane = page.getByRole("region", { name });
     await lane.getByText("12 → 8 tokens").waitFor();
@@ -242,6 +248,8 @@ test("adds a provider, a policy and an invitation, and follows new logs", async 
   await dialog.getByRole("button", { name: "Rate limit" }).click();
   await dialog.getByLabel("Name").fill("from the browser");
   await dialog.getByLabel("At most").fill("600");
+  await dialog.getByRole("button", { name: "Simulate" }).click();
+  await dialog.getByText(/It would have refused 0 of \d+ matching/).waitFor();
   await dialog.getByRole("button", { name: "Create" }).click();
   await page.getByRole("row", { name: /from the browser.*600 requests per minute/ }).waitFor();
 

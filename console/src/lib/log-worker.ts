@@ -1,0 +1,59 @@
+// Worker that parses one log. Bodies may have megabytes, and parsing them would block the page. Large bodies stay here;
+// the page gets their size and asks for parts of their text.
+import { chatMessages, PART_CHARS, responseText } from "./log-detail";
+import type { Schema } from "./api";
+
+export const BODY_NAMES = ["request", "transformedRequest", "response", "originalResponse"] as const;
+export type BodyName = (typeof BODY_NAMES)[number];
+
+/** Stands in a log for a body that is too large for the page. */
+export interface LargeBody {
+  largeBody: BodyName;
+  length: number;
+  start: string;
+}
+
+export interface OpenedLog {
+  log: Schema["Log"];
+  messages: { role: string; text: string }[];
+  answer: string;
+}
+
+export type WorkerRequest = { id: number; open: ArrayBuffer } | { id: number; part: BodyName; from: number; to: number };
+export type WorkerReply = { id: number; opened?: OpenedLog; text?: string; problem?: string };
+
+const MAX_BODY_CHARS = 128 * 1024;
+const MAX_MESSAGES = 100;
+const MAX_MESSAGE_CHARS = 4000;
+const MAX_ANSWER_CHARS = 8000;
+const texts = new Map<BodyName, string>();
+
+function open(buffer: ArrayBuffer): OpenedLog {
+  const log = JSON.parse(new TextDecoder().decode(buffer)) as Schema["Log"];
+  const messages = chatMessages(log.request.body)
+    .slice(-MAX_MESSAGES)
+    .map((one) => ({ role: one.role.slice(0, 40), text: one.text.slice(0, MAX_MESSAGE_CHARS) }));
+  const answer = responseText(log.response.body).slice(0, MAX_ANSWER_CHARS);
+  for (const name of BODY_NAMES) {
+    const holder = log[name] as { body?: unknown };
+    const body = holder.body;
+    const text = typeof body === "string" ? body : (JSON.stringify(body, null, 2) ?? "");
+    if (text.length <= MAX_BODY_CHARS) continue;
+    texts.set(name, text);
+    holder.body = { largeBody: name, length: text.length, start: text.slice(0, PART_CHARS) } satisfies LargeBody;
+  }
+  return { log, messages, answer };
+}
+
+// Absent where the types alone are imported.
+if (typeof document === "undefined") {
+  addEventListener("message", (event: MessageEvent<WorkerRequest>) => {
+    const asked = event.data;
+    try {
+      const reply: WorkerReply = "open" in asked ? { id: asked.id, opened: open(asked.open) } : { id: asked.id, text: (texts.get(asked.part) ?? "").slice(asked.from, asked.to) };
+      postMessage(reply);
+    } catch (error) {
+      postMessage({ id: asked.id, problem: String(error) } satisfies WorkerReply);
+    }
+  });
+}

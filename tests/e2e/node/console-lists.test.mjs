@@ -1,0 +1,139 @@
+// Lists and texts of the console that are far larger than a window.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { callApi, openSignedIn, openTab, signIn } from "./console-kit.mjs";
+
+const { GATEWAY, KEY, LOG, WORKSPACE } = process.env;
+const MAX_DOM_ROWS = 300;
+
+/** Replaces the responses of some addresses inside the page. Rows of a million real logs take too long to write. */
+function replaceResponses({ total, pageSize, bodyChars, log }) {
+  const send = window.fetch.bind(window);
+  const json = (value) => new Response(JSON.stringify(value), { headers: { "content-type": "application/json" } });
+  window.fetch = async (input, options) => {
+    const url = new URL(input.url ?? input, location.href);
+    if (total && url.pathname.endsWith("/v1/logs")) {
+      const from = Number(url.searchParams.get("cursor") ?? 0);
+      const data = Array.from({ length: Math.min(pageSize, total - from) }, (_, index) => ({ id: `row-${from + index}`, created_at: "2026-01-01T00:00:00Z", response_status_code: 200, ai_model: `model ${from + index}` }));
+      const next = from + data.length;
+      return json({ object: "list", data, has_more: next < total, next_cursor: next < total ? String(next) : null, partial: false });
+    }
+    if (bodyChars && url.pathname.endsWith(`/v1/logs/${log}`)) {
+      const found = await (await send(input, options)).json();
+      found.request.body = { model: "mock", messages: [{ role: "user", content: "x".repeat(bodyChars) }] };
+      return json(found);
+    }
+    return send(input, options);
+  };
+}
+
+test("scrolls a million logs with few rows in the document", async () => {
+  const tab = await openTab();
+  await tab.context.addInitScript(replaceResponses, { total: 1_000_000, pageSize: 100_000 });
+  await tab.page.goto(`${GATEWAY}/console/logs`);
+  await signIn(tab.page);
+  const { page } = tab;
+  const rows = page.locator("table[aria-label=Logs] tbody tr[data-index]");
+  await page.getByText("100,000 shown").waitFor();
+  const toEnd = () => page.evaluate(() => document.querySelector("main").scrollTo(0, 1e9));
+  for (let loaded = 200_000; loaded <= 1_000_000; loaded += 100_000) {
+    await toEnd();
+    await page.getByText(`${loaded.toLocaleString("en")} shown`).waitFor();
+    assert.ok((await rows.count()) <= MAX_DOM_ROWS);
+  }
+  await toEnd();
+  await page.getByRole("row", { name: /model 999999/ }).waitFor();
+  await page.evaluate(() => document.querySelector("main").scrollTo(0, document.querySelector("main").scrollHeight / 2));
+  await page.getByRole("row", { name: /model (49|50)\d{4}/ }).first().waitFor();
+  assert.ok((await rows.count()) <= MAX_DOM_ROWS);
+  await tab.context.close();
+});
+
+test("opens a body of 20 MB in parts", async () => {
+  const tab = await openTab();
+  await tab.context.addInitScript(replaceResponses, { bodyChars: 20 * 1024 * 1024, log: LOG });
+  await tab.page.goto(`${GATEWAY}/console/logs/${LOG}?tab=request`);
+  await signIn(tab.page);
+  const { page } = tab;
+  await page.getByText(/Body from the client: 64 kB of 20\.?\d* MB shown|Body from the client: 64.* of 2\d.* shown/).waitFor();
+  await page.getByRole("button", { name: /^Show .* more$/ }).click();
+  await page.getByText(/Body from the client: 1\d\d.* of 2\d.* shown/).waitFor();
+  const shown = await page.getByRole("region", { name: "Body from the client" }).textContent();
+  assert.equal(shown.length, 2 * 64 * 1024);
+  assert.deepEqual(tab.faults.filter((fault) => !fault.startsWith("401 ")), []);
+  await tab.context.close();
+});
+
+test("shows more of a list than its first page, and filters all of it", async () => {
+  const ids = [];
+  for (let index = 0; index < 205; index += 1) {
+    const body = { name: `listed ${String(index).padStart(3, "0")}`, config: { provider: "mock" }, workspace_id: WORKSPACE };
+    ids.push((await callApi("POST", "/v1/configs", body)).id);
+  }
+  const { page, context, faults } = await openSignedIn("configs");
+  const table = page.getByRole("table", { name: "Configs" });
+  await table.waitFor();
+  await page.getByRole("button", { name: "Show more" }).click();
+  await page.getByRole("button", { name: "Show more" }).waitFor({ state: "detached" });
+  await page.getByLabel("Filter configs").fill("listed 000");
+  await table.getByRole("link", { name: "listed 000" }).waitFor();
+  assert.equal(await table.getByRole("link").count(), 1);
+  assert.deepEqual(faults, []);
+  await context.close();
+  for (const id of ids) await callApi("DELETE", `/v1/configs/${id}`);
+});
+
+test("shows hostile names and texts as text", async () => {
+  const evil = `<img src=x onerror="window.broken=1">‮\u0000‏🧨${"長".repeat(60)}`.replace("\u0000", "");
+  const config = await callApi("POST", "/v1/configs", { name: evil, config: { provider: "mock" }, workspace_id: WORKSPACE });
+  const sent = await fetch(`${GATEWAY}/v1/chat/completions`, {
+    method: "POST",
+    headers: { "content-type": "application/json", "x-gateway-api-key": KEY, "x-gateway-provider": "mock", "x-gateway-trace-id": "<svg onload=alert(1)>", "x-gateway-metadata": JSON.stringify({ team: "<script>window.broken=1</script>", _user: '"><b onmouseover=alert(1)>' }) },
+    body: JSON.stringify({ model: "<img src=x onerror=window.broken=1>", messages: [{ role: "<b>", content: '</pre><script>window.broken=1</script>' }] }),
+  });
+  const id = sent.headers.get("x-gateway-request-id");
+  const { page, context, faults } = await openSignedIn(`configs/${config.id}`);
+  await page.getByRole("heading", { name: "<img src=x" }).waitFor();
+  for (const path of ["configs", "logs", "traces", "analytics?group=metadata.team", "analytics?group=users", "overview", `configs?find=${encodeURIComponent("<img")}`]) {
+    await page.goto(`${GATEWAY}/console/${path}`);
+    await page.waitForSelector("main h1");
+    await page.waitForLoadState("networkidle");
+  }
+  const opened = () => callApi("GET", `/v1/logs/${id}?workspace_slug=*`).then(() => true, () => false);
+  while (!(await opened())) await new Promise((resolve) => setTimeout(resolve, 200));
+  for (const query of ["", "?tab=request", "?tab=response", "?tab=raw"]) {
+    await page.goto(`${GATEWAY}/console/logs/${id}${query}`);
+    await page.locator("dialog .tabs").waitFor();
+  }
+  assert.equal(await page.evaluate(() => window.broken), undefined);
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/configs/${config.id}`);
+});
+
+test("saves a view of the analytics, and downloads its rows", async () => {
+  const { page, context, faults } = await openSignedIn("analytics?metric=cost&group=api_key&range=7d");
+  await page.getByRole("button", { name: "Save the view" }).click();
+  await page.getByLabel("Name").fill("Costs of keys");
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.goto(`${GATEWAY}/console/analytics`);
+  await page.getByLabel("Saved views").selectOption("Costs of keys");
+  await page.waitForURL(/metric=cost&group=api_key&range=7d/);
+  const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download CSV" }).click()]);
+  assert.equal(download.suggestedFilename(), "penstock-api_key.csv");
+  await page.getByRole("button", { name: "Delete the view" }).click();
+  assert.equal(await page.getByLabel("Saved views").count(), 0);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("shows the parts of the node", async () => {
+  const { page, context, faults } = await openSignedIn("system");
+  const parts = page.getByRole("region", { name: "Parts" });
+  await parts.getByText(/SQLite|PostgreSQL/).waitFor();
+  assert.match(await parts.textContent(), /Database\s*up.*Redis\s*not configured.*Log worker\s*up.*Log store\s*up.*Spool.*Snapshot/s);
+  await page.getByRole("region", { name: "Workers" }).getByText("current").first().waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
