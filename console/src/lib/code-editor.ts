@@ -180,11 +180,12 @@ function replaceSelection(event: InputEvent, view: EditorView): boolean {
   const text = event.data;
   if (event.inputType !== "insertText" || !text || event.isComposing || view.state.readOnly) return false;
   // The editor learns later of what is selected now.
-  const range = event.getTargetRanges()[0];
-  if (!range || range.collapsed) return false;
+  const selection = (view.root as Document).getSelection?.();
+  if (!selection || selection.isCollapsed || !selection.anchorNode || !selection.focusNode) return false;
   // Brackets and quotes go around the selection.
   if (/^[[{("']$/.test(text)) return false;
-  const [from, to] = [view.posAtDOM(range.startContainer, range.startOffset), view.posAtDOM(range.endContainer, range.endOffset)];
+  const ends = [view.posAtDOM(selection.anchorNode, selection.anchorOffset), view.posAtDOM(selection.focusNode, selection.focusOffset)];
+  const [from, to] = [Math.min(...ends), Math.max(...ends)];
   view.dispatch({ changes: { from, to, insert: text }, selection: { anchor: from + text.length }, userEvent: "input.type", scrollIntoView: true });
   return true;
 }
