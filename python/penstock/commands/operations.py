@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.jobs.doctor import Finding
 
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 CONFIG_OPTION = click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "skipped"}
 SHELLS = ("bash", "zsh", "fish")
@@ -30,7 +31,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command(epilog="Example: penstock doctor --config penstock.toml --json")
 @CONFIG_OPTION
 @click.option("--offline", is_flag=True, help="Do not ask the providers.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON_OPTION
 def doctor(config: str | None, *, offline: bool, as_json: bool) -> None:
     """Check everything that a gateway needs, and say what to do about what is missing.
 
@@ -62,7 +63,8 @@ def _print_findings(findings: list[Finding]) -> None:
 @CONFIG_OPTION
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--logs", "with_logs", is_flag=True, help="Include the embedded log store; the gateway must be stopped.")
-def backup(config: str | None, file: Path, *, with_logs: bool) -> None:
+@JSON_OPTION
+def backup(config: str | None, file: Path, *, with_logs: bool, as_json: bool) -> None:
     """Write the store and the uploaded files to a new ZIP file. The gateway may go on.
 
     The master key is not in it: keep it elsewhere, because without it no stored credential can be decrypted.
@@ -73,7 +75,12 @@ def backup(config: str | None, file: Path, *, with_logs: bool) -> None:
     with ExitStack() as stack:
         done = asyncio.run(write_backup(settings, file, _progress(stack, "backing up"), with_logs=with_logs))
     rows = sum(done.tables.values())
-    click.echo(f"{file}: {rows:,} rows of {len(done.tables)} tables, {done.files:,} files, {done.logs:,} files of logs")
+    if as_json:
+        print_json({"file": str(file), "tables": done.tables, "rows": rows, "files": done.files, "logs": done.logs})
+    else:
+        click.echo(
+            f"{file}: {rows:,} rows of {len(done.tables)} tables, {done.files:,} files, {done.logs:,} files of logs"
+        )
     if settings.files.store != "folder":
         click.echo(f"not included: uploaded files, because they are in {settings.files.store}", err=True)
     key = settings.store.master_key_file or settings.sibling_path(MASTER_KEY_FILE)
@@ -84,7 +91,8 @@ def backup(config: str | None, file: Path, *, with_logs: bool) -> None:
 @click.command(epilog="Example: penstock restore /backups/penstock.zip")
 @CONFIG_OPTION
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-def restore(config: str | None, file: Path) -> None:
+@JSON_OPTION
+def restore(config: str | None, file: Path, *, as_json: bool) -> None:
     """Restore a backup into an empty store, and migrate it to this release.
 
     Put the master key in its place first. The store may be of another kind: a backup of SQLite can be restored in
@@ -96,7 +104,12 @@ def restore(config: str | None, file: Path) -> None:
     with ExitStack() as stack:
         done = asyncio.run(restore_backup(settings, file, _progress(stack, "restoring")))
     rows = sum(done.tables.values())
-    click.echo(f"restored {rows:,} rows, {done.files:,} files and {done.logs:,} files of logs, of {done.created_at}")
+    if as_json:
+        print_json({"tables": done.tables, "rows": rows, "files": done.files, "logs": done.logs, "of": done.created_at})
+    else:
+        click.echo(
+            f"restored {rows:,} rows, {done.files:,} files and {done.logs:,} files of logs, of {done.created_at}"
+        )
 
 
 def _progress(stack: ExitStack, label: str) -> Callable[[int], Callable[[int], None]]:

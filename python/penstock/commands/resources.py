@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -13,9 +14,29 @@ from penstock.commands.terminal_output import print_json, print_table
 from penstock.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def prints_field(name: str, prefix: str = "") -> Callable[[Callable[..., dict[str, Any]]], Callable[..., None]]:
+    """Makes a command print one field of the object that it returns, or with `--json` the whole object."""
+
+    def decorate(command: Callable[..., dict[str, Any]]) -> Callable[..., None]:
+        @JSON_OPTION
+        @wraps(command)
+        def run(*args: Any, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - those of the command
+            found = command(*args, **options)
+            if as_json:
+                print_json(found)
+            else:
+                click.echo(f"{prefix}{found[name]}")
+
+        return run
+
+    return decorate
+
+
 WORKSPACE_OPTION = click.option("--workspace", help="Only of this workspace: id or slug.")
 KEY_COLUMNS = ("id", "key", "type", "status", "name")
 CONFIG_COLUMNS = ("slug", "status", "last_updated_at", "name")
@@ -77,11 +98,12 @@ def list_workspaces(url: str, api_key: str, *, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--slug", help="Slug of the workspace. [default: generated]")
 @click.option("--description", help="What the workspace is for.")
-def create_workspace(url: str, api_key: str, name: str, slug: str | None, description: str | None) -> None:
+@prints_field("slug")
+def create_workspace(url: str, api_key: str, name: str, slug: str | None, description: str | None) -> dict[str, Any]:
     """Create a workspace and print its slug."""
     body = _without_empty({"name": name, "slug": slug, "description": description})
     with open_remote(url, api_key) as remote:
-        click.echo(remote.request("POST", "/v1/workspaces", body)["slug"])
+        return remote.request("POST", "/v1/workspaces", body)
 
 
 @workspaces.command("delete", epilog="Example: penstock workspaces delete ws-team-a-1f2e3d")
@@ -114,12 +136,15 @@ def list_users(url: str, api_key: str, role: str | None, *, as_json: bool) -> No
 @click.option("--role", default="member", show_default=True, help="Role in the organisation: admin or member.")
 @click.option("--workspace", "places", multiple=True, help="Workspace to join: id or slug; may be repeated.")
 @click.option("--workspace-role", default="member", show_default=True, help="Role there: admin, manager or member.")
-def invite_user(url: str, api_key: str, email: str, role: str, places: tuple[str, ...], workspace_role: str) -> None:
+@prints_field("invite_link")
+def invite_user(
+    url: str, api_key: str, email: str, role: str, places: tuple[str, ...], workspace_role: str
+) -> dict[str, Any]:
     """Invite a person and print the link that sets the password. The link works once, for a week."""
     joined = [{"id": place, "role": workspace_role} for place in places]
     with open_remote(url, api_key) as remote:
         body = {"email": email, "role": role, "workspaces": joined}
-        click.echo(remote.request("POST", "/v1/admin/users/invites", body)["invite_link"])
+        return remote.request("POST", "/v1/admin/users/invites", body)
 
 
 @users.command("remove", epilog="Example: penstock users remove 0199aaaa-0000-7000-8000-000000000001")
@@ -158,7 +183,8 @@ def list_integrations(url: str, api_key: str, workspace: str | None, *, as_json:
     "--option", "options", multiple=True, metavar="NAME=VALUE", help="Option of the provider; may be repeated."
 )
 @click.option("--workspace", help="Workspace that owns it: id or slug; without it the organisation does.")
-def create_integration(url: str, api_key: str, name: str, **given: Any) -> None:  # noqa: ANN401 - its options
+@prints_field("slug")
+def create_integration(url: str, api_key: str, name: str, **given: Any) -> dict[str, Any]:  # noqa: ANN401 - its options
     """Store the credential of a provider and print the slug of the integration.
 
     Requests use it as `@slug` once a workspace has it.
@@ -178,7 +204,7 @@ def create_integration(url: str, api_key: str, name: str, **given: Any) -> None:
         }
     )
     with open_remote(url, api_key) as remote:
-        click.echo(remote.request("POST", "/v1/integrations", body)["slug"])
+        return remote.request("POST", "/v1/integrations", body)
 
 
 def _parse_option(option: str) -> tuple[str, str]:
@@ -227,13 +253,14 @@ def list_providers(url: str, api_key: str, workspace: str | None, *, as_json: bo
 @click.option("--integration", required=True, help="Integration whose credential it uses: id or slug.")
 @click.option("--name", help="Display name. [default: the slug]")
 @click.option("--workspace", help="Workspace of the provider: id or slug.")
+@prints_field("slug", prefix="@")
 def create_provider(
     url: str, api_key: str, slug: str, integration: str, name: str | None, workspace: str | None
-) -> None:
+) -> dict[str, Any]:
     """Create a provider of a workspace and print how requests name it."""
     body = {"name": name or slug, "slug": slug, "integration_id": integration, "workspace_id": workspace}
     with open_remote(url, api_key) as remote:
-        click.echo(f"@{remote.request('POST', '/v1/providers', _without_empty(body))['slug']}")
+        return remote.request("POST", "/v1/providers", _without_empty(body))
 
 
 @providers.command("delete", epilog="Example: penstock providers delete my-openai --workspace ws-team-a-1f2e3d")
@@ -286,26 +313,27 @@ def list_keys(url: str, api_key: str, workspace: str | None, *, as_json: bool) -
 @click.option("--workspace", help="Workspace of the key: id or slug; without it the key belongs to the organisation.")
 @click.option("--user", help="Id of the user who owns the key.")
 @click.option("--scope", "scopes", multiple=True, required=True, help="Scope of the key; may be repeated.")
+@prints_field("key")
 def create_key(
     url: str, api_key: str, name: str, workspace: str | None, user: str | None, scopes: tuple[str, ...]
-) -> None:
+) -> dict[str, Any]:
     """Create a key and print it; it is not shown again."""
     kind = f"{'workspace' if workspace else 'organisation'}/{'user' if user else 'service'}"
     body = {"name": name, "scopes": list(scopes), "workspace_id": workspace, "user_id": user}
     with open_remote(url, api_key) as remote:
-        created = remote.request("POST", f"/v1/api-keys/{kind}", {name: value for name, value in body.items() if value})
-        click.echo(created["key"])
+        return remote.request("POST", f"/v1/api-keys/{kind}", _without_empty(body))
 
 
 @keys.command("rotate", epilog="Example: penstock keys rotate 0199aaaa-0000-7000-8000-000000000001")
 @with_connection_options
 @click.argument("key_id")
-def rotate_key(url: str, api_key: str, key_id: str) -> None:
+@prints_field("key")
+def rotate_key(url: str, api_key: str, key_id: str) -> dict[str, Any]:
     """Rotate a key and print the new one; the old one stays valid until the transition ends."""
     with open_remote(url, api_key) as remote:
         rotated = remote.request("POST", f"/v1/api-keys/{quote_path_segment(key_id)}/rotate", {})
-        click.echo(rotated["key"])
         click.echo(f"the old key is valid until {rotated['key_transition_expires_at']}", err=True)
+        return rotated
 
 
 @keys.command("delete", epilog="Example: penstock keys delete 0199aaaa-0000-7000-8000-000000000001")
@@ -347,6 +375,7 @@ def show_config(url: str, api_key: str, slug: str) -> None:
 @click.option("--slug", help="Config to update with a new version.")
 @click.option("--name", help="Name of a new config.")
 @click.option("--workspace", help="Workspace of a new config: id or slug.")
+@prints_field("slug")
 def save_config(
     url: str,
     api_key: str,
@@ -354,7 +383,7 @@ def save_config(
     slug: str | None,
     name: str | None,
     workspace: str | None,
-) -> None:
+) -> dict[str, Any]:
     """Save a config from a JSON file (`-` for standard input) and print its slug."""
     if bool(slug) == bool(name):
         raise click.UsageError("give either --slug or --name")
@@ -365,11 +394,10 @@ def save_config(
         raise SettingsError(message) from None
     with open_remote(url, api_key) as remote:
         if slug:
-            remote.request("PUT", f"/v1/configs/{quote_path_segment(slug)}", {"config": content})
-        else:
-            body = {"name": name, "config": content, **({"workspace_id": workspace} if workspace else {})}
-            slug = remote.request("POST", "/v1/configs", body)["slug"]
-        click.echo(slug)
+            saved = remote.request("PUT", f"/v1/configs/{quote_path_segment(slug)}", {"config": content})
+            return {"slug": slug, **saved}
+        body = {"name": name, "config": content, **({"workspace_id": workspace} if workspace else {})}
+        return remote.request("POST", "/v1/configs", body)
 
 
 COMMANDS = (workspaces, users, integrations, providers, keys, config, audit)

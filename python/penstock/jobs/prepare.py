@@ -31,7 +31,6 @@ from penstock.snapshot.build import EMPTY_STORE_DATA, PreparedStore, StoreData
 from penstock.snapshot.publisher import SECRETS_TIMEOUT_SECONDS, SNAPSHOT_NOT_SAVED, SavedSnapshot
 from penstock.snapshot.query import SnapshotReader
 from penstock.store.database import Database
-from penstock.store.migrate import migrate
 from penstock.store.tables import change_counter
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ async def _prepare_store(settings: Settings, *, with_demo: bool) -> PreparedStor
             return await _prepare_embedded(settings, database, key, saved_snapshot, with_demo=with_demo)
         admin_key = None
         if settings.store.migrate:
-            await migrate(database, sealing=MigrationSealer.from_key(key))
+            await _migrate(database, sealing=MigrationSealer.from_key(key))
             admin_key = await bootstrap_organisation(
                 database, settings.store.admin_key, prefix=settings.store.key_prefix
             )
@@ -121,7 +120,7 @@ async def _warn_about_admin_key(settings: Settings, database: Database) -> None:
 async def _prepare_embedded(
     settings: Settings, database: Database, key: MasterKeys, saved_snapshot: SavedSnapshot, *, with_demo: bool
 ) -> PreparedStore:
-    await migrate(database, sealing=MigrationSealer.from_key(key))
+    await _migrate(database, sealing=MigrationSealer.from_key(key))
     prefix = settings.store.key_prefix
     admin_key = await bootstrap_organisation(database, settings.store.admin_key, prefix=prefix)
     await Vault(key).renew_data_keys(database)
@@ -229,7 +228,7 @@ def migrate_store(settings: Settings, *, wait_seconds: float = 0.0) -> tuple[str
         try:
             _require_store(database)
             await _wait_for_database(database, wait_seconds)
-            return await migrate(database, sealing=MigrationSealer(find_key))
+            return await _migrate(database, sealing=MigrationSealer(find_key))
         finally:
             await database.close()
 
@@ -275,7 +274,7 @@ def initialise_store(settings: Settings, email: str | None) -> str | None:
         try:
             key = await _load_master_keys(await resolve_master_key(settings), database, create=True)
             await _warn_about_admin_key(settings, database)
-            await migrate(database, sealing=MigrationSealer.from_key(key))
+            await _migrate(database, sealing=MigrationSealer.from_key(key))
             prefix = settings.store.key_prefix
             created = await bootstrap_organisation(database, settings.store.admin_key, email=owner, prefix=prefix)
             # From now on another node without this master key is rejected, instead of creating one of its own.
@@ -362,3 +361,10 @@ def create_data_dir(settings: Settings) -> None:
             "with --no-store"
         )
         raise SettingsError(message) from None
+
+
+async def _migrate(database: Database, sealing: MigrationSealer) -> tuple[str | None, str | None]:
+    # The control process imports this module as well, and would keep the 13 MB of Alembic and what it brings.
+    from penstock.store.migrate import migrate  # noqa: PLC0415 - as said above
+
+    return await migrate(database, sealing=sealing)

@@ -86,6 +86,21 @@ def test_creates_send_what_was_given(
     assert (api.paths[-1], api.bodies[-1]) == (path, body)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("workspaces", "create", "a"),
+        ("users", "invite", "a@b.c"),
+        ("integrations", "create", "a", "--provider", "openai"),
+        ("providers", "create", "a", "--integration", "b"),
+    ],
+)
+def test_creates_print_the_whole_object_as_json(api: PretendedApi, words: tuple[str, ...]):
+    done = api.run(*words, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["slug"] == "made-1"
+
+
 def test_credential_comes_from_a_file_and_is_not_printed(api: PretendedApi, tmp_path: Path):
     (tmp_path / "key").write_text(f"{SECRET}\n")
     words = ("integrations", "create", "OpenAI", "--provider", "openai", "--slug", "mine")
@@ -136,6 +151,23 @@ def test_audit_log_is_read_page_by_page_up_to_the_limit(api: PretendedApi):
     assert len(done.stdout.splitlines()) == 1 + PAGE_SIZE + 20
     assert len(api.paths) == 2
     assert api.query["action"] == ["create"]
+
+
+# Commands that print nothing, a document of their own, or one line.
+WITHOUT_JSON = {
+    *("serve", "init", "migrate", "health", "check", "openapi", "settings", "version", "completion", "rerate"),
+    *("export", "apply", "import litellm", "import portkey", "import tensorzero"),
+    *("prompts pull", "prompts diff", "prompts push", "config show"),
+    *(f"{group} delete" for group in ("workspaces", "integrations", "providers", "keys")),
+    *("users remove", "users sign-in-link", "keys reset-admin"),
+}
+
+
+def test_commands_that_print_objects_have_json():
+    without = {
+        " ".join(words) for words in all_commands() if "--json" not in CliRunner().invoke(main, [*words, "-h"]).output
+    }
+    assert without == WITHOUT_JSON
 
 
 def all_commands() -> Iterator[list[str]]:
