@@ -8,7 +8,7 @@ use penstock_net::headers::Headers;
 
 use crate::{
     auth::jwt::TokenIdentity,
-    error::{Error, Result},
+    error::{Error, KeyDenial, Result},
     ingress::control_headers::ControlHeaders,
     limits::rule::WorkspaceLimits,
     state::snapshot::{GatewayKey, Snapshot, Workspace, has_expired},
@@ -139,6 +139,31 @@ pub fn admit_upload<'c>(key: &'c GatewayKey, snapshot: &'c Snapshot) -> Caller<'
     Caller { key: Some(key), sent_key: None, key_snapshot: Some(snapshot) }
 }
 
+/// Authenticates a caller that renders a prompt, and returns its workspace. It needs the scope for this, because
+/// rendering shows the text of the prompt; the scope to call models is not needed.
+pub fn admit_render(
+    snapshot: &Snapshot,
+    require: bool,
+    headers: &Headers,
+    control: &ControlHeaders<'_>,
+) -> Result<Option<Box<str>>> {
+    let workspace = |key: &GatewayKey| key.workspace.as_deref().map(Into::into);
+    if let Some(VerifiedToken { identity, .. }) = find_token(snapshot, headers, control)? {
+        let key = Some(&identity.key).filter(|key| key.may_render);
+        return key.map(workspace).ok_or(Error::TokenForbidden { claim: "scope" });
+    }
+    match admit(None, snapshot, require, headers, control) {
+        Ok(Caller { key: Some(key), .. }) if !key.may_render => Err(Error::KeyForbidden { denial: KeyDenial::Render }),
+        Ok(caller) => Ok(caller.workspace().map(Into::into)),
+        Err(Error::KeyForbidden { denial: KeyDenial::Completions }) => {
+            let sent = KEY_EXTRACTORS.iter().filter_map(|extract| extract(headers));
+            let key = control.api_key.into_iter().chain(sent).find_map(|text| snapshot.find_render_key(text));
+            check_expiry(key.ok_or(Error::KeyUnknown)?).map(workspace)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Returns why a known key is denied, or the given error if no known key was sent.
 fn denial_error<'t>(snapshot: &Snapshot, mut sent: impl Iterator<Item = &'t str>, otherwise: Error) -> Error {
     sent.find_map(|text| snapshot.key_denial(text)).map_or(otherwise, |reason| Error::KeyForbidden { denial: reason })
@@ -149,9 +174,21 @@ fn has_gateway_key(snapshot: &Snapshot, headers: &Headers) -> bool {
     KEY_EXTRACTORS.iter().filter_map(|extract| extract(headers)).any(|text| snapshot.find_key(text).is_some())
 }
 
-/// Authenticates a token that was sent in place of a key. A token of another issuer may be a provider's; keys are
-/// tried then.
+/// Authenticates a token that was sent in place of a key, to call models. A token of another issuer may be a provider's;
+/// keys are tried then.
 pub fn authenticate_token<'c>(
+    snapshot: &Snapshot,
+    headers: &'c Headers,
+    control: &ControlHeaders<'c>,
+) -> Result<Option<VerifiedToken<'c>>> {
+    match find_token(snapshot, headers, control)? {
+        Some(token) if !token.identity.may_call => Err(Error::TokenForbidden { claim: "scope" }),
+        found => Ok(found),
+    }
+}
+
+/// Verifies a token that was sent in place of a key, whichever scope it has.
+fn find_token<'c>(
     snapshot: &Snapshot,
     headers: &'c Headers,
     control: &ControlHeaders<'c>,

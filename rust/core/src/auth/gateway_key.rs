@@ -24,6 +24,8 @@ pub struct GatewayKey {
     pub(crate) defaults: Option<Box<KeyDefaults>>,
     /// Limits that a token carries. Those of a key are in the limits of its workspace.
     pub limits: Option<Arc<[LimitRule]>>,
+    /// True if the key may read prompts by rendering them.
+    pub may_render: bool,
 }
 
 /// Defaults that a key sets for its requests. Most keys set none.

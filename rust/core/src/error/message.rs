@@ -16,7 +16,7 @@ impl Error {
             Self::KeyMissing => "no valid gateway key: send it in x-gateway-api-key. Error Code: 03".into(),
             Self::KeyUnknown => "Invalid API Key. Error Code: 03".into(),
             Self::KeyExpired => "API key has expired. Error Code: 03".into(),
-            Self::KeyForbidden { denial } => format!("this key may not call models: {}", denial.reason()),
+            Self::KeyForbidden { denial } => format!("this key may not {denial}"),
             Self::TokenInvalid => "Invalid token. Error Code: 03".into(),
             Self::TokenExpired => "token has expired or is not valid yet. Error Code: 03".into(),
             Self::TokenVerificationUnavailable => "tokens of this issuer cannot be verified now: its signing keys have not been loaded yet".into(),

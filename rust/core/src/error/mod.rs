@@ -1,5 +1,6 @@
 //! Errors of the data plane: code, HTTP status, origin, and the error response in the client's API format.
 
+mod key_denial;
 mod message;
 mod prompt_error;
 mod response;
@@ -7,27 +8,10 @@ mod store_hint;
 
 use crate::exceeded_limit::ExceededLimit;
 
+pub use key_denial::KeyDenial;
 pub use prompt_error::PromptError;
 
 pub type Result<T> = std::result::Result<T, Error>;
-
-/// Why a known key may not call the data plane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum KeyDenial {
-    /// The key belongs to an organisation, not to a workspace.
-    Workspace,
-    Scope,
-}
-
-impl KeyDenial {
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Workspace => "it belongs to an organisation; use a key of a workspace",
-            Self::Scope => "it lacks the scope completions.write",
-        }
-    }
-}
 
 /// The party that caused an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

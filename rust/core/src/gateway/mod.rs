@@ -3,6 +3,7 @@
 
 mod batch_requests;
 mod collected_body;
+mod prompt_comparison;
 mod prompt_requests;
 mod provider_request;
 mod websocket_request;

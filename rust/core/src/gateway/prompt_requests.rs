@@ -8,10 +8,10 @@ use penstock_net::{body::Body, headers::Headers, memory_budget::MemoryPermit};
 use serde_json::{Map, Value, value::RawValue};
 use tokio::sync::Semaphore;
 
-use super::{collected_body::collect_body, provider_request};
+use super::{collected_body::collect_body, prompt_comparison, provider_request};
 use crate::{
     auth::caller,
-    endpoints::management_proxy,
+    endpoints::{builtin::reject_without_record, management_proxy},
     error::{Error, PromptError, Result},
     gateway_state::GatewayState,
     ingress::{
@@ -51,20 +51,37 @@ pub(super) async fn handle(
     request: Request,
     path: PromptPath,
 ) -> ClientResponse {
+    match path.action {
+        PromptAction::Complete => complete(state, snapshot, request, path).await,
+        PromptAction::Render => {
+            let Request { head, body } = request;
+            // Nothing is sent to a provider, so a log would count requests that were none.
+            match render(state, &snapshot, &head, path, body).await {
+                Ok(response) => response,
+                Err(error) => reject_without_record(&state.settings, &error, &head),
+            }
+        }
+        PromptAction::Compare => prompt_comparison::handle(state, snapshot, request, path).await,
+    }
+}
+
+/// Runs a prompt at its provider.
+async fn complete(
+    state: &Arc<GatewayState>,
+    snapshot: Arc<Snapshot>,
+    request: Request,
+    path: PromptPath,
+) -> ClientResponse {
     let Request { mut head, body } = request;
     let workspace = match find_workspace(state, &snapshot, &head) {
         Ok(workspace) if !state.is_overloaded() => workspace,
         // The body of a request that will be rejected is not read.
         _ => return provider_request::handle(state, snapshot, Request { head, body }, None).await,
     };
-    let is_render = path.action == PromptAction::Render;
     match prepare(state, &snapshot, workspace, path, body).await {
         Ok((prepared, share)) => {
             // The path to the provider charges the memory budget itself. No other task runs in between.
             drop(share);
-            if is_render {
-                return render_response(state, &head, &prepared);
-            }
             prepared.rewrite_head(&mut head, &state.settings.header_aliases);
             let body = Body::Complete(prepared.body.into());
             provider_request::handle(state, snapshot, Request { head, body }, None).await
@@ -75,8 +92,28 @@ pub(super) async fn handle(
     }
 }
 
+async fn render(
+    state: &GatewayState,
+    snapshot: &Arc<Snapshot>,
+    head: &RequestHead,
+    path: PromptPath,
+    body: Body,
+) -> Result<ClientResponse> {
+    let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
+    let workspace = caller::admit_render(snapshot, state.settings.require_key, &head.headers, &control)?;
+    if state.is_overloaded() {
+        return Err(Error::Overloaded);
+    }
+    let (prepared, _share) = prepare(state, snapshot, workspace, path, body).await?;
+    Ok(render_response(state, head, &prepared))
+}
+
 /// Returns the workspace of the caller.
-fn find_workspace(state: &GatewayState, snapshot: &Snapshot, head: &RequestHead) -> Result<Option<Box<str>>> {
+pub(super) fn find_workspace(
+    state: &GatewayState,
+    snapshot: &Snapshot,
+    head: &RequestHead,
+) -> Result<Option<Box<str>>> {
     let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
     let token = caller::authenticate_token(snapshot, &head.headers, &control)?;
     let caller = caller::admit(token.as_ref(), snapshot, state.settings.require_key, &head.headers, &control)?;
@@ -84,13 +121,13 @@ fn find_workspace(state: &GatewayState, snapshot: &Snapshot, head: &RequestHead)
 }
 
 /// A rendered prompt.
-struct PreparedRequest {
-    body: String,
+pub(super) struct PreparedRequest {
+    pub(super) body: String,
     is_chat: bool,
     identity: PromptIdentity,
     /// Saved provider of a prompt without a model.
     provider_slug: Option<String>,
-    missing: Vec<String>,
+    pub(super) missing: Vec<String>,
 }
 
 async fn prepare(
@@ -107,18 +144,50 @@ async fn prepare(
         let message = "is missing; it must be the id or slug of a prompt".to_owned();
         Error::Prompt(PromptError::InvalidBody { path: "$.promptID".into(), message })
     })?;
-    let PromptReference { name, version: selector } = PromptReference::parse(name);
-    let unknown = || Error::Prompt(PromptError::UnknownPrompt { name: name.to_owned() });
-    let workspace = workspace.ok_or_else(unknown)?;
-    let prompt = Arc::clone(snapshot.find_prompt(&workspace, name).map_err(Error::Prompt)?);
-    let number = prompt.version_number(selector).map_err(Error::Prompt)?;
-    let version = match prompt.find_version(number) {
-        Some(version) => Arc::clone(version),
-        None => fetch_version(state, &prompt, number).await?,
-    };
-    let (snapshot, label) = (Arc::clone(snapshot), selector.label().map(Into::into));
-    let call = PromptCall { snapshot, prompt, version, workspace, label, request, request_bytes, action: path.action };
-    Ok((Arc::new(call).run().await?, share))
+    let chosen = ChosenVersion::find(state, snapshot, workspace, PromptReference::parse(name)).await?;
+    Ok((chosen.prepare(request, request_bytes, path.action).await?, share))
+}
+
+/// A version of a prompt that a caller chose.
+#[derive(Clone)]
+pub(super) struct ChosenVersion {
+    snapshot: Arc<Snapshot>,
+    pub(super) prompt: Arc<SavedPrompt>,
+    pub(super) version: Arc<SavedVersion>,
+    /// Workspace of the caller.
+    workspace: Box<str>,
+    label: Option<Box<str>>,
+}
+
+impl ChosenVersion {
+    pub(super) async fn find(
+        state: &GatewayState,
+        snapshot: &Arc<Snapshot>,
+        workspace: Option<Box<str>>,
+        reference: PromptReference<'_>,
+    ) -> Result<Self> {
+        let PromptReference { name, version: selector } = reference;
+        let unknown = || Error::Prompt(PromptError::UnknownPrompt { name: name.to_owned() });
+        let workspace = workspace.ok_or_else(unknown)?;
+        let prompt = Arc::clone(snapshot.find_prompt(&workspace, name).map_err(Error::Prompt)?);
+        let number = prompt.version_number(selector).map_err(Error::Prompt)?;
+        let version = match prompt.find_version(number) {
+            Some(version) => Arc::clone(version),
+            None => fetch_version(state, &prompt, number).await?,
+        };
+        let label = selector.label().map(Into::into);
+        Ok(Self { snapshot: Arc::clone(snapshot), prompt, version, workspace, label })
+    }
+
+    /// Renders the version. `request_bytes` is the size of the request's body.
+    pub(super) async fn prepare(
+        self,
+        request: PromptRequest,
+        request_bytes: usize,
+        action: PromptAction,
+    ) -> Result<PreparedRequest> {
+        Arc::new(PromptCall { chosen: self, request, request_bytes, action }).run().await
+    }
 }
 
 /// Asks the control process for a version that is not in the snapshot. Versions never change, so the worker keeps it.
@@ -137,12 +206,7 @@ async fn fetch_version(state: &GatewayState, prompt: &SavedPrompt, number: u32) 
 
 /// A request for one version of a prompt.
 struct PromptCall {
-    snapshot: Arc<Snapshot>,
-    prompt: Arc<SavedPrompt>,
-    version: Arc<SavedVersion>,
-    /// Workspace of the caller.
-    workspace: Box<str>,
-    label: Option<Box<str>>,
+    chosen: ChosenVersion,
     request: PromptRequest,
     request_bytes: usize,
     action: PromptAction,
@@ -152,7 +216,7 @@ impl PromptCall {
     /// Renders the prompt. What takes long runs on a blocking thread, so that other requests are not delayed.
     async fn run(self: Arc<Self>) -> Result<PreparedRequest> {
         self.check_overrides()?;
-        if self.request_bytes.max(self.version.content_bytes()) <= MAX_INLINE_BYTES {
+        if self.request_bytes.max(self.chosen.version.content_bytes()) <= MAX_INLINE_BYTES {
             match self.render(RenderLimits::INLINE) {
                 Err(PromptFault::Render(error)) if error.is_limit() => (),
                 result => return result.map_err(|fault| self.to_error(fault)),
@@ -176,21 +240,21 @@ impl PromptCall {
         }
         let field = FIELDS_OF_OWNER.into_iter().find(|field| self.request.overrides(field));
         field.map_or(Ok(()), |field| {
-            Err(Error::Prompt(PromptError::FieldOfOwner { prompt: self.prompt.slug.clone(), field }))
+            Err(Error::Prompt(PromptError::FieldOfOwner { prompt: self.chosen.prompt.slug.clone(), field }))
         })
     }
 
     /// Returns true if the prompt belongs to the workspace of the caller.
     fn is_own(&self) -> bool {
-        self.prompt.workspace == self.workspace
+        self.chosen.prompt.workspace == self.chosen.workspace
     }
 
     fn render(&self, limits: RenderLimits) -> std::result::Result<PreparedRequest, PromptFault> {
-        let Self { snapshot, prompt, version, request, .. } = self;
+        let (Self { request, .. }, ChosenVersion { snapshot, prompt, version, .. }) = (self, &self.chosen);
         let compiled = version.compiled().map_err(|message| PromptFault::Invalid(message.to_owned()))?;
         let find_partial = |name: &str| snapshot.find_partial(&prompt.workspace, name)?.source();
         let (rendered, missing) = compiled.render(&request.variables, limits, find_partial)?;
-        let (body, has_model) = request.compose_body(compiled, &rendered, self.action == PromptAction::Complete);
+        let (body, has_model) = request.compose_body(compiled, &rendered, self.action != PromptAction::Render);
         Ok(PreparedRequest {
             is_chat: rendered.is_chat(),
             identity: self.identity(compiled),
@@ -206,11 +270,11 @@ impl PromptCall {
             PromptFault::Render(error) => error.to_string(),
             PromptFault::NotJson(message) => format!("the raw template makes no valid JSON: {message}"),
         };
-        Error::Prompt(PromptError::NotRenderable { prompt: self.prompt.slug.clone(), message })
+        Error::Prompt(PromptError::NotRenderable { prompt: self.chosen.prompt.slug.clone(), message })
     }
 
     fn identity(&self, compiled: &CompiledPrompt) -> PromptIdentity {
-        let Self { prompt, version, request, .. } = self;
+        let (Self { request, .. }, ChosenVersion { prompt, version, label, .. }) = (self, &self.chosen);
         let slug = compiled.virtual_key.as_ref().filter(|_| !self.is_own() && !request.chooses_provider());
         let provider = slug.map(|slug| PromptProvider {
             workspace: prompt.workspace.clone(),
@@ -221,7 +285,7 @@ impl PromptCall {
             slug: prompt.slug.clone(),
             version_id: version.id.clone(),
             version: version.number,
-            label: self.label.clone(),
+            label: label.clone(),
             variables: self.recorded_variables(),
             provider,
         }
@@ -241,7 +305,7 @@ impl PromptCall {
 
 impl PreparedRequest {
     /// Turns the head of the request into that of a completion request.
-    fn rewrite_head(&self, head: &mut RequestHead, aliases: &[String]) {
+    pub(super) fn rewrite_head(&self, head: &mut RequestHead, aliases: &[String]) {
         head.path = if self.is_chat { "/v1/chat/completions" } else { "/v1/completions" }.into();
         head.headers.retain(|name| !matches!(name, b"content-type" | b"content-length" | b"transfer-encoding"));
         head.headers.push(b"content-type", b"application/json");
@@ -261,6 +325,11 @@ fn render_response(state: &GatewayState, head: &RequestHead, prepared: &Prepared
     let data = RawValue::from_string(prepared.body.clone()).ok();
     let missing = &prepared.missing;
     let json = serde_json::json!({"success": true, "data": data, "missing_variables": missing}).to_string();
+    json_response(state, head, json)
+}
+
+/// Returns a response of the gateway itself.
+pub(super) fn json_response(state: &GatewayState, head: &RequestHead, json: String) -> ClientResponse {
     let mut fields = Headers::with_capacity(4);
     fields.push(b"content-type", b"application/json");
     let mut response_head = ClientResponseHead::new(200, fields);

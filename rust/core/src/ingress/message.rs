@@ -1,10 +1,12 @@
 //! Requests without their body, and complete responses.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use penstock_net::{ResponseHead, headers::Headers};
 use serde_json::Value;
+
+use crate::accounting::record::observer::RecordObserver;
 
 /// Location of a batch's output, as the batch object reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +53,8 @@ pub struct RequestHead {
     pub batch_output: Option<Box<BatchOutput>>,
     /// Prompt that made the request.
     pub prompt: Option<Box<PromptIdentity>>,
+    /// Gets the figures of the request, if the gateway itself sent it.
+    pub observer: Option<Arc<RecordObserver>>,
 }
 
 impl RequestHead {

@@ -1,5 +1,6 @@
 //! Prompts: templates of chat and text completion requests, which callers run by name.
 
+pub mod comparison_request;
 pub mod prompt;
 pub mod prompt_request;
 pub mod saved;

@@ -290,7 +290,8 @@ fn parse_raw(json: String) -> Result<RenderedBody, PromptFault> {
             Err(PromptFault::NotJson("each message must be an object".into()))
         }
         Some(b'{') => {
-            let fields: RequestFields = serde_json::from_str(&json).map_err(not_json)?;
+            let mut fields: RequestFields = serde_json::from_str(&json).map_err(not_json)?;
+            fields.keep_last();
             Ok(RenderedBody::Fields(fields.0))
         }
         _ => Err(PromptFault::NotJson("it must be an array of messages or an object".into())),
@@ -300,6 +301,16 @@ fn parse_raw(json: String) -> Result<RenderedBody, PromptFault> {
 /// Fields of a JSON object in their order, with their values as JSON.
 #[derive(Debug, Default)]
 pub struct RequestFields(pub Vec<(String, Box<RawValue>)>);
+
+impl RequestFields {
+    /// Keeps the last of the fields with the same name.
+    pub fn keep_last(&mut self) {
+        let mut seen = std::collections::HashSet::new();
+        self.0.reverse();
+        self.0.retain(|(name, _)| seen.insert(name.clone()));
+        self.0.reverse();
+    }
+}
 
 impl<'de> Deserialize<'de> for RequestFields {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -6,10 +6,12 @@ use serde_json::{Map, Value, value::RawValue};
 use super::prompt::{CompiledPrompt, RenderedBody, RequestFields, push_json_string};
 use crate::error::PromptError;
 
-/// Prefix of the paths of prompts.
-const PROMPTS_PREFIX: &str = "/v1/prompts/";
+/// Prefixes of the paths of prompts.
+const PROMPTS_PREFIXES: [&str; 2] = ["/v1/prompts/", "/v2/prompts/"];
 /// Path of clients that name the prompt in the body.
 const LEGACY_PATH: &str = "/v1/prompt/complete";
+/// Fields that make the response a stream.
+const STREAM_FIELDS: [&str; 2] = ["stream", "stream_options"];
 /// Fields of the body that are not part of the provider request.
 const OWN_FIELDS: [&str; 5] = ["variables", "hyperparameters", "promptID", "promptId", "prompt_id"];
 
@@ -20,6 +22,8 @@ pub enum PromptAction {
     Complete,
     /// Returns the request that would be sent.
     Render,
+    /// Runs two versions with several sets of variables.
+    Compare,
 }
 
 /// Path of a request for a prompt.
@@ -36,15 +40,18 @@ impl PromptPath {
         if method != "POST" {
             return None;
         }
-        // The SDK repeats the version of its base URL in older calls.
-        let path = path.strip_prefix("/v1").filter(|rest| rest.starts_with("/v1/")).unwrap_or(path);
+        // SDKs add a version to that of their base URL in some calls.
+        let has_version = |rest: &&str| rest.starts_with("/v1/") || rest.starts_with("/v2/");
+        let path = path.strip_prefix("/v1").filter(has_version).unwrap_or(path);
         if path == LEGACY_PATH {
             return Some(Self { reference: None, action: PromptAction::Complete });
         }
-        let (name, action) = path.strip_prefix(PROMPTS_PREFIX)?.split_once('/')?;
+        let rest = PROMPTS_PREFIXES.into_iter().find_map(|prefix| path.strip_prefix(prefix))?;
+        let (name, action) = rest.split_once('/')?;
         let action = match action {
             "completions" | "generate" => PromptAction::Complete,
             "render" => PromptAction::Render,
+            "compare" => PromptAction::Compare,
             _ => return None,
         };
         (!name.is_empty())
@@ -53,7 +60,7 @@ impl PromptPath {
 }
 
 /// Body of a request for a prompt.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PromptRequest {
     /// An object.
     pub variables: Value,
@@ -61,11 +68,13 @@ pub struct PromptRequest {
     pub reference: Option<String>,
     /// Fields of the provider request that replace those of the prompt. Each name is there once.
     overrides: Vec<(String, Box<RawValue>)>,
+    /// True if the response must not be a stream.
+    is_whole: bool,
 }
 
 impl Default for PromptRequest {
     fn default() -> Self {
-        Self { variables: Value::Object(Map::new()), reference: None, overrides: Vec::new() }
+        Self { variables: Value::Object(Map::new()), reference: None, overrides: Vec::new(), is_whole: false }
     }
 }
 
@@ -101,10 +110,28 @@ impl PromptRequest {
                 _ => top_level.push((name, value)),
             }
         }
-        request.overrides.append(&mut top_level);
-        request.overrides.retain(|(name, _)| !OWN_FIELDS.contains(&name.as_str()));
-        keep_last(&mut request.overrides);
+        let mut overrides = std::mem::take(&mut request.overrides);
+        overrides.append(&mut top_level);
+        request.set_overrides(RequestFields(overrides));
         Ok(request)
+    }
+
+    /// Returns the request of a comparison, whose response is never a stream. `variables` is an object.
+    pub fn for_comparison(variables: Value, overrides: RequestFields) -> Self {
+        let mut request = Self { variables, is_whole: true, ..Self::default() };
+        request.set_overrides(overrides);
+        request
+    }
+
+    fn set_overrides(&mut self, mut fields: RequestFields) {
+        fields.0.retain(|(name, _)| !OWN_FIELDS.contains(&name.as_str()) && !self.drops(name));
+        fields.keep_last();
+        self.overrides = fields.0;
+    }
+
+    /// Returns true for a field that must not be in the provider request.
+    fn drops(&self, name: &str) -> bool {
+        self.is_whole && STREAM_FIELDS.contains(&name)
     }
 
     /// Returns true if the caller replaces this field of the prompt.
@@ -143,7 +170,7 @@ impl PromptRequest {
             push_field(&mut body, "model", |body| push_json_string(body, &model));
         }
         let stored = prompt.fields.iter().filter(|(name, _)| !is_raw(name)).chain(raw_fields);
-        for (name, value) in stored.filter(|(name, _)| name != "model" && !overridden(name)) {
+        for (name, value) in stored.filter(|(name, _)| name != "model" && !overridden(name) && !self.drops(name)) {
             push_field(&mut body, name, |body| body.push_str(value.get()));
         }
         match rendered {
@@ -170,17 +197,9 @@ impl PromptRequest {
 }
 
 /// Parses an object; `null` is an empty one.
-fn parse_object(value: &RawValue) -> Option<Value> {
+pub(super) fn parse_object(value: &RawValue) -> Option<Value> {
     let fields: Option<Map<String, Value>> = serde_json::from_str(value.get()).ok()?;
     Some(Value::Object(fields.unwrap_or_default()))
-}
-
-/// Keeps the last of the fields with the same name.
-fn keep_last(fields: &mut Vec<(String, Box<RawValue>)>) {
-    let mut seen = std::collections::HashSet::new();
-    fields.reverse();
-    fields.retain(|(name, _)| seen.insert(name.clone()));
-    fields.reverse();
 }
 
 fn push_field(body: &mut String, name: &str, push_value: impl FnOnce(&mut String)) {
@@ -201,6 +220,8 @@ mod tests {
         assert_eq!(parse("/v1/prompts/a%40prod/completions"), named("a@prod", PromptAction::Complete));
         assert_eq!(parse("/v1/prompts/a@2/render"), named("a@2", PromptAction::Render));
         assert_eq!(parse("/v1/v1/prompts/a/generate"), named("a", PromptAction::Complete));
+        assert_eq!(parse("/v2/prompts/a/completions"), named("a", PromptAction::Complete));
+        assert_eq!(parse("/v1/v2/prompts/a/compare"), named("a", PromptAction::Compare));
         assert_eq!(parse("/v1/prompt/complete"), Some((None, PromptAction::Complete)));
         for path in
             ["/v1/prompts", "/v1/prompts/a", "/v1/prompts/a/versions", "/v1/prompts//render", "/v1/prompts/a/render/b"]

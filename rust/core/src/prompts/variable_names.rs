@@ -1,6 +1,9 @@
 //! Names that a template uses, as the management API shows them.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use serde::Serialize;
 
@@ -11,13 +14,36 @@ use super::template::{Template, TemplateNode};
 #[serde(rename_all = "camelCase")]
 pub struct VariableNames {
     /// Variables outside of sections.
-    pub variables: Vec<String>,
-    pub sections: Vec<String>,
-    pub partials: Vec<String>,
+    pub variables: NameList,
+    pub sections: NameList,
+    pub partials: NameList,
     /// Variables within each outermost section.
-    pub section_variables: BTreeMap<String, Vec<String>>,
+    pub section_variables: BTreeMap<String, NameList>,
     /// Partials whose name is a variable. Templates have none.
-    pub variable_partials: Vec<String>,
+    pub variable_partials: NameList,
+}
+
+/// Names, each once. A template may have a hundred thousand, so a name is found by its hash.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct NameList {
+    names: Vec<Arc<str>>,
+    known: HashSet<Arc<str>>,
+}
+
+impl NameList {
+    fn add(&mut self, name: &str) {
+        if !self.known.contains(name) {
+            let name: Arc<str> = name.into();
+            self.names.push(Arc::clone(&name));
+            self.known.insert(name);
+        }
+    }
+}
+
+impl Serialize for NameList {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.names.iter().map(|name| &**name))
+    }
 }
 
 impl VariableNames {
@@ -26,25 +52,23 @@ impl VariableNames {
         let mut outermost = String::new();
         template.visit(&mut |node, depth| match node {
             TemplateNode::Text(_) => (),
-            TemplateNode::Variable { path, .. } if depth == 0 => push_new(&mut self.variables, path.to_string()),
+            TemplateNode::Variable { path, .. } if depth == 0 => self.variables.add(&path.to_string()),
             TemplateNode::Variable { path, .. } => {
-                push_new(self.section_variables.entry(outermost.clone()).or_default(), path.to_string());
+                if let Some(names) = self.section_variables.get_mut(&outermost) {
+                    names.add(&path.to_string());
+                } else {
+                    self.section_variables.entry(outermost.clone()).or_default().add(&path.to_string());
+                }
             }
             TemplateNode::Section { path, .. } => {
                 let name = path.to_string();
+                self.sections.add(&name);
                 if depth == 0 {
-                    outermost.clone_from(&name);
+                    outermost = name;
                 }
-                push_new(&mut self.sections, name);
             }
-            TemplateNode::Partial { name, .. } => push_new(&mut self.partials, name.to_string()),
+            TemplateNode::Partial { name, .. } => self.partials.add(name),
         });
-    }
-}
-
-fn push_new(names: &mut Vec<String>, name: String) {
-    if !names.contains(&name) {
-        names.push(name);
     }
 }
 

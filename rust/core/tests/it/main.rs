@@ -54,6 +54,8 @@ mod pattern_jobs;
 mod pool;
 mod pretty_print;
 mod prices;
+mod prompt_access;
+mod prompt_comparison;
 mod prompts;
 mod proxy;
 mod realtime;

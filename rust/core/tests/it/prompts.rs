@@ -14,7 +14,7 @@ use crate::harness::{TestGateway, TestRequest, TestResponse, played::GoldenProvi
 /// Files of the Mustache specification, with the number of their cases.
 const SPEC_FILES: [(&str, usize); 6] =
     [("comments", 12), ("delimiters", 14), ("interpolation", 42), ("inverted", 22), ("partials", 12), ("sections", 34)];
-const CHAT_RESPONSE: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
+pub const CHAT_RESPONSE: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
 
 #[test]
 fn templates_follow_the_mustache_specification() {
@@ -96,8 +96,11 @@ proptest! {
         prop_assert_eq!(&rendered[0]["content"], &json!(format!("You are {}", texts[0])));
         // Outside of a JSON string no text can become more than one value.
         let unquoted = compile(json!({"is_raw_template": true, "string": r#"[{"role": "user", "n": {{a}}}]"#}));
-        if let Some(rendered) = rendered_messages(&unquoted, &variables) {
-            prop_assert_eq!(rendered.as_array().unwrap().len(), 1);
+        for text in [texts[0].clone(), format!("null}},{{{}", texts[1]), format!("1{}", texts[2])] {
+            if let Some(rendered) = rendered_messages(&unquoted, &json!({"a": text})) {
+                prop_assert_eq!(rendered.as_array().unwrap().len(), 1);
+                prop_assert!(rendered[0]["n"].is_number() || rendered[0]["n"].is_boolean() || rendered[0]["n"].is_null());
+            }
         }
     }
 
@@ -112,7 +115,7 @@ proptest! {
     }
 }
 
-fn gateway(provider: &GoldenProvider, prompts: &Value) -> TestGateway {
+pub fn gateway(provider: &GoldenProvider, prompts: &Value) -> TestGateway {
     let rig = GoldenProvider::gateway_trusting_loopback();
     let url = provider.server.url();
     let saved = |workspace: &str, slug: &str, key: &str| {
@@ -131,7 +134,7 @@ fn gateway(provider: &GoldenProvider, prompts: &Value) -> TestGateway {
     rig
 }
 
-fn greeting() -> Value {
+pub fn greeting() -> Value {
     let messages = json!([{"role": "system", "content": "{{>tone}}"}, {"role": "user", "content": "Greet {{name}}"}]);
     let version =
         |number: u32, content: Value| json!({"number": number, "id": format!("v{number}"), "content": content});

@@ -7,6 +7,7 @@ pub mod details;
 pub(crate) mod json_writer;
 pub mod masking;
 pub mod metadata;
+pub mod observer;
 pub mod outbox;
 pub(crate) mod recorded_bodies;
 pub(crate) mod request_log;
@@ -26,6 +27,7 @@ pub use crate::accounting::record::charges::{Billing, SessionUsage};
 pub use crate::accounting::record::deferred_billing::DeferredBilling;
 pub use crate::accounting::record::request_log::{Detail, RequestLog, SessionEvents};
 
+use observer::RecordFigures;
 use outbox::Outbox;
 
 use crate::{
@@ -315,6 +317,11 @@ impl Record {
             if usage.is_estimated {
                 metrics.tokens_estimated.add(usage.total());
             }
+        }
+        if let Some(observer) = &self.head.observer {
+            let tokens = self.log.billing.usage.as_ref().map(|usage| (usage.total_input(), usage.total_output()));
+            let nanodollars = cost.as_ref().map(|cost| cost.nanodollars);
+            observer.report(RecordFigures { id: self.id, took, nanodollars, tokens });
         }
         if self.sink.should_record {
             self.write(cost.as_ref(), outcome, took, AmendmentStatus::None);

@@ -27,8 +27,9 @@ use crate::{
     limits::claims::compile_claims,
 };
 
-/// Scope that a token needs to send requests.
-const REQUIRED_SCOPE: &str = "completions.write";
+/// Scopes that a token needs to call models, and to render prompts.
+const CALL_SCOPE: &str = "completions.write";
+const RENDER_SCOPE: &str = "prompts.render";
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
 /// Maximum number of verified tokens cached per snapshot.
 const MAX_CACHED_TOKENS: usize = 10_000;
@@ -60,6 +61,8 @@ pub(crate) struct RemovedMembers {
 #[derive(Debug)]
 pub struct TokenIdentity {
     pub key: GatewayKey,
+    /// True if the token may call models. One that may not may render prompts.
+    pub may_call: bool,
     /// `nbf` claim in Unix seconds; 0 if absent.
     not_before: u64,
 }
@@ -222,7 +225,8 @@ impl TokenAuthenticator {
         if self.is_removed_member(&workspace.id, user) {
             return Err(Error::TokenForbidden { claim: "workspace" });
         }
-        if !self.has_required_scope(claims) {
+        let [may_call, may_render] = [CALL_SCOPE, RENDER_SCOPE].map(|scope| self.has_scope(claims, scope));
+        if !may_call && !may_render {
             return Err(Error::TokenForbidden { claim: "scope" });
         }
         let limits = compile_claims(organisation, user, claims.get("usage_limits"), claims.get("rate_limits"))
@@ -241,8 +245,9 @@ impl TokenAuthenticator {
             user_id: Some(if user.contains('@') { user.to_lowercase().into() } else { user.into() }),
             defaults,
             limits,
+            may_render,
         };
-        Ok(TokenIdentity { key, not_before })
+        Ok(TokenIdentity { key, may_call, not_before })
     }
 
     /// Returns true if this user was removed from the organisation or workspace with this id.
@@ -252,11 +257,9 @@ impl TokenAuthenticator {
         self.removed_members.get(tenant_id).is_some_and(contains_user)
     }
 
-    fn has_required_scope(&self, claims: &Claims) -> bool {
+    fn has_scope(&self, claims: &Claims, wanted: &str) -> bool {
         // A scope may have a brand prefix, such as `portkey.`.
-        let is_it = |scope: &str| {
-            scope == REQUIRED_SCOPE || scope.split_once('.').is_some_and(|(_, rest)| rest == REQUIRED_SCOPE)
-        };
+        let is_it = |scope: &str| scope == wanted || scope.split_once('.').is_some_and(|(_, rest)| rest == wanted);
         match claims.get("scopes").or_else(|| claims.get("scope")) {
             Some(Value::String(all)) => all.split_whitespace().any(is_it),
             Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).any(is_it),

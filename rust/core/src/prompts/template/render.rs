@@ -39,6 +39,8 @@ pub enum RenderError {
     UnknownPartial(Box<str>),
     /// A partial with indentation is no valid template.
     InvalidPartial(Box<str>),
+    /// A value would stand outside of a string of JSON, and is neither a number nor `true`, `false` or `null`.
+    OutsideString(Box<str>),
     TooDeep,
     TooLarge {
         limit: usize,
@@ -60,6 +62,11 @@ impl std::fmt::Display for RenderError {
         match self {
             Self::UnknownPartial(name) => write!(formatter, "the partial `{name}` does not exist"),
             Self::InvalidPartial(name) => write!(formatter, "the partial `{name}` is not a valid template"),
+            Self::OutsideString(name) => write!(
+                formatter,
+                "the value of `{name}` stands outside of a JSON string, where only a number, `true`, `false`, `null` or \
+                 an empty text is allowed; put the tag between quotation marks"
+            ),
             Self::TooDeep => write!(formatter, "partials are nested deeper than {MAX_DEPTH}"),
             Self::TooLarge { limit } => write!(formatter, "the rendered text is longer than {limit} bytes"),
             Self::TooMuchWork { limit } => write!(formatter, "rendering takes more than {limit} steps"),
@@ -83,6 +90,33 @@ pub struct Renderer<'r, F> {
     /// Names without a value, each once.
     missing: Vec<String>,
     partial_depth: usize,
+    /// Where the output is within JSON; used with `Escape::Json`.
+    json: JsonPosition,
+}
+
+/// Tells whether the end of JSON that is being written is within a string. A value outside of one could add a message.
+#[derive(Default)]
+struct JsonPosition {
+    /// Bytes of the output that have been read.
+    read: usize,
+    is_in_string: bool,
+    is_escaped: bool,
+}
+
+impl JsonPosition {
+    /// Reads what was added to the output. Returns true if its end is within a string.
+    fn is_in_string(&mut self, output: &str) -> bool {
+        for byte in &output.as_bytes()[self.read..] {
+            match byte {
+                _ if self.is_escaped => self.is_escaped = false,
+                b'\\' => self.is_escaped = self.is_in_string,
+                b'"' => self.is_in_string = !self.is_in_string,
+                _ => (),
+            }
+        }
+        self.read = output.len();
+        self.is_in_string
+    }
 }
 
 /// Values of the sections around a node, the innermost last.
@@ -91,7 +125,16 @@ type Scope<'v> = Vec<&'v Value>;
 impl<'r, F: Fn(&str) -> Option<PartialSource<'r>>> Renderer<'r, F> {
     /// `variables` are usually an object. `find_partial` returns a partial by its name.
     pub fn new(variables: &'r Value, escape: Escape, limits: RenderLimits, find_partial: F) -> Self {
-        Self { variables, find_partial, escape, limits, steps: 0, missing: Vec::new(), partial_depth: 0 }
+        Self {
+            variables,
+            find_partial,
+            escape,
+            limits,
+            steps: 0,
+            missing: Vec::new(),
+            partial_depth: 0,
+            json: JsonPosition::default(),
+        }
     }
 
     /// Appends the rendered template to `output`.
@@ -118,7 +161,7 @@ impl<'r, F: Fn(&str) -> Option<PartialSource<'r>>> Renderer<'r, F> {
             match node {
                 TemplateNode::Text(text) => output.push_str(text),
                 TemplateNode::Variable { path, is_unescaped } => {
-                    self.render_variable(path, *is_unescaped, scope, output);
+                    self.render_variable(path, *is_unescaped, scope, output)?;
                 }
                 TemplateNode::Section { path, is_inverted, nodes } => {
                     self.render_section(path, *is_inverted, nodes, scope, output)?;
@@ -132,21 +175,31 @@ impl<'r, F: Fn(&str) -> Option<PartialSource<'r>>> Renderer<'r, F> {
         Ok(())
     }
 
-    fn render_variable(&mut self, path: &VariablePath, is_unescaped: bool, scope: &Scope<'_>, output: &mut String) {
+    fn render_variable(
+        &mut self,
+        path: &VariablePath,
+        is_unescaped: bool,
+        scope: &Scope<'_>,
+        output: &mut String,
+    ) -> Result<(), RenderError> {
         let Some(value) = self.find(path, scope) else {
             self.note_missing(path);
-            return;
+            return Ok(());
         };
         let text = match value {
-            Value::Null => return,
+            Value::Null => return Ok(()),
             Value::String(text) => Cow::Borrowed(text.as_str()),
             other => Cow::Owned(other.to_string()),
         };
         match self.escape {
+            Escape::Json if !self.json.is_in_string(output) && !is_scalar(&text) => {
+                return Err(RenderError::OutsideString(path.to_string().into()));
+            }
             Escape::Json => push_json_escaped(output, &text),
             Escape::Html if !is_unescaped => push_html_escaped(output, &text),
             Escape::None | Escape::Html => output.push_str(&text),
         }
+        Ok(())
     }
 
     fn render_section<'v>(
@@ -253,6 +306,13 @@ fn is_truthy(value: &Value) -> bool {
     }
 }
 
+/// Returns true for text that cannot change the structure of JSON around it.
+fn is_scalar(text: &str) -> bool {
+    let text = text.trim();
+    let is_number = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E');
+    matches!(text, "true" | "false" | "null") || text.bytes().all(is_number)
+}
+
 /// Puts the indentation before each line.
 fn indent_lines(source: &str, indent: &str) -> String {
     source.split_inclusive('\n').fold(String::with_capacity(source.len() * 2), |mut indented, line| {
@@ -320,11 +380,30 @@ mod tests {
             render(template, &values, Escape::None).unwrap(),
             format!("{raw}|{raw}|1.5|[1,\"x\"]|{{\"k\":null}}||")
         );
+        let template = &format!("\"{template}\"");
         let escaped = "<\\\"\\n\\\\\\u0001>";
         assert_eq!(
             render(template, &values, Escape::Json).unwrap(),
-            format!("{escaped}|{escaped}|1.5|[1,\\\"x\\\"]|{{\\\"k\\\":null}}||")
+            format!("\"{escaped}|{escaped}|1.5|[1,\\\"x\\\"]|{{\\\"k\\\":null}}||\"")
         );
+    }
+
+    #[test]
+    fn a_value_outside_of_a_json_string_is_a_number_or_a_word() {
+        let render_value = |template: &str, value: Value| render(template, &json!({"x": value}), Escape::Json);
+        for (value, expected) in [
+            (json!(1.5), "{\"a\\\\\": 1.5}"),
+            (json!("-2e3"), "{\"a\\\\\": -2e3}"),
+            (json!(true), "{\"a\\\\\": true}"),
+            (json!(""), "{\"a\\\\\": }"),
+        ] {
+            assert_eq!(render_value("{\"a\\\\\": {{x}}}", value).unwrap(), expected);
+        }
+        for value in [json!("null}, {"), json!([1]), json!({}), json!("a"), json!("1,2"), json!("\"")] {
+            let fault = Err(RenderError::OutsideString("x".into()));
+            assert_eq!(render_value("[{\"a\": \"\\\"\", \"b\": {{x}}}]", value.clone()), fault);
+            assert!(render_value("[{\"a\": \"\\\"{{x}}\"}]", value).is_ok());
+        }
     }
 
     #[test]

@@ -211,6 +211,12 @@ impl Snapshot {
         self.tables_by_precedence().find_map(|tables| tables.find_key(&digest))
     }
 
+    /// Returns the key with this text if it may only render prompts.
+    pub fn find_render_key(&self, text: &str) -> Option<&GatewayKey> {
+        let digest = sha256_digest(text);
+        self.tables_by_precedence().find_map(|tables| tables.find_render_key(&digest))
+    }
+
     /// Returns the key with this id. Looks at all keys, so it is only for rare requests.
     pub fn find_key_by_id(&self, id: &str) -> Option<&GatewayKey> {
         self.tables_by_precedence().find_map(|tables| tables.find_key_by_id(id))

@@ -108,7 +108,7 @@ struct PublishedKey<'a> {
     user_id: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     defaults: Option<PublishedDefaults<'a>>,
-    /// Why the key may not be used here. Nothing else of such a key is stored.
+    /// What the key may not do here. Of a key that may do nothing, nothing else is stored.
     #[serde(default)]
     lacks: Option<KeyDenial>,
 }
@@ -300,16 +300,21 @@ fn add_keys(
             problems.push(Problem::new(path, "must be 64 hexadecimal digits"));
             continue;
         };
-        if let Some(denial) = row.lacks {
+        if let Some(denial @ (KeyDenial::Workspace | KeyDenial::Scope)) = row.lacks {
             tables.add_denied_key(&location.part, digest, denial);
             continue;
         }
+        let (may_call, may_render) = (row.lacks != Some(KeyDenial::Completions), row.lacks != Some(KeyDenial::Render));
         let workspace = row.workspace.map(|id| intern(&mut workspaces, &id));
         let user_id = row.user_id.map(|id| intern(&mut users, &id));
         let defaults = row.defaults.and_then(compile_defaults);
         let PublishedKey { id, name, expires_at, .. } = row;
-        let key = GatewayKey { id, name, expires_at, workspace, user_id, defaults, limits: None };
-        tables.add_key(&location.part, digest, key);
+        let key = GatewayKey { id, name, expires_at, workspace, user_id, defaults, limits: None, may_render };
+        if may_call {
+            tables.add_key(&location.part, digest, key);
+        } else {
+            tables.add_render_key(&location.part, digest, key);
+        }
     }
 }
 

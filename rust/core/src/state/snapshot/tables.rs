@@ -119,6 +119,8 @@ struct PromptTable {
 pub(super) struct LookupTables {
     keys: Arc<KeyTable>,
     denied: Arc<DeniedKeyTable>,
+    /// Keys that may only render prompts. They are among the denied ones, too.
+    render_keys: Arc<KeyTable>,
     configs: Arc<ConfigTable>,
     /// Limits by workspace id.
     limits: Arc<HashMap<Box<str>, Row<WorkspaceLimits>>>,
@@ -129,7 +131,7 @@ pub(super) struct LookupTables {
 
 impl LookupTables {
     pub fn has_keys(&self) -> bool {
-        !self.keys.is_empty()
+        !self.keys.is_empty() || !self.render_keys.is_empty()
     }
 
     pub fn entry_count(&self) -> usize {
@@ -138,6 +140,11 @@ impl LookupTables {
 
     pub fn find_key(&self, digest: &[u8; 32]) -> Option<&GatewayKey> {
         self.keys.get(digest).map(|row| &*row.value)
+    }
+
+    /// Returns a key that may only render prompts.
+    pub fn find_render_key(&self, digest: &[u8; 32]) -> Option<&GatewayKey> {
+        self.render_keys.get(digest).map(|row| &*row.value)
     }
 
     /// Returns the key with this id, by looking at all keys.
@@ -169,6 +176,9 @@ impl LookupTables {
             Arc::make_mut(&mut self.keys).retain(|_, row| !parts.contains(&*row.part));
             if self.has_denied_keys() {
                 Arc::make_mut(&mut self.denied).retain(|_, (part, _)| !parts.contains(&**part));
+            }
+            if !self.render_keys.is_empty() {
+                Arc::make_mut(&mut self.render_keys).retain(|_, row| !parts.contains(&*row.part));
             }
         }
     }
@@ -289,6 +299,11 @@ impl LookupTables {
 
     pub fn add_denied_key(&mut self, part: &Arc<str>, digest: [u8; 32], denial: KeyDenial) {
         Arc::make_mut(&mut self.denied).insert(digest, (Arc::clone(part), denial));
+    }
+
+    pub fn add_render_key(&mut self, part: &Arc<str>, digest: [u8; 32], key: GatewayKey) {
+        self.add_denied_key(part, digest, KeyDenial::Completions);
+        Arc::make_mut(&mut self.render_keys).insert(digest, Row::new(part, key));
     }
 
     pub fn add_config(&mut self, part: &Arc<str>, names: ConfigNames, config: Config) {

@@ -1,0 +1,150 @@
+//! Body of a request that compares two versions of a prompt.
+
+use serde_json::{Value, value::RawValue};
+
+use super::{
+    prompt::RequestFields,
+    prompt_request::{PromptRequest, parse_object},
+};
+use crate::error::{Problem, PromptError};
+
+/// Maximum number of sets of variables in one request.
+pub const MAX_SETS: usize = 20;
+
+/// Two versions, and the sets of variables that both run with.
+#[derive(Debug)]
+pub struct ComparisonRequest {
+    /// Selectors such as `latest`, `3` or the name of a label, without `@`.
+    pub versions: [String; 2],
+    /// One request for each set of variables.
+    pub requests: Vec<PromptRequest>,
+}
+
+impl ComparisonRequest {
+    /// Parses a body. Reports all problems at once.
+    pub fn parse(body: &[u8]) -> Result<Self, PromptError> {
+        let fields: RequestFields = serde_json::from_slice(body)
+            .map_err(|error| to_error(&[Problem::new("$", format!("must be a JSON object: {error}"))]))?;
+        let mut problems = Vec::new();
+        let (mut versions, mut sets, mut overrides) = (None, None, RequestFields::default());
+        for (name, value) in &fields.0 {
+            match name.as_str() {
+                "versions" => versions = parse_versions(value),
+                "variables" => sets = Some(parse_sets(value, &mut problems)),
+                "hyperparameters" => match serde_json::from_str::<Option<RequestFields>>(value.get()) {
+                    Ok(fields) => overrides = fields.unwrap_or_default(),
+                    Err(_) => problems.push(Problem::new(
+                        "$.hyperparameters",
+                        "must be an object with fields of the requests to the provider",
+                    )),
+                },
+                other => problems.push(Problem::new(
+                    format!("$.{}", other.chars().take(100).collect::<String>()),
+                    "is not known; allowed are `versions`, `variables` and `hyperparameters`",
+                )),
+            }
+        }
+        if versions.is_none() {
+            let message = "must be a list of two versions, each a number, `latest`, `default` or the name of a label";
+            problems.push(Problem::new("$.versions", message));
+        }
+        if sets.is_none() {
+            problems.push(Problem::new("$.variables", "is missing; it must be a list of objects with variables"));
+        }
+        match (versions, sets) {
+            (Some(versions), Some(sets)) if problems.is_empty() => {
+                let requests = sets.into_iter().map(|set| {
+                    let fields = overrides.0.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+                    PromptRequest::for_comparison(set, RequestFields(fields))
+                });
+                Ok(Self { versions, requests: requests.collect() })
+            }
+            _ => Err(to_error(&problems)),
+        }
+    }
+}
+
+/// Returns two selectors without their `@`; `None` if the value is something else.
+fn parse_versions(value: &RawValue) -> Option<[String; 2]> {
+    let listed: Vec<Value> = serde_json::from_str(value.get()).ok()?;
+    let selectors: Option<Vec<String>> = listed
+        .iter()
+        .map(|one| match one {
+            Value::String(text) => {
+                Some(text.strip_prefix('@').unwrap_or(text)).filter(|text| !text.is_empty()).map(Into::into)
+            }
+            Value::Number(number) => number.as_u64().map(|number| number.to_string()),
+            _ => None,
+        })
+        .collect();
+    selectors?.try_into().ok()
+}
+
+fn parse_sets(value: &RawValue, problems: &mut Vec<Problem>) -> Vec<Value> {
+    let listed: Vec<&RawValue> = serde_json::from_str(value.get()).unwrap_or_default();
+    if listed.is_empty() || listed.len() > MAX_SETS {
+        let message = format!("must be a list of 1 to {MAX_SETS} objects, each with a value for each variable");
+        problems.push(Problem::new("$.variables", message));
+        return Vec::new();
+    }
+    let sets = listed.iter().enumerate().filter_map(|(index, set)| {
+        let found = parse_object(set);
+        if found.is_none() {
+            let message = "must be an object with a value for each variable";
+            problems.push(Problem::new(format!("$.variables[{index}]"), message));
+        }
+        found
+    });
+    sets.collect()
+}
+
+/// Returns the error with all problems, of which the first one has its path in the error itself.
+fn to_error(problems: &[Problem]) -> PromptError {
+    let first = problems.first().map(|problem| problem.path.clone()).unwrap_or_default();
+    let lines: Vec<_> = problems
+        .iter()
+        .enumerate()
+        .map(|(index, one)| if index == 0 { one.message.clone() } else { format!("{} {}", one.path, one.message) })
+        .collect();
+    PromptError::InvalidBody { path: first, message: lines.join("; ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(body: &str) -> String {
+        ComparisonRequest::parse(body.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn selectors_are_numbers_and_names() {
+        let parse = |body: &str| ComparisonRequest::parse(body.as_bytes()).unwrap();
+        let request = parse(r#"{"versions": ["@latest", 3], "variables": [{"a": 1}, null]}"#);
+        assert_eq!(request.versions, ["latest", "3"]);
+        let sets: Vec<_> = request.requests.iter().map(|one| one.variables.clone()).collect();
+        assert_eq!(sets, [serde_json::json!({"a": 1}), serde_json::json!({})]);
+        let streamed = r#"{"versions": ["a", "b"], "variables": [{}], "hyperparameters": {"stream": true, "n": 1}}"#;
+        let request = &parse(streamed).requests[0];
+        assert!(request.overrides("n") && !request.overrides("stream"));
+    }
+
+    #[test]
+    fn all_problems_are_reported_at_once() {
+        let found = problem(r#"{"versions": ["a"], "variables": [1, {}, []], "hyperparameters": 1, "model": "m"}"#);
+        for path in ["$.versions", "$.variables[0]", "$.variables[2]", "$.hyperparameters", "$.model"] {
+            assert!(found.contains(&format!("{path} ")), "{path}: {found}");
+        }
+        assert!(problem("{}").contains("$.variables is missing"));
+        assert!(problem("[]").contains("must be a JSON object"));
+        let many = format!(r#"{{"versions": [1, 2], "variables": [{}]}}"#, vec!["{}"; MAX_SETS + 1].join(","));
+        for body in [r#"{"versions": [1, 2], "variables": []}"#, r#"{"versions": [1, 2], "variables": {}}"#, &many] {
+            assert!(problem(body).contains("$.variables must be a list of 1 to 20 objects"), "{body}");
+        }
+        for versions in ["[1, 2, 3]", "\"a\"", "[1, -1]", "[1, \"@\"]", "[1, null]"] {
+            assert!(
+                problem(&format!(r#"{{"versions": {versions}, "variables": [{{}}]}}"#)).contains("$.versions must be")
+            );
+        }
+    }
+}
