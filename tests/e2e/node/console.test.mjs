@@ -224,6 +224,18 @@ test("streams responses of two models, and runs a prompt and an explanation", as
   await page.getByLabel("name", { exact: true }).fill("Ann");
   await page.getByRole("button", { name: /^Run version/ }).click();
   await page.getByText("Hello from").waitFor();
+  await page.getByRole("tab", { name: "Compare" }).click();
+  await page.getByLabel("name", { exact: true }).fill("Ann");
+  await page.getByRole("button", { name: "Add variables" }).click();
+  await page.getByLabel("name", { exact: true }).nth(1).fill("Bo");
+  await page.getByRole("button", { name: "Run both versions" }).click();
+  for (const column of [1, 2]) {
+    const side = page.getByRole("region", { name: `column ${column}` });
+    await side.getByText("Variables 2").waitFor();
+    assert.equal(await side.locator("pre").count(), 2);
+    assert.match(await side.locator("pre").last().textContent(), /Hello from/);
+    assert.match(await side.textContent(), /All runs: .* · .*ms · \d+ → \d+ tokens/);
+  }
   await page.getByRole("link", { name: "Configs" }).click();
   await page.getByRole("table", { name: "Configs" }).getByRole("link").first().click();
   await page.getByRole("tab", { name: "Explain" }).click();

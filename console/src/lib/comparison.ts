@@ -1,0 +1,49 @@
+// Comparison of two versions of a prompt: the request, and what the gateway returns.
+import { parseError } from "./errors";
+import { apiUrl } from "./paths";
+import { playgroundKey } from "./playground-key.svelte";
+
+/** Sets of variables that one request may have. */
+export const MAX_SETS = 20;
+
+interface Figures {
+  /** US cents. */
+  cost: number | null;
+  input_tokens: number | null;
+  output_tokens: number | null;
+  time_ms: number | null;
+}
+
+export interface ComparedRun extends Figures {
+  version: number;
+  status: number;
+  output: string | null;
+  response: unknown;
+  error: { code: string | null; message: string } | null;
+  missing_variables: string[];
+  log_id: string | null;
+}
+
+export interface ComparedVersion extends Figures {
+  selector: string;
+  version: number;
+  failed: number;
+}
+
+export interface Comparison {
+  versions: ComparedVersion[];
+  runs: { variables: Record<string, string>; results: ComparedRun[] }[];
+}
+
+/** Runs two versions with each set of variables. The API key of the playground decides. */
+export async function comparePrompt(slug: string, versions: string[], variables: Record<string, string>[]): Promise<Comparison> {
+  const response = await fetch(apiUrl(`v1/prompts/${encodeURIComponent(slug)}/compare`), {
+    method: "POST",
+    credentials: "omit",
+    headers: { "content-type": "application/json", "x-gateway-api-key": playgroundKey.text },
+    body: JSON.stringify({ versions, variables }),
+  });
+  const body = (await response.json().catch(() => null)) as unknown;
+  if (!response.ok) throw parseError(response.status, body);
+  return body as Comparison;
+}
