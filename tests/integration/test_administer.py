@@ -96,8 +96,16 @@ def create_one_of_each(admin: Client) -> dict[str, Any]:
     admin.create("/v1/providers", {"name": "of ours", "integration_id": "inner", "slug": "ours", **limits, **own})
     config = admin.create("/v1/configs", {"name": "main", "config": {"provider": "@ours"}, **own})
     admin.put(f"/v1/workspaces/{place['id']}", {"defaults": {"user_api_key_config": config["slug"]}})
-    prompt = {"name": "greeting", "slug": "greeting", "string": "Hello {{name}}", "parameters": {"max_tokens": 5}}
-    admin.create("/v1/prompts", {**prompt, "virtual_key": "ours", "model": "mock", **own})
+    admin.create("/v1/labels", {"name": "pilot", "protected": True, **own})
+    # The order of creation is not that in which they include each other.
+    admin.create("/v1/prompts/partials", {"name": "a", "slug": "a-part", "string": "first", **own})
+    admin.create("/v1/prompts/partials", {"name": "b", "slug": "b-part", "string": "b", **own})
+    expect_ok(admin.put("/v1/prompts/partials/a-part", {"string": "{{>b-part}}"}))
+    expect_ok(admin.put("/v1/prompts/partials/a-part/makeDefault", {"version": 2}))
+    prompt = {"name": "greeting", "slug": "greeting", "string": "{{>a-part}} {{name}}", "parameters": {"max_tokens": 5}}
+    created = admin.create("/v1/prompts", {**prompt, "virtual_key": "ours", "model": "mock", **own})
+    for label in ("pilot", "staging"):
+        admin.put(f"/v1/prompts/{created['id']}/versions/{created['version_id']}", {"label_id": label})
     defaults = {"config_id": config["slug"], "metadata": {"team": "a"}}
     body = {"name": "app", "scopes": ["completions.write"], "defaults": defaults, **own}
     admin.create("/v1/api-keys/workspace/service", {**body, "usage_limits": {"credit_limit": 5}})
@@ -302,6 +310,8 @@ def test_exported_state_recreates_a_store_and_is_idempotent(pair: tuple[Client, 
         "+ Rockets / integrations inner",
         "+ Rockets / providers of ours",
         "+ Rockets / configs main",
+        "+ Rockets / labels pilot",
+        "+ Rockets / prompt_partials a",
         "+ Rockets / prompts greeting",
         "+ Rockets / api_keys app",
         "+ api_keys of all",

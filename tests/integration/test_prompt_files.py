@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.fork_server import run_penstock
-from tests.integration.managed import Client
+from tests.integration.managed import Client, expect_ok
 from tests.integration.serving import run_gateway
 
 if TYPE_CHECKING:
@@ -98,6 +98,41 @@ def test_version_is_not_published_unless_asked(admin: Client, workspace: str, tm
     assert (text["default_version"], text["prompt_version"]) == (1, 2)
 
 
+def test_partials_and_labels_are_in_the_files(admin: Client, workspace: str, tmp_path: Path):
+    folder, place, query = tmp_path / "prompts", ("--workspace", workspace), f"?workspace_id={workspace}"
+    inner = {"name": "Inner", "slug": "a-inner", "string": "kind", "workspace_id": workspace}
+    admin.create("/v1/prompts/partials", inner)
+    admin.create("/v1/prompts/partials", {**inner, "name": "Tone", "slug": "tone", "string": "Be {{>a-inner}}."})
+    version = admin.read(f"/v1/prompts/text{query}")["prompt_version_id"]
+    expect_ok(admin.put(f"/v1/prompts/text/versions/{version}{query}", {"label_id": "staging"}))
+    run_prompts(admin, "pull", str(folder), *place)
+    assert (folder / "partials" / "tone.yaml").read_text() == "name: Tone\ntext: Be {{>a-inner}}.\n"
+    file = folder / "text.yaml"
+    assert "labels:\n- staging\ntext:" in file.read_text()
+    assert "no differences" in run_prompts(admin, "diff", str(folder), *place)
+    # A new version gets the labels of the file. The new partials include each other in the order of neither name.
+    file.write_text("name: Text\nprovider: main\nlabels: [staging, production]\ntext: New {{>a-outer}}\n")
+    (folder / "partials" / "a-outer.yaml").write_text("name: Outer\ntext: '{{>z-new}} {{>tone}}'\n")
+    (folder / "partials" / "z-new.yaml").write_text("name: Z\ntext: z\n")
+    (folder / "partials" / "a-inner.yaml").write_text("name: Inner\ntext: kinder\n")
+    saved = run_prompts(admin, "push", str(folder), *place, "--publish")
+    assert saved.splitlines() == [
+        *("~ partials/a-inner", "+ partials/z-new", "+ partials/a-outer", "~ text"),
+        "4 saved, 2 unchanged",
+    ]
+    text = admin.read(f"/v1/prompts/text{query}")
+    assert sorted(label["name"] for label in text["prompt_version_labels"]) == ["production", "staging"]
+    assert text["default_version"] == text["prompt_version"] == 2
+    assert admin.read(f"/v1/prompts/partials/a-inner{query}")["default_version"] == 2
+    # Only labels change, so there is no new version. Without the field they stay as they are.
+    file.write_text(file.read_text().replace("[staging, production]", "[production]"))
+    assert "1 saved" in run_prompts(admin, "push", str(folder), *place, "--message", "labels")
+    text = admin.read(f"/v1/prompts/text{query}")
+    assert ([label["name"] for label in text["prompt_version_labels"]], text["prompt_version"]) == (["production"], 2)
+    file.write_text(file.read_text().replace("labels: [production]\n", ""))
+    assert "no differences" in run_prompts(admin, "diff", str(folder), *place)
+
+
 def test_problems_of_all_files_are_reported_and_nothing_is_sent(admin: Client, workspace: str, tmp_path: Path):
     folder = tmp_path / "prompts"
     folder.mkdir()
@@ -112,13 +147,23 @@ def test_problems_of_all_files_are_reported_and_nothing_is_sent(admin: Client, w
         "role.yaml": "name: x\nmessages: [{content: x}]\n",
         "broken.yaml": "name: [\n",
         "bytes.yaml": "\udcff",
+        "labels.yaml": "name: x\ntext: x\nlabels: 1\n",
+        "partials/messages.yaml": "name: x\nmessages: []\n",
     }
+    (folder / "partials").mkdir()
     for name, text in files.items():
         (folder / name).write_text(text, errors="surrogateescape")
     shown = run_prompts(admin, "push", str(folder), "--workspace", workspace, status=1)
     for name in files.keys() - {"good.yaml"}:
         assert f"  {name}" in shown, name
     assert "temperature: is not known; allowed: name, provider, model" in shown
+    for name in files:
+        (folder / name).unlink()
+    (folder / "good.yaml").write_text("name: Good\ntext: x\nlabels: [nowhere]\n")
+    shown = run_prompts(admin, "push", str(folder), "--workspace", workspace, status=1)
+    assert (
+        "good.yaml: labels: 'nowhere' is no label of the workspace; allowed: development, production, staging" in shown
+    )
     slugs = {row["slug"] for row in admin.read(f"/v1/prompts?workspace_id={workspace}")["data"]}
     assert slugs == {"chat", "text"}
 

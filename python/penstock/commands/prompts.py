@@ -1,18 +1,30 @@
-"""CLI commands that keep prompts as files beside the code: pull, diff and push."""
+"""CLI commands that keep prompts and partials as files beside the code: pull, diff and push."""
 
 from __future__ import annotations
 
 import difflib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 import click
 
 from penstock.commands.connection import open_remote, quote_path_segment, with_connection_options
-from penstock.declarative.prompt_files import SUFFIX, dump_document, read_folder, to_api_fields, to_document
-from penstock.errors import SettingsError
+from penstock.declarative.prompt_files import (
+    LABELS,
+    PARTIALS_FOLDER,
+    SUFFIX,
+    TEXT,
+    PromptFolder,
+    align_labels,
+    dump_document,
+    read_folder,
+    to_api_fields,
+    to_document,
+    to_partial_document,
+)
+from penstock.errors import Problem, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,13 +41,40 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_connection_options(_FOLDER(click.option("--workspace", help=_WORKSPACE_HELP)(command)))
 
 
-def _find_changes(files: dict[str, JsonObject], stored: dict[str, JsonObject]) -> Iterator[tuple[str, list[str]]]:
-    """Yields the slug of each prompt that a push would change, with the lines of the difference."""
-    for slug, document in files.items():
-        before = dump_document(stored[slug]) if slug in stored else ""
-        after = dump_document(document)
-        if before != after:
-            yield slug, _diff(slug, before, after)
+class Change(NamedTuple):
+    """A file that differs from the gateway."""
+
+    slug: str
+    is_partial: bool
+    is_new: bool
+    document: JsonObject
+    # True if more than the labels differs.
+    has_content: bool
+    # True if the file names the labels of the version.
+    has_labels: bool
+    lines: list[str]
+
+    @property
+    def name(self) -> str:
+        """Name of the file without its ending, as the commands show it."""
+        return f"{PARTIALS_FOLDER}/{self.slug}" if self.is_partial else self.slug
+
+
+def _find_changes(files: PromptFolder, stored: PromptFolder) -> Iterator[Change]:
+    """Yields what a push would change, in the order in which it is saved: partials first."""
+    for slug, document in files.partials.items():
+        yield from _compare(slug, document, stored.partials.get(slug), is_partial=True)
+    for slug, document in files.prompts.items():
+        yield from _compare(slug, document, stored.prompts.get(slug), is_partial=False)
+
+
+def _compare(slug: str, document: JsonObject, stored: JsonObject | None, *, is_partial: bool) -> Iterator[Change]:
+    wanted, found = align_labels(document, stored or {})
+    before, after = dump_document(found) if stored else "", dump_document(wanted)
+    if before != after:
+        has_content = {**wanted, LABELS: None} != {**found, LABELS: None}
+        change = Change(slug, is_partial, stored is None, wanted, has_content, LABELS in document, [])
+        yield change._replace(lines=_diff(change.name, before, after))
 
 
 @click.group()
@@ -46,21 +85,22 @@ def prompts() -> None:
 @prompts.command("pull", epilog="Example: penstock prompts pull prompts/ --workspace ws-team-a-1f2e3d")
 @_with_options
 def pull(url: str, api_key: str, folder: Path, workspace: str | None) -> None:
-    """Write the newest version of each active prompt to FOLDER, one YAML file per slug.
+    """Write the newest version of each active prompt and partial to FOLDER, one YAML file per slug.
 
-    Files of other prompts stay as they are.
+    Partials are in the folder `partials` there. Other files stay as they are.
     """
     with open_remote(url, api_key) as remote:
         stored = _read_stored(remote, workspace)
+    documents = {f"{PARTIALS_FOLDER}/{slug}": document for slug, document in stored.partials.items()} | stored.prompts
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        written = [slug for slug, document in stored.items() if _write_file(folder / f"{slug}{SUFFIX}", document)]
+        (folder / PARTIALS_FOLDER if stored.partials else folder).mkdir(parents=True, exist_ok=True)
+        written = [name for name, document in documents.items() if _write_file(folder / f"{name}{SUFFIX}", document)]
     except OSError as error:
         message = f"cannot write to {str(folder)!r}: {error.strerror or error}"
         raise SettingsError(message) from None
-    for slug in written:
-        click.echo(f"{slug}{SUFFIX}")
-    click.echo(f"{len(written)} written, {len(stored) - len(written)} unchanged", err=True)
+    for name in written:
+        click.echo(f"{name}{SUFFIX}")
+    click.echo(f"{len(written)} written, {len(documents) - len(written)} unchanged", err=True)
 
 
 @prompts.command("diff", epilog="Example: penstock prompts diff prompts/ --workspace ws-team-a-1f2e3d")
@@ -71,9 +111,9 @@ def diff(url: str, api_key: str, folder: Path, workspace: str | None) -> None:
     with open_remote(url, api_key) as remote:
         stored = _read_stored(remote, workspace)
     is_different = False
-    for _, lines in _find_changes(files, stored):
+    for change in _find_changes(files, stored):
         is_different = True
-        for line in lines:
+        for line in change.lines:
             click.secho(line, fg={"+": "green", "-": "red"}.get(line[:1]))
     if is_different:
         sys.exit(DIFFERENT)
@@ -85,51 +125,103 @@ def diff(url: str, api_key: str, folder: Path, workspace: str | None) -> None:
 @click.option("--message", help="Description of the new versions.")
 @click.option("--publish", is_flag=True, help="Make the new versions the ones that requests use.")
 def push(url: str, api_key: str, folder: Path, workspace: str | None, message: str | None, *, publish: bool) -> None:
-    """Save each changed file as a new version, and create prompts that do not exist.
+    """Save each changed file as a new version, and create prompts and partials that do not exist.
 
-    Prompts without a file stay as they are. All files are checked before the first one is sent.
+    Those without a file stay as they are. All files are checked before the first one is sent.
     """
     files = read_folder(folder)
     with open_remote(url, api_key) as remote:
-        stored = _read_stored(remote, workspace)
-        changed = [slug for slug, _ in _find_changes(files, stored)]
-        for slug in changed:
-            is_new = slug not in stored
-            _save(remote, slug, files[slug], workspace, message, is_new=is_new, publish=publish)
-            click.echo(f"{'+' if is_new else '~'} {slug}")
-    click.echo(f"{len(changed)} saved, {len(files) - len(changed)} unchanged", err=True)
+        _check_labels(remote, files, workspace)
+        changes = list(_find_changes(files, _read_stored(remote, workspace)))
+        for change in changes:
+            save = _save_partial if change.is_partial else _save_prompt
+            save(remote, change, workspace, message, publish=publish)
+            click.echo(f"{'+' if change.is_new else '~'} {change.name}")
+    unchanged = len(files.prompts) + len(files.partials) - len(changes)
+    click.echo(f"{len(changes)} saved, {unchanged} unchanged", err=True)
 
 
-def _save(  # noqa: PLR0913 - what a saved version consists of
-    remote: ManagementClient,
-    slug: str,
-    document: JsonObject,
-    workspace: str | None,
-    message: str | None,
-    *,
-    is_new: bool,
-    publish: bool,
-) -> None:
-    described = {"version_description": message} if message else {}
-    fields = {**to_api_fields(document), **described}
-    if is_new:
-        body = {name: value for name, value in fields.items() if value is not None}
-        remote.request(
-            "POST", "/v1/prompts", {**body, "slug": slug, **({"workspace_id": workspace} if workspace else {})}
-        )
+def _check_labels(remote: ManagementClient, files: PromptFolder, workspace: str | None) -> None:
+    """Raises `SettingsError` if files name labels that the workspace does not have."""
+    named = {slug: document[LABELS] for slug, document in files.prompts.items() if document.get(LABELS)}
+    if not named:
         return
-    path, query = f"/v1/prompts/{quote_path_segment(slug)}", _workspace_query(workspace)
-    remote.request("PUT", path + query, {"patch": True, **fields})
+    known = {row["name"] for row in remote.iter_rows(f"/v1/labels{_workspace_query(workspace)}")}
+    problems = [
+        Problem(
+            f"{slug}{SUFFIX}: {LABELS}", f"{name!r} is no label of the workspace; allowed: {', '.join(sorted(known))}"
+        )
+        for slug, names in named.items()
+        for name in names
+        if name not in known
+    ]
+    if problems:
+        message = "the files cannot be used:"
+        raise SettingsError(message, problems)
+
+
+def _save_prompt(
+    remote: ManagementClient, change: Change, workspace: str | None, message: str | None, *, publish: bool
+) -> None:
+    slug, document, query = change.slug, change.document, _workspace_query(workspace)
+    path = f"/v1/prompts/{quote_path_segment(slug)}"
+    fields = {**to_api_fields(document), **({"version_description": message} if message else {})}
+    if change.is_new:
+        body = {name: value for name, value in fields.items() if value is not None}
+        remote.request("POST", "/v1/prompts", {**body, "slug": slug, **_workspace_field(workspace)})
+    elif change.has_content:
+        remote.request("PUT", path + query, {"patch": True, **fields})
+        if publish:
+            latest = remote.request("GET", path + query)["latest_version"]
+            remote.request("PUT", f"{path}/makeDefault{query}", {"version": latest})
+    if change.has_labels:
+        _put_labels(remote, path, query, document.get(LABELS) or [])
+
+
+def _save_partial(
+    remote: ManagementClient, change: Change, workspace: str | None, message: str | None, *, publish: bool
+) -> None:
+    slug, document, query = change.slug, change.document, _workspace_query(workspace)
+    fields = {"name": document["name"], "string": document[TEXT]}
+    if change.is_new:
+        described = {"version_description": message} if message else {}
+        body = {**fields, **described, "slug": slug, **_workspace_field(workspace)}
+        remote.request("POST", "/v1/prompts/partials", body)
+        return
+    path = f"/v1/prompts/partials/{quote_path_segment(slug)}"
+    remote.request("PUT", path + query, {**fields, **({"description": message} if message else {})})
     if publish:
-        latest = remote.request("GET", path + query)["prompt_version"]
+        latest = remote.request("GET", path + query)["latest_version"]
         remote.request("PUT", f"{path}/makeDefault{query}", {"version": latest})
 
 
-def _read_stored(remote: ManagementClient, workspace: str | None) -> dict[str, JsonObject]:
+def _put_labels(remote: ManagementClient, path: str, query: str, wanted: list[str]) -> None:
+    """Gives the newest version of a prompt these labels, and no others."""
+    version = remote.request("GET", path + query)
+    present = {label["name"] for label in version["prompt_version_labels"]}
+    place = f"{path}/versions/{version['prompt_version_id']}{query}"
+    if present - set(wanted):
+        remote.request("PUT", place, {"label_id": None})
+        present = set[str]()
+    for name in sorted(set(wanted) - present):
+        remote.request("PUT", place, {"label_id": name})
+
+
+def _read_stored(remote: ManagementClient, workspace: str | None) -> PromptFolder:
     query = _workspace_query(workspace)
-    rows = [row for row in remote.iter_rows(f"/v1/prompts{query}") if row["status"] == "active"]
-    found = {row["slug"]: remote.request("GET", f"/v1/prompts/{row['id']}{query}") for row in rows}
-    return {slug: to_document(found[slug]) for slug in sorted(found)}
+
+    def read(path: str) -> dict[str, JsonObject]:
+        rows = [row for row in remote.iter_rows(f"{path}{query}") if row["status"] == "active"]
+        found = {row["slug"]: remote.request("GET", f"{path}/{row['id']}{query}") for row in rows}
+        return dict(sorted(found.items()))
+
+    prompts = {slug: to_document(row) for slug, row in read("/v1/prompts").items()}
+    partials = {slug: to_partial_document(row) for slug, row in read("/v1/prompts/partials").items()}
+    return PromptFolder(prompts, partials)
+
+
+def _workspace_field(workspace: str | None) -> JsonObject:
+    return {"workspace_id": workspace} if workspace else {}
 
 
 def _workspace_query(workspace: str | None) -> str:
@@ -145,9 +237,9 @@ def _write_file(path: Path, document: JsonObject) -> bool:
     return True
 
 
-def _diff(slug: str, before: str, after: str) -> list[str]:
+def _diff(name: str, before: str, after: str) -> list[str]:
     lines = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), f"stored/{slug}{SUFFIX}", f"file/{slug}{SUFFIX}", lineterm=""
+        before.splitlines(), after.splitlines(), f"stored/{name}{SUFFIX}", f"file/{name}{SUFFIX}", lineterm=""
     )
     return list(lines)
 

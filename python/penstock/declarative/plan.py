@@ -35,7 +35,7 @@ from penstock.declarative.kinds import (
     Users,
     VirtualKeys,
 )
-from penstock.declarative.prompts import Prompts
+from penstock.declarative.prompts import Labels, PromptPartials, Prompts
 from penstock.errors import Problem, SettingsError
 from penstock.remote import RemoteError
 
@@ -54,6 +54,8 @@ WORKSPACE_KINDS: tuple[ResourceKind, ...] = (
     Providers(),
     VirtualKeys(),
     Configs(),
+    Labels(),
+    PromptPartials(),
     Prompts(),
     ApiKeys(),
     UsageLimitsPolicies(),

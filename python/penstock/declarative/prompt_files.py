@@ -1,16 +1,19 @@
-"""Prompts as YAML files that people read and review: one file per prompt, named after its slug."""
+"""Prompts and partials as YAML files that people read and review: one file each, named after its slug. Partials are in
+a folder of their own, because a prompt may have the same slug.
+"""
 
 from __future__ import annotations
 
 import re
 from io import StringIO
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from penstock.errors import Problem, SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from penstock.declarative.document import JsonObject
@@ -31,6 +34,12 @@ API_FIELDS = {
 }
 # Fields with the template: a list of messages, or one text.
 MESSAGES, TEXT = "messages", "text"
+# Names of the labels on the version. A file without this field leaves labels as they are.
+LABELS = "labels"
+FIELD_ORDER = (*API_FIELDS, LABELS, TEXT, MESSAGES)
+PARTIALS_FOLDER = "partials"
+PARTIAL_FIELDS = ("name", TEXT)
+PARTIAL_TAG = re.compile(r"\{\{>\s*([^\s{}]+)\s*\}\}")
 
 
 def to_document(prompt: JsonObject) -> JsonObject:
@@ -38,7 +47,43 @@ def to_document(prompt: JsonObject) -> JsonObject:
     document: JsonObject = {name: prompt[field] for name, field in API_FIELDS.items() if prompt.get(field)}
     template = prompt.get("string") or ""
     messages = None if prompt.get("is_raw_template") else _parse_messages(template)
+    labels = sorted(label["name"] for label in prompt.get("prompt_version_labels") or ())
+    if labels:
+        document[LABELS] = labels
     return {**document, **({TEXT: template} if messages is None else {MESSAGES: messages})}
+
+
+def to_partial_document(partial: JsonObject) -> JsonObject:
+    """Returns the content of the file of a partial."""
+    return {"name": partial["name"], TEXT: partial["string"]}
+
+
+def align_labels(document: JsonObject, stored: JsonObject) -> tuple[JsonObject, JsonObject]:
+    """Returns the documents of a file and of the stored prompt as they are compared: with their fields in the same
+    order, without those that are empty, and without labels if the file names none.
+    """
+    fields = [name for name in FIELD_ORDER if name != LABELS or LABELS in document]
+    wanted = {**document, LABELS: sorted(set(document.get(LABELS) or ()))}
+    first, second = ({name: one[name] for name in fields if one.get(name)} for one in (wanted, stored))
+    return first, second
+
+
+def order_partials(texts: Mapping[str, str]) -> list[str]:
+    """Returns the slugs of partials, each after those that its text includes."""
+    ordered: dict[str, None] = {}
+    entered: set[str] = set()
+    pending = sorted(texts, reverse=True)
+    while pending:
+        slug = pending[-1]
+        if slug in ordered or slug not in texts:
+            pending.pop()
+        elif slug in entered:
+            ordered[slug] = None
+            pending.pop()
+        else:
+            entered.add(slug)
+            pending += [inner for inner in PARTIAL_TAG.findall(texts[slug]) if inner not in entered]
+    return list(ordered)
 
 
 def to_api_fields(document: JsonObject) -> JsonObject:
@@ -48,8 +93,8 @@ def to_api_fields(document: JsonObject) -> JsonObject:
     fields: JsonObject = {field: document.get(name) for name, field in API_FIELDS.items()}
     fields["parameters"] = fields["parameters"] or {}
     fields["is_raw_template"] = bool(fields["is_raw_template"])
-    is_text = TEXT in document
-    fields["string"] = document[TEXT] if is_text else msgspec.json.encode(document[MESSAGES]).decode()
+    messages = document.get(MESSAGES)
+    fields["string"] = msgspec.json.encode(messages).decode() if messages else document.get(TEXT, "")
     return fields
 
 
@@ -73,8 +118,28 @@ def dump_document(document: JsonObject) -> str:
     return written.getvalue()
 
 
-def read_folder(folder: Path) -> dict[str, JsonObject]:
-    """Returns the documents of a folder by slug. Raises `SettingsError` with the problems of all files."""
+class PromptFolder(NamedTuple):
+    """Documents of a folder by slug. Partials are in the order in which they can be created."""
+
+    prompts: dict[str, JsonObject]
+    partials: dict[str, JsonObject]
+
+
+def read_folder(folder: Path) -> PromptFolder:
+    """Reads the files of a folder. Raises `SettingsError` with the problems of all files."""
+    problems: list[Problem] = []
+    prompts = _read_files(folder, "", problems)
+    inner = folder / PARTIALS_FOLDER
+    found = _read_files(inner, f"{PARTIALS_FOLDER}/", problems) if inner.is_dir() else {}
+    if problems:
+        message = "the files cannot be used:"
+        raise SettingsError(message, problems)
+    partials = {slug: found[slug] for slug in order_partials({slug: one[TEXT] for slug, one in found.items()})}
+    return PromptFolder(prompts, partials)
+
+
+def _read_files(folder: Path, place: str, problems: list[Problem]) -> dict[str, JsonObject]:
+    """Returns the documents of the files in a folder. `place` is its name in front of the names of files."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == SUFFIX)
     except OSError as error:
@@ -83,49 +148,42 @@ def read_folder(folder: Path) -> dict[str, JsonObject]:
     if len(paths) > MAX_FILES:
         message = f"{str(folder)!r} has {len(paths)} files; at most {MAX_FILES} are allowed"
         raise SettingsError(message)
-    documents: dict[str, JsonObject] = {}
-    problems: list[Problem] = []
-    for path in paths:
-        found = _read_file(path, problems)
-        if found is not None:
-            documents[path.stem] = found
-    if problems:
-        message = "the files cannot be used:"
-        raise SettingsError(message, problems)
-    return documents
+    read = {path.stem: _read_file(path, place, problems) for path in paths}
+    return {slug: document for slug, document in read.items() if document is not None}
 
 
-def _read_file(path: Path, problems: list[Problem]) -> JsonObject | None:
+def _read_file(path: Path, place: str, problems: list[Problem]) -> JsonObject | None:
     from ruamel.yaml import YAML  # noqa: PLC0415 - as above
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415 - as above
 
+    name = place + path.name
     if not SLUG_PATTERN.fullmatch(path.stem):
-        problems.append(Problem(path.name, "is not named after a slug; expected letters, digits, `-`, `_` and `.`"))
+        problems.append(Problem(name, "is not named after a slug; expected letters, digits, `-`, `_` and `.`"))
         return None
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            problems.append(Problem(path.name, f"is larger than {MAX_FILE_BYTES} bytes"))
+            problems.append(Problem(name, f"is larger than {MAX_FILE_BYTES} bytes"))
             return None
         # ruamel.yaml does not declare all of its types.
         parser: Any = YAML(typ="safe", pure=True)
         content: object = parser.load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        problems.append(Problem(path.name, f"cannot be read: {error.strerror or error}"))
+        problems.append(Problem(name, f"cannot be read: {error.strerror or error}"))
         return None
     except (YAMLError, UnicodeDecodeError, RecursionError) as error:
-        problems.append(Problem(path.name, f"is not YAML: {str(error).splitlines()[0]}"))
+        problems.append(Problem(name, f"is not YAML: {str(error).splitlines()[0]}"))
         return None
-    return _validate(path.name, content, problems)
+    return _validate(name, content, problems, is_partial=bool(place))
 
 
-def _validate(name: str, content: object, problems: list[Problem]) -> JsonObject | None:
+def _validate(name: str, content: object, problems: list[Problem], *, is_partial: bool) -> JsonObject | None:
     """Checks the shape of a file. The gateway checks the values."""
     if not isinstance(content, dict):
-        problems.append(Problem(name, "must be a mapping with name and messages"))
+        problems.append(Problem(name, f"must be a mapping with name and {TEXT if is_partial else MESSAGES}"))
         return None
     document = cast("JsonObject", content)
     before = len(problems)
-    allowed = (*API_FIELDS, MESSAGES, TEXT)
+    allowed = PARTIAL_FIELDS if is_partial else (*API_FIELDS, LABELS, MESSAGES, TEXT)
     problems += [
         Problem(f"{name}: {key}", f"is not known; allowed: {', '.join(allowed)}")
         for key in document
@@ -133,6 +191,13 @@ def _validate(name: str, content: object, problems: list[Problem]) -> JsonObject
     ]
     if not isinstance(document.get("name"), str) or not document["name"]:
         problems.append(Problem(f"{name}: name", "is required, as a string"))
+    if is_partial:
+        if not isinstance(document.get(TEXT), str):
+            problems.append(Problem(f"{name}: {TEXT}", "is required, as a string"))
+        return document if len(problems) == before else None
+    labels: object = document.get(LABELS, [])
+    if not isinstance(labels, list) or not all(isinstance(one, str) for one in cast("list[object]", labels)):
+        problems.append(Problem(f"{name}: {LABELS}", "must be a list of names of labels"))
     if (MESSAGES in document) == (TEXT in document):
         problems.append(Problem(f"{name}: {MESSAGES}", f"is required, or {TEXT}; not both"))
     elif MESSAGES in document and not _is_message_list(document[MESSAGES]):
@@ -151,6 +216,6 @@ def _parse_messages(template: str) -> list[JsonObject] | None:
 
 
 def _is_message_list(value: object) -> bool:
-    if not isinstance(value, list):
+    if not isinstance(value, list) or not value:
         return False
     return all(isinstance(item, dict) and "role" in item for item in cast("list[object]", value))

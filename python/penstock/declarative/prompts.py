@@ -1,11 +1,17 @@
-"""Saved prompts in the declarative state: the version that requests use. Other versions, labels and collections are not
-part of the state.
+"""Labels, partials and saved prompts in the declarative state: the versions that requests use. Other versions and
+collections are not part of the state.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from penstock.declarative.document import JsonObject, omit_fields
 from penstock.declarative.kinds import GatewayState, ResourceKind
+from penstock.declarative.prompt_files import order_partials
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 # Fields of which a change makes a new version.
 VERSION_FIELDS = (
@@ -18,39 +24,129 @@ VERSION_FIELDS = (
     "tool_choice",
     "is_raw_template",
 )
+LABELS_FIELD = "labels"
 
 
-class Prompts(ResourceKind):
-    """Saved prompts. A changed template becomes a new version, which is published."""
+class Labels(ResourceKind):
+    """Labels of a workspace, without those that every workspace has."""
 
-    name, path = "prompts", "/v1/prompts"
-    fields = ("name", "status", *VERSION_FIELDS)
+    name, path = "labels", "/v1/labels"
+    fields, fixed = ("name", "description", "color_code", "protected"), ()
+    named_by = ("id", "name")
+    keeps_slug = False
 
     def read_all(self, ground: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
-        """Returns the prompts of a workspace; empty for the organisation."""
+        """Returns the labels of a workspace; empty for the organisation."""
+        return super().read_all(ground, workspace) if workspace else []
+
+    def includes_row(self, _ground: GatewayState, row: JsonObject, _place: JsonObject | None) -> bool:
+        """Returns false for labels that every workspace has."""
+        return not row["is_universal"]
+
+
+class VersionedTemplates(ResourceKind):
+    """Common behaviour of prompts and partials: a changed template becomes a new version, which is published."""
+
+    version_fields: tuple[str, ...]
+
+    def read_all(self, ground: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
+        """Returns the templates of a workspace; empty for the organisation."""
         return super().read_all(ground, workspace) if workspace else []
 
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
-        """Reads the published version of the prompt."""
+        """Reads the published version."""
         return super().export_row(ground, ground.remote.request("GET", f"{self.path}/{row['id']}?version=default"))
-
-    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
-        """Creates a prompt, then archives it if the document says so."""
-        created = super().create(ground, workspace, {"parameters": {}, **omit_fields(resource, "status")})
-        if resource.get("status", "active") != "active":
-            self.update(ground, workspace, created, {"status": resource["status"]})
-        return created
 
     def update(
         self,
         ground: GatewayState,
-        workspace: JsonObject | None,  # noqa: ARG002 - the id names the prompt
+        workspace: JsonObject | None,  # noqa: ARG002 - the id names the template
         stored: JsonObject,
         changed: JsonObject,
     ) -> None:
-        """Changes a prompt. A new version is published, so that requests use it."""
-        path = f"{self.path}/{stored['id']}"
-        ground.remote.request("PUT", path, {"patch": True, **changed})
-        if not changed.keys().isdisjoint(VERSION_FIELDS):
-            latest = ground.remote.request("GET", path)["prompt_version"]
+        """Changes a template. A new version is published, so that requests use it."""
+        path, body = f"{self.path}/{stored['id']}", self.update_body(changed)
+        if body:
+            ground.remote.request("PUT", path, body)
+        if not changed.keys().isdisjoint(self.version_fields):
+            latest = ground.remote.request("GET", path)["latest_version"]
             ground.remote.request("PUT", f"{path}/makeDefault", {"version": latest})
+
+    def update_body(self, changed: JsonObject) -> JsonObject:
+        """Returns the body that changes these fields."""
+        return changed
+
+
+class PromptPartials(VersionedTemplates):
+    """Texts that templates include. Each is listed after those that it includes."""
+
+    name, path = "prompt_partials", "/v1/prompts/partials"
+    fields = ("name", "status", "string")
+    version_fields = ("string",)
+
+    def read_all(self, ground: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
+        """Returns the partials of a workspace, each after those that it includes; empty for the organisation."""
+        found = {row["slug"]: row for row in super().read_all(ground, workspace)}
+        return [found[slug] for slug in order_partials({slug: row["string"] for slug, row in found.items()})]
+
+    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
+        """Creates a partial, then archives it if the document says so."""
+        created = super().create(ground, workspace, omit_fields(resource, "status"))
+        if resource.get("status", "active") != "active":
+            self.update(ground, workspace, created, {"status": resource["status"]})
+        return created
+
+
+class Prompts(VersionedTemplates):
+    """Saved prompts, with the labels on their published version."""
+
+    name, path = "prompts", "/v1/prompts"
+    fields = ("name", "status", *VERSION_FIELDS, LABELS_FIELD)
+    version_fields = VERSION_FIELDS
+
+    def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
+        """Reads the published version of the prompt and its labels."""
+        detail = ground.remote.request("GET", f"{self.path}/{row['id']}?version=default")
+        shown = ResourceKind.export_row(self, ground, detail)
+        return {**shown, LABELS_FIELD: sorted(label["name"] for label in detail["prompt_version_labels"])}
+
+    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
+        """Creates a prompt and labels its version, then archives it if the document says so."""
+        created = super().create(ground, workspace, {"parameters": {}, **omit_fields(resource, "status", LABELS_FIELD)})
+        put_labels(ground, f"{self.path}/{created['id']}", resource.get(LABELS_FIELD) or ())
+        if resource.get("status", "active") != "active":
+            self.update(ground, workspace, created, {"status": resource["status"]})
+        return created
+
+    def diff_resource(self, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool) -> JsonObject:
+        """Returns the fields to change. The order of labels does not matter."""
+        changed = super().diff_resource(resource, stored, prune=prune)
+        wanted = sorted(resource.get(LABELS_FIELD) or ())
+        return omit_fields(changed, LABELS_FIELD) if wanted == (stored.get(LABELS_FIELD) or []) else changed
+
+    def update(
+        self, ground: GatewayState, workspace: JsonObject | None, stored: JsonObject, changed: JsonObject
+    ) -> None:
+        """Changes a prompt. Labels of the published version are moved to a new one."""
+        super().update(ground, workspace, stored, changed)
+        is_new = not changed.keys().isdisjoint(self.version_fields)
+        if is_new or LABELS_FIELD in changed:
+            wanted = changed.get(LABELS_FIELD, stored.get(LABELS_FIELD)) or ()
+            put_labels(ground, f"{self.path}/{stored['id']}", wanted)
+
+    def update_body(self, changed: JsonObject) -> JsonObject:
+        """Returns the body that changes these fields of a prompt, without its labels."""
+        body = omit_fields(changed, LABELS_FIELD)
+        return {"patch": True, **body} if body else {}
+
+
+def put_labels(ground: GatewayState, path: str, wanted: Iterable[str]) -> None:
+    """Gives the published version of a prompt these labels, and no others."""
+    version = ground.remote.request("GET", f"{path}?version=default")
+    present = {label["name"] for label in version["prompt_version_labels"]}
+    place = f"{path}/versions/{version['prompt_version_id']}"
+    if present - set(wanted):
+        ground.remote.request("PUT", place, {"label_id": None})
+        present = set[str]()
+    for name in sorted(set(wanted) - present):
+        ground.remote.request("PUT", place, {"label_id": name})
