@@ -73,9 +73,8 @@ def create_prompt(team: Client, name: str, **fields: object) -> str:
 
 def call_prompt(team: Client, reference: str, action: str = "render", **fields: object) -> Response:
     body = {"variables": {"name": "Ann", "mood": "kind"}, **fields}
-    headers = {"x-gateway-api-key": team.key, "content-type": "application/json"}
     path = f"/v1/prompts/{reference}/{action}"
-    return send_raw_request(team.gateway.base_url, path, json.dumps(body).encode(), headers)
+    return send_raw_request(team.gateway.base_url, path, json.dumps(body).encode(), headers_of(team))
 
 
 def rendered_messages(team: Client, reference: str) -> list[str] | None:
@@ -223,3 +222,62 @@ def test_requests_of_the_page_run_and_render(team: Client):
     assert [message["content"] for message in shown["data"]["messages"]] == expected
     assert (shown["success"], shown["missing_variables"], shown["data"]["max_tokens"]) == (True, ["question"], 200)
     assert call_prompt(team, slug, "completions", **asked["completions"]).status == 200
+    compared = call_prompt(team, slug, "compare", **asked["compare"])
+    assert [len(run["results"]) for run in compared.json()["runs"]] == [2, 2]
+
+
+def test_key_with_one_scope_either_renders_or_runs(admin: Client, team: Client):
+    slug = create_prompt(team, "Scoped")
+    wait_for_messages(team, slug, ["Be kind.", "Greet Ann"])
+    workspace = admin.read(f"/v1/prompts/{slug}")["prompt_owning_workspace_id"]
+    renders = admin.with_new_key(workspace_id=workspace, scopes=["prompts.render"])
+    runs = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"])
+
+    def statuses(client: Client) -> list[int]:
+        return [call_prompt(client, slug, action).status for action in ("render", "completions", "compare")]
+
+    wait_for("the key that renders", lambda: statuses(renders) == [200, 403, 403] or None, 10)
+    # The body of this request is none of a comparison.
+    wait_for("the key that runs", lambda: statuses(runs) == [403, 200, 400] or None, 10)
+    refused = call_prompt(runs, slug, "render").json()["data"]["message"]
+    assert refused == "this key may not render prompts: it lacks the scope prompts.render"
+    assert renders.get("/v1/prompts").status == 403
+
+
+def test_comparison_runs_both_versions_and_is_logged(team: Client):
+    slug = create_prompt(team, "Compared", string="first {{name}}")
+    expect_ok(team.put(f"/v1/prompts/{slug}", {"patch": True, "string": "second {{name}}, and some more words"}))
+    body = {"versions": [1, "latest"], "variables": [{"name": "Ann"}, {"name": "Bo"}]}
+
+    def compare() -> dict[str, Any] | None:
+        path = f"/v1/prompts/{slug}/compare"
+        answer = send_raw_request(team.gateway.base_url, path, json.dumps(body).encode(), headers_of(team))
+        return answer.json() if answer.status == 200 else None
+
+    found = wait_for("the second version", compare, 10)
+    assert [version["version"] for version in found["versions"]] == [1, 2]
+    for run in found["runs"]:
+        assert all(result["output"] and result["time_ms"] > 0 for result in run["results"]), run
+    for side, version in enumerate(found["versions"]):
+        tokens = [run["results"][side]["output_tokens"] for run in found["runs"]]
+        assert version["output_tokens"] == sum(tokens) > 0
+
+    def find_logs() -> list[dict[str, Any]] | None:
+        rows = team.read(f"/v1/logs?prompt_slug={slug}")["data"]
+        return rows if len(rows) == 4 else None
+
+    ids = {result["log_id"] for run in found["runs"] for result in run["results"]}
+    assert {row["id"] for row in wait_for("the logs", find_logs, 15)} == ids
+
+
+def test_render_leaves_no_log(team: Client):
+    slug = create_prompt(team, "Unlogged")
+    wait_for_messages(team, slug, ["Be kind.", "Greet Ann"])
+    assert call_prompt(team, f"{slug}@9").status == 404
+    assert call_prompt(team, slug, "completions").status == 200
+    found = wait_for("the log", lambda: team.read(f"/v1/logs?prompt_slug={slug}")["data"] or None, 15)
+    assert len(found) == 1
+
+
+def headers_of(client: Client) -> dict[str, str]:
+    return {"x-gateway-api-key": client.key, "content-type": "application/json"}

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from penstock.snapshot.build import StoreData
     from penstock.store.tenant import Row
 
+# What a key that may call models may lack.
+MAY_CALL = (None, "render")
 # Scopes of a caller that is known only from a snapshot. Snapshots contain keys only to authorise requests to models.
 SNAPSHOT_CALLER_SCOPES = frozenset({"completions.write"})
 
@@ -33,7 +35,7 @@ class Expiry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotKey(Expiry, frozen=True, kw_only=True):
-    """An API key as the engine receives it. `lacks` is the reason why the key may not call models, `None` if it may."""
+    """An API key as the engine receives it. `lacks` is what the key may not do, `None` if it may do everything."""
 
     id: str
     sha256: str
@@ -97,7 +99,7 @@ def find_key(stored: StoreData, name: str) -> SnapshotKey | None:
     none.
     """
     keys = (key for part in _read_chunks_containing(stored, name) for key in part.keys if name in {key.sha256, key.id})
-    return next((key for key in keys if key.workspace and not key.lacks and not key.is_expired), None)
+    return next((key for key in keys if key.workspace and key.lacks in MAY_CALL and not key.is_expired), None)
 
 
 def find_caller(stored: StoreData, digest: str) -> Caller | None:

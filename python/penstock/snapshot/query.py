@@ -64,8 +64,8 @@ INTEGRATION_SKIPPED = "the integration %r is left out: %s"
 # Bounds the list of removed members. Tokens of members removed before these stay valid until they expire, but no token
 # should live that long.
 MAX_REMOVED_MEMBERS = 10_000
-# Scope that a key needs for any request on the data plane.
-DATA_PLANE_SCOPE = "completions.write"
+# Scopes with which a key calls models, and renders prompts.
+DATA_PLANE_SCOPE, RENDER_SCOPE = "completions.write", "prompts.render"
 
 
 class ConfigTable(CheckedTable):
@@ -172,20 +172,29 @@ def _select_keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:
         "expires_at": ends // 1000,
         "defaults": embed_json(is_postgres, api_keys.c.defaults),
     }
-    row = json_object(is_postgres, **fields)
-    user_row = json_object(is_postgres, **fields, user_id=api_keys.c.user_id)
     # Keys that may not use the data plane are published with the reason. Otherwise they would count as unknown keys, or
     # as keys of a provider.
     is_of_none = api_keys.c.workspace_id.is_(None)
-    is_good = and_(~is_of_none, cast(api_keys.c.scopes, Text).contains(f'"{DATA_PLANE_SCOPE}"'))
-    lacks = case((is_of_none, "workspace"), else_="scope")
-    refused = json_object(is_postgres, **key_fields, lacks=lacks)
+    may_call, may_render = (
+        and_(~is_of_none, cast(api_keys.c.scopes, Text).contains(f'"{scope}"'))
+        for scope in (DATA_PLANE_SCOPE, RENDER_SCOPE)
+    )
+    has_both, has_one = and_(may_call, may_render), or_(may_call, may_render)
+    refused = json_object(is_postgres, **key_fields, lacks=case((is_of_none, "workspace"), else_="scope"))
+    # `lacks` and the user are written only where they are needed, because there may be a hundred thousand keys.
+    fields_of_one = {**fields, "lacks": case((may_call, "render"), else_="completions")}
+    user_field = {"user_id": api_keys.c.user_id}
+    is_of_service = api_keys.c.user_id.is_(None)
+    shown = case(
+        (and_(has_both, is_of_service), json_object(is_postgres, **fields)),
+        (has_both, json_object(is_postgres, **fields, **user_field)),
+        (and_(has_one, is_of_service), json_object(is_postgres, **fields_of_one)),
+        (has_one, json_object(is_postgres, **fields_of_one, **user_field)),
+        else_=refused,
+    )
     return (
-        select(
-            case((and_(is_good, api_keys.c.user_id.is_(None)), row), (is_good, user_row), else_=refused).label("row"),
-            ends.label("ends"),
-        )
-        .add_columns(case((is_good, 1)).label("counts"))
+        select(shown.label("row"), ends.label("ends"))
+        .add_columns(case((has_one, 1)).label("counts"))
         .join(key_digests, key_digests.c.api_key_id == api_keys.c.id)
         .outerjoin(workspaces, workspaces.c.id == api_keys.c.workspace_id)
         .where(or_(is_of_none, workspaces.c.status == "active"), api_keys.c.status == "active")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.founded import DatabaseTemplates
     from tests.gateway import Gateway
 
-SCOPES = ["completions.write", "prompts.create", "prompts.read"]
+SCOPES = ["completions.write", "prompts.create", "prompts.read", "prompts.render"]
 
 
 @pytest.fixture

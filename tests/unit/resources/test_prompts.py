@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 ONE_STORE = True
 
-DATA_PLANE_ACTIONS = ("/completions", "/render")
+DATA_PLANE_ACTIONS = ("/completions", "/render", "/compare")
+PAGES = ("docs/prompts.md", "docs/prompt-sharing.md")
 
 
 async def read_version(api: ManagementClient, prompt: str, selector: str = "") -> Any:
@@ -546,7 +547,7 @@ def test_requests_of_the_page_work(founded_url: Secret):
         scopes = [*SCOPES, "prompts.publish"]
         _, client = await api.create_key("workspace/service", workspace_id=place, scopes=scopes)
         # An integration test sends those to the data plane.
-        asked = [one for one in read_requests("docs/prompts.md") if not one[1].endswith(DATA_PLANE_ACTIONS)]
+        asked = [one for page in PAGES for one in read_requests(page) if not one[1].endswith(DATA_PLANE_ACTIONS)]
         assert len(asked) >= 12
         made: dict[str, str] = {"ws-support-1f2e3d": other}
         for method, path, body in asked:
