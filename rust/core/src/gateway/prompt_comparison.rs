@@ -19,11 +19,13 @@ use super::{
     provider_request,
 };
 use crate::{
-    accounting::record::observer::{RecordFigures, RecordObserver},
     endpoints::builtin::reject_without_record,
     error::{Error, PromptError, Result},
     gateway_state::GatewayState,
-    ingress::{Request, message::RequestHead},
+    ingress::{
+        Request,
+        message::{RecordFigures, RecordObserver, RequestHead},
+    },
     prompts::{
         comparison_request::ComparisonRequest,
         prompt_request::{PromptAction, PromptPath, PromptRequest},

@@ -1,12 +1,16 @@
-//! Requests without their body, and complete responses.
+//! Requests without their body, what their records report, and complete responses.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::IpAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use penstock_net::{ResponseHead, headers::Headers};
 use serde_json::Value;
-
-use crate::accounting::record::observer::RecordObserver;
+use tokio::sync::Notify;
+use uuid::Uuid;
 
 /// Location of a batch's output, as the batch object reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +40,41 @@ pub struct PromptIdentity {
 pub struct PromptProvider {
     pub workspace: Box<str>,
     pub slug: Box<str>,
+}
+
+/// Figures of a request whose record is closed.
+#[derive(Debug, Clone, Copy)]
+pub struct RecordFigures {
+    /// Id of the record, by which its log is found.
+    pub id: Uuid,
+    pub took: Duration,
+    /// `None` if the model has no price.
+    pub nanodollars: Option<u64>,
+    /// Tokens of input and output; `None` if they are not known.
+    pub tokens: Option<(u64, u64)>,
+}
+
+/// Receives the figures of one request.
+#[derive(Debug, Default)]
+pub struct RecordObserver {
+    figures: OnceLock<RecordFigures>,
+    closed: Notify,
+}
+
+impl RecordObserver {
+    /// Stores the figures. Called once, when the record closes.
+    pub fn report(&self, figures: RecordFigures) {
+        self.figures.set(figures).ok();
+        self.closed.notify_one();
+    }
+
+    /// Waits for the figures: tokens that the provider did not report are counted after the response was sent.
+    pub async fn wait(&self, limit: Duration) -> Option<RecordFigures> {
+        if self.figures.get().is_none() {
+            tokio::time::timeout(limit, self.closed.notified()).await.ok();
+        }
+        self.figures.get().copied()
+    }
 }
 
 /// Request without its body, shared by the request pipeline and the record.

@@ -7,7 +7,6 @@ pub mod details;
 pub(crate) mod json_writer;
 pub mod masking;
 pub mod metadata;
-pub mod observer;
 pub mod outbox;
 pub(crate) mod recorded_bodies;
 pub(crate) mod request_log;
@@ -27,7 +26,6 @@ pub use crate::accounting::record::charges::{Billing, SessionUsage};
 pub use crate::accounting::record::deferred_billing::DeferredBilling;
 pub use crate::accounting::record::request_log::{Detail, RequestLog, SessionEvents};
 
-use observer::RecordFigures;
 use outbox::Outbox;
 
 use crate::{
@@ -37,7 +35,7 @@ use crate::{
         spool::{Source, Spool, SpoolEntry},
         token_counting::{CountableResponse, TokenCounter},
     },
-    ingress::message::RequestHead,
+    ingress::message::{RecordFigures, RequestHead},
     limits::{now_ms, request_holds::RequestUsage},
     process::{metrics::Metrics, secret::is_secret_name, settings::Settings},
 };
