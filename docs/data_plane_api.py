@@ -35,6 +35,12 @@ ERROR_DESCRIPTIONS = {
     "503": "All targets are unavailable, or the gateway has too many requests.",
     "504": "The provider did not respond in time.",
 }
+# Routes of saved prompts, which are in no table of the engine: their requests become chat or text completions.
+PROMPT_ROWS = [
+    ("POST", "/prompts/:id/completions", "runPrompt", "Json"),
+    ("POST", "/prompts/:id/render", "renderPrompt", "Json"),
+    ("POST", "/prompts/:id/compare", "comparePrompt", "Json"),
+]
 ROLES = {"type": "string", "enum": ["system", "developer", "user", "assistant", "tool"]}
 
 
@@ -43,6 +49,8 @@ def _field(schema: dict[str, Any], words: str) -> dict[str, Any]:
 
 
 MODEL = _field(TEXT, "name of the model; `@slug/model` also names a saved provider")
+VARIABLES = _field({"type": "object"}, "a value for each variable of the prompt")
+OVERRIDES = _field({"type": "object"}, "fields of the request that replace those of the prompt")
 STREAM = _field(FLAG, "return the response as an event stream")
 MESSAGES = {
     "type": "array",
@@ -122,6 +130,37 @@ BODIES: dict[str, tuple[dict[str, Any], list[str], dict[str, Any]]] = {
         ["model", "prompt"],
         {"model": "gpt-image-1", "prompt": "A lighthouse"},
     ),
+    "runPrompt": (
+        {"variables": VARIABLES, "stream": STREAM, "model": MODEL, "hyperparameters": OVERRIDES},
+        [],
+        {"variables": {"name": "Ann"}},
+    ),
+    "renderPrompt": (
+        {"variables": VARIABLES, "model": MODEL, "hyperparameters": OVERRIDES},
+        [],
+        {"variables": {"name": "Ann"}},
+    ),
+    "comparePrompt": (
+        {
+            "versions": {
+                "type": "array",
+                "items": {},
+                "minItems": 2,
+                "maxItems": 2,
+                "description": "two versions: numbers, `latest`, `default` or labels",
+            },
+            "variables": {
+                "type": "array",
+                "items": VARIABLES,
+                "minItems": 1,
+                "maxItems": 20,
+                "description": "sets of variables; both versions run with each",
+            },
+            "hyperparameters": OVERRIDES,
+        },
+        ["versions", "variables"],
+        {"versions": ["default", "latest"], "variables": [{"name": "Ann"}]},
+    ),
     "createSpeech": (
         {"model": MODEL, "input": _field(TEXT, "text to read"), "voice": _field(TEXT, "name of the voice")},
         ["model", "input", "voice"],
@@ -133,7 +172,7 @@ BODIES: dict[str, tuple[dict[str, Any], list[str], dict[str, Any]]] = {
 def build_document(operations: Path) -> str:
     """Returns the document as JSON."""
     paths: dict[str, dict[str, Any]] = {}
-    for method, path, name, takes in ROW_PATTERN.findall(operations.read_text()):
+    for method, path, name, takes in [*ROW_PATTERN.findall(operations.read_text()), *PROMPT_ROWS]:
         shown = re.sub(r":(id)\b", r"{\1}", path.replace("*", "{model}"))
         paths.setdefault(f"/v1{shown}", {})[method.lower()] = _operation(name, shown, takes)
     document = {
