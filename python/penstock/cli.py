@@ -97,10 +97,12 @@ def serve(
     process_log.configure(settings.log)
     # Imported here, because the other commands need neither Granian nor an event loop.
     from penstock import serve as server
-    from penstock.listen import check_open_host
+    from penstock.listen import check_open_host, check_ports_are_free
     from penstock.pricing import engine_export
     from penstock.snapshot.build import Snapshot, build_valid_snapshot, find_missing_providers
 
+    # A first start that cannot listen must not create a store, whose admin key is printed only once.
+    check_ports_are_free(settings)
     found = prepare_store(settings, with_demo=mock is not None)
     stored, admin_key = found.stored, found.admin_key
     if found.master_key:
@@ -165,7 +167,12 @@ def migrate(config: str | None, wait: float) -> None:
 
 
 @main.command(epilog="Example: penstock health --url http://127.0.0.1:8787")
-@click.option("--url", metavar="URL", help="URL of the gateway. [default: the address that the settings name]")
+@click.option(
+    "--url",
+    envvar="PENSTOCK_URL",
+    metavar="URL",
+    help="URL of the gateway. [env: PENSTOCK_URL; default: the address that the settings name]",
+)
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 @click.option(
     "--timeout",

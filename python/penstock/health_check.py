@@ -26,7 +26,8 @@ def check_health(url: str, seconds: float, certificate: str | None = None) -> He
     checked, only that certificate. Raises SettingsError if the URL cannot be used.
     """
     parts = _parse_url(url)
-    path = f"{parts.path.rstrip('/')}/ready"
+    # Users may pass the URL for model clients, which ends with `/v1`.
+    path = f"{parts.path.rstrip('/').removesuffix('/v1')}/ready"
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
     found: list[Health] = []
     # A thread, because a timeout of the socket bounds neither the lookup of a name nor a response that arrives byte by
@@ -41,7 +42,7 @@ def check_health(url: str, seconds: float, certificate: str | None = None) -> He
 
 def _parse_url(url: str) -> SplitResult:
     # The value is not repeated, because it may contain a password.
-    message = "--url is not allowed; expected a URL such as http://127.0.0.1:8787"
+    message = "--url or PENSTOCK_URL is not allowed; expected a URL such as http://127.0.0.1:8787"
     try:
         parts = urlsplit(url)
         is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0

@@ -38,6 +38,13 @@ def check_open_host(settings: Settings, keys: int) -> None:
     raise SettingsError(message)
 
 
+def check_ports_are_free(settings: Settings) -> None:
+    """Raises an error if another process listens on a port of the settings."""
+    _open_listener(settings, settings.server.port, shared=False).close()
+    if metrics := open_metrics_listener(settings):
+        metrics.close()
+
+
 def open_listeners(settings: Settings) -> list[socket.socket]:
     """Opens one listening socket per worker. The supervisor holds them, so that no connection is refused when a worker
     dies.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import socket
 import stat
 import sys
 from dataclasses import dataclass
@@ -12,7 +14,8 @@ import pytest
 
 from tests.fork_server import run_penstock
 from tests.gateway import find_binary
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, Response, chat_body, send_raw_request
+from tests.integration.test_sessions import PASSWORD
+from tests.integration.wire import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, Response, chat_body, send_raw_request
 from tests.processes import Program, free_port, wait_for
 
 if TYPE_CHECKING:
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SESSIONS = "/v1/auth/sessions"
-JSON_HEADERS = {"content-type": "application/json"}
 START_SECONDS = 60
 
 
@@ -154,6 +156,33 @@ def test_command_makes_a_new_link_for_a_user(first: FirstStart):
     assert newer.partition("=")[2] not in log
 
 
+def test_password_change_ends_an_unused_link(first: FirstStart):
+    email = {"email": "linked@example.test", "role": "member", "workspaces": []}
+    invited = send_raw_request(
+        first.url,
+        "/v1/admin/users/invites",
+        json.dumps(email).encode(),
+        {**JSON_HEADERS, "x-gateway-api-key": first.admin_key},
+    ).json()
+    given = {
+        "token": invited["invite_link"].rpartition("=")[2],
+        "first_name": "A",
+        "last_name": "B",
+        "password": PASSWORD,
+    }
+    assert send_raw_request(first.url, "/v1/auth/invites", json.dumps(given).encode(), JSON_HEADERS).status == 200
+    command = ("users", "sign-in-link", "--email", "linked@example.test", "--url", first.url)
+    link = run_penstock(*command, env={}, cwd=first.folder).stdout.strip()
+    credentials = {"email": "linked@example.test", "password": PASSWORD}
+    answer = send_raw_request(first.url, SESSIONS, json.dumps(credentials).encode(), JSON_HEADERS)
+    cookie = (answer.get_header("set-cookie") or "").split(";")[0]
+    headers = {**JSON_HEADERS, "cookie": cookie, "x-csrf-token": answer.json()["csrf_token"]}
+    change = {"current_password": PASSWORD, "new_password": PASSWORD + "!"}
+    done = send_raw_request(first.url, "/v1/auth/password", json.dumps(change).encode(), headers, method="PUT")
+    assert done.status == 200
+    assert first.sign_in(link.partition("=")[2]).status == 401
+
+
 def test_command_rejects_an_unknown_user(first: FirstStart):
     done = run_penstock("users", "sign-in-link", "--email", "nobody@example.com", env={}, cwd=first.folder)
     assert done.returncode == 1
@@ -193,6 +222,16 @@ def test_start_without_the_mock_provider_makes_no_demo(tmp_path: Path):
         assert "PENSTOCK_API_KEY" not in started.output
     finally:
         assert started.program.stop() == 0
+
+
+def test_used_port_leaves_no_store_and_prints_no_key(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run_penstock("serve", "--port", str(port), env={}, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "in use" in done.stderr
+    assert "admin key" not in done.stdout
+    assert not list(tmp_path.iterdir())
 
 
 def test_settings_file_alone_creates_no_store(tmp_path: Path):

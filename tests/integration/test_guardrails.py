@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_ok
+from tests.integration.managed import Client, expect_error, expect_ok
 from tests.integration.serving import run_gateway
 from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, Response
 from tests.processes import free_port, wait_for
@@ -159,6 +159,18 @@ def test_invalid_trial_names_the_field(team: Client, subject: dict[str, Any], pa
     answer = team.post("/v1/guardrails/test", {"checks": CHECKS, **subject})
     assert answer.status == 400
     assert path in [problem["path"] for problem in answer.json()["data"]["errors"]]
+
+
+@pytest.mark.parametrize("name", ["request", "response"])
+def test_trial_names_a_body_that_nests_too_deep(team: Client, name: str):
+    def nest(levels: int) -> dict[str, Any]:
+        return json.loads('{"a":' * levels + "1" + "}" * levels)
+
+    stage = {"stage": "output"} if name == "response" else {}
+    answer = team.post("/v1/guardrails/test", {"checks": CHECKS, **stage, name: nest(127)})
+    expect_error(answer, 400, "AB01", "at most 126 levels")
+    assert [problem["path"] for problem in answer.json()["data"]["errors"]] == [name]
+    assert team.post("/v1/guardrails/test", {"checks": CHECKS, **stage, name: nest(126)}).status == 200
 
 
 def test_trial_needs_scopes(admin: Client, workspace: str, team: Client):

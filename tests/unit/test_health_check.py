@@ -68,6 +68,12 @@ def test_ready_gateway_has_exit_status_0(ready: Server):
     assert ready.requests == ["GET /ready HTTP/1.1"]
 
 
+@pytest.mark.parametrize("suffix", ["", "/", "/v1"])
+def test_environment_names_the_gateway(ready: Server, suffix: str):
+    done = run_health(PENSTOCK_URL=ready.url + suffix)
+    assert (done.exit_code, done.output) == (0, f"ready: {ready.url}/ready\n")
+
+
 def test_draining_gateway_has_exit_status_1():
     with Server(DRAINING) as server:
         done = run_health("--url", server.url)

@@ -36,7 +36,7 @@ from penstock.schemas import format_required_timestamp, now
 from penstock.secrets.references import resolve_master_key
 from penstock.secrets.vault import Vault, load_master_keys
 from penstock.settings.buckets import FOLDER
-from penstock.store.migrate import current_revision, migrate, newest_revision
+from penstock.store.migrate import acquire_migration_lock, current_revision, migrate, newest_revision
 
 if TYPE_CHECKING:
     import zipfile
@@ -141,6 +141,9 @@ async def restore_backup(settings: Settings, path: Path, start: StartProgress) -
             await migrate(database, manifest.revision if manifest.revision != newest_revision() else "head", sealer)
             with delete_after_failure() as written:
                 async with database.migration_transaction() as connection:
+                    if not database.embedded:
+                        await acquire_migration_lock(connection)
+                    await _reject_rows(connection)
                     await insert_tables(connection, archive, manifest, advance)
                     # Fails here, before anything is written or committed, if this is another master key.
                     await Vault(key).load(connection)
@@ -172,14 +175,18 @@ def check_log_store_is_free(settings: Settings) -> None:
 
 async def _reject_used_store(database: Database, manifest: Manifest) -> None:
     async with database.read_connection() as connection:
-        tables = {table.name: table for table in await connection.run_sync(reflect_tables)}
-        organisations = tables.get("organisations")
-        if organisations is not None and await count_rows(connection, organisations):
-            message = "the store is in use: it has an organisation; hint: restore into a new database or folder"
-            raise SettingsError(message)
+        await _reject_rows(connection)
     if await current_revision(database) not in {None, manifest.revision}:
         message = (
             "the store has empty tables of another revision than the backup; hint: restore into a new database, "
             "or with the release that wrote the backup"
         )
+        raise SettingsError(message)
+
+
+async def _reject_rows(connection: AsyncConnection) -> None:
+    tables = {table.name: table for table in await connection.run_sync(reflect_tables)}
+    organisations = tables.get("organisations")
+    if organisations is not None and await count_rows(connection, organisations):
+        message = "the store is in use: it has an organisation; hint: restore into a new database or folder"
         raise SettingsError(message)

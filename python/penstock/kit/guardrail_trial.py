@@ -13,6 +13,7 @@ from msgspec import Meta
 from penstock import engine
 from penstock.errors import InvalidError, Problem, UnavailableError
 from penstock.kit import guardrails as kit
+from penstock.kit.json_depth import nests_deeper
 from penstock.schemas import field_error
 from penstock.secrets import config_credentials
 from penstock.settings.engine_json import encode_engine_settings
@@ -24,6 +25,8 @@ MAX_TEXT_CHARS = 1_000_000
 # Trials of one gateway at the same time, and the time that one may take; a check may wait for another host. The edge
 # waits 30 seconds for the management API.
 MAX_TRIALS, MAX_TRIAL_SECONDS = 4, 20
+# Levels of objects and lists in a body. The engine reads 128 levels, and adds one for the subject.
+MAX_BODY_DEPTH = 126
 
 _trials = asyncio.Semaphore(MAX_TRIALS)
 
@@ -143,6 +146,10 @@ def _start_thread(encoded: tuple[bytes, bytes, bytes]) -> asyncio.Future[Any]:
 
 
 def _build_subject(trial: TrialRequest) -> _JsonObject:
+    bodies = {"request": trial.request, "response": trial.response}
+    if deep := [name for name, body in bodies.items() if nests_deeper(body, MAX_BODY_DEPTH)]:
+        why = f"nests too deep; at most {MAX_BODY_DEPTH} levels of objects and lists are allowed"
+        raise InvalidError("the body cannot be read", [Problem(name, why) for name in deep])
     is_output = trial.stage == "output"
     if trial.text is not None:
         given = [

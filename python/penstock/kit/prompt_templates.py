@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock import engine
 from penstock.errors import InvalidError, Problem
+from penstock.kit.json_depth import nests_deeper
 from penstock.schemas import field_error, invalid_error
 
 if TYPE_CHECKING:
@@ -66,23 +67,5 @@ def _size_problems(content: Mapping[str, Any], notes: Mapping[str, Any] | None) 
 
 def _depth_problems(fields: Mapping[str, Any]) -> Iterator[Problem]:
     for name, value in fields.items():
-        if _nests_deeper(value, MAX_DEPTH):
+        if nests_deeper(value, MAX_DEPTH):
             yield Problem(name, f"nests too deep; at most {MAX_DEPTH} levels of objects and lists are allowed")
-
-
-def _nests_deeper(value: object, levels: int) -> bool:
-    """Returns true if a JSON value has more levels of objects and lists."""
-    # Level by level instead of recursively, because a request may have more levels than Python calls.
-    current: list[object] = [value]
-    for _ in range(levels + 1):
-        current = [one for one in current if isinstance(one, dict | list)]
-        if not current:
-            return False
-        current = [
-            inner
-            for one in current
-            for inner in (
-                cast("dict[str, object]", one).values() if isinstance(one, dict) else cast("list[object]", one)
-            )
-        ]
-    return True

@@ -72,6 +72,11 @@ async def use_link(connection: AsyncConnection, text: str) -> None:
         raise UnauthorisedError(INVALID_LINK_MESSAGE)
 
 
+async def delete_sign_in_links(connection: AsyncConnection, user_id: str) -> None:
+    """Deletes the unused links of a user, who changed the password because somebody else may know a link."""
+    await connection.execute(delete(sign_in_links).where(sign_in_links.c.user_id == user_id))
+
+
 def _valid_link_conditions(text: str) -> tuple[Any, Any]:
     return sign_in_links.c.sha256 == sha256_hex(text), sign_in_links.c.expires_at > now()
 

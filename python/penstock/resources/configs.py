@@ -200,6 +200,7 @@ async def update_config(
     if values.get("status") == "inactive":
         values["status"] = "archived"
     sent = UNSET if data.config is UNSET else _parse_config(data.config)
+    valid = None if sent is UNSET else await _validate_update(work, workspace_id, key, sent)
     async with work.write_session(workspace_id) as session:
         before = await CONFIGS.get(session, key)
         # The precondition applies even if the request changes nothing.
@@ -211,7 +212,9 @@ async def update_config(
         document = config_credentials.join_credentials(old)
         if sent is not UNSET:
             document = await _restore_credentials(session, before, sent, old)
-            await validate_document("config", document, "config", work.limits)
+            if document != valid:
+                # Somebody changed the stored credentials meanwhile.
+                await validate_document("config", document, "config", work.limits)
         divided = config_credentials.split_credentials(document)
         is_changed = not config_credentials.is_same_document(divided, old)
         if dry_run:
@@ -226,6 +229,18 @@ async def update_config(
         if is_changed:
             await _save_version(session, row, divided)
         return await _to_saved_config(session, row, row["version_id"], {} if sent is UNSET else document)
+
+
+async def _validate_update(work: RequestContext, workspace_id: str | None, key: str, sent: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    """Validates new content of a config before the write transaction, for which other changes wait. Returns the content
+    with its credentials.
+    """
+    async with work.read_session(workspace_id) as session:
+        row = await CONFIGS.get(session, key)
+        old = await _decrypt_config(session, row["config"], row)
+        document = await _restore_credentials(session, row, sent, old)
+    await validate_document("config", document, "config", work.limits)
+    return document
 
 
 async def delete_config(session: TenantSession, row: Row) -> None:

@@ -64,7 +64,7 @@ async def migrate(
             return last, last
     async with database.migration_transaction() as connection:
         if not database.embedded:
-            await _acquire_migration_lock(connection)
+            await acquire_migration_lock(connection)
         done = await connection.run_sync(
             _run_migrations, target, _sync_sealer(connection, sealing) if sealing else None
         )
@@ -94,7 +94,8 @@ async def _check_foreign_keys(connection: AsyncConnection) -> None:
         raise StartupError(message)
 
 
-async def _acquire_migration_lock(connection: AsyncConnection) -> None:
+async def acquire_migration_lock(connection: AsyncConnection) -> None:
+    """Waits for the lock that migrations and restores of a PostgreSQL database share; the transaction's end frees it."""
     await connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PATIENCE_FOR_ANOTHER}'")
     await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK_ID})")
     await connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PATIENCE_FOR_TABLES}'")

@@ -196,6 +196,29 @@ def test_store_and_files_in_use_are_never_overwritten(tmp_path: Path):
     assert not list(tmp_path.glob(".*.zip*"))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_second_of_two_restores_at_once_is_told_that_the_store_is_in_use(
+    tmp_path: Path, new_url: Callable[[str, str], str], kind: str
+):
+    url, after = f"sqlite:///{tmp_path}/before.db", new_url(kind, "after")
+    old = settings_for(tmp_path / "old", url)
+    fill(old, url)
+    backup = tmp_path / "backup.zip"
+    run_backup(old, backup)
+
+    async def restore(name: str) -> Manifest:
+        return await restore_backup(settings_for(tmp_path / name, after), backup, no_progress)
+
+    async def run() -> list[Manifest | BaseException]:
+        return await asyncio.gather(restore("one"), restore("two"), return_exceptions=True)
+
+    done = asyncio.run(run())
+    (problem,) = [one for one in done if isinstance(one, BaseException)]
+    assert isinstance(problem, SettingsError)
+    assert "it has an organisation" in str(problem)
+    assert read_tables(after) == read_tables(url)
+
+
 def rewrite(file: Path, change: Callable[[str, bytes], dict[str, bytes]]) -> Path:
     """Copies a backup; `change` returns what replaces each member."""
     changed = file.with_name("changed.zip")

@@ -15,6 +15,7 @@ from penstock.errors import ForbiddenError
 from penstock.kit.members import USER_RESOURCE
 from penstock.kit.passwords import Password, PasswordService
 from penstock.kit.session_revocation import end_sessions
+from penstock.kit.sign_in_links import delete_sign_in_links
 from penstock.kit.tenant_session import RequestContext, Services
 from penstock.schemas import EmptyResponse
 from penstock.store.tables import sessions
@@ -34,7 +35,7 @@ async def change_password(
     office: NamedDependency[Services],
     passwords: NamedDependency[PasswordService],
 ) -> EmptyResponse:
-    """Changes the password of the signed-in user and ends all their other sessions."""
+    """Changes the password of the signed-in user and ends all their other sessions and unused sign-in links."""
     caller = work.caller
     if caller.user_id is None or caller.session_id is None:
         raise ForbiddenError("only a person who signed in has a password")
@@ -47,6 +48,7 @@ async def change_password(
         await passwords.reject_changed_password(session.connection, caller.user_id, row["password"])
         await USER_RESOURCE.update(session, row, {"password": hashed})
         await end_sessions(session, sessions.c.user_id == caller.user_id, sessions.c.id != caller.session_id)
+        await delete_sign_in_links(session.connection, caller.user_id)
     office.clear_caller_cache()
     return EmptyResponse()
 

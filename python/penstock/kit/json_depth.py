@@ -1,0 +1,23 @@
+"""Depth of JSON values. The engine reads fewer levels than the management API, so deeper values are rejected by name."""
+
+from __future__ import annotations
+
+from typing import cast
+
+
+def nests_deeper(value: object, levels: int) -> bool:
+    """Returns true if a JSON value has more levels of objects and lists."""
+    # Level by level instead of recursively, because a request may have more levels than Python calls.
+    current: list[object] = [value]
+    for _ in range(levels + 1):
+        current = [one for one in current if isinstance(one, dict | list)]
+        if not current:
+            return False
+        current = [
+            inner
+            for one in current
+            for inner in (
+                cast("dict[str, object]", one).values() if isinstance(one, dict) else cast("list[object]", one)
+            )
+        ]
+    return True
