@@ -144,9 +144,8 @@ def send_logged_chat(admin: Client, key: Client) -> str:
     return log_id
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(MAX_BROWSER_SECONDS + 20)
-def test_pages_in_a_browser(admin: Client, seeded: dict[str, str]):
+def run_browser_tests(admin: Client, seeded: dict[str, str], *files: str) -> str:
+    """Runs files of browser tests and returns their report. Fails with the report if one of them fails."""
     gateway = admin.gateway
     command = ("users", "sign-in-link", "--config", str(gateway.config_file), "--url", gateway.base_url)
     environment = {
@@ -160,7 +159,7 @@ def test_pages_in_a_browser(admin: Client, seeded: dict[str, str]):
         **seeded,
     }
     done = subprocess.run(
-        [shutil.which("node") or "node", "--test", "--test-timeout=200000", *FILTER, *BROWSER_TESTS],
+        [shutil.which("node") or "node", "--test", "--test-timeout=200000", *FILTER, *files],
         check=False,
         capture_output=True,
         text=True,
@@ -171,3 +170,17 @@ def test_pages_in_a_browser(admin: Client, seeded: dict[str, str]):
     )
     if done.returncode:
         pytest.fail(done.stdout + done.stderr, pytrace=False)
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(MAX_BROWSER_SECONDS + 20)
+def test_pages_in_a_browser(admin: Client, seeded: dict[str, str]):
+    run_browser_tests(admin, seeded, *BROWSER_TESTS)
+
+
+@pytest.mark.figures
+@pytest.mark.timeout(MAX_BROWSER_SECONDS + 20)
+def test_times_in_a_browser(admin: Client, seeded: dict[str, str]):
+    report = run_browser_tests(admin, seeded, "figures.console.mjs")
+    print("".join(line + "\n" for line in report.splitlines() if line.startswith("# ")))
