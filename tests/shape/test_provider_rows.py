@@ -41,6 +41,11 @@ def string_literals(node: Node) -> list[str]:
     return re.findall(r'"([^"]*)"', text) if re.fullmatch(r'[\s&|,\[\]()]*(?:"[^"]*"[\s&|,\[\]()]*)+', text) else []
 
 
+def quoted(node: Node) -> list[str]:
+    """Returns all strings of a pattern, also of one with other parts, such as `("groq", Some(host))`."""
+    return re.findall(r'"([^"]*)"', node_text(node))
+
+
 def rust_comparisons(source: str, slugs: frozenset[str]) -> Iterator[str]:
     """Yields the comparisons of a slug: `==`, `!=`, arms of a `match`, and lists of slugs."""
     nodes = [PARSER.parse(source.encode()).root_node]
@@ -56,7 +61,11 @@ def rust_comparisons(source: str, slugs: frozenset[str]) -> Iterator[str]:
             body = node.child_by_field_name("body")
             arms = [arm for arm in body.children if arm.type == "match_arm"] if body else []
             patterns = [pattern for arm in arms if (pattern := arm.child_by_field_name("pattern"))]
-            yield from (node_text(pattern) for pattern in patterns if slugs.intersection(string_literals(pattern)))
+            yield from (node_text(pattern) for pattern in patterns if slugs.intersection(quoted(pattern)))
+        elif node.type == "macro_invocation" and node_text(node.child_by_field_name("macro")) == "matches":
+            value, _, pattern = node_text(node).partition(",")
+            if SLUG_NAME.search(value) and slugs.intersection(re.findall(r'"([^"]*)"', pattern)):
+                yield node_text(node)
         elif node.type == "array_expression":
             listed = string_literals(node)
             if len(listed) >= MIN_LISTED_SLUGS and slugs.issuperset(listed):
@@ -96,6 +105,8 @@ def test_python_compares_no_slugs():
         'fn f() { "groq" != provider.slug() }',
         'fn f() { match self.slug { "groq" | "x" => 1, _ => 2 } }',
         'const A: [&str; 2] = ["groq", "openai"];',
+        'fn f() { matches!(target.provider.slug(), "groq" | "x") }',
+        'fn f() { match (provider.slug(), host) { ("groq", Some(host)) => 1, _ => 2 } }',
     ],
 )
 def test_comparisons_are_found(source: str):

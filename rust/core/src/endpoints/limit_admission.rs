@@ -134,11 +134,8 @@ pub(crate) async fn admit_attempt(
 fn output_parameter(call: &Call<'_>, target: &Target<'_>) -> Option<&'static str> {
     match call.requested_operation() {
         Operation::CreateModelResponse => Some("max_output_tokens"),
-        // Newer models of these providers reject the older name.
-        Operation::ChatComplete if matches!(target.provider.slug(), "openai" | "azure-openai") => {
-            Some("max_completion_tokens")
-        }
-        Operation::ChatComplete | Operation::Complete => Some("max_tokens"),
+        Operation::ChatComplete => Some(target.provider.row().chat_output_limit),
+        Operation::Complete => Some("max_tokens"),
         _ => None,
     }
 }

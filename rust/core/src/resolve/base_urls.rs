@@ -9,8 +9,10 @@ pub struct BaseUrls(Vec<(&'static str, &'static dyn Provider, Option<BaseUrl>)>)
 impl BaseUrls {
     /// Parses all base URLs. `mock` is the address of the mock provider.
     pub fn new(mock: Option<&str>) -> std::result::Result<Self, String> {
-        let base_of = |provider: &'static dyn Provider| match (provider.slug(), mock) {
-            ("mock", Some(host)) => BaseUrl::parse(&format!("{}/v1", host.trim_end_matches('/'))).map(Some),
+        let base_of = |provider: &'static dyn Provider| match mock {
+            Some(host) if provider.row().has_mock_address => {
+                BaseUrl::parse(&format!("{}/v1", host.trim_end_matches('/'))).map(Some)
+            }
             _ if provider.row().base_url.is_empty() => Ok(None),
             _ => BaseUrl::parse(provider.row().base_url).map(Some),
         };

@@ -52,6 +52,8 @@ static ROW: ProviderRow = ProviderRow {
     model_name_options: &["azure_model_name"],
     model_override_options: &["deployment_id"],
     can_write_azure_blobs: true,
+    // Newer models reject `max_tokens`.
+    chat_output_limit: "max_completion_tokens",
     ..ProviderRow::new("azure-openai", "", NATIVE_OPERATIONS)
 };
 

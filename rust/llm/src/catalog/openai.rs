@@ -38,6 +38,8 @@ const OPTIONS: &[OptionField] = &[
 static ROW: ProviderRow = ProviderRow {
     options: OPTIONS,
     hides_searches: true,
+    // Newer models reject `max_tokens`.
+    chat_output_limit: "max_completion_tokens",
     ..ProviderRow::new("openai", "https://api.openai.com/v1", NATIVE_OPERATIONS)
 };
 

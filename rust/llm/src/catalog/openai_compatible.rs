@@ -202,6 +202,12 @@ impl OpenAiCompatible {
         self
     }
 
+    /// Returns the row for the mock provider, whose address a setting holds.
+    const fn with_mock_address(mut self) -> Self {
+        self.row.has_mock_address = true;
+        self
+    }
+
     const fn with_many_vendors(mut self) -> Self {
         self.row.hosts_many_vendors = true;
         self
@@ -372,6 +378,7 @@ pub(crate) static ROWS: &[OpenAiCompatible] = &[
         .with_completion_rules(&IDENTITY)
         .with_options(MOCK_OPTIONS)
         .with_openai_finish_reasons()
+        .with_mock_address()
         .with_prefill(MOCK_PREFILL),
     row("modal", "https://api.modal.com/v1", "", &[CHAT, COMPLETIONS]),
     row("monsterapi", "https://llm.monsterapi.ai/v1", "", &[CHAT]).with_chat_rules(&TEMPERATURE_UP_TO_ONE),

@@ -96,6 +96,10 @@ pub struct ProviderRow {
     pub counts_tokens_with_every_model: bool,
     /// Largest number of stop sequences in a chat completion; `None` if the provider has no limit.
     pub max_stop_sequences: Option<usize>,
+    /// Parameter that bounds the tokens of a chat completion.
+    pub chat_output_limit: &'static str,
+    /// True if the setting with the address of the mock provider holds the base URL.
+    pub has_mock_address: bool,
     /// How the provider supports assistant prefill.
     pub prefill: PrefillSupport,
     /// Source of an error type or code that the provider omits.
@@ -137,6 +141,8 @@ impl ProviderRow {
             hides_searches: false,
             counts_tokens_with_every_model: true,
             max_stop_sequences: Some(4),
+            chat_output_limit: "max_tokens",
+            has_mock_address: false,
             prefill: PrefillSupport::UNKNOWN,
             error_fallback: ErrorFallback::None,
             file_store: None,
