@@ -3,14 +3,17 @@
 use bytes::Bytes;
 use penstock_llm::{
     operation::Operation,
+    provider_format::ProviderFormat,
     tokens,
     translation::{self, DroppedFields, DroppedParams, RequestError},
 };
-use penstock_net::{IncomingResponse, body::Body, coarse_timer::CoarseTimer};
+use penstock_net::{body::Body, coarse_timer::CoarseTimer};
 
 use crate::{
     accounting::record::RequestLog,
+    endpoints::{forward, translated},
     error::{Error, Result},
+    gateway_state::GatewayState,
     resolve::{target::Target, target_resolver::Call},
     response::delivery::UpstreamResponse,
 };
@@ -23,30 +26,40 @@ pub fn check_supported(operation: Operation, target: &Target<'_>) -> Result<()> 
     Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() })
 }
 
-/// Returns true if only the gateway can count the tokens. If the provider counts in another API format, the request is
-/// translated instead.
-pub fn should_count_locally(call: &Call<'_>, target: &Target<'_>) -> bool {
-    let operation = call.route.operation;
-    operation.counts_tokens() && !target.is_passthrough && !target.provider.supports_natively(operation)
-}
-
-/// Returns a copy of a count request that the provider may reject, so that it can be counted locally. Not every model
-/// supports counting.
-pub fn retain_for_local_count(call: &Call<'_>, target: &Target<'_>, body: &Body) -> Option<Bytes> {
-    let may_be_refused = call.route.operation.counts_tokens() && !target.provider.row().counts_tokens_with_every_model;
-    match body {
-        Body::Complete(body) if may_be_refused && !target.is_passthrough => Some(body.clone()),
+/// Counts the tokens of a request: at the provider if it has an endpoint for that, else locally. Counts locally too if
+/// the provider rejects the request, because not every model supports counting. `format` translates the request, if the
+/// provider counts in another API format.
+pub(crate) async fn count_tokens(
+    state: &GatewayState,
+    call: &Call<'_>,
+    target: &Target<'_>,
+    format: Option<&'static ProviderFormat>,
+    body: Body,
+    log: &mut RequestLog,
+) -> Result<UpstreamResponse> {
+    let row = target.provider.row();
+    let can_reject = !row.counts_tokens_with_every_model && !target.is_passthrough;
+    let countable = match &body {
+        Body::Complete(body) if can_reject => Some(body.clone()),
         _ => None,
+    };
+    let counted = match format {
+        Some(format) => translated::send_translated(state, call, target, format, body, log).await?,
+        None if target.is_passthrough || target.provider.supports_natively(call.route.operation) => {
+            forward::forward_request(state, call, target, body, log).await?
+        }
+        None => return count_locally(call, body, &log.model, &state.coarse_timer).await,
+    };
+    match countable {
+        Some(body) if counted.incoming.head.status == 400 => {
+            count_after_rejection(call, body, counted, log, &state.coarse_timer).await
+        }
+        _ => Ok(counted),
     }
 }
 
-/// Returns true if the provider rejected the count request.
-pub fn is_count_rejected(incoming: &IncomingResponse) -> bool {
-    incoming.head.status == 400
-}
-
 /// Counts the tokens locally after the provider rejected the count request. Reports the operation as not translated.
-pub async fn count_after_rejection(
+async fn count_after_rejection(
     call: &Call<'_>,
     body: Bytes,
     refused: UpstreamResponse,
@@ -64,7 +77,7 @@ pub async fn count_after_rejection(
 
 /// Counts the request's tokens and returns the response. The count is approximate; it uses the model's vocabulary if
 /// that is known.
-pub async fn count_locally(
+async fn count_locally(
     call: &Call<'_>,
     body: Body,
     model: &str,

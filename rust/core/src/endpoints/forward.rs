@@ -1,11 +1,11 @@
 //! Forwards a request in the client's own API format, and adapts the little that differs.
 
-use penstock_llm::api_format::ApiFormat;
+use penstock_llm::{api_format::ApiFormat, operation::Operation};
 use penstock_net::body::Body;
 
 use crate::{
     accounting::record::RequestLog,
-    endpoints::{count_tokens, target_endpoint::response_api_format, upload_url},
+    endpoints::upload_url,
     error::Result,
     features::inspect_stream,
     gateway_state::GatewayState,
@@ -30,18 +30,15 @@ pub(crate) async fn forward_request(
         Some(rules) => Box::pin(param_map::apply_param_rules(rules, body, log)).await?,
         None => body,
     };
-    let body = if body.complete_bytes().len() > MAX_INLINE_PEEK_BYTES {
+    let body = if !log.is_streaming {
+        body
+    } else if body.complete_bytes().len() > MAX_INLINE_PEEK_BYTES {
         Box::pin(include_usage::request_usage_blocking(call, target, body, log)).await
     } else {
         include_usage::request_usage(call, target, body, log)
     };
-    let countable = count_tokens::retain_for_local_count(call, target, &body);
     let normaliser = normalise::normaliser_for(call, target, body.complete_bytes());
     let (mut incoming, mut deadline) = send_to_target(state, call, target, body, None, log).await?;
-    if let Some(body) = countable.filter(|_| count_tokens::is_count_rejected(&incoming)) {
-        let rejected = UpstreamResponse::new(incoming, call.client_api_format(), deadline);
-        return Box::pin(count_tokens::count_after_rejection(call, body, rejected, log, &state.coarse_timer)).await;
-    }
     let operation = call.route.operation;
     if normalise::may_hide_error(operation, &incoming) {
         incoming = Box::pin(normalise::expose_error_status(operation, incoming, &mut deadline)).await?;
@@ -52,10 +49,20 @@ pub(crate) async fn forward_request(
         incoming.body = log.bodies.tap_response(incoming.body);
         incoming = Box::pin(normalise::normalise_response(normaliser, incoming, &mut deadline)).await?;
     }
-    upload_url::rewrite_upload_url(call, target, &mut incoming.head.headers);
+    if operation == Operation::Proxy {
+        upload_url::rewrite_upload_url(call, target, &mut incoming.head.headers);
+    }
     let format = response_api_format(call, target);
     if target.inspects_stream && format == ApiFormat::Anthropic && delivery::can_inspect_events(&incoming) {
         incoming = Box::pin(deadline.enforce(inspect_stream::inspect_first_event(incoming))).await?;
     }
     Ok(UpstreamResponse::new(incoming, format, deadline))
+}
+
+/// Returns the API format of a response: the client's if the path determines it, else the provider's.
+pub(crate) fn response_api_format(call: &Call<'_>, target: &Target<'_>) -> ApiFormat {
+    match call.client_api_format() {
+        ApiFormat::OpenAi if call.requested_operation().api_format().is_none() => target.provider.row().api_format,
+        format => format,
+    }
 }

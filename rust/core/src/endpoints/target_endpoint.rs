@@ -1,11 +1,6 @@
 //! Chooses how a request is served at its target, and serves it. The one place where target-specific cases branch.
 
-use penstock_llm::{
-    api_format::{ApiFormat, ImageParams},
-    files::FileStore,
-    operation::Operation,
-    provider_format::ProviderFormat,
-};
+use penstock_llm::{api_format::ImageParams, files::FileStore, operation::Operation, provider_format::ProviderFormat};
 use penstock_net::body::Body;
 
 use crate::{
@@ -29,23 +24,21 @@ pub(crate) enum TargetEndpoint<'r> {
     Files(FileStore),
     /// Output of a batch that lies in the customer's own Azure storage, at this URL.
     BatchOutput(&'r str),
-    /// Tokens that the gateway counts, because the provider has no such endpoint.
-    CountTokens,
+    /// Counts tokens: at the provider, translated if this has a format, or locally.
+    CountTokens(Option<&'static ProviderFormat>),
     /// Forwards the request in the client's own API format.
     Forward,
 }
 
 impl<'r> TargetEndpoint<'r> {
     fn choose(call: &Call<'r>, target: &Target<'_>, model: &str) -> Self {
-        if let (Some(format), false) = (target.provider_format(call.route.operation, model), target.is_passthrough) {
-            return Self::Translate(format);
-        }
-        if let (true, Some(store)) = (call.route.operation.is_file_operation(), target.provider.row().file_store) {
-            return Self::Files(store);
-        }
-        match call.head.batch_output.as_deref() {
-            Some(BatchOutput::Blob(url)) => Self::BatchOutput(url),
-            _ if count_tokens::should_count_locally(call, target) => Self::CountTokens,
+        let operation = call.route.operation;
+        let format = target.provider_format(operation, model).filter(|_| !target.is_passthrough);
+        match (format, target.provider.row().file_store, call.head.batch_output.as_deref()) {
+            (format, ..) if operation.counts_tokens() => Self::CountTokens(format),
+            (Some(format), ..) => Self::Translate(format),
+            (None, Some(store), _) if operation.is_file_operation() => Self::Files(store),
+            (None, _, Some(BatchOutput::Blob(url))) => Self::BatchOutput(url),
             _ => Self::Forward,
         }
     }
@@ -71,11 +64,9 @@ pub(crate) async fn serve_at_target(
     if call.route.operation == Operation::ImageGenerate {
         log.billing.image_params = Some(Box::new(ImageParams::from_json(body.complete_bytes())));
     }
-    let body = if target.batch_line_allowlist(call).is_some() {
-        target.guard_batch_head(call, &state.settings.header_aliases)?;
-        Box::pin(allowlist::check_batch_models(state, call, target, body, log)).await?
-    } else {
-        target.guard_models(call, &state.settings.header_aliases, body)?
+    let body = match target.restricted_models() {
+        Some(models) => Box::pin(allowlist::guard_models(state, call, target, models, body, log)).await?,
+        None => body,
     };
     let result = match TargetEndpoint::choose(call, target, &log.model) {
         TargetEndpoint::Translate(format) => {
@@ -87,8 +78,8 @@ pub(crate) async fn serve_at_target(
         TargetEndpoint::BatchOutput(url) => {
             Box::pin(azure_blob_output::fetch_output_blob(state, call, target, url, log)).await
         }
-        TargetEndpoint::CountTokens => {
-            Box::pin(count_tokens::count_locally(call, body, &log.model, &state.coarse_timer)).await
+        TargetEndpoint::CountTokens(format) => {
+            Box::pin(count_tokens::count_tokens(state, call, target, format, body, log)).await
         }
         TargetEndpoint::Forward => forward::forward_request(state, call, target, body, log).await,
     };
@@ -109,12 +100,4 @@ pub(crate) fn reject_untranslated_passthrough(call: &Call<'_>, target: &Target<'
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: provider.slug() });
     }
     Ok(())
-}
-
-/// Returns the API format of a response: the client's if the path determines it, else the provider's.
-pub(crate) fn response_api_format(call: &Call<'_>, target: &Target<'_>) -> ApiFormat {
-    match call.client_api_format() {
-        ApiFormat::OpenAi if call.requested_operation().api_format().is_none() => target.provider.row().api_format,
-        format => format,
-    }
 }

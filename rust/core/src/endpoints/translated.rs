@@ -5,7 +5,7 @@ use penstock_net::body::Body;
 
 use crate::{
     accounting::record::RequestLog,
-    endpoints::{batches::delete, count_tokens, model_list},
+    endpoints::{batches::delete, model_list},
     error::Result,
     features::inspect_stream,
     gateway_state::GatewayState,
@@ -24,9 +24,9 @@ pub(crate) async fn send_translated(
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     state.record_sink.metrics.translated.add(1);
-    let countable = count_tokens::retain_for_local_count(call, target, &body);
     let (body, translation) = translate::translate_request(call, target, body, format, &state.shared, log).await?;
-    if call.route.operation == Operation::Models {
+    let operation = call.route.operation;
+    if operation == Operation::Models {
         return model_list::fetch_model_list(state, call, target, translation, log).await;
     }
     if translation.deletes_batch() {
@@ -34,11 +34,8 @@ pub(crate) async fn send_translated(
     }
     log.hides_usage = translation.should_hide_usage;
     let (mut incoming, mut deadline) = send_to_target(state, call, target, body, Some(&translation), log).await?;
-    if let Some(body) = countable.filter(|_| count_tokens::is_count_rejected(&incoming)) {
-        let rejected = UpstreamResponse::new(incoming, call.client_api_format(), deadline);
-        return Box::pin(count_tokens::count_after_rejection(call, body, rejected, log, &state.coarse_timer)).await;
-    }
-    if let (Some(head), true) = (translate::job_status_head(call), incoming.head.status < 300) {
+    if incoming.head.status < 300 && matches!(operation, Operation::CancelFinetune | Operation::CancelBatch) {
+        let head = translate::job_status_head(call);
         let status_call = translate::job_status_call(call, &head);
         let sending = send_to_target(state, &status_call, target, Body::empty(), Some(&translation), log);
         // Both upstream requests serve one client request and share its deadline.

@@ -50,18 +50,23 @@ impl Destination {
         if let Some(path) = PromptPath::parse(&head.method, &head.path) {
             return Self::Prompt(path);
         }
-        if let Some(query) = models::catalogue_query(snapshot, head, aliases) {
+        let is_models_path = head.path.starts_with(models::MODELS_PATH);
+        if is_models_path && let Some(query) = models::catalogue_query(snapshot, head, aliases) {
             head.query = query;
             return Self::Management;
         }
         if snapshot.is_management_path(&head.path)
-            || models::is_catalogue_request(snapshot, head, aliases)
-            || batches::is_for_gateway_store(snapshot, head, aliases)
+            || is_models_path && models::is_catalogue_request(snapshot, head, aliases)
         {
             return Self::Management;
         }
-        if batches::needs_batch_handler(snapshot, head) {
-            return Self::Batches;
+        if batches::is_store_path(&head.path) {
+            if batches::is_for_gateway_store(snapshot, head, aliases) {
+                return Self::Management;
+            }
+            if batches::needs_batch_handler(snapshot, head) {
+                return Self::Batches;
+            }
         }
         if let Some(feature) = route::reserved_feature(&head.path) {
             return Self::Reserved(feature);

@@ -12,10 +12,11 @@ use crate::{
     },
 };
 
-/// Returns the body with `stream_options.include_usage` set, if the target speaks the client's API format and needs it.
+/// Returns the body of a request for a stream with `stream_options.include_usage` set, if the target speaks the client's
+/// API format and needs it.
 pub fn request_usage(call: &Call<'_>, target: &Target<'_>, body: Body, log: &mut RequestLog) -> Body {
     match &body {
-        Body::Complete(bytes) if should_request_usage(call, target, log) => {
+        Body::Complete(bytes) if should_request_usage(call, target) => {
             replace_body(include_usage::request_usage(bytes), body, log)
         }
         _ => body,
@@ -25,7 +26,7 @@ pub fn request_usage(call: &Call<'_>, target: &Target<'_>, body: Body, log: &mut
 /// Same as `request_usage` for a large body: edits it on a blocking thread, so that other requests do not wait.
 pub async fn request_usage_blocking(call: &Call<'_>, target: &Target<'_>, body: Body, log: &mut RequestLog) -> Body {
     let bytes = match &body {
-        Body::Complete(bytes) if should_request_usage(call, target, log) => bytes.clone(),
+        Body::Complete(bytes) if should_request_usage(call, target) => bytes.clone(),
         _ => return body,
     };
     let updated = tokio::task::spawn_blocking(move || include_usage::request_usage(&bytes)).await;
@@ -38,16 +39,11 @@ fn replace_body(updated: Option<Vec<u8>>, body: Body, log: &mut RequestLog) -> B
     Body::Complete(updated.into())
 }
 
-fn should_request_usage(call: &Call<'_>, target: &Target<'_>, log: &RequestLog) -> bool {
-    log.is_streaming
-        && !target.is_passthrough
-        && target.stream_usage != StreamUsage::AsConfigured
-        && supports_usage_option(call, target)
-}
-
-fn supports_usage_option(call: &Call<'_>, target: &Target<'_>) -> bool {
+fn should_request_usage(call: &Call<'_>, target: &Target<'_>) -> bool {
     let version = call.route.path_params.version.or_else(|| api_version(&call.head.query));
-    include_usage::supports_include_usage(target.provider, call.route.operation, version, &target.options)
+    !target.is_passthrough
+        && target.stream_usage != StreamUsage::AsConfigured
+        && include_usage::supports_include_usage(target.provider, call.route.operation, version, &target.options)
         // The added usage cannot be removed from a compressed response.
         && !target.forward_headers.contains(b"accept-encoding")
 }

@@ -33,7 +33,10 @@ pub(crate) async fn send_to_target(
 ) -> Result<(IncomingResponse, Deadline)> {
     let operation = call.route.operation;
     let body = param_map::set_model_in_body(call, target, body).await?;
-    let body = mark_prefill(target.prefill, body);
+    let body = match target.prefill {
+        Some(support) => mark_prefill(support, body),
+        None => body,
+    };
     let (body, payload) = if target.signs_requests() {
         // Boxed because an inline future would enlarge the future of every request.
         let (body, payload) = Box::pin(credentials::prepare_payload(target, operation, body)).await?;
@@ -41,7 +44,9 @@ pub(crate) async fn send_to_target(
     } else {
         (body, None)
     };
-    record_body(target, &body, log);
+    if let (true, Body::Complete(bytes)) = (log.bodies.is_recording(), &body) {
+        log.bodies.set_upstream_request(mask_secrets::mask_stored_parameters(target, bytes));
+    }
     let normaliser = normalise::normaliser_for(call, target, body.complete_bytes());
     let length = body_length(call, &body);
     let issued = match &target.grant {
@@ -105,18 +110,7 @@ fn body_length(call: &Call<'_>, body: &Body) -> BodyLength {
 }
 
 /// Marks the last message of a chat as an assistant prefill, for providers that need an explicit flag.
-fn mark_prefill(how: Option<&PrefillSupport>, body: Body) -> Body {
-    match (how, &body) {
-        (Some(how), Body::Complete(bytes)) => {
-            how.mark_prefill(bytes).map_or(body, |marked| Body::Complete(marked.into()))
-        }
-        _ => body,
-    }
-}
-
-/// Stores the body that is sent for the record, without the secrets of a saved config.
-fn record_body(target: &Target<'_>, body: &Body, log: &mut RequestLog) {
-    if let (true, Body::Complete(bytes)) = (log.bodies.is_recording(), body) {
-        log.bodies.set_upstream_request(mask_secrets::mask_stored_parameters(target, bytes));
-    }
+fn mark_prefill(support: &PrefillSupport, body: Body) -> Body {
+    let Body::Complete(bytes) = &body else { return body };
+    support.mark_prefill(bytes).map_or(body, |marked| Body::Complete(marked.into()))
 }

@@ -127,11 +127,10 @@ fn wants_json_array(call: &Call<'_>) -> bool {
     call.route.operation == Operation::StreamGenerateContent && !wants_events
 }
 
-/// Returns the head of a status request for a cancelled job; `None` for other operations. The client expects the job's
-/// state, but providers with another API format do not return it on cancel.
-pub fn job_status_head(call: &Call<'_>) -> Option<RequestHead> {
-    let is_cancelled = matches!(call.route.operation, Operation::CancelFinetune | Operation::CancelBatch);
-    is_cancelled.then(|| RequestHead { method: "GET".into(), ..call.head.clone() })
+/// Returns the head of a status request for a cancelled job. The client expects the job's state, but providers with
+/// another API format do not return it on cancel.
+pub fn job_status_head(call: &Call<'_>) -> RequestHead {
+    RequestHead { method: "GET".into(), ..call.head.clone() }
 }
 
 /// Returns the call that requests the status of a cancelled job.

@@ -17,7 +17,7 @@ use penstock_net::{
 };
 
 use crate::{
-    endpoints::target_endpoint,
+    endpoints::forward,
     error::{Error, Result},
     resolve::{target::Target, target_resolver::Call},
     response::{
@@ -197,12 +197,7 @@ impl UpstreamResponse {
         target: &Target<'_>,
         grace: &CoarseTimer,
     ) -> Self {
-        Self::with_complete_body(
-            &cached.content_type,
-            cached.body,
-            target_endpoint::response_api_format(call, target),
-            grace,
-        )
+        Self::with_complete_body(&cached.content_type, cached.body, forward::response_api_format(call, target), grace)
     }
 
     /// Creates a JSON response that the gateway itself produced.

@@ -41,19 +41,14 @@ struct SingleFileBatchBody<'b> {
 }
 
 impl Target<'_> {
-    /// Returns the allowed models if this request uploads or names batch lines and the models are restricted; otherwise
-    /// `None`.
-    pub fn batch_line_allowlist(&self, call: &Call<'_>) -> Option<&Arc<SavedModels>> {
-        let is_one = match call.route.operation {
+    /// Returns true if this request uploads or names the lines of a batch that the provider runs.
+    pub fn has_batch_lines(&self, call: &Call<'_>) -> bool {
+        match call.route.operation {
             // At other providers files do not become batches, or the job names one model for all lines.
             Operation::UploadFile | Operation::CreateBatch => self.provider.supports_natively(Operation::CreateBatch),
             Operation::Proxy => call.route.path == MESSAGE_BATCHES_PATH && self.is_anthropic_post(call),
             _ => false,
-        };
-        if !is_one {
-            return None;
         }
-        self.saved_provider?.models.as_ref().filter(|models| models.is_restricted())
     }
 
     /// Returns true if the request cancels a message batch, which needs no model.
@@ -68,15 +63,21 @@ impl Target<'_> {
     }
 }
 
-/// Returns the body if all its batch lines name allowed models; otherwise an error with the reason.
-pub async fn check_batch_models(
+/// Checks the models that a request names, at a provider where only some are allowed. Returns the body if no model is
+/// rejected; the parts that are still arriving are checked as they pass.
+pub async fn guard_models(
     state: &GatewayState,
     call: &Call<'_>,
     target: &Target<'_>,
+    models: &Arc<SavedModels>,
     body: Body,
     log: &mut RequestLog,
 ) -> Result<Body> {
-    let Some(models) = target.batch_line_allowlist(call) else { return Ok(body) };
+    let aliases = &state.settings.header_aliases;
+    if !target.has_batch_lines(call) {
+        return target.guard_models(call, aliases, body);
+    }
+    target.guard_batch_head(call, aliases)?;
     match call.route.operation {
         Operation::UploadFile => return check_upload(call, Arc::clone(models), state.body_limits.max_bytes, body),
         Operation::Proxy => return check_message_batch(Arc::clone(models), body).await,

@@ -29,6 +29,11 @@ pub fn is_files_path(path: &str) -> bool {
     path.strip_prefix(FILES_PATH).is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
 
+/// Returns true if the path may concern files or batches in the gateway's own store.
+pub(crate) fn is_store_path(path: &str) -> bool {
+    path.starts_with(FILES_PATH) || path.starts_with(BATCHES_PATH)
+}
+
 /// Returns true if the request concerns files or batches in the gateway's own store: it names one of their IDs, or no
 /// provider at all.
 pub fn is_for_gateway_store(snapshot: &Snapshot, head: &RequestHead, aliases: &[String]) -> bool {

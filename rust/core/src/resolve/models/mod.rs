@@ -25,6 +25,9 @@ use crate::{
     state::snapshot::{SavedProvider, Snapshot},
 };
 
+/// Path of model lists.
+pub(crate) const MODELS_PATH: &str = "/v1/models";
+
 /// Main model of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestedModel<'m> {
@@ -39,9 +42,8 @@ impl<'s> Target<'s> {
     /// its main model or anywhere else.
     pub fn apply_model(&mut self, call: &Call<'_>, requested: RequestedModel<'_>, body: &[u8]) -> Result<()> {
         let model = requested.model;
-        self.check_and_apply_model(call, model, body)?;
-        if let Some(models) = self.restricted_models() {
-            self.check_named_models(call, models, requested, body)?;
+        if let Some(saved) = self.saved_provider {
+            self.apply_saved_provider(call, saved, requested, body)?;
         }
         if let Some(prefix) = self.provider.path_prefix(call.route.operation, model, &self.base_url.prefix) {
             self.base_url.prefix = prefix.into();
@@ -49,8 +51,15 @@ impl<'s> Target<'s> {
         Ok(())
     }
 
-    fn check_and_apply_model(&mut self, call: &Call<'_>, model: &str, body: &[u8]) -> Result<()> {
-        let Some(saved) = self.saved_provider else { return Ok(()) };
+    /// Applies what is saved with the provider and with the model, and checks every model that the request names.
+    fn apply_saved_provider(
+        &mut self,
+        call: &Call<'_>,
+        saved: &'s SavedProvider,
+        requested: RequestedModel<'_>,
+        body: &[u8],
+    ) -> Result<()> {
+        let model = requested.model;
         self.header_fields = saved.header_fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let Some(models) = &saved.models else { return Ok(()) };
         self.price_overrides.adjustment.clone_from(&models.price_adjustment);
@@ -62,7 +71,8 @@ impl<'s> Target<'s> {
         } else if !self.may_use_unlisted_model(call, models, model) {
             return Err(Error::model_not_allowed(model));
         }
-        self.check_model_override(call, saved, saved_model)
+        self.check_model_override(call, saved, saved_model)?;
+        if models.is_restricted() { self.check_named_models(call, models, requested, body) } else { Ok(()) }
     }
 
     /// Returns true if a model that is not listed may be used.
@@ -71,8 +81,11 @@ impl<'s> Target<'s> {
             return models.is_allowed(model);
         }
         // A request that names its model elsewhere is checked before anything is sent.
-        let is_looked_at = self.batch_line_allowlist(call).is_some() || self.is_message_batch_cancel(call);
-        !models.is_restricted() || is_looked_at || self.has_model_override(call) || !may_select_hidden_model(call)
+        !models.is_restricted()
+            || self.has_batch_lines(call)
+            || self.is_message_batch_cancel(call)
+            || self.has_model_override(call)
+            || !may_select_hidden_model(call)
     }
 
     /// Returns true if an option or the path overrides the model of the body. The override is checked separately.
@@ -156,7 +169,7 @@ fn may_select_hidden_model(call: &Call<'_>) -> bool {
 /// Returns true if a model list request is for the catalogue: it names no provider, or asks for the catalogue
 /// explicitly.
 pub fn is_catalogue_request(snapshot: &Snapshot, head: &RequestHead, aliases: &[String]) -> bool {
-    let below = head.path.strip_prefix("/v1/models");
+    let below = head.path.strip_prefix(MODELS_PATH);
     if !snapshot.has_model_catalogue
         || head.method != "GET"
         || !below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -175,7 +188,7 @@ pub fn is_catalogue_request(snapshot: &Snapshot, head: &RequestHead, aliases: &[
 /// Returns the catalogue query that replaces the model list of a provider without one. It lists the provider's models
 /// that the caller may use, and needs a gateway key.
 pub fn catalogue_query(snapshot: &Snapshot, head: &RequestHead, aliases: &[String]) -> Option<String> {
-    if !snapshot.has_model_catalogue || head.method != "GET" || head.path != "/v1/models" {
+    if !snapshot.has_model_catalogue || head.method != "GET" || head.path != MODELS_PATH {
         return None;
     }
     let control = ControlHeaders::parse(&head.headers, aliases);
