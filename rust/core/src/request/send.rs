@@ -10,7 +10,7 @@ use penstock_net::{BodyFraming, Deadline, IncomingResponse, OutgoingRequest, bod
 
 use crate::{
     accounting::record::RequestLog,
-    credentials::{self, IssuedCredential},
+    credentials::{self, IssuedCredential, PayloadDigest},
     error::{Error, Result},
     gateway_state::GatewayState,
     request::{
@@ -32,18 +32,7 @@ pub(crate) async fn send_to_target(
     log: &mut RequestLog,
 ) -> Result<(IncomingResponse, Deadline)> {
     let operation = call.route.operation;
-    let body = param_map::set_model_in_body(call, target, body).await?;
-    let body = match target.prefill {
-        Some(support) => mark_prefill(support, body),
-        None => body,
-    };
-    let (body, payload) = if target.signs_requests() {
-        // Boxed because an inline future would enlarge the future of every request.
-        let (body, payload) = Box::pin(credentials::prepare_payload(target, operation, body)).await?;
-        (body, Some(payload))
-    } else {
-        (body, None)
-    };
+    let (body, payload) = prepare_body(call, target, body).await?;
     if let (true, Body::Complete(bytes)) = (log.bodies.is_recording(), &body) {
         log.bodies.set_upstream_request(mask_secrets::mask_stored_parameters(target, bytes));
     }
@@ -98,6 +87,21 @@ pub(crate) async fn send_to_target(
         incoming = Box::pin(mask_secrets::mask_stored_secrets(target, fetched, incoming, &mut deadline)).await?;
     }
     Ok((incoming, deadline.response_started()))
+}
+
+/// Returns the body as the target takes it, and what its signature covers if the target signs requests.
+async fn prepare_body(call: &Call<'_>, target: &Target<'_>, body: Body) -> Result<(Body, Option<PayloadDigest>)> {
+    let body = param_map::set_model_in_body(call, target, body).await?;
+    let body = match target.prefill {
+        Some(support) => mark_prefill(support, body),
+        None => body,
+    };
+    if !target.signs_requests() {
+        return Ok((body, None));
+    }
+    // Boxed because an inline future would enlarge the future of every request.
+    let (body, payload) = Box::pin(credentials::prepare_payload(target, call.route.operation, body)).await?;
+    Ok((body, Some(payload)))
 }
 
 fn body_length(call: &Call<'_>, body: &Body) -> BodyLength {
