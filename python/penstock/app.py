@@ -142,7 +142,11 @@ def create_app(
     }
     url = settings.store_url
     own_records = SpooledRecords(settings.records, spool)
-    store = open_store(settings, published, url, batch_figures, own_records, refusals, log_service) if url else None
+    store = (
+        open_store(settings, published, url, (batch_figures, job_figures), own_records, refusals, log_service)
+        if url
+        else None
+    )
 
     @asynccontextmanager
     async def run_jobs() -> AsyncGenerator[None]:
@@ -300,7 +304,7 @@ def open_store(  # noqa: PLR0913, PLR0917 - the parts that it connects
     settings: Settings,
     published: SnapshotChannel,
     url: Secret,
-    batch_figures: BatchMetrics,
+    figures: tuple[BatchMetrics, JobMetrics],
     records: SpooledRecords,
     refused: RefusalCounter,
     log_service: LogService,
@@ -336,7 +340,7 @@ def open_store(  # noqa: PLR0913, PLR0917 - the parts that it connects
     notifier = ChangeNotifier(publisher, announcer)
     services = Services(settings, database, vault, identities, notifier)
     blobs = open_blob_store(settings)
-    runner = BatchRunner(settings, services, secrets, blobs, batch_figures, records)
+    runner = BatchRunner(settings, services, secrets, blobs, figures[0], records)
     log_parts = create_log_parts(settings, database, blobs, log_service)
     dependencies: dict[str, object] = {
         "office": services,
@@ -353,7 +357,7 @@ def open_store(  # noqa: PLR0913, PLR0917 - the parts that it connects
         runner.run,
         log_parts["log_exporter"].run,
         refusals.run,
-        *_ledger_jobs(settings, services),
+        *_ledger_jobs(settings, services, figures[1]),
     ]
     if announcer:
         loops.append(announcer.run)
@@ -373,13 +377,15 @@ def open_store(  # noqa: PLR0913, PLR0917 - the parts that it connects
     )
 
 
-def _ledger_jobs(settings: Settings, services: Services) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+def _ledger_jobs(
+    settings: Settings, services: Services, figures: JobMetrics
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """Returns the job that adds up what requests used of budgets. It reads the records."""
     if not settings.records.enabled:
         return []
     from penstock.jobs.usage_ledger import UsageLedger
 
-    return [UsageLedger(settings, services).run]
+    return [UsageLedger(settings, services, figures).run]
 
 
 def _create_redis_notifier(settings: Settings, on_change: Callable[[], None]) -> RedisNotifier | None:

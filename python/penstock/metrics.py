@@ -197,6 +197,16 @@ METRIC_FAMILIES = {
     "limit_counter_failures": MetricFamily(
         "penstock_limit_counter_failures_total", "counter", "accesses that failed; the worker then admits its share"
     ),
+    "limit_redis_trips": MetricFamily(
+        "penstock_limit_redis_trips_total", "counter", "requests and renewals for which limits asked Redis"
+    ),
+    "limit_redis_failures": MetricFamily(
+        "penstock_limit_redis_failures_total", "counter", "of these, those that Redis did not answer in time"
+    ),
+    "limit_alerts": MetricFamily("penstock_limit_alerts_total", "counter", "alerts of budgets"),
+    "limit_alerts_dropped": MetricFamily(
+        "penstock_limit_alerts_dropped_total", "counter", "alerts that the webhook of the settings did not accept"
+    ),
     "limit_groups_shared": MetricFamily(
         "penstock_limit_shared_groups_total",
         "counter",
@@ -329,10 +339,16 @@ class JobMetrics:
     """Metrics of the control process's background jobs."""
 
     restart_count = 0
+    limit_alerts = 0
+    dropped_limit_alerts = 0
 
     def values_by_name(self) -> dict[str, float]:
         """Returns the values by metric name."""
-        return {"job_restarts": self.restart_count}
+        return {
+            "job_restarts": self.restart_count,
+            "limit_alerts": self.limit_alerts,
+            "limit_alerts_dropped": self.dropped_limit_alerts,
+        }
 
 
 class RefusalCounter:

@@ -1,21 +1,27 @@
-"""Alerts of usage limits policies: marks groups that reach the threshold or the limit, once in each period."""
+"""Alerts of budgets: marks groups that reach the threshold or the limit, once in each period. Each alert is an entry in the
+audit log, a line in the log, a metric, and a message to the webhook of the settings.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from sqlalchemy import or_, select, update
 
 from penstock.authorization import Caller
 from penstock.kit.audit import RequestInfo
-from penstock.kit.limit_rules import to_units
-from penstock.kit.limit_usage import ACTIVE, EXHAUSTED, USAGE_COLUMNS
-from penstock.schemas import now
+from penstock.kit.limit_rules import MAX_LIMIT, to_units
+from penstock.kit.limit_usage import ACTIVE, EXHAUSTED, USAGE_COLUMNS, shown_amount
+from penstock.kit.limits import DEFAULT_USAGE_TYPE, list_limits
+from penstock.schemas import format_timestamp, now
 from penstock.store.limit_tables import limit_usage, usage_limits_policies
+from penstock.store.tables import api_keys, providers, workspaces
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator, Mapping
+
+    from sqlalchemy import Table
 
     from penstock.kit.tenant_session import Services
     from penstock.store.tenant import Row
@@ -24,56 +30,143 @@ log = logging.getLogger("penstock")
 
 # Groups that are marked in one transaction.
 MAX_MARKED = 1000
+# Tables of objects with limits of their own, by the first part of the limit's id, with their paths in the API.
+OWNER_TABLES: Mapping[str, tuple[Table, str]] = {
+    "api_key": (api_keys, "/v1/api-keys"),
+    "workspace": (workspaces, "/v1/workspaces"),
+    "provider": (providers, "/v1/providers"),
+}
 
 
-async def mark_used_groups(services: Services, limit_ids: Collection[str]) -> int:
-    """Marks the groups of these policies that reached the threshold or the limit. Writes an audit log entry for each, and
-    returns how many there were. Other ids are ignored.
+class AlertedLimit(NamedTuple):
+    """A budget with its threshold, in requests, tokens or nano-dollars. `kind` is that of its owner."""
+
+    id: str
+    kind: str
+    owner_id: str
+    name: str
+    organisation_id: str
+    workspace_id: str | None
+    type: str
+    limit: int
+    threshold: int | None
+    table: str
+    path: str
+
+
+class Alert(NamedTuple):
+    """A group that reached the limit or the threshold of a budget."""
+
+    limit: AlertedLimit
+    value_key: str
+    used: int
+    is_exhausted: bool
+    period_start: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the alert as the webhook receives it."""
+        limit = self.limit
+        most = None if limit.limit == MAX_LIMIT else shown_amount(limit.type, limit.limit)
+        return {
+            "event": "limit.exhausted" if self.is_exhausted else "limit.threshold",
+            "limit_id": limit.id,
+            "kind": limit.kind,
+            "owner_id": limit.owner_id,
+            "owner_name": limit.name,
+            "organisation_id": limit.organisation_id,
+            "workspace_id": limit.workspace_id,
+            "value_key": self.value_key,
+            "type": limit.type,
+            "current_usage": shown_amount(limit.type, self.used),
+            "credit_limit": most,
+            "alert_threshold": None if limit.threshold is None else shown_amount(limit.type, limit.threshold),
+            "period_start": format_timestamp(self.period_start),
+            "created_at": format_timestamp(now()),
+        }
+
+
+async def mark_used_groups(services: Services, limit_ids: Collection[str]) -> list[Alert]:
+    """Marks the groups of these budgets that reached the threshold or the limit, and returns them. Other ids are
+    ignored.
     """
+    alerts: list[Alert] = []
+    for limit in await _load_limits(services, limit_ids):
+        alerts += await _mark_groups(services, limit)
+    return alerts
+
+
+async def _load_limits(services: Services, limit_ids: Collection[str]) -> list[AlertedLimit]:
+    found: list[AlertedLimit] = []
     async with services.database.read_connection() as connection:
         query = select(usage_limits_policies).where(
-            usage_limits_policies.c.id.in_(limit_ids), usage_limits_policies.c.status == ACTIVE
+            usage_limits_policies.c.id.in_([one for one in limit_ids if ":" not in one]),
+            usage_limits_policies.c.status == ACTIVE,
         )
-        policies = [cast("Row", dict(row)) for row in (await connection.execute(query)).mappings()]
-    marked = 0
-    for policy in policies:
-        marked += await _mark_groups(services, policy)
-    return marked
+        for row in (await connection.execute(query)).mappings():
+            path = f"/v1/policies/usage-limits/{row['id']}"
+            owner = ("policy", row["id"], row["name"] or row["id"], row["organisation_id"], row["workspace_id"])
+            amounts = _to_amounts(row["type"], cast("Row", row))
+            found.append(AlertedLimit(row["id"], *owner, row["type"], *amounts, "usage_limits_policies", path))
+        for kind, (table, path) in OWNER_TABLES.items():
+            ids = {one.split(":")[1]: one for one in limit_ids if one.startswith(f"{kind}:")}
+            if not ids:
+                continue
+            rows = (await connection.execute(select(table).where(table.c.id.in_(list(ids))))).mappings()
+            found += [limit for row in rows for limit in _embedded_limits(kind, cast("Row", row), table, path)]
+    return found
 
 
-async def _mark_groups(services: Services, policy: Row) -> int:
-    used = limit_usage.c[USAGE_COLUMNS[policy["type"]]]
-    limit, alert = to_units(policy["type"], policy["credit_limit"]), policy["alert_threshold"]
-    threshold = None if alert is None else to_units(policy["type"], alert)
-    conditions = [(used >= limit) & (limit_usage.c.status == ACTIVE)]
-    if threshold is not None:
-        conditions.append((used >= threshold) & ~limit_usage.c.is_threshold_alert_sent)
-    query = select(limit_usage).where(limit_usage.c.limit_id == policy["id"], or_(*conditions)).limit(MAX_MARKED)
+def _embedded_limits(kind: str, row: Row, table: Table, path: str) -> Iterator[AlertedLimit]:
+    for limit in list_limits(row["usage_limits"]):
+        type_ = limit.get("type") or DEFAULT_USAGE_TYPE
+        place = row["id"] if table is workspaces else row["workspace_id"]
+        owner = (kind, row["id"], row.get("slug") or row["name"], row["organisation_id"], place)
+        name = f"{kind}:{row['id']}:usage:{type_}:"
+        yield AlertedLimit(name, *owner, type_, *_to_amounts(type_, limit), table.name, f"{path}/{row['id']}")
+
+
+def _to_amounts(type_: str, limit: Mapping[str, Any]) -> tuple[int, int | None]:
+    most, alert = limit.get("credit_limit"), limit.get("alert_threshold")
+    return MAX_LIMIT if most is None else to_units(type_, most), None if alert is None else to_units(type_, alert)
+
+
+async def _mark_groups(services: Services, limit: AlertedLimit) -> list[Alert]:
+    used = limit_usage.c[USAGE_COLUMNS[limit.type]]
+    conditions = [
+        (used >= limit.limit) & (limit_usage.c.status == ACTIVE),
+        # The limit was raised.
+        (used < limit.limit) & (limit_usage.c.status == EXHAUSTED),
+    ]
+    if limit.threshold is not None:
+        conditions.append((used >= limit.threshold) & ~limit_usage.c.is_threshold_alert_sent)
+    query = select(limit_usage).where(limit_usage.c.limit_id == limit.id, or_(*conditions)).limit(MAX_MARKED)
     async with services.database.read_connection() as connection:
         if not (await connection.execute(query.limit(1))).all():
-            return 0
-    caller = Caller(id=policy["id"], type="schedule", organisation_id=policy["organisation_id"])
-    request_info = RequestInfo("POST", f"/v1/policies/usage-limits/{policy['id']}", "", "", "")
-    async with services.write_session_as(caller, request_info) as session:
+            return []
+    caller = Caller(id=limit.owner_id, type="schedule", organisation_id=limit.organisation_id)
+    alerts: list[Alert] = []
+    async with services.write_session_as(caller, RequestInfo("POST", limit.path, "", "", "")) as session:
         rows = [dict(row) for row in (await session.connection.execute(query)).mappings()]
         for row in rows:
-            amount = row[USAGE_COLUMNS[policy["type"]]]
-            is_exhausted = amount >= limit
+            amount = row[USAGE_COLUMNS[limit.type]]
+            is_exhausted = amount >= limit.limit
             changes = {
-                "status": EXHAUSTED if is_exhausted else row["status"],
+                "status": EXHAUSTED if is_exhausted else ACTIVE,
                 "is_exhausted_alert_sent": is_exhausted,
-                "is_threshold_alert_sent": threshold is not None and amount >= threshold,
+                "is_threshold_alert_sent": limit.threshold is not None and amount >= limit.threshold,
                 "updated_at": now(),
             }
             await session.connection.execute(update(limit_usage).where(limit_usage.c.id == row["id"]).values(changes))
-            event = {"id": policy["id"], "workspace_id": policy["workspace_id"], "value_key": row["value_key"]}
+            is_threshold = changes["is_threshold_alert_sent"] and not row["is_threshold_alert_sent"]
+            if not (is_exhausted and not row["is_exhausted_alert_sent"]) and not is_threshold:
+                continue
+            event = {"id": limit.owner_id, "workspace_id": limit.workspace_id, "value_key": row["value_key"]}
             usage = {"current_usage": amount, "status": changes["status"]}
-            action = "usage_limits_policies.exhaust" if is_exhausted else "usage_limits_policies.alert"
-            await session.record_change(action, after={**event, **usage})
-            log.warning(
-                "the policy %s %s for %r",
-                policy["id"],
-                "is exhausted" if is_exhausted else "has reached its alert threshold",
-                row["value_key"],
+            await session.record_change(
+                f"{limit.table}.{'exhaust' if is_exhausted else 'alert'}", after={**event, **usage}
             )
-    return len(rows)
+            alerts.append(Alert(limit, row["value_key"], amount, is_exhausted, row["period_start"]))
+    for alert in alerts:
+        what = "is exhausted" if alert.is_exhausted else "has reached its alert threshold"
+        log.warning("the budget of the %s %s %s for %r", limit.kind, limit.name, what, alert.value_key)
+    return alerts

@@ -12,18 +12,20 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from penstock.engine import set_recorded_usage
 from penstock.errors import UnavailableError
 from penstock.ids import new_id
+from penstock.jobs.alert_webhook import AlertWebhook
 from penstock.jobs.usage_alerts import mark_used_groups
 from penstock.kit.limit_usage import ACTIVE, NO_ALERTS, USAGE_COLUMNS
 from penstock.logs import spool_format as spool
 from penstock.logs.ledger_state import LedgerState, UsageKey, UsageSum
-from penstock.logs.record_lines import decode_fields
+from penstock.logs.record_lines import PREVIOUS_COST, decode_fields
 from penstock.logs.spool_reader import KILLED, SpoolFollower
+from penstock.metrics import JobMetrics
 from penstock.schemas import now
 from penstock.store.limit_tables import limit_usage, usage_ledger_nodes
 
@@ -48,12 +50,16 @@ MAX_BATCH = 1000
 SYNC_SECONDS = 1.0
 # Clocks of nodes may differ, and transactions take time.
 SYNC_OVERLAP_MS = 10_000
+# Entries of past periods are deleted after this time, some at once.
+PRUNE_SECONDS, PRUNE_AGE_MS, MAX_PRUNED = 3600.0, 90 * 24 * 3600 * 1000, 10_000
+# After a start, the budgets that changed lately are marked: the last process may have been killed before it did.
+UNMARKED_AGE_MS = 24 * 3600 * 1000
 
 
 class UsageLedger:
     """Adds the usage of this node to the store, and tells the data plane what all nodes used."""
 
-    def __init__(self, settings: Settings, services: Services) -> None:
+    def __init__(self, settings: Settings, services: Services, figures: JobMetrics | None = None) -> None:
         """Restores what was read before."""
         self._services, self._database = services, services.database
         self._folder = settings.limits_folder
@@ -62,11 +68,15 @@ class UsageLedger:
         self._follower = SpoolFollower(settings.spool_folder, self._state.positions, keeps_bodies=False)
         self._synced_until = now() - SYNC_OVERLAP_MS
         self._is_failing = False
+        self._unmarked: set[str] | None = None
+        self._figures = figures or JobMetrics()
+        self.webhook = AlertWebhook(settings)
         self.records = 0
 
     async def run(self) -> None:
         """Works until cancelled."""
-        synced_at = 0.0
+        synced_at, pruned_at = 0.0, time.monotonic()
+        webhook = asyncio.create_task(self.webhook.run())
         try:
             while True:
                 has_more = await asyncio.to_thread(self.read_spool) or len(self._pending) > MAX_BATCH
@@ -76,9 +86,15 @@ class UsageLedger:
                     synced_at = time.monotonic()
                     with suppress(UnavailableError):
                         await self._sync_counters()
+                        await self.mark_groups()
+                if time.monotonic() - pruned_at > PRUNE_SECONDS:
+                    pruned_at = time.monotonic()
+                    with suppress(UnavailableError):
+                        await self.prune()
                 if not has_more:
                     await asyncio.sleep(FOLD_SECONDS)
         finally:
+            webhook.cancel()
             self._follower.close()
 
     def read_spool(self) -> bool:
@@ -105,12 +121,16 @@ class UsageLedger:
         record = decode_fields(event.payload)
         self.records += 1
         is_amendment = event.kind == spool.AMEND
+        # A corrected cost adds the difference. The tokens are those that the record had.
+        is_correction = PREVIOUS_COST in record
         is_complete = not event.flags & spool.AMENDMENT_FOLLOWS
         for budget in _list_budgets(record):
             key = UsageKey(budget["id"], budget["group"], budget["period_start"], budget["type"])
             total = self._pending.setdefault(key, UsageSum())
             total.requests += not is_amendment
-            if is_complete and not budget.get("is_failed_attempt"):
+            if is_correction:
+                total.nanodollars += (record.get("cost_nanodollars") or 0) - (record[PREVIOUS_COST] or 0)
+            elif is_complete and not budget.get("is_failed_attempt"):
                 total.tokens += record.get("total_units") or 0
                 total.nanodollars += record.get("cost_nanodollars") or 0
 
@@ -148,7 +168,40 @@ class UsageLedger:
         state.batch = []
         state.sequence += 1
         await asyncio.to_thread(self._save_state)
-        await mark_used_groups(self._services, changed)
+        if self._unmarked is not None:
+            self._unmarked |= changed
+        with suppress(UnavailableError):
+            await self.mark_groups()
+
+    async def mark_groups(self) -> None:
+        """Sends the alerts of budgets that changed. Those that could not be marked are tried again."""
+        if self._unmarked is None:
+            query = select(limit_usage.c.limit_id).where(limit_usage.c.updated_at >= now() - UNMARKED_AGE_MS)
+            async with self._database.read_connection() as connection:
+                self._unmarked = set((await connection.execute(query.distinct())).scalars())
+        if not self._unmarked:
+            return
+        marked, self._unmarked = self._unmarked, set[str]()
+        try:
+            alerts = await mark_used_groups(self._services, marked)
+            self.webhook.add(alerts)
+            self._figures.limit_alerts += len(alerts)
+            self._figures.dropped_limit_alerts = self.webhook.dropped
+        except UnavailableError:
+            self._unmarked |= marked
+            raise
+
+    async def prune(self) -> None:
+        """Deletes entries of past periods: those that did not change for long, and whose limit has a later period."""
+        later = limit_usage.alias()
+        has_later = select(later.c.id).where(
+            later.c.limit_id == limit_usage.c.limit_id, later.c.period_start > limit_usage.c.period_start
+        )
+        old = select(limit_usage.c.id).where(limit_usage.c.updated_at < now() - PRUNE_AGE_MS, has_later.exists())
+        async with self._database.write_transaction() as connection:
+            found = list((await connection.execute(old.limit(MAX_PRUNED))).scalars())
+            for at in range(0, len(found), MAX_BATCH):
+                await connection.execute(delete(limit_usage).where(limit_usage.c.id.in_(found[at : at + MAX_BATCH])))
 
     async def _claim_sequence(self, connection: AsyncConnection) -> bool:
         """Remembers the number of this batch. Returns false if the store has the batch already."""

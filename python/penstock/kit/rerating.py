@@ -196,13 +196,16 @@ def _has_same_price(row: Mapping[str, Any], cost: Cost) -> bool:
 
 
 def _to_correction(row: Mapping[str, Any], cost: Cost) -> NewFrame:
-    fields = {
+    fields: dict[str, Any] = {
         "cost_nanodollars": cost.nanodollars,
         "cost_currency": "USD",
         "price_version": cost.price_version,
         PREVIOUS_COST: row["cost_nanodollars"],
         "previous_price_version": row["price_version"],
     }
+    if row["limits"] is not None:
+        # The usage ledger adds the difference to the budgets that the request counted for.
+        fields["limits"] = row["limits"]
     return NewFrame(AMEND, uuid.UUID(row["id"]).bytes, msgspec.json.encode(fields))
 
 

@@ -158,6 +158,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one request, and of all concurrent requests of a worker."""
 
     body_bytes: Annotated[int, Meta(ge=1024, description="maximum size of a request body")] = 100 * MEBIBYTE
+    alert_webhook: Annotated[
+        Secret | None,
+        Meta(
+            description="URL that alerts of budgets are posted to as JSON, once in each period when a budget reaches its alert threshold or its limit"
+        ),
+    ] = None
     buffered_body_bytes: Annotated[
         int,
         Meta(

@@ -55,20 +55,19 @@ impl GatewayState {
             .map_err(|message| vec![Problem::new("$.mock_host", message)])?;
         check_identity_urls(&settings.identity)?;
         let upstream = Upstream::new(&net_settings::client_settings(&settings)).map_err(|error| vec![error.into()])?;
+        let shared = SharedState::new(&settings).map_err(|problem| vec![problem])?;
+        let counters = NodeCounters::new(settings.limits_path.as_deref().map(Path::new));
+        let limiter = Limiter::new(counters, fastrand::u64(..), settings.workers.into());
         Ok(Self {
+            limiter: Arc::new(limiter.with_redis(shared.redis.as_ref())),
             upstream: Arc::new(upstream),
             record_sink: Arc::new(RecordSink::new(&settings)),
-            shared: SharedState::new(&settings).map_err(|problem| vec![problem])?,
+            shared,
             credential_cache: CredentialCache::default(),
             snapshot: ArcSwap::default(),
             base_urls: bases,
             body_limits: net_settings::body_limits(&settings),
             coarse_timer: CoarseTimer::default(),
-            limiter: Arc::new(Limiter::new(
-                NodeCounters::new(settings.limits_path.as_deref().map(Path::new)),
-                fastrand::u64(..),
-                settings.workers.into(),
-            )),
             is_ready: AtomicBool::new(false),
             is_draining: AtomicBool::new(false),
             is_ending_streams: AtomicBool::new(false),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import select
 
+from penstock.jobs import usage_ledger
 from penstock.jobs.usage_ledger import UsageLedger
 from penstock.logs import spool_format as spool
 from penstock.logs.ledger_state import STATE_FILE
@@ -20,6 +21,8 @@ from penstock.store.limit_tables import limit_usage
 from tests.unit.resources.managed import management_client
 
 if TYPE_CHECKING:
+    import pytest
+
     from penstock.kit.tenant_session import Services
     from penstock.settings.secret import Secret
 
@@ -90,3 +93,36 @@ def test_batch_that_was_stored_before_a_kill_is_added_once(founded_url: Secret, 
 
     (row,) = run_ledger(founded_url, tmp_path, steps)
     assert (row["requests"], row["tokens"]) == (2, 14)
+
+
+def test_corrected_costs_change_the_ledger_by_the_difference(founded_url: Secret, tmp_path: Path):
+    def correct(number: int, cost: int, before: int | None) -> NewFrame:
+        fields = {
+            "cost_nanodollars": cost,
+            "previous_cost_nanodollars": before,
+            "limits": {"budgets": [{**BUDGET, "type": "cost"}]},
+        }
+        return NewFrame(spool.AMEND, uuid.UUID(int=number).bytes, msgspec.json.encode(fields))
+
+    async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
+        writer.append([make_record(1, 10, type="cost"), make_record(2, 20, type="cost")])
+        writer.append([correct(1, 10, 3), correct(2, 1, 3), correct(3, 5, None)])
+        await fold(make_ledger())
+
+    (row,) = run_ledger(founded_url, tmp_path, steps)
+    assert (row["requests"], row["tokens"], row["nanodollars"]) == (2, 30, 6 + 7 - 2 + 5)
+
+
+def test_entries_of_past_periods_are_deleted(founded_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
+        writer.append([make_record(1, 10), make_record(2, 10, period_start=9), make_record(3, 10, group="bob")])
+        ledger = make_ledger()
+        await fold(ledger)
+        await ledger.prune()
+        async with ledger._database.read_connection() as connection:
+            assert len((await connection.execute(select(limit_usage.c.id))).all()) == 3
+        monkeypatch.setattr(usage_ledger, "PRUNE_AGE_MS", -1000)
+        await ledger.prune()
+
+    (row,) = run_ledger(founded_url, tmp_path, steps)
+    assert row["period_start"] == 9

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_MODELS = 1000
 USAGE_COLUMNS = (
     *("workspace_id", "virtual_key", "integration_id", "source", "ai_org", "ai_model", "req_units", "res_units"),
-    *("usage", "cost_nanodollars", "price_version"),
+    *("usage", "cost_nanodollars", "price_version", "limits"),
 )
 # Cache hits cost nothing, whatever the price.
 IS_USED = f'(r."total_units" IS NOT NULL OR r."usage" IS NOT NULL) AND NOT coalesce({HIT}, false)'
@@ -48,7 +48,8 @@ def run_usage(fragments: SqlFragments, query: UsageQuery) -> dict[str, Any]:
 
 def _shape_usage(values: list[Any]) -> dict[str, Any]:
     shaped = dict(zip(USAGE_COLUMNS, values, strict=True))
-    shaped["usage"] = msgspec.Raw(shaped["usage"].encode()) if shaped["usage"] else None
+    for name in ("usage", "limits"):
+        shaped[name] = msgspec.Raw(shaped[name].encode()) if shaped[name] else None
     return shaped
 
 

@@ -39,13 +39,15 @@ const MIN_HELD_TOKENS: u64 = 4096;
 const BYTES_PER_TOKEN: u64 = 4;
 /// Wait in seconds from which clients get the advice not to repeat a request: their SDKs would not wait so long.
 const MAX_RETRY_WAIT_SECONDS: u64 = 60;
+/// Limits for which one request asks Redis.
+const MAX_ACQUIRES: usize = 16;
 const NANODOLLARS_PER_DOLLAR: u64 = 1_000_000_000;
 
 /// Counts a request in the limits on the number of its caller's requests.
 ///
 /// # Errors
 /// If one of them is exceeded.
-pub(crate) fn admit_request(
+pub(crate) async fn admit_request(
     state: &GatewayState,
     call: &Call<'_>,
     caller: &Caller<'_>,
@@ -60,10 +62,42 @@ pub(crate) fn admit_request(
     }
     let started_at = Instant::now();
     let mut holds = Box::new(RequestHolds::new(Arc::clone(&state.limiter)));
-    let taken = take_all(&mut holds, LimitStage::Request, call, caller, log, None, rule_sets, &|_, _, _| 1);
+    let mut turn = AcquireTurn::new(&state.limiter);
+    let taken = loop {
+        let subject = limit_subject(call, caller, log, None);
+        let taken = take_all(&mut holds, LimitStage::Request, &subject, rule_sets, &|_, _, _| 1, turn.is_last);
+        match taken {
+            Err(rejection) if !turn.is_last => turn.acquire(&state.limiter, &rejection).await,
+            taken => break taken,
+        }
+    };
     log.limits = Some(holds);
     log.details.limit_check_time = Some(started_at.elapsed());
-    taken
+    taken.map_err(|rejection| rejection_error(&rejection, now_ms()))
+}
+
+/// Trips to Redis for one request, which are bounded: the second time that the same limit leaves too little is the last.
+struct AcquireTurn {
+    is_last: bool,
+    count: usize,
+    asked: Option<(Box<str>, Box<str>)>,
+}
+
+impl AcquireTurn {
+    fn new(limiter: &Limiter) -> Self {
+        Self { is_last: limiter.cluster().is_none(), count: 0, asked: None }
+    }
+
+    async fn acquire(&mut self, limiter: &Limiter, rejection: &Rejection) {
+        let asked = (rejection.rule.counter_id.clone(), rejection.group.clone());
+        self.count += 1;
+        if self.asked.as_ref() == Some(&asked) || self.count > MAX_ACQUIRES {
+            self.is_last = true;
+            return;
+        }
+        self.asked = Some(asked);
+        limiter.acquire(&rejection.rule, &rejection.group, rejection.needed).await;
+    }
 }
 
 /// Returns true if limits may apply to an attempt at a target.
@@ -110,16 +144,22 @@ pub(crate) async fn admit_attempt(
     let parameter = output_parameter(call, target).filter(|_| {
         counts_usage && bounds.output_tokens.is_none() && bounds.input_bytes <= MAX_INLINE_PEEK_BYTES as u64
     });
-    let cap = parameter.and_then(|_| {
+    let set_tokens = bounds.output_tokens;
+    let mut turn = AcquireTurn::new(&state.limiter);
+    let (taken, cap) = loop {
         let subject = limit_subject(call, &target.caller, log, Some(subject));
-        affordable_tokens(&state.limiter, &rule_sets, &subject, bounds.input_bytes, &price)
-    });
-    bounds.output_tokens = bounds.output_tokens.or(cap);
+        let cap =
+            parameter.and_then(|_| affordable_tokens(&state.limiter, &rule_sets, &subject, bounds.input_bytes, &price));
+        bounds.output_tokens = set_tokens.or(cap);
+        let amount = |rule: &LimitRule, limiter: &Limiter, group: &str| bounds.amount(rule, limiter, group, &price);
+        match take_all(&mut holds, LimitStage::Attempt, &subject, rule_sets, &amount, turn.is_last) {
+            Err(rejection) if !turn.is_last => turn.acquire(&state.limiter, &rejection).await,
+            taken => break (taken, cap),
+        }
+    };
     holds.max_tokens = cap;
-    let amount = |rule: &LimitRule, limiter: &Limiter, group: &str| bounds.amount(rule, limiter, group, &price);
-    let taken = take_all(&mut holds, LimitStage::Attempt, call, &target.caller, log, Some(subject), rule_sets, &amount);
     log.limits = Some(holds);
-    taken?;
+    taken.map_err(|rejection| rejection_error(&rejection, now_ms()))?;
     Ok(match (parameter, cap, &body) {
         (Some(parameter), Some(cap), Body::Complete(bytes)) => {
             let field = edit::json_field(parameter, &cap.into());
@@ -189,24 +229,15 @@ fn target_rules<'c>(target: &Target<'c>) -> [Option<&'c Arc<[LimitRule]>>; 2] {
     [provider_rules, identity.integration_id.as_ref().and_then(|id| limits.integrations.get(id))]
 }
 
-#[allow(clippy::too_many_arguments, reason = "one call for both stages")]
-fn take_all<'r, const COUNT: usize>(
+fn take_all<const COUNT: usize>(
     holds: &mut RequestHolds,
     stage: LimitStage,
-    call: &Call<'_>,
-    caller: &Caller<'_>,
-    log: &RequestLog,
-    target: Option<TargetSubject<'_>>,
-    rule_sets: [Option<&'r Arc<[LimitRule]>>; COUNT],
+    subject: &LimitSubject<'_>,
+    rule_sets: [Option<&Arc<[LimitRule]>>; COUNT],
     amount: &dyn Fn(&LimitRule, &Limiter, &str) -> u64,
-) -> Result<()> {
-    let subject = limit_subject(call, caller, log, target);
-    for rules in rule_sets.into_iter().flatten() {
-        if let Err(rejection) = holds.take(stage, rules, &subject, amount, now_ms()) {
-            return Err(rejection_error(&rejection, now_ms()));
-        }
-    }
-    Ok(())
+    is_last: bool,
+) -> std::result::Result<(), Box<Rejection>> {
+    rule_sets.into_iter().flatten().try_for_each(|rules| holds.take(stage, rules, subject, amount, is_last, now_ms()))
 }
 
 /// Returns what limits may refer to in a request.

@@ -194,7 +194,7 @@ pub async fn flush_records(state: &GatewayState, deadline: Duration) {
         if let Some(spool) = &state.record_sink.spool {
             spool.maintain();
         }
-        state.limiter.return_all(now_ms());
+        state.limiter.report_shared(true).await;
         post_to_control(state, "/internal/metrics", collect_counters(state)).await;
     };
     drop(tokio::time::timeout(deadline, rest).await);
@@ -234,6 +234,10 @@ fn collect_counters(state: &GatewayState) -> Bytes {
     read["limits_would_reject"] = limits.would_reject.get().into();
     read["limit_counter_updates"] = limits.counter_updates.get().into();
     read["limit_counter_failures"] = limits.counter_failures.get().into();
+    if let Some(cluster) = state.limiter.cluster() {
+        read["limit_redis_trips"] = cluster.trips.get().into();
+        read["limit_redis_failures"] = cluster.failed_trips.get().into();
+    }
     read["limit_groups_shared"] = limits.shared_groups.get().into();
     read["idle_connections"] = state.upstream.idle_connection_count().into();
     read["buffered_body_bytes"] = state.shared.body_memory.used_bytes().into();
@@ -266,11 +270,17 @@ async fn maintain_limits(state: &GatewayState) {
     let mut cleaned_at = Instant::now();
     loop {
         tokio::time::sleep(LIMIT_REPORT_INTERVAL).await;
-        state.limiter.report_all(now_ms());
+        state.limiter.report_shared(false).await;
         if cleaned_at.elapsed() > COUNTER_CLEANUP_INTERVAL {
             cleaned_at = Instant::now();
             let limiter = Arc::clone(&state.limiter);
-            drop(tokio::task::spawn_blocking(move || limiter.remove_past(now_ms())).await);
+            drop(
+                tokio::task::spawn_blocking(move || {
+                    limiter.forget_unused(now_ms());
+                    limiter.remove_past(now_ms());
+                })
+                .await,
+            );
         }
     }
 }

@@ -122,7 +122,7 @@ async fn admit_and_serve(
     log.provider_source = Some(if plan.config.root.provider.is_some() { "config" } else { "headers" });
     count_tokens::check_supported(call.route.operation, &target)?;
     let body = read_body_fields(state.body_limits, call, body, log).await?;
-    limit_admission::admit_request(state, call, &caller, log)?;
+    limit_admission::admit_request(state, call, &caller, log).await?;
     log.set_saved_provider(&target);
     let body = log.begin_record(call.head, &state.record_sink, body);
     if let (true, Body::Complete(bytes)) = (call.requested_operation().has_countable_text(), &body) {

@@ -114,7 +114,7 @@ async fn open_websocket(
     let plan = resolver.build_plan()?;
     log.details.config = plan.config.identity();
     log.metadata.validate()?;
-    limit_admission::admit_request(state, call, &caller, log)?;
+    limit_admission::admit_request(state, call, &caller, log).await?;
     log.is_streaming = true;
     log.model = model_from_query(&call.head.query);
     drop(log.begin_record(call.head, &state.record_sink, Body::empty()));

@@ -46,6 +46,13 @@ pub struct Grant {
     pub left: u64,
 }
 
+/// What the ledger knows of a budget in a period, and how often operators have set it back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RecordedUsage {
+    pub recorded: u64,
+    pub resets: u64,
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageCounter {
     /// Start of the newest window, or part of a sliding window, that was counted.
@@ -105,6 +112,15 @@ impl UsageCounter {
         let held = self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.amount));
         self.used = if resets > self.resets { amount.saturating_add(held) } else { self.used.max(amount) };
         (self.recorded, self.resets) = (amount, self.resets.max(resets));
+    }
+
+    /// Returns what the ledger knows of the period that starts at `start_ms`, and how often operators have set it back.
+    pub fn recorded_in(&self, start_ms: u64) -> RecordedUsage {
+        if self.start_ms == start_ms {
+            RecordedUsage { recorded: self.recorded, resets: self.resets }
+        } else {
+            RecordedUsage::default()
+        }
     }
 
     /// Returns when everything that is counted now no longer counts. `None`: never.

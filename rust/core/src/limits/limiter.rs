@@ -2,18 +2,21 @@
 //! only its own memory.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     hash::{BuildHasher, RandomState},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use super::{
+    cluster::ClusterLimiter,
     counter::{Amount, WorkerReport},
     node_counters::NodeCounters,
+    now_ms as current_ms,
+    recent::RecentAmounts,
     rule::{Enforcement, LimitRule},
     window::{LimitWindow, WindowPart},
 };
-use crate::process::metrics::Counter as Metric;
+use crate::{process::metrics::Counter as Metric, state::shared::redis::RedisClient};
 
 /// Group values of one limit that have counters of their own. Further ones share one.
 const MAX_GROUPS: usize = 100_000;
@@ -21,8 +24,6 @@ const MAX_GROUPS: usize = 100_000;
 const OTHER_GROUPS: &str = "(others)";
 /// Time after which an unused counter is forgotten here. The node's counter stays.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1000;
-/// Amounts of past requests from which the amount of the next one is estimated.
-const RECENT_COUNT: usize = 16;
 
 /// Reference to one of the limits of an object.
 #[derive(Debug, Clone)]
@@ -96,8 +97,7 @@ struct Lease {
     /// True if what this worker holds has changed since its last report.
     is_changed: bool,
     used_ms: u64,
-    recent: [u64; RECENT_COUNT],
-    recent_count: usize,
+    recent: RecentAmounts,
 }
 
 impl Lease {
@@ -117,8 +117,7 @@ impl Lease {
             is_share: false,
             is_changed: false,
             used_ms: 0,
-            recent: [0; RECENT_COUNT],
-            recent_count: 0,
+            recent: RecentAmounts::default(),
         }
     }
 
@@ -148,12 +147,16 @@ pub struct Limiter {
     worker: u64,
     /// Workers that share a limit while the node's counters cannot be reached.
     worker_count: u64,
+    /// Counters of all nodes, if Redis is configured. They replace those of this node.
+    cluster: Option<ClusterLimiter>,
     pub metrics: LimitMetrics,
 }
 
 #[derive(Default)]
 struct Leases {
     by_hash: HashMap<u64, Lease>,
+    /// Leases that may have to be reported.
+    active: HashSet<u64>,
     group_counts: HashMap<Box<str>, usize>,
 }
 
@@ -166,7 +169,27 @@ impl Limiter {
             shares: NodeCounters::new(None),
             worker,
             worker_count: worker_count.max(1),
+            cluster: None,
             metrics: LimitMetrics::default(),
+        }
+    }
+
+    /// Shares the limits with all nodes through Redis.
+    #[must_use]
+    pub fn with_redis(self, redis: Option<&Arc<RedisClient>>) -> Self {
+        let cluster = redis.map(|redis| ClusterLimiter::new(Arc::clone(redis), self.worker_count));
+        Self { cluster, ..self }
+    }
+
+    /// Returns the counters of all nodes, if Redis is configured.
+    pub fn cluster(&self) -> Option<&ClusterLimiter> {
+        self.cluster.as_ref()
+    }
+
+    /// Asks Redis for more of a limit, after `take` without `is_last` failed. Waits at most as long as settings allow.
+    pub async fn acquire(&self, rule: &RuleRef, group: &str, amount: u64) {
+        if let Some(cluster) = &self.cluster {
+            cluster.acquire(rule, group, amount.max(1), &self.counters, current_ms()).await;
         }
     }
 
@@ -176,13 +199,33 @@ impl Limiter {
     /// # Errors
     /// If less than the request accepts is left. Then nothing was taken.
     pub fn take(&self, rule: RuleRef, group: &str, amount: u64, now_ms: u64) -> Result<(Hold, Remaining), Remaining> {
+        self.take_once(rule, group, amount, true, now_ms)
+    }
+
+    /// Takes an amount as `take` does. Without `is_last`, the caller asks Redis for more if this fails.
+    ///
+    /// # Errors
+    /// As `take`.
+    pub fn take_once(
+        &self,
+        rule: RuleRef,
+        group: &str,
+        amount: u64,
+        is_last: bool,
+        now_ms: u64,
+    ) -> Result<(Hold, Remaining), Remaining> {
         // A request that costs nothing is rejected too once nothing is left.
         let amount = amount.max(1);
         let is_exact = rule.enforcement == Enforcement::Hard;
         let wanted = if is_exact { Amount::exactly(amount) } else { Amount::at_most(amount) };
+        if let Some(cluster) = &self.cluster {
+            return cluster.take(rule, group, amount, wanted.minimum, is_last, now_ms);
+        }
         let mut leases = self.lock();
         let group = self.bounded_group(&mut leases, &rule, group);
-        let lease = leases.lease(self.hash(&rule.counter_id, group), &rule, group);
+        let hash = self.hash(&rule.counter_id, group);
+        leases.active.insert(hash);
+        let lease = leases.lease(hash, &rule, group);
         let part = rule.window.part_at(now_ms);
         lease.used_ms = now_ms;
         if lease.start_ms < part.start_ms {
@@ -207,12 +250,14 @@ impl Limiter {
 
     /// Replaces a hold by what the request used.
     pub fn settle(&self, hold: &Hold, used: u64, now_ms: u64) {
-        let mut leases = self.lock();
-        let lease = leases.lease(self.hash(&hold.rule.counter_id, &hold.group), &hold.rule, &hold.group);
-        if used > 0 {
-            lease.recent[lease.recent_count % RECENT_COUNT] = used;
-            lease.recent_count += 1;
+        if let Some(cluster) = &self.cluster {
+            return cluster.settle(hold, used);
         }
+        let mut leases = self.lock();
+        let hash = self.hash(&hold.rule.counter_id, &hold.group);
+        leases.active.insert(hash);
+        let lease = leases.lease(hash, &hold.rule, &hold.group);
+        lease.recent.push(used);
         let (returned, exceeded) = (hold.amount.saturating_sub(used), used.saturating_sub(hold.amount));
         if lease.start_ms == hold.start_ms {
             lease.held = lease.held.saturating_sub(hold.amount);
@@ -230,14 +275,21 @@ impl Limiter {
 
     /// Returns the amount that the next request probably uses at most: the largest of the last ones.
     pub fn estimate(&self, rule: &LimitRule, group: &str) -> Option<u64> {
+        if let Some(cluster) = &self.cluster {
+            return cluster.estimate(rule, group);
+        }
         let leases = self.lock();
         let lease = leases.by_hash.get(&self.hash(&rule.counter_id, group))?;
-        let count = lease.recent_count.min(RECENT_COUNT);
-        lease.recent[..count].iter().max().copied()
+        lease.recent.largest()
     }
 
     /// Returns what is left without taking anything.
     pub fn remaining(&self, rule: &LimitRule, group: &str, now_ms: u64) -> Remaining {
+        if let Some(cluster) = &self.cluster {
+            let recorded =
+                self.counters.read_recorded(&rule.counter_id, group, rule.window).map_or(0, |known| known.recorded);
+            return cluster.remaining(rule, group, recorded, now_ms);
+        }
         let leases = self.lock();
         let part = rule.window.part_at(now_ms);
         let lease =
@@ -254,15 +306,29 @@ impl Limiter {
         }
     }
 
-    /// Returns unused amounts, reports used ones and forgets old counters. To be called a few times in a second.
+    /// Returns unused amounts and reports used ones. To be called a few times in a second: it looks only at counters that
+    /// changed since the last time.
     pub fn report_all(&self, now_ms: u64) {
         let mut leases = self.lock();
-        let Leases { by_hash, group_counts } = &mut *leases;
-        by_hash.retain(|_, lease| {
+        let Leases { by_hash, active, .. } = &mut *leases;
+        active.retain(|hash| {
+            let Some(lease) = by_hash.get_mut(hash) else { return false };
             if lease.is_changed || lease.has_report() && (now_ms >= lease.end_ms || lease.must_report()) {
                 let (start_ms, report) = (lease.start_ms, lease.report());
                 self.report(lease, start_ms, report, now_ms);
             }
+            lease.has_report()
+        });
+    }
+
+    /// Forgets counters that were not used for a while.
+    pub fn forget_unused(&self, now_ms: u64) {
+        if let Some(cluster) = &self.cluster {
+            return cluster.forget_unused(now_ms);
+        }
+        let mut leases = self.lock();
+        let Leases { by_hash, group_counts, .. } = &mut *leases;
+        by_hash.retain(|_, lease| {
             let is_kept = lease.held > 0 || lease.has_report() || now_ms < lease.used_ms + FORGET_AFTER_MS;
             if !is_kept && let Some(count) = group_counts.get_mut(&lease.counter_id) {
                 *count = count.saturating_sub(1);
@@ -270,6 +336,15 @@ impl Limiter {
             is_kept
         });
         group_counts.retain(|_, count| *count > 0);
+    }
+
+    /// Does what `report_all` does, in Redis if that is configured. With `is_last`, returns everything that is not used.
+    pub async fn report_shared(&self, is_last: bool) {
+        match &self.cluster {
+            Some(cluster) => cluster.report(&self.counters, current_ms(), is_last).await,
+            None if is_last => self.return_all(current_ms()),
+            None => self.report_all(current_ms()),
+        }
     }
 
     /// Returns all unused amounts, because this worker ends.

@@ -3,11 +3,14 @@
 //! workers of the node share.
 
 pub mod claims;
+pub mod cluster;
 pub mod counter;
 pub mod limiter;
 pub mod node_counters;
+pub mod recent;
 pub mod request_holds;
 pub mod rule;
+pub mod shared_counter;
 pub mod window;
 
 use std::time::{SystemTime, UNIX_EPOCH};

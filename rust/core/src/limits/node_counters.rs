@@ -17,7 +17,11 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{counter::UsageCounter, now_ms, window::LimitWindow};
+use super::{
+    counter::{RecordedUsage, UsageCounter},
+    now_ms,
+    window::LimitWindow,
+};
 
 /// Longest wait for another worker that changes the same counter. That takes microseconds, or some tens of milliseconds if
 /// the worker has to wait for a CPU meanwhile.
@@ -96,6 +100,25 @@ impl NodeCounters {
     pub fn set_recorded(&self, limit_id: &str, group: &str, start_ms: u64, amount: u64, resets: u64) -> io::Result<()> {
         let window = LimitWindow::Period { start_ms, end_ms: None };
         self.update(limit_id, group, window, |counter| counter.set_recorded(window, now_ms(), amount, resets))
+    }
+
+    /// Returns what the ledger knows of a budget in its current period, and how often operators have set it back.
+    ///
+    /// # Errors
+    /// As `update`.
+    pub fn read_recorded(&self, limit_id: &str, group: &str, window: LimitWindow) -> io::Result<RecordedUsage> {
+        let name = counter_name(limit_id, group);
+        let start_ms = window.part_at(now_ms()).start_ms;
+        match self {
+            Self::Memory(counters) => {
+                let counters = counters.lock().unwrap_or_else(PoisonError::into_inner);
+                Ok(counters.get(&name).map_or_else(RecordedUsage::default, |counter| counter.recorded_in(start_ms)))
+            }
+            Self::Folder(folder) => {
+                let file = folder.lock_file(&counter_path(&folder.path, name), false)?;
+                file.map_or(Ok(RecordedUsage::default()), |file| Ok(read_counter(&file)?.recorded_in(start_ms)))
+            }
+        }
     }
 
     /// Removes the counters that no longer count. Returns how many there were.

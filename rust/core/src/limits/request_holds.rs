@@ -35,6 +35,8 @@ pub struct Rejection {
     pub rule: RuleRef,
     pub group: Box<str>,
     pub remaining: Remaining,
+    /// What the request needs.
+    pub needed: u64,
 }
 
 /// Limit that rejected a request or an attempt, as records name it.
@@ -149,7 +151,8 @@ impl RequestHolds {
         }
     }
 
-    /// Takes what the limits of one object need. `amount` tells how much a limit reserves.
+    /// Takes what the limits of one object need. `amount` tells how much a limit reserves. Without `is_last`, the caller
+    /// asks Redis for more if this fails, and tries again.
     ///
     /// # Errors
     /// If a limit leaves less. What was taken for this stage is returned.
@@ -159,6 +162,7 @@ impl RequestHolds {
         rules: &Arc<[LimitRule]>,
         subject: &LimitSubject<'_>,
         amount: &dyn Fn(&LimitRule, &Limiter, &str) -> u64,
+        is_last: bool,
         now_ms: u64,
     ) -> Result<(), Box<Rejection>> {
         for (index, rule) in rules.iter().enumerate() {
@@ -168,11 +172,15 @@ impl RequestHolds {
             let Some(group) = rule.group_of(subject) else { continue };
             let needed = amount(rule, &self.limiter, &group);
             let rule = RuleRef { rules: Arc::clone(rules), index };
-            match self.limiter.take(rule.clone(), &group, needed, now_ms) {
+            match self.limiter.take_once(rule.clone(), &group, needed, is_last, now_ms) {
                 Ok((hold, remaining)) => {
                     let holds = if stage == LimitStage::Request { &mut self.request } else { &mut self.attempt };
                     holds.push(hold);
                     self.report(LimitStatus { rule, remaining });
+                }
+                Err(remaining) if !is_last => {
+                    self.release(stage, now_ms);
+                    return Err(Box::new(Rejection { rule, group: group.into(), remaining, needed }));
                 }
                 Err(_) if rule.is_dry_run => {
                     self.limiter.metrics.would_reject.add(1);
@@ -187,7 +195,7 @@ impl RequestHolds {
                     if !rule.applies_to_targets() {
                         self.rejected_by = Some(rule.id.clone());
                     }
-                    return Err(Box::new(Rejection { rule, group: group.into(), remaining }));
+                    return Err(Box::new(Rejection { rule, group: group.into(), remaining, needed }));
                 }
             }
         }

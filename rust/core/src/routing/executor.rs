@@ -60,7 +60,7 @@ pub(crate) async fn route_request(
         }
     })?;
     log.metadata.validate()?;
-    limit_admission::admit_request(state, resolver.call, resolver.caller, log)?;
+    limit_admission::admit_request(state, resolver.call, resolver.caller, log).await?;
     let body = log.begin_record(resolver.call.head, &state.record_sink, body);
     let operation = resolver.call.requested_operation();
     if let (true, Body::Complete(bytes)) = (operation.has_countable_text(), &body) {

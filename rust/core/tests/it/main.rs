@@ -10,6 +10,7 @@ mod body;
 mod cache;
 mod caller;
 mod circuit_breaker;
+mod cluster;
 mod conditional;
 mod connect;
 mod count_tokens;

@@ -12,6 +12,7 @@ pub mod pending_charges;
 pub mod prompt_versions;
 pub mod pubsub;
 pub mod redis;
+pub mod redis_counters;
 pub mod response_cache;
 pub mod retry_budgets;
 pub mod sticky_sessions;

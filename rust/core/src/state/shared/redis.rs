@@ -266,7 +266,7 @@ impl RedisClient {
     }
 
     /// Runs a pipeline; `None` if it fails or Redis does not reply within `request_timeout`. A request waits for this.
-    async fn query<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Option<T> {
+    pub(super) async fn query<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Option<T> {
         // Registered before the connection is loaded, so that no notification in between is missed.
         let left = self.became_unavailable.notified();
         let mut near = MultiplexedConnection::clone(&*self.healthy_connection.load_full()?);
@@ -462,7 +462,7 @@ impl RedisClient {
         }
     }
 
-    fn prefixed_key(&self, suffix: &str) -> String {
+    pub(super) fn prefixed_key(&self, suffix: &str) -> String {
         format!("{}{suffix}", self.key_prefix)
     }
 

@@ -1,0 +1,76 @@
+"""Posts alerts of budgets to the webhook of the settings, with bounded retries and a bounded queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.fetch import FETCH_ERRORS, Fetcher, FetchRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.jobs.usage_alerts import Alert
+    from penstock.settings import Settings
+
+log = logging.getLogger("penstock")
+
+MAX_QUEUED = 1000
+# Pauses before the attempts. After the last one the alert is dropped and logged.
+RETRY_SECONDS = (0.0, 1.0, 5.0, 25.0)
+SUCCESS_STATUSES = range(200, 300)
+
+
+class AlertWebhook:
+    """Queue of alerts for one URL. Without a URL, alerts are only counted."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Reads the URL. It is the operator's, so it may lead to any address."""
+        url = settings.limits.alert_webhook
+        self._url = url.reveal() if url else ""
+        self._fetcher = Fetcher(settings, is_operators=True)
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue(MAX_QUEUED)
+        self.retry_seconds = RETRY_SECONDS
+        self.sent = 0
+        self.dropped = 0
+
+    def add(self, alerts: Iterable[Alert]) -> None:
+        """Queues alerts. If the queue is full, they are dropped."""
+        if not self._url:
+            return
+        for alert in alerts:
+            try:
+                self._queue.put_nowait(msgspec.json.encode(alert.to_json()))
+            except asyncio.QueueFull:
+                self.dropped += 1
+
+    async def run(self) -> None:
+        """Sends queued alerts until cancelled, one after the other."""
+        while True:
+            await self.send_next()
+
+    async def send_next(self) -> None:
+        """Waits for the next alert and sends it."""
+        content = await self._queue.get()
+        why = ""
+        for pause in self.retry_seconds:
+            await asyncio.sleep(pause)
+            why = await self._post(content)
+            if not why:
+                self.sent += 1
+                return
+        self.dropped += 1
+        log.warning("an alert was not delivered to limits.alert_webhook after %d attempts: %s", len(RETRY_SECONDS), why)
+
+    async def _post(self, content: bytes) -> str:
+        """Sends one request. Returns what failed; empty for success. The URL may contain a token, so it is not shown."""
+        headers = {"content-type": "application/json"}
+        request = FetchRequest(url=self._url, method="POST", headers=headers, content=content)
+        try:
+            response = await self._fetcher.send(request)
+        except FETCH_ERRORS as error:
+            return type(error).__name__
+        return "" if response.status in SUCCESS_STATUSES else f"status {response.status}"

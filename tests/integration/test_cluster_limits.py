@@ -1,0 +1,188 @@
+"""Limits of three nodes that share Redis and PostgreSQL: a hard budget is never exceeded, also if workers are killed in
+the middle of streams, and the ledger has exactly what the records say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.conftest import run_init
+from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.nodes import wait_for_redis
+from tests.integration.serving import edge_pids, run_gateway
+from tests.integration.wire import CHAT_PATH, JSON_HEADERS, Response, send_raw_request
+from tests.processes import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.gateway import Gateway, Mock
+    from tests.postgres import Postgres
+    from tests.redis_server import RedisServer
+
+NODES = 3
+NANODOLLARS = 1_000_000_000
+# One token costs 0.02 cents, so that a dollar is 5,000 tokens.
+PRICE = {"price": 0.02}
+PRICES = [
+    {"provider": "mock", "model": "mock", "pay_as_you_go": {"request_token": PRICE, "response_token": PRICE}},
+    {
+        "provider": "mock",
+        "model": "mock?chunk_ms=40",
+        "pay_as_you_go": {"request_token": PRICE, "response_token": PRICE},
+    },
+]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, provider: Mock, postgres: Postgres, redis: RedisServer) -> Iterator[list[Gateway]]:
+    env = {
+        "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
+        "PENSTOCK_STORE_URL": postgres.create_database(),
+        "PENSTOCK_STORE_MASTER_KEY": "A" * 43 + "=",
+        "REDIS_URL": redis.url,
+    }
+    tables = {
+        "server": {"workers": 1},
+        "mock": {"host": provider.url},
+        "metrics": {"enabled": True},
+        "prices": PRICES,
+    }
+    folders = [tmp_path / f"node-{number}" for number in range(NODES)]
+    for folder in folders:
+        folder.mkdir()
+    run_init(folders[0], env)
+    with (
+        run_gateway(folders[0], tables, env=env) as one,
+        run_gateway(folders[1], tables, env=env) as two,
+        run_gateway(folders[2], tables, env=env) as three,
+    ):
+        for node in (one, two, three):
+            edge_pids(node, 1)
+            wait_for_redis(node)
+        yield [one, two, three]
+
+
+def send_chat(node: Gateway, key: str, *, tokens: int, stream: bool = False, model: str = "mock") -> Response:
+    body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": tokens, "stream": stream}
+    headers = {"x-gateway-api-key": key, "x-gateway-provider": "mock", **JSON_HEADERS}
+    return send_raw_request(node.base_url, CHAT_PATH, json.dumps(body).encode(), headers)
+
+
+def list_costs(nodes: list[Gateway], policy: str) -> dict[str, int]:
+    """Returns the cost of each record that counts for the policy, by id."""
+    costs: dict[str, int] = {}
+    for node in nodes:
+        for record in node.records(0) if node.records_file.exists() else []:
+            budgets = (record.get("limits") or {}).get("budgets", [])
+            if any(one["id"] == policy and not one.get("is_failed_attempt") for one in budgets):
+                costs[record["id"]] = record.get("cost_nanodollars") or 0
+    return costs
+
+
+def test_hard_budget_of_three_nodes_is_never_exceeded(nodes: list[Gateway]):
+    admin = Client(nodes[0])
+    (workspace,) = admin.read("/v1/workspaces")["data"]
+    inside = {"workspace_id": workspace["id"]}
+    caller = admin.with_new_key(scopes=["completions.write"], **inside)
+    policy = admin.create(
+        "/v1/policies/usage-limits",
+        {
+            "name": "one dollar",
+            "conditions": [{"key": "model", "value": "mock*"}],
+            "group_by": [{"key": "workspace_id"}],
+            "type": "cost",
+            "credit_limit": 1,
+            "enforcement": "hard",
+            **inside,
+        },
+    )["id"]
+    for node in nodes:
+        wait_for("the policy", lambda node=node: send_chat(node, caller.key, tokens=1).get_header("ratelimit"), 20)
+    rng = random.Random(5)  # noqa: S311 - not a secret
+    sizes = [rng.randrange(5, 60) for _ in range(600)]
+
+    def send(number: int) -> int:
+        node = nodes[number % NODES]
+        is_stream = number % 4 == 0
+        try:
+            return send_chat(
+                node,
+                caller.key,
+                tokens=sizes[number],
+                stream=is_stream,
+                model="mock?chunk_ms=40" if is_stream else "mock",
+            ).status
+        except (OSError, AssertionError, ValueError):
+            # The worker was killed.
+            return 0
+
+    with ThreadPoolExecutor(24) as pool:
+        first = list(pool.map(send, range(200)))
+        (victim,) = edge_pids(nodes[1], 1)
+        running = pool.map(send, range(200, 400))
+        os.kill(victim, signal.SIGKILL)
+        second = list(running)
+        edge_pids(nodes[1], 1)
+        wait_for_redis(nodes[1])
+        third = list(pool.map(send, range(400, 600)))
+    # What nodes took in advance comes back within a second.
+    wait_for("more requests", lambda: [send(number) for number in range(20)].count(200) < 2 or None, 30)
+    statuses = set(first + second + third)
+    assert statuses <= {200, 412, 0, 502, 503}, statuses
+    assert 412 in third
+
+    def read_usage() -> Any:
+        usage = admin.read(f"/v1/policies/usage-limits/{policy}?include_usage=true")["value_key_usage_map"]
+        (row,) = usage.values()
+        spent, recorded = round(row["current_usage"] * NANODOLLARS), sum(list_costs(nodes, policy).values())
+        return (spent, recorded) if spent == recorded else None
+
+    spent, recorded = wait_for("the ledger", read_usage, 20)
+    assert spent == recorded
+    assert spent <= NANODOLLARS, spent
+    # What the killed worker held comes back after a minute, and a request reserves its highest possible cost.
+    assert spent > NANODOLLARS // 2, spent
+
+
+def test_rate_limit_of_three_nodes_admits_exactly_its_value(nodes: list[Gateway], redis: RedisServer):
+    admin = Client(nodes[0])
+    (workspace,) = admin.read("/v1/workspaces")["data"]
+    caller = admin.with_new_key(
+        scopes=["completions.write"],
+        workspace_id=workspace["id"],
+        rate_limits=[{"type": "requests", "unit": "rpd", "value": 90}],
+    )
+
+    def is_known(node: Gateway) -> bool | None:
+        headers = {"x-gateway-api-key": caller.key, "x-gateway-provider": "mock", **JSON_HEADERS}
+        return send_raw_request(node.base_url, CHAT_PATH, b"{", headers).status == 400 or None
+
+    for node in nodes:
+        wait_for("the key", lambda node=node: is_known(node), 20)
+    with ThreadPoolExecutor(12) as pool:
+        statuses = list(pool.map(lambda at: send_chat(nodes[at % NODES], caller.key, tokens=5).status, range(200)))
+    assert statuses.count(200) <= 90
+    assert set(statuses) == {200, 429}
+
+    def admitted_in_all() -> bool | None:
+        # What a node took in advance comes back after a second.
+        statuses.extend(send_chat(node, caller.key, tokens=5).status for node in nodes)
+        return statuses.count(200) == 90 or None
+
+    wait_for("the rest", admitted_in_all, 10)
+    # Redis forgets everything: nothing is admitted again.
+    redis.stop()
+    redis.start()
+    for node in nodes:
+        wait_for_redis(node)
+    statuses = [send_chat(nodes[at % NODES], caller.key, tokens=5).status for at in range(30)]
+    assert set(statuses) == {429}

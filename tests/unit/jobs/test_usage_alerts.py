@@ -1,0 +1,171 @@
+"""Alerts of budgets: once for each group and period, to the audit log and to the webhook, also after failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import insert, select, update
+
+from penstock.errors import UnavailableError
+from penstock.ids import new_id
+from penstock.jobs import usage_ledger
+from penstock.jobs.alert_webhook import AlertWebhook
+from penstock.jobs.usage_alerts import mark_used_groups
+from penstock.jobs.usage_ledger import UsageLedger
+from penstock.schemas import now
+from penstock.settings import Limits, Records, Settings
+from penstock.settings.secret import Secret
+from penstock.store.tables import audit_log, limit_usage
+from tests.unit.resources.managed import management_client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from penstock.kit.tenant_session import Services
+    from tests.unit.resources.managed import ManagementClient
+
+
+class Receiver:
+    """Server that answers with the statuses of a list, and then with 200."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.statuses: list[int] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                receiver.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+                self.send_response(receiver.statuses.pop(0) if receiver.statuses else 200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    @property
+    def settings(self) -> Settings:
+        url = Secret(f"http://127.0.0.1:{self.server.server_port}/hook?token=secret")
+        return Settings(limits=Limits(alert_webhook=url))
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    found = Receiver()
+    yield found
+    found.stop()
+
+
+async def create_key(api: ManagementClient) -> str:
+    limits = {"type": "requests", "credit_limit": 10, "alert_threshold": 5}
+    workspace = (await api.create_workspace())["id"]
+    body = {"name": "app", "workspace_id": workspace, "scopes": ["completions.write"], "usage_limits": limits}
+    return (await api.request_ok("POST", "api-keys/workspace/service", body))["id"]
+
+
+async def set_usage(services: Services, limit_id: str, requests: int) -> None:
+    async with services.database.write_transaction() as connection:
+        row = {"limit_id": limit_id, "value_key": "", "period_start": 5, "measure": "requests", "status": "active"}
+        flags = {"is_threshold_alert_sent": False, "is_exhausted_alert_sent": False}
+        done = await connection.execute(
+            update(limit_usage).where(limit_usage.c.limit_id == limit_id).values(requests=requests, updated_at=now())
+        )
+        if not done.rowcount:
+            counts = {"requests": requests, "tokens": 0, "nanodollars": 0, "resets": 0, "updated_at": now()}
+            await connection.execute(insert(limit_usage).values(id=new_id(), **row, **flags, **counts))
+
+
+def test_each_alert_of_a_key_is_sent_once(founded_url: Secret):
+    async def run() -> None:
+        async with management_client(founded_url) as api:
+            services: Services = api.app.state["office"]
+            key_id = await create_key(api)
+            limit_id = f"api_key:{key_id}:usage:requests:"
+
+            async def mark(requests: int) -> list[str]:
+                await set_usage(services, limit_id, requests)
+                return [alert.to_json()["event"] for alert in await mark_used_groups(services, [limit_id])]
+
+            assert await mark(4) == []
+            assert [await mark(5), await mark(6)] == [["limit.threshold"], []]
+            assert [await mark(10), await mark(12)] == [["limit.exhausted"], []]
+            async with services.database.read_connection() as connection:
+                rows = (await connection.execute(select(audit_log.c.action))).scalars()
+                found = [action for action in rows if "exhaust" in action or "alert" in action]
+            assert len(found) == 2, found
+
+    asyncio.run(run())
+
+
+def test_groups_that_cannot_be_marked_are_tried_again(
+    founded_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def run() -> None:
+        async with management_client(founded_url) as api:
+            services: Services = api.app.state["office"]
+            limit_id = f"api_key:{await create_key(api)}:usage:requests:"
+            await set_usage(services, limit_id, 10)
+            ledger = UsageLedger(Settings(records=Records(path=str(tmp_path / "records.jsonl"))), services)
+            asked: list[set[str]] = []
+
+            async def mark(_services: Services, ids: set[str]) -> list[Any]:
+                asked.append(set(ids))
+                if len(asked) == 1:
+                    message = "the store is away"
+                    raise UnavailableError(message)
+                return []
+
+            monkeypatch.setattr(usage_ledger, "mark_used_groups", mark)
+            with pytest.raises(UnavailableError):
+                await ledger.mark_groups()
+            await ledger.mark_groups()
+            await ledger.mark_groups()
+            assert asked == [{limit_id}, {limit_id}]
+
+    asyncio.run(run())
+
+
+def test_webhook_is_tried_again_and_given_up_at_last(founded_url: Secret, receiver: Receiver, caplog: Any):
+    async def run() -> None:
+        async with management_client(founded_url) as api:
+            services: Services = api.app.state["office"]
+            key_id = await create_key(api)
+            limit_id = f"api_key:{key_id}:usage:requests:"
+            await set_usage(services, limit_id, 11)
+            webhook = AlertWebhook(receiver.settings)
+            webhook.retry_seconds = (0.0,) * 4
+            alerts = await mark_used_groups(services, [limit_id])
+            receiver.statuses = [500, 301]
+            webhook.add(alerts)
+            await webhook.send_next()
+            assert (len(receiver.bodies), webhook.sent, webhook.dropped) == (3, 1, 0)
+            body = receiver.bodies[0]
+            assert (body["event"], body["owner_id"], body["current_usage"], body["credit_limit"]) == (
+                "limit.exhausted",
+                key_id,
+                11,
+                10,
+            )
+            receiver.statuses = [503] * 4
+            webhook.add(alerts)
+            await webhook.send_next()
+            assert (len(receiver.bodies), webhook.dropped) == (7, 1)
+
+    asyncio.run(run())
+    assert "status 503" in caplog.text
+    assert "secret" not in caplog.text
