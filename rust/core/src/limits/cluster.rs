@@ -136,7 +136,7 @@ impl ClusterLease {
     }
 
     /// Returns the fields to write, with `free` amounts taken in advance.
-    fn to_write(&mut self, member: u64, free: u64, now_ms: u64) -> CounterWrite {
+    fn prepare_write(&mut self, member: u64, free: u64, now_ms: u64) -> CounterWrite {
         let outstanding = self.held.saturating_add(free);
         let current = MemberUsage { settled: self.settled, outstanding, seen_ms: now_ms };
         let past = |amount: u64| MemberUsage { settled: amount, outstanding: 0, seen_ms: now_ms }.encode();
@@ -334,7 +334,7 @@ impl ClusterLimiter {
         let reserve = lease.left.saturating_add(lease.free) / (RESERVE_FRACTION * members);
         let free = amount.max(reserve).max(lease.free);
         let target = lease.settled.saturating_add(lease.held).saturating_add(free);
-        Some((lease.to_write(self.member, free, now_ms), target, lease.start_ms))
+        Some((lease.prepare_write(self.member, free, now_ms), target, lease.start_ms))
     }
 
     /// Adds what was granted. Returns the fields to write if that is less than claimed.
@@ -367,7 +367,7 @@ impl ClusterLimiter {
             lease.retry_ms = now_ms + RETRY_MS;
         }
         let free = lease.free;
-        (granted < claimed).then(|| lease.to_write(self.member, free, now_ms))
+        (granted < claimed).then(|| lease.prepare_write(self.member, free, now_ms))
     }
 
     /// Adds the share of this worker, once for each window: of a window that began after Redis was lost, or of a soft budget
@@ -486,7 +486,7 @@ impl ClusterLimiter {
             let must_refresh = is_old && lease.held.saturating_add(lease.free) > 0;
             if (lease.is_dirty || must_refresh) && !(has_ended && lease.window.sliding_part_ms() == 0) {
                 let free = lease.free;
-                writes.push(lease.to_write(self.member, free, now_ms));
+                writes.push(lease.prepare_write(self.member, free, now_ms));
                 lease.confirmed_ms = lease.confirmed_ms.max(now_ms);
                 turns.push(turn);
             } else if has_ended && lease.window.sliding_part_ms() == 0 {
