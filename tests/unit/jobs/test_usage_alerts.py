@@ -20,7 +20,8 @@ from penstock.jobs.usage_ledger import UsageLedger
 from penstock.schemas import now
 from penstock.settings import Limits, Records, Settings
 from penstock.settings.secret import Secret
-from penstock.store.tables import audit_log, limit_usage
+from penstock.store.limit_tables import limit_usage
+from penstock.store.tables import audit_log
 from tests.unit.resources.managed import management_client
 
 if TYPE_CHECKING:
