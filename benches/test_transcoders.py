@@ -102,7 +102,7 @@ def test_translates_stream_far_faster_than_litellm_and_portkey(
     texts = {text for turn in turns for text, _ in turn}
     assert texts == {"".join(f" word {n}" for n in range(CHUNKS))}
     # Takes the minimum, because other work of the machine can only add time.
-    penstock_us, litellm, portkey_us = (min(told[at][1] for told in turns) for at in range(3))
+    penstock_us, litellm, portkey_us = (min(reported[at][1] for reported in turns) for at in range(3))
     slower = litellm / penstock_us, portkey_us / penstock_us
     with capsys.disabled():
         print(

@@ -17,7 +17,7 @@ async def run_faulty_server(response: bytes) -> AsyncGenerator[tuple[str, list[b
     """Accepts connections and answers each request with these bytes; none means that it never answers."""
     requests: list[bytes] = []
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             requests.append(await reader.readuntil(b"\r\n\r\n"))
             if response:
@@ -28,6 +28,6 @@ async def run_faulty_server(response: bytes) -> AsyncGenerator[tuple[str, list[b
         finally:
             writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(reply, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", requests

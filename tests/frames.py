@@ -20,8 +20,8 @@ def request_frames(
     """Returns the frames of a request. If `ends` is false, the stream stays open for more data."""
     fields = {":method": method, ":scheme": "http", ":authority": "gateway.test", ":path": path, **headers}
     block = b"".join(encode_field(name, value) for name, value in fields.items())
-    pieces = [body[at : at + MAX_FRAME_BYTES] for at in range(0, len(body), MAX_FRAME_BYTES)]
-    payloads = [(HEADERS, END_HEADERS, block), *((DATA, 0, piece) for piece in pieces)]
+    chunks = [body[at : at + MAX_FRAME_BYTES] for at in range(0, len(body), MAX_FRAME_BYTES)]
+    payloads = [(HEADERS, END_HEADERS, block), *((DATA, 0, chunk) for chunk in chunks)]
     frames = [encode_frame(kind, flags, stream, payload) for kind, flags, payload in payloads[:-1]]
     kind, flags, payload = payloads[-1]
     return b"".join(frames) + encode_frame(kind, flags | (END_STREAM if ends else 0), stream, payload)

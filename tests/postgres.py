@@ -136,5 +136,5 @@ class Postgres:
 
     def _is_ready(self) -> bool | None:
         self.program.check_alive()
-        asked = [find_program("pg_isready"), "-h", self.folder, "-U", "penstock"]
-        return subprocess.run(asked, check=False, capture_output=True, timeout=10).returncode == 0 or None
+        requested = [find_program("pg_isready"), "-h", self.folder, "-U", "penstock"]
+        return subprocess.run(requested, check=False, capture_output=True, timeout=10).returncode == 0 or None

@@ -49,8 +49,8 @@ class PrometheusServer:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Returns the series of an expression now. Raises an error with Prometheus' message if it is not valid."""
-        answer = self._client.get("/api/v1/query", params={"query": expression})
-        body = msgspec.json.decode(answer.content)
+        response = self._client.get("/api/v1/query", params={"query": expression})
+        body = msgspec.json.decode(response.content)
         assert body["status"] == "success", f"{expression}: {body}"
         return body["data"]["result"]
 

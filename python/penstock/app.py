@@ -174,7 +174,7 @@ def create_app(
     state = State(
         {
             "identify": store.authenticate if store else None,
-            "office": store.services if store else None,
+            "services": store.services if store else None,
             "refusals": store.refusals if store else None,
             "proxies": TrustedProxies(settings.security.trusted_proxies),
             "header_aliases": settings.security.header_aliases,
@@ -343,7 +343,7 @@ def open_store(  # noqa: PLR0913, PLR0917 - the parts that it connects
     runner = BatchRunner(settings, services, secrets, blobs, figures[0], records)
     log_parts = create_log_parts(settings, database, blobs, log_service)
     dependencies: dict[str, object] = {
-        "office": services,
+        "services": services,
         "identities": identities,
         "passwords": PasswordService(),
         "blobs": blobs,

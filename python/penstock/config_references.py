@@ -29,7 +29,7 @@ def iter_providers(config: object, path: str) -> Iterator[tuple[str, str]]:
         yield from iter_providers(target, f"{path}.targets[{index}]")
 
 
-def find_missing(config: object, path: str, existing: Collection[str], place: str) -> list[Problem]:
+def find_missing(config: object, path: str, existing: Collection[str], location: str) -> list[Problem]:
     """Returns a problem for each saved provider that a config names and that does not exist, at most `MAX_PROBLEMS`."""
     missing = [(at, slug) for at, slug in iter_providers(config, path) if slug not in existing]
     suggester, candidates = NameSuggester(), sorted(existing) if missing else []
@@ -37,5 +37,7 @@ def find_missing(config: object, path: str, existing: Collection[str], place: st
     for at, slug in islice(missing, MAX_PROBLEMS):
         similar = suggester.find(slug, candidates)
         hint = f"; did you mean '@{similar}'?" if similar else ""
-        problems.append(Problem(at, f"names the saved provider '@{shorten(slug)}', which does not exist {place}{hint}"))
+        problems.append(
+            Problem(at, f"names the saved provider '@{shorten(slug)}', which does not exist {location}{hint}")
+        )
     return problems

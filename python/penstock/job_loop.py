@@ -48,14 +48,14 @@ async def run_with_restarts(
         await asyncio.sleep(pause)
 
 
-async def stop_jobs(jobs: Collection[asyncio.Task[None]], patience: float = PATIENCE) -> None:
+async def stop_jobs(jobs: Collection[asyncio.Task[None]], max_wait: float = PATIENCE) -> None:
     """Cancels jobs until they end. Libraries may lose a cancellation, so it is repeated."""
     left = set(jobs)
     for _ in range(TIMES):
         for job in left:
             job.cancel()
         if left:
-            done, left = await asyncio.wait(left, timeout=patience)
+            done, left = await asyncio.wait(left, timeout=max_wait)
             for job in done:
                 if not job.cancelled() and (error := job.exception()):
                     log.error("a job had failed", exc_info=error)

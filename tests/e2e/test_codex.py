@@ -40,7 +40,7 @@ def run_codex(served: Gateway, home: Path, model: str, settings: dict[str, Any],
     }
     config = {"model": model, "model_provider": "gateway", "model_providers": {"gateway": provider}, **settings}
     home.mkdir()
-    said = [option for key, value in config.items() for option in ("-c", f"{key}={to_inline_toml(value)}")]
+    content = [option for key, value in config.items() for option in ("-c", f"{key}={to_inline_toml(value)}")]
     done = subprocess.run(
         [
             CODEX_BINARY,
@@ -48,7 +48,7 @@ def run_codex(served: Gateway, home: Path, model: str, settings: dict[str, Any],
             "--json",
             "--skip-git-repo-check",
             "--dangerously-bypass-approvals-and-sandbox",
-            *said,
+            *content,
             "Hi",
         ],
         check=False,

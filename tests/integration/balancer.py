@@ -55,11 +55,11 @@ class LoadBalancer:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET /ready HTTP/1.1\r\nhost: probe\r\nconnection: close\r\n\r\n")
-            answer = await asyncio.wait_for(reader.read(64), 2)
+            response = await asyncio.wait_for(reader.read(64), 2)
             writer.close()
         except (OSError, TimeoutError):
             return False
-        return b" 200 " in answer
+        return b" 200 " in response
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ports = [port for port, is_ready in self._ready.items() if is_ready]

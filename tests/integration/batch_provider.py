@@ -14,10 +14,10 @@ from tests.processes import wait_for
 class RecordingServer:
     """HTTP server that records the method and path of each request."""
 
-    def __init__(self, answers: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, responses: type[BaseHTTPRequestHandler]) -> None:
         self.asked: list[tuple[str, str]] = []
         self.lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (answers,), {"provider": self}))
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (responses,), {"provider": self}))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
@@ -81,12 +81,12 @@ class _RequestHandler(BaseHTTPRequestHandler):
             path = self.path.removeprefix("/v1")
             self.provider.asked.append((self.command, path))
             self.provider.credentials.add(self.headers.get("x-api-key") or self.headers.get("authorization", ""))
-            status, answer = self._rejection() or self._list_batches(path) or self._route(path, body)
+            status, response = self._rejection() or self._list_batches(path) or self._route(path, body)
         if self.provider.mute.is_set() and (self.command, path) == ("POST", "/batches"):
             self.close_connection = True
             wait_for("the end of who asks", lambda: not self.provider.mute.is_set() or None)
             return
-        content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        content = response if isinstance(response, bytes) else json.dumps(response).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(content)))

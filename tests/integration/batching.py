@@ -69,8 +69,8 @@ def openai_client(client: Client, **headers: str) -> openai.OpenAI:
 
 
 def batch_line(number: int, content: str = "hi", **body: object) -> dict[str, Any]:
-    asked = {"model": "gpt-mock", "messages": [{"role": "user", "content": content}], **body}
-    return {"custom_id": f"line-{number}", "method": "POST", "url": CHAT_PATH, "body": asked}
+    request_body = {"model": "gpt-mock", "messages": [{"role": "user", "content": content}], **body}
+    return {"custom_id": f"line-{number}", "method": "POST", "url": CHAT_PATH, "body": request_body}
 
 
 def to_jsonl(*lines: object) -> bytes:
@@ -135,10 +135,10 @@ class RestartableGateway:
         return Client(self.gateway, key)
 
 
-def status_and_code(ask: Callable[[], object]) -> tuple[int, str]:
+def status_and_code(request: Callable[[], object]) -> tuple[int, str]:
     """Calls the SDK and returns the status and the code of its error, or 200 and an empty code."""
     try:
-        ask()
+        request()
     except openai.APIStatusError as error:
         return error.status_code, str(error.code)
     return 200, ""

@@ -203,8 +203,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
             if fault is None and self.path.startswith(("/s3-bucket", GCS_PREFIX)):
                 self._forward_to_s3(body)
                 return
-            status, answer = fault or self._route(body)
-        content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            status, response = fault or self._route(body)
+        content = response if isinstance(response, bytes) else json.dumps(response).encode()
         self._send(status, {"content-type": "application/json", "content-length": str(len(content))}, content)
 
     def _send(self, status: int, fields: Mapping[str, str], content: bytes) -> None:
@@ -217,40 +217,44 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def _forward_to_s3(self, body: bytes) -> None:
         """Forwards the request to S3 under the credential of the bucket's owner."""
         own = "x-goog-" if self.path.startswith(GCS_PREFIX) else "x-amz-"
-        said = {
+        content = {
             name: self.headers[name] for name in self.headers if name.lower() in FORWARDED_HEADERS or "meta" in name
         }
-        said = {name.replace(own, "x-amz-"): value for name, value in said.items()}
-        answer = httpx2.request(
+        content = {name.replace(own, "x-amz-"): value for name, value in content.items()}
+        response = httpx2.request(
             self.command,
             f"{self.provider.s3}{self.path}",
             content=body,
-            headers={**said, **S3_OWNER_HEADERS},
+            headers={**content, **S3_OWNER_HEADERS},
             verify=False,
         )
-        found = {name: value for name, value in answer.headers.items() if name not in CONNECTION_HEADERS}
+        found = {name: value for name, value in response.headers.items() if name not in CONNECTION_HEADERS}
         fields = {name.replace("x-amz-", own): value for name, value in found.items()}
-        length = answer.headers.get("content-length") if self.command == "HEAD" else str(len(answer.content))
-        self._send(answer.status_code, {**fields, "content-length": length or "0"}, answer.content)
+        length = response.headers.get("content-length") if self.command == "HEAD" else str(len(response.content))
+        self._send(response.status_code, {**fields, "content-length": length or "0"}, response.content)
 
     def _check_credential(self, body: bytes) -> tuple[int, Any] | None:
         """Returns a 403 response if the credential or the signature is wrong, else `None`."""
-        said = self.headers.get("authorization", "")
-        if self.path.startswith("/signed/") and not said:
+        authorization = self.headers.get("authorization", "")
+        if self.path.startswith("/signed/") and not authorization:
             return None
-        if said == f"Bearer {self.provider.token}" and not self._is_aws():
+        if authorization == f"Bearer {self.provider.token}" and not self._is_aws():
             return None
-        if said.startswith("AWS4-HMAC-SHA256 ") and self._is_aws() and self._has_valid_signature(said, body):
+        if (
+            authorization.startswith("AWS4-HMAC-SHA256 ")
+            and self._is_aws()
+            and self._has_valid_signature(authorization, body)
+        ):
             return None
-        self.provider.refused.append(f"{self.command} {self.path} {said}")
+        self.provider.refused.append(f"{self.command} {self.path} {authorization}")
         return 403, {"message": "who asks?"}
 
     def _is_aws(self) -> bool:
         return self.path.startswith((BEDROCK, "/s3-bucket"))
 
-    def _has_valid_signature(self, said: str, body: bytes) -> bool:
-        scope = re.search(rf"Credential={KEY_ID}/\d+/{REGION}/(\w+)/aws4_request", said)
-        names = re.search("SignedHeaders=([^,]+),", said)
+    def _has_valid_signature(self, content: str, body: bytes) -> bool:
+        scope = re.search(rf"Credential={KEY_ID}/\d+/{REGION}/(\w+)/aws4_request", content)
+        names = re.search("SignedHeaders=([^,]+),", content)
         wanted = "bedrock" if self.path.startswith(BEDROCK) else "s3"
         if not scope or not names or scope[1] != wanted:
             return False
@@ -260,7 +264,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         kind = S3SigV4Auth if wanted == "s3" else SigV4Auth
         auth: Any = kind(Credentials(KEY_ID, self.provider.secret), wanted, REGION)
         text = auth.string_to_sign(request, auth.canonical_request(request))
-        return said.endswith(f"Signature={auth.signature(text, request)}")
+        return content.endswith(f"Signature={auth.signature(text, request)}")
 
     def _route(self, body: bytes) -> tuple[int, Any]:
         path = unquote(self.path)
@@ -359,7 +363,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             return 200, {"id": found[1]}
         if re.fullmatch("/datasets/[a-z0-9-]+:getDownloadEndpoint", path):
             files = {"x/error-data.jsonl": f"{there.signed}&errors=1", "x/BIJOutputSet.jsonl": there.signed}
-            there_is = {name: f"{there.url}{place}" for name, place in files.items() if place in there.objects}
+            there_is = {name: f"{there.url}{location}" for name, location in files.items() if location in there.objects}
             return 200, {"filenameToSignedUrls": there_is}
         return self._handle_fireworks_job(path, body)
 
@@ -386,10 +390,10 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def _handle_fireworks_dataset(self, path: str, body: bytes) -> tuple[int, Any]:
         known = self.provider.datasets
         if path == "/datasets":
-            asked = json.loads(body)
-            name = asked["datasetId"]
-            known[name] = {"name": f"accounts/acme/datasets/{name}", **asked["dataset"]}
-            return (200, {}) if "userUploaded" in asked["dataset"] else (400, {})
+            request_body = json.loads(body)
+            name = request_body["datasetId"]
+            known[name] = {"name": f"accounts/acme/datasets/{name}", **request_body["dataset"]}
+            return (200, {}) if "userUploaded" in request_body["dataset"] else (400, {})
         if path.startswith("/datasets?"):
             return 200, {"datasets": list(known.values())}
         name = path.rpartition("/")[2]
@@ -426,8 +430,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
             return 200, {**job, "jobArn": JOB_ARN, "status": there.state, "message": there.why, "successRecordCount": 1}
         if path == f"{VERTEX}/77":
             stats = {"successfulCount": "1", "failedCount": "0"}
-            place = {"gcsOutputDirectory": there.vertex_output_folder()}
+            location = {"gcsOutputDirectory": there.vertex_output_folder()}
             error = {"error": {"code": 3, "message": there.why}} if there.state.endswith("FAILED") else {}
             name = {"name": f"{VERTEX.removeprefix('/v1/')}/77"}
-            return 200, {**job, **name, "state": there.state, "completionStats": stats, "outputInfo": place, **error}
+            return 200, {**job, **name, "state": there.state, "completionStats": stats, "outputInfo": location, **error}
         return 404, {"message": f"nothing at {path}"}

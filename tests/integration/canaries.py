@@ -28,37 +28,37 @@ def encoded_fragments(secret: str) -> Iterator[bytes]:
     """Yields every fragment of a secret that is long enough to matter, in every encoding in which it may be written."""
     raw = secret.encode()
     for start in range(len(raw) - FRAGMENT_BYTES + 1):
-        piece = raw[start : start + FRAGMENT_BYTES]
-        yield piece
-        yield piece.upper()
-        yield piece.hex().encode()
-        yield piece.hex().upper().encode()
-        yield b"".join(b"%%%02x" % byte for byte in piece)
-        yield b"".join(b"%%%02X" % byte for byte in piece)
-        yield b"".join(b"\\u%04x" % byte for byte in piece)
+        chunk = raw[start : start + FRAGMENT_BYTES]
+        yield chunk
+        yield chunk.upper()
+        yield chunk.hex().encode()
+        yield chunk.hex().upper().encode()
+        yield b"".join(b"%%%02x" % byte for byte in chunk)
+        yield b"".join(b"%%%02X" % byte for byte in chunk)
+        yield b"".join(b"\\u%04x" % byte for byte in chunk)
         # Preceding bytes shift the base64 digits; digits that encode them in part are cut off.
         for shift, shared in ((0, 0), (1, 2), (2, 3)):
-            digits = base64.b64encode(b"x" * shift + piece)[shared : (shift + FRAGMENT_BYTES) * 8 // 6]
+            digits = base64.b64encode(b"x" * shift + chunk)[shared : (shift + FRAGMENT_BYTES) * 8 // 6]
             yield digits
             yield digits.translate(bytes.maketrans(b"+/", b"-_"))
 
 
 def find_secrets(sinks: Mapping[str, bytes], secrets: Mapping[str, str]) -> set[tuple[str, str]]:
     """Returns the pairs of sink and secret name where the sink contains the secret."""
-    owners = {piece: name for name, secret in secrets.items() for piece in encoded_fragments(secret)}
-    lengths = {len(piece) for piece in owners}
+    owners = {chunk: name for name, secret in secrets.items() for chunk in encoded_fragments(secret)}
+    lengths = {len(chunk) for chunk in owners}
     return {
-        (sink, owners[piece])
+        (sink, owners[chunk])
         for sink, text in sinks.items()
         for length in lengths
         for start in range(len(text) - length + 1)
-        if (piece := text[start : start + length]) in owners
+        if (chunk := text[start : start + length]) in owners
     }
 
 
-def gateway_output(answer: Response) -> bytes:
+def gateway_output(response: Response) -> bytes:
     """Returns the header fields of a response, plus the body if the gateway wrote it. The provider's own body echoes
     its request.
     """
-    fields = "\n".join(f"{name}: {value}" for name, value in answer.headers).encode()
-    return fields + (answer.body if answer.status != 200 else b"")
+    fields = "\n".join(f"{name}: {value}" for name, value in response.headers).encode()
+    return fields + (response.body if response.status != 200 else b"")

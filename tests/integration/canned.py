@@ -14,8 +14,8 @@ CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ntr
 class CannedProvider:
     """Reads each request, sends the bytes with a pause after each chunk, then closes the connection."""
 
-    def __init__(self, *pieces: bytes, pause: float = 0.0) -> None:
-        self.pieces, self.pause = pieces, pause
+    def __init__(self, *chunks: bytes, pause: float = 0.0) -> None:
+        self.pieces, self.pause = chunks, pause
         self.heads: list[bytes] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -47,10 +47,10 @@ class CannedProvider:
         connection.settimeout(10)
         read = b""
         while b"\r\n\r\n" not in read:
-            piece = connection.recv(65536)
-            if not piece:
+            chunk = connection.recv(65536)
+            if not chunk:
                 return
-            read += piece
+            read += chunk
         head, _, body = read.partition(b"\r\n\r\n")
         self.heads.append(head)
         length = next(
@@ -58,8 +58,8 @@ class CannedProvider:
         )
         while len(body) < length:
             body += connection.recv(65536)
-        for piece in self.pieces:
-            connection.sendall(piece)
+        for chunk in self.pieces:
+            connection.sendall(chunk)
             time.sleep(self.pause)
         # Sends FIN and not RST, so that all sent bytes arrive.
         connection.shutdown(socket.SHUT_WR)

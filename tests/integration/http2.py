@@ -31,10 +31,12 @@ class Http2Connection:
 
     def __init__(self, url: str, timeout: float = 20.0, window: int | None = None) -> None:
         """Connects; `window` is the initial flow-control window of each stream in bytes."""
-        told = b"" if window is None else INITIAL_WINDOW_SIZE_SETTING.to_bytes(2, "big") + window.to_bytes(4, "big")
+        credential = (
+            b"" if window is None else INITIAL_WINDOW_SIZE_SETTING.to_bytes(2, "big") + window.to_bytes(4, "big")
+        )
         at = urllib.parse.urlsplit(url)
         self.socket = socket.create_connection((at.hostname, at.port), timeout)
-        self.socket.sendall(PREFACE + encode_frame(SETTINGS, 0, 0, told) + encode_frame(SETTINGS, ACK, 0))
+        self.socket.sendall(PREFACE + encode_frame(SETTINGS, 0, 0, credential) + encode_frame(SETTINGS, ACK, 0))
         self._file = self.socket.makefile("rb")
 
     def __enter__(self) -> Self:

@@ -55,15 +55,15 @@ class Client:
         return Client(self.gateway, made["key"])
 
 
-def expect_ok(answer: Response) -> dict[str, Any]:
-    assert answer.status == 200, (answer.status, answer.body)
-    return answer.json()
+def expect_ok(response: Response) -> dict[str, Any]:
+    assert response.status == 200, (response.status, response.body)
+    return response.json()
 
 
-def expect_error(answer: Response, status: int, code: str, *words: str) -> None:
+def expect_error(response: Response, status: int, code: str, *words: str) -> None:
     """Checks the status and the error code of an error response, and that it contains these words."""
-    assert answer.status == status, (answer.status, answer.body)
-    body = answer.json()
+    assert response.status == status, (response.status, response.body)
+    body = response.json()
     assert (body["success"], body["data"]["errorCode"]) == (False, code), body
     assert all(word in json.dumps(body["data"]) for word in words), body
 

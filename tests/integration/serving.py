@@ -85,13 +85,13 @@ def edge_pids(gateway: Gateway, count: int = 1) -> list[int]:
     """Returns the pids of the edge processes, once `count` of them are reported and alive."""
 
     def live_pids() -> list[int] | None:
-        answer = send_raw_request(gateway.base_url, "/v1/health", headers={})
-        if answer.status != 200:
+        response = send_raw_request(gateway.base_url, "/v1/health", headers={})
+        if response.status != 200:
             return None
         # The control process has a lower priority, the log worker a name, and the supervisor is known.
         others = {gateway.program.pid, *filter(is_log_worker, gateway.pids())}
         pids = [pid for pid in gateway.pids() if pid not in others and _has_usual_priority(pid)]
-        return sorted(pids) if len(pids) == len(answer.json()["workers"]) == count else None
+        return sorted(pids) if len(pids) == len(response.json()["workers"]) == count else None
 
     return wait_for(f"{count} edge processes", live_pids, 15)
 
@@ -157,11 +157,11 @@ def wait_for_request(mock: Mock, path: str = "", *, ended: bool = False, seconds
     return wait_for("a request at the provider" + (" and its end" if ended else ""), only_entry, seconds)
 
 
-def provider_headers(answer: Response) -> dict[str, str]:
+def provider_headers(response: Response) -> dict[str, str]:
     """Returns the response headers that must be unchanged from the provider."""
     own = {"connection", "transfer-encoding", "content-length", "server", "date", "x-request-id", "request-id"}
     own.add("x-accel-buffering")
-    return {name: value for name, value in answer.headers if name not in own and not name.startswith("x-gateway-")}
+    return {name: value for name, value in response.headers if name not in own and not name.startswith("x-gateway-")}
 
 
 @contextlib.contextmanager

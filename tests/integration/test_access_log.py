@@ -41,7 +41,7 @@ def test_each_request_has_one_json_line(provider: Mock, tmp_path: Path, way: str
     proxied = {"x-forwarded-for": "203.0.113.5, 192.0.2.7", "x-gateway-api-key": KEY}
     with run_gateway(tmp_path, tables, way) as gateway:
         path = f"{CHAT_PATH}?api_key=canary-1&x=canary-2"
-        answers = [
+        responses = [
             send_raw_request(gateway.base_url, path, chat_body(), {**MOCK_HEADERS, **proxied}),
             send_raw_request(gateway.base_url, CHAT_PATH, chat_body("mock?fault=429"), {**MOCK_HEADERS, **proxied}),
             send_raw_request(gateway.base_url, path, chat_body(), {**MOCK_HEADERS, "x-gateway-api-key": "canary-3"}),
@@ -51,11 +51,11 @@ def test_each_request_has_one_json_line(provider: Mock, tmp_path: Path, way: str
         records = gateway.records(2)
         output = gateway.program.read_output()
         (refused,) = gateway.refused_records()
-    assert [answer.status for answer in answers] == [200, 429, 401, 200]
+    assert [response.status for response in responses] == [200, 429, 401, 200]
     found = {line["id"]: line for line in lines}
     assert len(lines) == len(found) == 4
     headers = ("x-gateway-trace-id", "x-gateway-trace-id", "x-gateway-trace-id", "x-request-id")
-    ids = [answer.get_header(name) or "" for name, answer in zip(headers, answers, strict=True)]
+    ids = [response.get_header(name) or "" for name, response in zip(headers, responses, strict=True)]
     first, second, third, fourth = (found[one] for one in ids)
     shown = ("method", "path", "status", "client")
     assert [first[name] for name in shown] == ["POST", CHAT_PATH, 200, "192.0.2.7"]

@@ -96,14 +96,14 @@ def test_key_without_scope_and_expired_key_are_rejected(admin: Client, body: dic
     wait_for_status(admin.gateway, short.key)
     # A known key without the right is rejected with the reason, in whichever header it is sent. The organisation's key
     # has the wrong type.
-    places = ("x-gateway-api-key", "{}"), ("x-api-key", "{}"), ("authorization", "Bearer {}")
+    workspaces = ("x-gateway-api-key", "{}"), ("x-api-key", "{}"), ("authorization", "Bearer {}")
     wait_for_status(admin.gateway, reader.key, 403)
     for key, why in ((reader.key, "completions.write"), (admin.key, "organisation")):
-        for name, value in places:
-            told = send_raw_request(
+        for name, value in workspaces:
+            response = send_raw_request(
                 admin.gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, name: value.format(key)}
             )
-            expect_error(told, 403, "AB03", why)
+            expect_error(response, 403, "AB03", why)
     # The data plane knows both keys, so it forwards neither as a provider's credential.
     before = len(provider.ledger())
     for key in (reader.key, admin.key):
@@ -128,8 +128,8 @@ def test_key_without_scope_and_expired_key_are_rejected(admin: Client, body: dic
 def test_missing_and_unknown_keys_are_unauthorised(admin: Client):
     unknown = Client(admin.gateway, "nobody")
     expect_error(unknown.get("/v1/configs"), 401, "AB05")
-    answer = send_raw_request(admin.gateway.base_url, "/v1/configs", headers={})
-    expect_error(answer, 401, "AB05", "x-gateway-api-key")
+    response = send_raw_request(admin.gateway.base_url, "/v1/configs", headers={})
+    expect_error(response, 401, "AB05", "x-gateway-api-key")
     for headers in ({"authorization": f"Bearer {admin.key}"}, {"x-portkey-api-key": admin.key}):
         assert send_raw_request(admin.gateway.base_url, "/v1/configs", headers=headers).status == 200
 
@@ -275,10 +275,10 @@ def test_rotates_a_key_without_a_body(admin: Client, body: dict[str, Any]):
 
 def test_enforced_rotation_period_applies_to_user_keys(admin: Client, owner: str):
     users = [{"id": owner, "role": "admin"}]
-    place = admin.create(
+    workspace = admin.create(
         "/v1/workspaces", {"name": "strict", "users": users, "settings": {"user_api_key_rotation_period": "weekly"}}
     )
-    body = {"name": "mine", "scopes": ["completions.write"], "workspace_id": place["id"], "user_id": owner}
+    body = {"name": "mine", "scopes": ["completions.write"], "workspace_id": workspace["id"], "user_id": owner}
     made = admin.create("/v1/api-keys/workspace/user", body)
     assert admin.read(f"/v1/api-keys/{made['id']}")["rotation_policy"]["rotation_period_days"] == 7
     admin.create("/v1/api-keys/workspace/user", {**body, "rotation_policy": {"rotation_period_days": 7}})
@@ -291,14 +291,14 @@ def test_enforced_rotation_period_applies_to_user_keys(admin: Client, owner: str
     expect_ok(
         admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": {"key_transition_period_ms": 2 * HALF_HOUR_MS}})
     )
-    kept = admin.read(f"/v1/api-keys/{made['id']}")["rotation_policy"]
-    assert (kept["rotation_period_days"], kept["key_transition_period_ms"]) == (7, 2 * HALF_HOUR_MS)
-    assert kept["next_rotation_at"]
+    remaining = admin.read(f"/v1/api-keys/{made['id']}")["rotation_policy"]
+    assert (remaining["rotation_period_days"], remaining["key_transition_period_ms"]) == (7, 2 * HALF_HOUR_MS)
+    assert remaining["next_rotation_at"]
     # The policy is accepted in the form in which it was returned.
-    expect_ok(admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": kept}))
-    assert admin.read(f"/v1/api-keys/{made['id']}")["rotation_policy"] == kept
-    config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": place["id"]})
-    expect_ok(admin.put(f"/v2/workspaces/{place['id']}", {"defaults": {"user_api_key_config": config["slug"]}}))
+    expect_ok(admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": remaining}))
+    assert admin.read(f"/v1/api-keys/{made['id']}")["rotation_policy"] == remaining
+    config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": workspace["id"]})
+    expect_ok(admin.put(f"/v2/workspaces/{workspace['id']}", {"defaults": {"user_api_key_config": config["slug"]}}))
     made = admin.create("/v1/api-keys/workspace/user", body)
     assert admin.read(f"/v1/api-keys/{made['id']}")["defaults"]["config_id"] == config["id"]
 
@@ -321,14 +321,14 @@ def test_archived_config_cannot_be_a_default(admin: Client, body: dict[str, Any]
 
 def test_user_key_follows_role_and_ends_with_membership(admin: Client, owner: str):
     """Tests with the owner, who has admin rights in every workspace. A plain member could exist only through an invite."""
-    place = admin.create("/v1/workspaces", {"name": "people", "users": [{"id": owner, "role": "member"}]})["id"]
+    workspace = admin.create("/v1/workspaces", {"name": "people", "users": [{"id": owner, "role": "member"}]})["id"]
     body = {
         "kind": "workspace/user",
-        "workspace_id": place,
+        "workspace_id": workspace,
         "user_id": owner,
         "scopes": ["configs.create", "configs.list"],
     }
     person = admin.with_new_key(**body)
     assert person.post("/v1/configs", {"name": "c", "config": {"provider": "mock"}}).status == 200
-    expect_ok(admin.delete(f"/v1/workspaces/{place}/users/{owner}"))
+    expect_ok(admin.delete(f"/v1/workspaces/{workspace}/users/{owner}"))
     expect_error(person.get("/v1/configs"), 401, "AB05")

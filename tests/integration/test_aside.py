@@ -71,11 +71,11 @@ def test_unread_event_stream_ends_alone_with_an_error(provider: Mock, line: Http
         line.send_request(number, "POST", CHAT_PATH, MOCK_HEADERS, chat_body())
         assert json.loads(line.read_until_ended(number)[number])["object"] == "chat.completion"
     line.grant_window(1, LARGE_WINDOW_BYTES)
-    told = line.read_until_ended(1)[1]
-    *_, last = told.rstrip().split(b"\n\n")
+    reported = line.read_until_ended(1)[1]
+    *_, last = reported.rstrip().split(b"\n\n")
     assert b"was not read for 400 ms" in last
-    assert b"[DONE]" not in told
-    assert b"message_stop" not in told
+    assert b"[DONE]" not in reported
+    assert b"message_stop" not in reported
     line.send_request(7, "POST", CHAT_PATH, MOCK_HEADERS, chat_body(stream=True))
     line.grant_window(7, LARGE_WINDOW_BYTES)
     assert line.read_until_ended(7)[7].endswith(b"data: [DONE]\n\n")

@@ -238,8 +238,8 @@ class AccessScenario:
         self.finished_export = self._create_export()
 
         def are_listed() -> bool | None:
-            answer = self.admin.get(f"/v1/logs?{self.logs_query}")
-            return (answer.status == 200 and len(answer.json()["data"]) == len(LOG_TRACES)) or None
+            response = self.admin.get(f"/v1/logs?{self.logs_query}")
+            return (response.status == 200 and len(response.json()["data"]) == len(LOG_TRACES)) or None
 
         wait_for("the logs", are_listed, LOGS_SECONDS)
         path = f"/v1/logs/exports/{self.finished_export}"
@@ -248,8 +248,8 @@ class AccessScenario:
 
     def _create_export(self) -> str:
         def create() -> str | None:
-            answer = self.admin.post("/v1/logs/exports", {**EXPORT, **self.workspace_field})
-            return None if answer.status == 503 else expect_ok(answer)["id"]
+            response = self.admin.post("/v1/logs/exports", {**EXPORT, **self.workspace_field})
+            return None if response.status == 503 else expect_ok(response)["id"]
 
         return wait_for("the log worker", create, LOGS_SECONDS)
 
@@ -290,7 +290,7 @@ class AccessScenario:
         for kind, scopes in rights.SCOPES_BY_KEY_TYPE.items():
             is_organisations = kind.startswith("organisation")
             useless = {UNRELATED_SCOPES.get(kind, "completions.write")}
-            for place in (None,) if is_organisations else (self.here, self.there):
+            for location in (None,) if is_organisations else (self.here, self.there):
                 for some in (scopes, useless):
                     body: dict[str, Any] = {"name": "k", "scopes": sorted(some)}
                     fields: dict[str, Any] = {
@@ -299,11 +299,11 @@ class AccessScenario:
                         "organisation_id": "o",
                         "scopes": frozenset(some),
                     }
-                    if place:
-                        body["workspace_id"] = fields["workspace_id"] = place["id"]
+                    if location:
+                        body["workspace_id"] = fields["workspace_id"] = location["id"]
                     user = self.people["a manager"] if kind.endswith("user") else None
-                    if user and place is self.there:
-                        members = f"/v1/workspaces/{place['id']}/users"
+                    if user and location is self.there:
+                        members = f"/v1/workspaces/{location['id']}/users"
                         self.admin.post(members, {"users": [{"id": user, "role": "member"}]})
                     if user:
                         body["user_id"] = fields["user_id"] = user
@@ -312,7 +312,7 @@ class AccessScenario:
                             "roles": {self.here["id"]: "manager", self.there["id"]: "member"},
                         }
                     made = self.admin.create(f"/v1/api-keys/{kind.replace('-', '/')}", body)
-                    where = f" of {place['name']}" if place else ""
+                    where = f" of {location['name']}" if location else ""
                     what = "all scopes" if some is scopes else "a scope of no use"
                     found[f"{kind}{where} with {what}"] = (
                         {"x-gateway-api-key": made["key"]},
@@ -328,13 +328,13 @@ class AccessScenario:
         """
         found: dict[str, tuple[Mapping[str, str], rights.Caller | None]] = {}
         everything = " ".join(sorted(rights.ALL_SCOPES))
-        for place in (self.here, self.there):
-            said = {"sub": "machine-7", "workspace_slug": place["slug"], "scope": everything}
+        for workspace in (self.here, self.there):
+            claims = {"sub": "machine-7", "workspace_slug": workspace["slug"], "scope": everything}
             scopes = rights.ALL_SCOPES & rights.user_scopes(None)
             known = rights.Caller(
-                id="t", type="token", organisation_id="o", workspace_id=place["id"], scopes=scopes, by="token"
+                id="t", type="token", organisation_id="o", workspace_id=workspace["id"], scopes=scopes, by="token"
             )
-            found[f"a token of {place['name']}"] = (self._token_headers(said), known)
+            found[f"a token of {workspace['name']}"] = (self._token_headers(claims), known)
         for name, scope in (("a member", everything), (OWNER, "logs.list")):
             person = self._user_rights(name, self.people[name])
             narrow = msgspec.structs.replace(
@@ -344,17 +344,17 @@ class AccessScenario:
         expired = {"sub": self.owner, "scope": everything, "exp": 1}
         return {**found, "an old token of the owner": (self._token_headers(expired), None)}
 
-    def _token_headers(self, said: Mapping[str, object]) -> Mapping[str, str]:
-        claims = {"organisation_id": self.organisation, "exp": int(time.time()) + 3600, **said}
+    def _token_headers(self, content: Mapping[str, object]) -> Mapping[str, str]:
+        claims = {"organisation_id": self.organisation, "exp": int(time.time()) + 3600, **content}
         head = {"alg": "ES256", "kid": "k", "typ": "JWT"}
         text = jws.serialize_compact(head, json.dumps(claims), SIGNING_KEY, algorithms=["ES256"])
         return {"authorization": f"Bearer {text}"}
 
     def _sign_in(self, user: str) -> Mapping[str, str]:
         email = self.admin.read(f"/v1/admin/users/{user}")["email"]
-        answer = Client(self.admin.gateway, "").post("/v1/auth/sessions", {"email": email, "password": PASSWORD})
-        cookie = (answer.get_header("set-cookie") or "").split(";")[0]
-        return {"cookie": cookie, "x-csrf-token": expect_ok(answer)["csrf_token"]}
+        response = Client(self.admin.gateway, "").post("/v1/auth/sessions", {"email": email, "password": PASSWORD})
+        cookie = (response.get_header("set-cookie") or "").split(";")[0]
+        return {"cookie": cookie, "x-csrf-token": expect_ok(response)["csrf_token"]}
 
     def _user_rights(self, name: str, user: str) -> rights.Caller:
         role, org_role = USER_ROLES[name]
@@ -469,46 +469,46 @@ class AccessScenario:
             values["entity_id"] = add_usage(self.admin, values["key"])
 
     def _create_prompt_for(self, path: str, values: dict[str, str]) -> None:
-        made, place = self.admin.create, self.workspace_field
+        made, workspace = self.admin.create, self.workspace_field
         match path.split("/")[1:]:
             case ["prompts", "partials", _, *_]:
-                values["key"] = made("/v1/prompts/partials", {**PARTIAL, **place})["id"]
+                values["key"] = made("/v1/prompts/partials", {**PARTIAL, **workspace})["id"]
             case ["prompts", "{key}", *_]:
-                prompt = made("/v1/prompts", {**PROMPT, **place})
+                prompt = made("/v1/prompts", {**PROMPT, **workspace})
                 values |= {"key": prompt["slug"], "version_id": prompt["version_id"]}
             case ["collections", _]:
-                values["key"] = made("/v1/collections", {"name": "c", **place})["slug"]
+                values["key"] = made("/v1/collections", {"name": "c", **workspace})["slug"]
             case ["labels", _]:
-                values["key"] = made("/v1/labels", {"name": f"label-{next(COUNTER)}", **place})["id"]
+                values["key"] = made("/v1/labels", {"name": f"label-{next(COUNTER)}", **workspace})["id"]
             case _:
                 pass
 
     def _create_object_for(self, path: str, method: str, values: dict[str, str], bodies: dict[str, object]) -> None:
-        made, place = self.admin.create, self.workspace_field
+        made, workspace = self.admin.create, self.workspace_field
         match path.split("/")[1:]:
             case ["providers"] if method == "POST":
-                owned = made("/v1/integrations", {**INTEGRATION, **place})["slug"]
-                bodies["POST /providers"] = {"name": "p", "integration_id": owned, **place}
+                owned = made("/v1/integrations", {**INTEGRATION, **workspace})["slug"]
+                bodies["POST /providers"] = {"name": "p", "integration_id": owned, **workspace}
             case ["api-keys", "{key_id}", *_]:
-                values["key_id"] = made("/v1/api-keys/workspace/service", {**NEW_KEY, **place})["id"]
+                values["key_id"] = made("/v1/api-keys/workspace/service", {**NEW_KEY, **workspace})["id"]
             case ["configs" | "guardrails" as kind, "{key}", *_]:
                 body = CONFIG if kind == "configs" else GUARDRAIL
-                values["key"] = made(f"/v1/{kind}", {**body, **place})["slug"]
+                values["key"] = made(f"/v1/{kind}", {**body, **workspace})["slug"]
             case ["virtual-keys" | "providers", _, *_]:
-                values["key"] = made("/v1/virtual-keys", {**VIRTUAL_KEY, **place})["slug"]
+                values["key"] = made("/v1/virtual-keys", {**VIRTUAL_KEY, **workspace})["slug"]
             case ["workspaces", "{workspace}"] if method == "DELETE":
                 values["workspace"] = made("/v1/workspaces", {"name": "inner"})["id"]
                 bodies["DELETE /workspaces/{workspace}"] = {"name": "inner", "force_delete": True}
             case ["integrations", _, *below]:
                 # Only integrations of the organisation can be shared with workspaces.
-                whose = {} if (method, below) == ("PUT", ["workspaces"]) else place
+                whose = {} if (method, below) == ("PUT", ["workspaces"]) else workspace
                 values["key"] = made("/v1/integrations", {**INTEGRATION, **whose})["slug"]
                 if below == ["models"]:
                     expect_ok(self.admin.put(f"/v1/integrations/{values['key']}/models", {"models": [CUSTOM_MODEL]}))
             case ["secret-references", _, *_]:
                 values["key"] = made("/v1/secret-references", SECRET_REFERENCE)["slug"]
             case ["models", _]:
-                values["model"] = f"@{made('/v1/virtual-keys', {**VIRTUAL_KEY, **place})['slug']}/gpt-4o"
+                values["model"] = f"@{made('/v1/virtual-keys', {**VIRTUAL_KEY, **workspace})['slug']}/gpt-4o"
             case _:
                 pass
 
@@ -668,16 +668,16 @@ def check_callers(scene: AccessScenario, route: Route, callers: list[str]) -> No
     refused = [name for name in callers if not scene.is_allowed(name, route)]
     # At once, because a search for unknown feedback takes seconds.
     with ThreadPoolExecutor(4) as pool:
-        for name, answer in zip(
+        for name, response in zip(
             refused, pool.map(lambda name: scene.send(name, route, path, body), refused), strict=True
         ):
-            assert answer.status in {401, 403, 404}, (name, path, answer.status, answer.body)
-            assert answer.status == 401 or scene.callers[name][1], (name, answer.status)
+            assert response.status in {401, 403, 404}, (name, path, response.status, response.body)
+            assert response.status == 401 or scene.callers[name][1], (name, response.status)
     # Rejected requests changed nothing.
     assert count_changes(scene) == before
     allowed = find_allowed_caller(route)
-    answer = scene.send(allowed, route, path, body)
-    assert answer.status == 200, (allowed, path, answer.status, answer.body)
+    response = scene.send(allowed, route, path, body)
+    assert response.status == 200, (allowed, path, response.status, response.body)
     if route.method != "GET":
         assert (count_changes(scene) > before) == (route.canonical_id not in INGEST_ROUTES | TRIAL_ROUTES)
     # Graphs have the same handler, and each of them asks the log store.
@@ -686,8 +686,8 @@ def check_callers(scene: AccessScenario, route: Route, callers: list[str]) -> No
         return
     for name in callers:
         if scene.is_allowed(name, route) and route.method == "GET":
-            answer = scene.send(name, route, path, body)
-            assert answer.status == 200, (name, path, answer.status, answer.body)
+            response = scene.send(name, route, path, body)
+            assert response.status == 200, (name, path, response.status, response.body)
 
 
 def find_allowed_caller(route: Route) -> str:
@@ -827,14 +827,14 @@ def test_path_and_header_tricks_bypass_nothing(scene: AccessScenario):
         sent = None if body is None else json.dumps(body).encode()
         base, plain = scene.admin.gateway.base_url, {"content-type": "application/json"} if sent else {}
         before = count_changes(scene)
-        for asked in path_tricks(path, number):
-            answer = send_raw_request(base, asked, sent, plain, method=route.method)
-            assert answer.status >= 300 or asked.startswith("/v1/health?"), (route.method, asked, answer.status)
-            assert secret.encode() not in answer.body
+        for request in path_tricks(path, number):
+            response = send_raw_request(base, request, sent, plain, method=route.method)
+            assert response.status >= 300 or request.startswith("/v1/health?"), (route.method, request, response.status)
+            assert secret.encode() not in response.body
             tried += 1
         for fields in FORGED_HEADERS:
-            answer = send_raw_request(base, path, sent, {**plain, **fields}, method=route.method)
-            assert answer.status in {400, 401}, (route.method, path, fields, answer.status)
+            response = send_raw_request(base, path, sent, {**plain, **fields}, method=route.method)
+            assert response.status in {400, 401}, (route.method, path, fields, response.status)
             tried += 1
         assert route.method == "GET" or count_changes(scene) == before, (route.method, path)
     assert tried > 350
@@ -857,10 +857,10 @@ def test_path_tricks_do_not_extend_the_rights_of_a_key(scene: AccessScenario, na
         path = path.split("?")[0]
         sent = None if body is None else json.dumps(body).encode()
         before = count_changes(scene)
-        for asked in (path, *path_tricks(path, number)):
-            answer = send_raw_request(base, asked, sent, fields, method=route.method)
-            assert answer.status >= 300 or asked.startswith("/v1/health?"), (route.method, asked, answer.status)
-            assert secret.encode() not in answer.body, (route.method, asked)
+        for request in (path, *path_tricks(path, number)):
+            response = send_raw_request(base, request, sent, fields, method=route.method)
+            assert response.status >= 300 or request.startswith("/v1/health?"), (route.method, request, response.status)
+            assert secret.encode() not in response.body, (route.method, request)
             tried += 1
         assert count_changes(scene) == before, (route.method, path)
     assert tried > 170
@@ -869,12 +869,14 @@ def test_path_tricks_do_not_extend_the_rights_of_a_key(scene: AccessScenario, na
 def test_objects_of_another_workspace_are_not_found(scene: AccessScenario):
     """Tries ids and slugs, without a workspace, with the own one and with the other one in the query."""
     theirs = {"x-gateway-api-key": scene.callers["workspace-service of there with all scopes"][0]["x-gateway-api-key"]}
-    place = {"workspace_id": scene.here["id"]}
-    config = scene.admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **place})
-    prompt = scene.admin.create("/v1/prompts", {**PROMPT, **place})
-    body = {"name": "p", "provider": "openai", "key": "sk-0123456789", **place}
+    workspace = {"workspace_id": scene.here["id"]}
+    config = scene.admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **workspace})
+    prompt = scene.admin.create("/v1/prompts", {**PROMPT, **workspace})
+    body = {"name": "p", "provider": "openai", "key": "sk-0123456789", **workspace}
     slug = scene.admin.create("/v1/virtual-keys", body)["slug"]
-    key = scene.admin.create("/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **place})
+    key = scene.admin.create(
+        "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **workspace}
+    )
     for path in (
         f"/v1/configs/{config['id']}",
         f"/v1/configs/{config['slug']}",
@@ -891,7 +893,7 @@ def test_objects_of_another_workspace_are_not_found(scene: AccessScenario):
         for query in ("", f"?workspace_id={scene.here['id']}", f"?workspace_id={scene.there['id']}"):
             for method, sent in (("GET", None), ("PUT", b'{"name":"stolen"}'), ("DELETE", b'{"name":"here"}')):
                 fields = {"content-type": "application/json", **theirs}
-                answer = send_raw_request(scene.admin.gateway.base_url, path + query, sent, fields, method=method)
-                assert answer.status in {400, 403, 404, 405}, (method, path, query, answer.status, answer.body)
+                response = send_raw_request(scene.admin.gateway.base_url, path + query, sent, fields, method=method)
+                assert response.status in {400, 403, 404, 405}, (method, path, query, response.status, response.body)
     listed = send_raw_request(scene.admin.gateway.base_url, f"/v1/api-keys?ids={key['id']}", None, theirs, method="GET")
     assert listed.json()["total"] == 0

@@ -183,11 +183,11 @@ def test_open_invitations_end_with_the_power_of_who_sent_them(admin: Client):
 
 
 def test_refused_requests_leave_bounded_rows_in_the_audit_log(admin: Client):
-    nobody = Client(admin.gateway, "no-such-key")
-    expect_error(nobody.get("/v1/configs?token=secret-of-a-stranger"), 401, "AB05")
+    no_match = Client(admin.gateway, "no-such-key")
+    expect_error(no_match.get("/v1/configs?token=secret-of-a-stranger"), 401, "AB05")
     expect_error(BrowserClient(admin.gateway).sign_in(email="x@example.test", password="wrong" * 3), 401, "AB05")
-    place = admin.read("/v1/workspaces")["data"][0]["id"]
-    few = admin.with_new_key(workspace_id=place, scopes=["configs.list"])
+    workspace = admin.read("/v1/workspaces")["data"][0]["id"]
+    few = admin.with_new_key(workspace_id=workspace, scopes=["configs.list"])
     expect_error(few.post("/v1/configs", {"name": "a", "config": {}}), 403, "AB03")
     wait_for_rows = lambda: audit_rows(admin, action="refuse")  # noqa: E731 - polled below
     rows: list[dict[str, Any]] = []
@@ -207,30 +207,30 @@ def test_refused_requests_leave_bounded_rows_in_the_audit_log(admin: Client):
 
 @pytest.mark.parametrize("path", RESERVED_PATHS)
 def test_paths_of_missing_features_are_never_forwarded(admin: Client, path: str):
-    place = admin.read("/v1/workspaces")["data"][0]["id"]
-    caller = admin.with_new_key(workspace_id=place, scopes=["completions.write"])
+    workspace = admin.read("/v1/workspaces")["data"][0]["id"]
+    caller = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"])
     for method in ("GET", "POST", "PUT", "DELETE", "PATCH"):
         for key in (admin.key, caller.key, ""):
             headers = {**JSON_HEADERS, "x-gateway-provider": "mock", **({"x-gateway-api-key": key} if key else {})}
-            answer = send_raw_request(admin.gateway.base_url, path, b"{}", headers, method=method)
-            assert answer.status in {404, 501}, (method, path, answer)
-            assert answer.json()["success"] is False, (method, path, answer)
-            assert answer.get_header("x-should-retry") == "false" or answer.status == 404
+            response = send_raw_request(admin.gateway.base_url, path, b"{}", headers, method=method)
+            assert response.status in {404, 501}, (method, path, response)
+            assert response.json()["success"] is False, (method, path, response)
+            assert response.get_header("x-should-retry") == "false" or response.status == 404
 
 
 def test_body_of_a_stranger_is_not_collected(admin: Client):
     body = b'{"name": "' + b"x" * 1_000_000 + b'"}'
-    answer = send_raw_request(admin.gateway.base_url, "/v1/configs", body, JSON_HEADERS)
-    expect_error(answer, 401, "AB05")
+    response = send_raw_request(admin.gateway.base_url, "/v1/configs", body, JSON_HEADERS)
+    expect_error(response, 401, "AB05")
 
 
 @pytest.mark.parametrize("path", ["/v1/configs", "/v1/workspaces", "/v1/auth/sessions"])
 def test_deep_documents_get_400(admin: Client, path: str):
     for deep in (b"[" * 50_000 + b"]" * 50_000, b'{"a":' * 50_000 + b"1" + b"}" * 50_000):
         headers = {**JSON_HEADERS, "x-gateway-api-key": admin.key}
-        answer = send_raw_request(admin.gateway.base_url, path, b'{"name": ' + deep + b"}", headers)
-        expect_error(answer, 400, "AB01", "deep")
+        response = send_raw_request(admin.gateway.base_url, path, b'{"name": ' + deep + b"}", headers)
+        expect_error(response, 400, "AB01", "deep")
     text = {"name": "x", "config": '{"a":' * 50_000 + "1" + "}" * 50_000}
     if path == "/v1/configs":
-        place = admin.read("/v1/workspaces")["data"][0]["id"]
-        expect_error(admin.post(path, {**text, "workspace_id": place}), 400, "AB01", "deep")
+        workspace = admin.read("/v1/workspaces")["data"][0]["id"]
+        expect_error(admin.post(path, {**text, "workspace_id": workspace}), 400, "AB01", "deep")

@@ -54,9 +54,9 @@ def assert_invalid_response_error(answer_json: dict, words: str = "") -> None:
 def test_invalid_status_is_a_502_and_the_worker_survives(served: Gateway, path: str, status: int, stream: bool):
     before = edge_pids(served)
     with RawConnection(served.base_url) as wire:
-        answer = wire.request(path, chat_body(f"mock?status={status}", stream=stream))
-        assert (answer.status, answer.get_header("x-gateway-provider")) == (502, "mock")
-        assert_invalid_response_error(answer.json())
+        response = wire.request(path, chat_body(f"mock?status={status}", stream=stream))
+        assert (response.status, response.get_header("x-gateway-provider")) == (502, "mock")
+        assert_invalid_response_error(response.json())
         # The client's connection stays usable.
         assert wire.request(path, chat_body()).status == 200
     assert edge_pids(served) == before
@@ -84,9 +84,9 @@ def test_forwards_unknown_status_codes(served: Gateway, status: int):
 def test_invalid_http_is_a_502_and_the_worker_survives(served: Gateway, name: str):
     before = edge_pids(served)
     with CannedProvider(INVALID_RESPONSES[name]) as canned, RawConnection(served.base_url) as wire:
-        answer = wire.request(CHAT_PATH, chat_body(), {**canned.headers, **JSON_HEADERS})
-        assert answer.status == 502
-        assert_invalid_response_error(answer.json())
+        response = wire.request(CHAT_PATH, chat_body(), {**canned.headers, **JSON_HEADERS})
+        assert response.status == 502
+        assert_invalid_response_error(response.json())
         assert send_raw_request(served.base_url, CHAT_PATH, chat_body()).status == 200
     assert edge_pids(served) == before
 
@@ -94,6 +94,6 @@ def test_invalid_http_is_a_502_and_the_worker_survives(served: Gateway, name: st
 def test_unreachable_provider_is_a_502_with_its_address(served: Gateway):
     with CannedProvider(b"") as canned:
         pass
-    answer = send_raw_request(served.base_url, CHAT_PATH, chat_body(), {**canned.headers, **JSON_HEADERS})
-    assert answer.status == 502
-    assert canned.url.removeprefix("http://") in answer.json()["error"]["message"]
+    response = send_raw_request(served.base_url, CHAT_PATH, chat_body(), {**canned.headers, **JSON_HEADERS})
+    assert response.status == 502
+    assert canned.url.removeprefix("http://") in response.json()["error"]["message"]

@@ -160,13 +160,13 @@ def run_bucket_batches(scene: BatchSetup, folder: Path, url: str) -> tuple[list[
 def read_stored_bytes(folder: Path, url: str) -> bytes:
     """Returns the database and all files of the gateway's folder, except clients' files and the operator's settings."""
     paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "penstock.toml"]
-    pieces: list[bytes] = []
+    chunks: list[bytes] = []
     for path in paths:
         with suppress(FileNotFoundError):
-            pieces.append(b"" if "files" in path.parts else path.read_bytes())
+            chunks.append(b"" if "files" in path.parts else path.read_bytes())
     if url.startswith("postgresql"):
-        pieces.append(dump_database(url))
-    return b"".join(pieces)
+        chunks.append(dump_database(url))
+    return b"".join(chunks)
 
 
 def read_visible_output(gateway: Gateway, admin: Client) -> bytes:

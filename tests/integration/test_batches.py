@@ -53,8 +53,8 @@ def test_file_is_stored_shown_listed_and_deleted(caller: Client):
     assert ai.files.retrieve(made.id).expires_at == made.created_at + 30 * 24 * 3600
     assert ai.files.content(made.id).read() == content
     for purpose in ("user_data", "evals", "assistants", "fine-tune"):
-        kept = ai.files.create(file=("p", b"1"), purpose=purpose)
-        assert (kept.purpose, ai.files.delete(kept.id).deleted) == (purpose, True)
+        remaining = ai.files.create(file=("p", b"1"), purpose=purpose)
+        assert (remaining.purpose, ai.files.delete(remaining.id).deleted) == (purpose, True)
     other = ai.files.create(file=("b", b"2"), purpose="vision", expires_after={"anchor": "created_at", "seconds": 3600})
     assert other.expires_at == other.created_at + 3600
     assert [file.id for file in ai.files.list()][:2] == [other.id, made.id]
@@ -212,8 +212,8 @@ def test_batches_of_another_workspace_are_not_found(admin: Client, caller: Clien
 def test_every_route_requires_a_workspace_key_that_calls_models(admin: Client, caller: Client):
     ai = openai_client(caller, provider="@m-batching")
     batch = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1))).id)
-    place = next(row["id"] for row in admin.read("/v1/admin/workspaces")["data"] if row["name"] == "batching")
-    weak = admin.with_new_key(workspace_id=place, scopes=["logs.list"])
+    workspace = next(row["id"] for row in admin.read("/v1/admin/workspaces")["data"] if row["name"] == "batching")
+    weak = admin.with_new_key(workspace_id=workspace, scopes=["logs.list"])
     made = {"input_file_id": batch.input_file_id, "endpoint": CHAT_PATH, "completion_window": "immediate"}
     one, file = f"/v1/batches/{batch.id}", f"/v1/files/{batch.input_file_id}"
     routes: list[tuple[str, str, object]] = [
@@ -269,14 +269,14 @@ def test_workspace_with_files_and_batches_needs_force_to_delete(admin: Client):
     caller = create_workspace(admin, "going")
     ai = openai_client(caller, provider="@m-going")
     batch = create_batch(ai, to_jsonl(*(batch_line(number, model="gpt-mock?first_ms=400") for number in range(60))))
-    place = next(row for row in admin.read("/v1/admin/workspaces")["data"] if row["name"] == "going")
-    path = f"/v1/workspaces/{place['id']}"
+    workspace = next(row for row in admin.read("/v1/admin/workspaces")["data"] if row["name"] == "going")
+    path = f"/v1/workspaces/{workspace['id']}"
     expect_error(admin.delete(path, {"name": "going"}), 409, "AB07", "1 files", "1 batches")
     ai.batches.cancel(batch.id)
     wait_until_ended(ai, batch.id)
-    answer = admin.delete(path, {"name": "going"})
-    expect_error(answer, 409, "AB07", "files")
-    assert "batches" not in answer.body.decode()
+    response = admin.delete(path, {"name": "going"})
+    expect_error(response, 409, "AB07", "files")
+    assert "batches" not in response.body.decode()
     assert admin.delete(path, {"name": "going", "force_delete": True}).status == 200
 
 
@@ -334,9 +334,9 @@ def test_deleting_a_key_ends_its_batch_requests(restarted: Callable[..., Restart
     here = restarted(concurrency=1)
     admin = Client(here.gateway)
     caller = create_workspace(admin, "w")
-    place = next(row["id"] for row in admin.read("/v1/admin/workspaces")["data"] if row["name"] == "w")
+    workspace = next(row["id"] for row in admin.read("/v1/admin/workspaces")["data"] if row["name"] == "w")
     made = admin.create(
-        "/v1/api-keys/workspace/service", {"name": "other", "workspace_id": place, "scopes": ["completions.write"]}
+        "/v1/api-keys/workspace/service", {"name": "other", "workspace_id": workspace, "scopes": ["completions.write"]}
     )
     lines = (batch_line(number, model="gpt?first_ms=50") for number in range(30))
     batch = create_batch(openai_client(Client(here.gateway, made["key"]), provider="@m-w"), to_jsonl(*lines))

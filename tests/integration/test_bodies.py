@@ -70,7 +70,7 @@ INVALID_CHUNKS = {
 }
 
 
-def send_slowly(wire: RawConnection, piece: bytes, pause: float) -> float:
+def send_slowly(wire: RawConnection, chunk: bytes, pause: float) -> float:
     """Sends a piece repeatedly until there is a response; returns the time that this took in seconds."""
     started = time.monotonic()
     wire.socket.settimeout(pause)
@@ -79,7 +79,7 @@ def send_slowly(wire: RawConnection, piece: bytes, pause: float) -> float:
             wire.socket.recv(1, 2)  # MSG_PEEK
             break
         except TimeoutError:
-            wire.send(piece)
+            wire.send(chunk)
     wire.socket.settimeout(wire.timeout)
     return time.monotonic() - started
 
@@ -90,10 +90,10 @@ def test_stalled_body_gets_a_408_and_closes_its_connection(served: Gateway, name
     with RawConnection(served.base_url) as wire:
         wire.send(UNFINISHED_REQUESTS[name])
         started = time.monotonic()
-        answer = wire.read_response()
+        response = wire.read_response()
         seconds = time.monotonic() - started
-        assert (answer.status, answer.json()["error"]["type"]) == (408, "timeout_error")
-        assert "limits.body_idle_ms is 400" in answer.json()["error"]["message"]
+        assert (response.status, response.json()["error"]["type"]) == (408, "timeout_error")
+        assert "limits.body_idle_ms is 400" in response.json()["error"]["message"]
         assert seconds > IDLE_SECONDS * 0.9
         assert wire.is_closed()
     if "management" not in name:
@@ -111,16 +111,16 @@ def test_aborts_the_upstream_request_of_a_stalled_body(served: Gateway, provider
 
 @pytest.mark.parametrize("path", [CHAT_PATH, FILES_PATH])
 @pytest.mark.parametrize(
-    ("piece", "limit", "least"),
+    ("chunk", "limit", "least"),
     [(b"1\r\n \r\n", "body_rate", 0.5), (b"190\r\n%s\r\n" % (b" " * 400), "body_total_ms", 1.3)],
 )
-def test_slow_body_is_cut_by_its_rate_or_total_time(served: Gateway, path: str, piece: bytes, limit: str, least: float):
+def test_slow_body_is_cut_by_its_rate_or_total_time(served: Gateway, path: str, chunk: bytes, limit: str, least: float):
     with RawConnection(served.base_url) as wire:
         wire.send(encode_request("POST", path, CHUNKED_HEADERS))
-        seconds = send_slowly(wire, piece, 0.1)
-        answer = wire.read_response()
-        assert answer.status == 408
-        assert f"limits.{limit} is" in answer.json()["error"]["message"]
+        seconds = send_slowly(wire, chunk, 0.1)
+        response = wire.read_response()
+        assert response.status == 408
+        assert f"limits.{limit} is" in response.json()["error"]["message"]
         assert seconds > least
         assert wire.is_closed()
 
@@ -142,8 +142,8 @@ def test_invalid_chunks_are_a_client_error(served: Gateway, path: str, name: str
     count = count_settled_records(served)
     with RawConnection(served.base_url) as wire:
         wire.send(encode_request("POST", path, CHUNKED_HEADERS, INVALID_CHUNKS[name]))
-        answer = wire.read_response()
-        assert (answer.status, answer.json()["error"]["code"]) == (400, "invalid_framing")
+        response = wire.read_response()
+        assert (response.status, response.json()["error"]["code"]) == (400, "invalid_framing")
         assert wire.is_closed()
     record = served.records(count + 1)[-1]
     assert (record["outcome"], record["response_status_code"], record["error"]) == ("refused", 400, "invalid_framing")
@@ -182,8 +182,8 @@ def test_early_rejection_reaches_a_client_that_is_still_sending(
     with RawConnection(served.base_url) as wire:
         # The gateway drains the body without using it, so that the client can send all of it.
         wire.send(encode_request("POST", path, headers, body))
-        answer = wire.read_response()
-        assert answer.status == status
+        response = wire.read_response()
+        assert response.status == status
         if status == 400:
             assert wire.request(CHAT_PATH, chat_body()).status == 200
         else:
@@ -193,11 +193,11 @@ def test_early_rejection_reaches_a_client_that_is_still_sending(
 def test_endless_body_is_cut(served: Gateway):
     with RawConnection(served.base_url) as wire:
         wire.send(encode_request("POST", FILES_PATH, CHUNKED_HEADERS))
-        piece = b"%x\r\n%s\r\n" % (1_000_000, b" " * 1_000_000)
+        chunk = b"%x\r\n%s\r\n" % (1_000_000, b" " * 1_000_000)
         sent = 0
         try:
             for _ in range(300):
-                wire.send(piece)
+                wire.send(chunk)
                 sent += 1
         except ConnectionError:
             pass
@@ -231,9 +231,9 @@ def test_stalled_bodies_do_not_block_other_requests(served: Gateway):
 
 def test_joins_valid_chunks(served: Gateway):
     body = chat_body()
-    pieces = [body[start : start + 7] for start in range(0, len(body), 7)]
+    chunks = [body[start : start + 7] for start in range(0, len(body), 7)]
     with RawConnection(served.base_url) as wire:
-        wire.send(encode_request("POST", CHAT_PATH, CHUNKED_HEADERS, encode_chunks(*pieces)))
+        wire.send(encode_request("POST", CHAT_PATH, CHUNKED_HEADERS, encode_chunks(*chunks)))
         assert json.loads(wire.read_response().body)["object"] == "chat.completion"
 
 
@@ -249,8 +249,8 @@ def test_forwards_a_response_that_precedes_the_end_of_the_body(served: Gateway):
         wire.send(
             encode_request("POST", "/v1/proxy/files", {**canned.headers, "transfer-encoding": "chunked"}, unfinished)
         )
-        answer = wire.read_response()
-    assert (answer.status, answer.end_reason, answer.body) == (413, "chunk", b"large")
+        response = wire.read_response()
+    assert (response.status, response.end_reason, response.body) == (413, "chunk", b"large")
 
 
 def test_rejects_requests_over_the_in_flight_limit(provider: Mock, tmp_path: Path):

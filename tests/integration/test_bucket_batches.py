@@ -146,8 +146,8 @@ def create_client(
     here: RestartableGateway, there: FakeBucketProvider, kind: ProviderCase, **configurations: str
 ) -> Client:
     """Returns a client of a new workspace whose provider is `@m-w`."""
-    said = {**kind.configurations, "custom_host": there.url, **configurations}
-    return create_workspace(Client(here.gateway), f"b{next(COUNTER)}", kind.slug, "m-w", **said)
+    options = {**kind.configurations, "custom_host": there.url, **configurations}
+    return create_workspace(Client(here.gateway), f"b{next(COUNTER)}", kind.slug, "m-w", **options)
 
 
 def wait_for_job_id(caller: Client, there: FakeBucketProvider, batch_id: str) -> str:
@@ -167,8 +167,8 @@ def success_row(kind: ProviderCase, sent: dict[str, Any]) -> dict[str, Any]:
         message = {"role": "assistant", "content": f"to {sent['body']['messages'][0]['content']}"}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-        answer = {"id": "c-1", "object": "chat.completion", "choices": [choice], "usage": usage}
-        return {"custom_id": sent["custom_id"], "response": answer}
+        response = {"id": "c-1", "object": "chat.completion", "choices": [choice], "usage": usage}
+        return {"custom_id": sent["custom_id"], "response": response}
     if kind.slug == "cohere":
         text = f"to {sent['body']['messages'][0]['content'][0]['text']}"
         message = {"role": "assistant", "content": [{"type": "text", "text": text}]}
@@ -273,8 +273,8 @@ def test_bedrock_embedding_batches_use_invoke_model(here: RestartableGateway, th
     there.finish_job("Completed", [{**sent, "modelOutput": {"embedding": [0.5, 1.0], "inputTextTokenCount": 2}}])
     batch = wait_until_ended(ai, batch.id)
     assert batch.status == "completed", batch.errors
-    answer = read_output_lines(ai, batch.output_file_id)["e"]["response"]["body"]
-    assert (answer["data"][0]["embedding"], answer["usage"]["total_tokens"]) == ([0.5, 1.0], 2)
+    response = read_output_lines(ai, batch.output_file_id)["e"]["response"]["body"]
+    assert (response["data"][0]["embedding"], response["usage"]["total_tokens"]) == ([0.5, 1.0], 2)
 
 
 def test_cohere_validates_the_dataset_before_the_batch(here: RestartableGateway, there: FakeBucketProvider):
@@ -293,9 +293,9 @@ def test_translates_lines_to_cohere_dataset_rows(here: RestartableGateway, there
     ai = openai_client(caller, provider="@m-w")
     image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-    asked = [{"role": "system", "content": "be brief"}, {"role": "user", "content": [image]}]
+    request = [{"role": "system", "content": "be brief"}, {"role": "user", "content": [image]}]
     batch = create_batch(
-        ai, to_jsonl(batch_line(1, model=COMMAND, messages=asked, tools=[tool], max_tokens=9, top_p=0.5)), WINDOW_24H
+        ai, to_jsonl(batch_line(1, model=COMMAND, messages=request, tools=[tool], max_tokens=9, top_p=0.5)), WINDOW_24H
     )
     wait_for_job_id(caller, there, batch.id)
     (sent,) = there.input_lines()
@@ -367,8 +367,8 @@ def test_cohere_embeds_each_line_with_its_input_type(here: RestartableGateway, t
     batch = wait_until_ended(ai, batch.id)
     assert batch.status == "completed", batch.errors
     found = read_output_lines(ai, batch.output_file_id)
-    told = [[one["embedding"] for one in found[name]["response"]["body"]["data"]] for name in ("e0", "e1")]
-    assert told == vectors
+    reported = [[one["embedding"] for one in found[name]["response"]["body"]["data"]] for name in ("e0", "e1")]
+    assert reported == vectors
     assert found["e0"]["response"]["body"]["usage"]["total_tokens"] == 3
 
 
@@ -405,8 +405,8 @@ def test_claude_on_vertex_uses_the_anthropic_format(here: RestartableGateway, th
     there.finish_job("JOB_STATE_SUCCEEDED", [{**sent, "status": "", "response": message}])
     batch = wait_until_ended(ai, batch.id)
     assert batch.status == "completed", batch.errors
-    answer = read_output_lines(ai, batch.output_file_id)["line-1"]["response"]["body"]
-    assert (answer["choices"][0]["message"]["content"], answer["usage"]["total_tokens"]) == ("hello", 5)
+    response = read_output_lines(ai, batch.output_file_id)["line-1"]["response"]["body"]
+    assert (response["choices"][0]["message"]["content"], response["usage"]["total_tokens"]) == ("hello", 5)
 
 
 def test_kill_9_duplicates_neither_job_nor_records(
@@ -473,8 +473,8 @@ def test_missing_job_options_are_reported_before_creation(
 
 def test_native_jobs_must_use_an_allowed_model(kind: ProviderCase, here: RestartableGateway, there: FakeBucketProvider):
     name, admin = f"b{next(COUNTER)}", Client(here.gateway)
-    said = {**kind.configurations, "custom_host": there.url}
-    caller = create_workspace(admin, name, kind.slug, "m-w", **said)
+    options = {**kind.configurations, "custom_host": there.url}
+    caller = create_workspace(admin, name, kind.slug, "m-w", **options)
     allowed = {"models": [{"slug": kind.model, "enabled": True, "is_custom": True}], "allow_all_models": False}
     expect_ok(admin.put(f"/v1/integrations/m-{name}/models", allowed))
     there_itself = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
@@ -485,8 +485,8 @@ def test_native_jobs_must_use_an_allowed_model(kind: ProviderCase, here: Restart
     # Fields that the provider ignores do not count as the model.
     beside = {"model": kind.model, **another} if kind.slug == "bedrock" else {"modelId": kind.model, **another}
     for job in ({}, another, beside):
-        answer = there_itself.post("/v1/batch_jobs", job)
-        assert (answer.status, answer.json()["error"]["code"]) == (403, "model_not_allowed"), job
+        response = there_itself.post("/v1/batch_jobs", job)
+        assert (response.status, response.json()["error"]["code"]) == (403, "model_not_allowed"), job
     assert there.asked == []
     ai = openai_client(caller, provider="@m-w")
     wrong = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1, model=kind.model + "-other")), WINDOW_24H).id)
@@ -537,8 +537,8 @@ def test_provider_batch_follows_the_openai_api_end_to_end(
     there.finish_job(kind.done_state, [error_row(kind, sent[1]), success_row(kind, sent[0])])
     batch = ai.batches.retrieve(batch.id)
     assert (batch.status, batch.request_counts.completed, batch.input_file_id) == ("completed", 1, file.id)
-    told = output.get(f"/v1/batches/{batch.id}/output")
-    found = {one["custom_id"]: one for one in map(json.loads, told.body.splitlines())}
+    response = output.get(f"/v1/batches/{batch.id}/output")
+    found = {one["custom_id"]: one for one in map(json.loads, response.body.splitlines())}
     first, second = found["line-1"]["response"], found["line-2"]["response"]
     assert (first["status_code"], first["body"]["object"]) == (200, "chat.completion")
     assert first["body"]["choices"][0]["message"]["content"] == "to word 1"
@@ -566,7 +566,7 @@ def test_providers_without_batches_point_to_gateway_batches(here: RestartableGat
     ai = openai_client(caller, provider="@m-w")
     given = ("lines.jsonl", to_jsonl(batch_line(1, model=COMMAND)))
     made: dict[str, Any] = {"input_file_id": "d-in", "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
-    for ask in (
+    for build_request in (
         lambda: ai.files.create(file=given, purpose="batch"),
         lambda: ai.files.content("d-out"),
         lambda: ai.batches.create(**made),
@@ -575,7 +575,7 @@ def test_providers_without_batches_point_to_gateway_batches(here: RestartableGat
         lambda: ai.batches.cancel("b-1"),
     ):
         with pytest.raises(openai.APIStatusError, match="gateway_options of the batch") as wrong:
-            ask()
+            build_request()
         assert wrong.value.code == "unsupported_operation"
     assert there.asked == []
 
@@ -585,8 +585,8 @@ def test_files_batches_and_tuning_must_use_an_allowed_model(
     slug: str, here: RestartableGateway, there: FakeBucketProvider
 ):
     kind, name, admin = PROVIDER_CASES[slug], f"b{next(COUNTER)}", Client(here.gateway)
-    said = {**kind.configurations, "custom_host": there.url, **PASSTHROUGH_OPTIONS[slug]}
-    caller = create_workspace(admin, name, kind.slug, "m-w", **said)
+    options = {**kind.configurations, "custom_host": there.url, **PASSTHROUGH_OPTIONS[slug]}
+    caller = create_workspace(admin, name, kind.slug, "m-w", **options)
     allowed = {"models": [{"slug": kind.model, "enabled": True, "is_custom": True}], "allow_all_models": False}
     expect_ok(admin.put(f"/v1/integrations/m-{name}/models", allowed))
     ai, other = openai_client(caller, provider="@m-w"), kind.model + "-other"

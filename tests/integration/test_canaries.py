@@ -173,7 +173,7 @@ def disconnect_early(gateway: Gateway) -> int:
 
 def reload_invalid_settings(gateway: Gateway) -> None:
     """Loads invalid settings files, each with a secret near its error."""
-    said = gateway.program.read_output().count("the old snapshot stays")
+    output = gateway.program.read_output().count("the old snapshot stays")
     row = {"slug": "p", "provider": "mock", "api_key": canary("broken row")}
     good = gateway.config_file.read_text()
     for broken in (
@@ -192,10 +192,10 @@ def reload_invalid_settings(gateway: Gateway) -> None:
         ),
     ):
         broken()
-        said += 1
+        output += 1
         wait_for(
             "the refusal of a file",
-            lambda count=said: gateway.program.read_output().count("the old snapshot stays") >= count or None,
+            lambda count=output: gateway.program.read_output().count("the old snapshot stays") >= count or None,
         )
 
 
@@ -219,8 +219,8 @@ def read_public_output(gateway: Gateway) -> bytes:
     """Returns the responses that anyone can read without a key."""
     fields = {"authorization": f"Bearer {canary('management')}", "cookie": canary("management cookie")}
     paths = ("/metrics", "/v1/health", "/schema/openapi.json", "/v1/nothing", "/live", f"/x?key={canary('lost')}")
-    answers = [send_raw_request(gateway.base_url, path, headers=fields) for path in paths]
-    return b"".join(gateway_output(answer) + answer.body for answer in answers)
+    responses = [send_raw_request(gateway.base_url, path, headers=fields) for path in paths]
+    return b"".join(gateway_output(response) + response.body for response in responses)
 
 
 def read_response(gateway: Gateway, call: Call) -> bytes:
@@ -234,7 +234,7 @@ def test_no_secret_is_written_shown_or_logged(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, **TABLES}
     every = list(secret_calls())
     with run_gateway(tmp_path, tables, env={"CANARY_KEY": canary("referred")}) as gateway:
-        answers = [read_response(gateway, call) for call in every]
+        responses = [read_response(gateway, call) for call in every]
         left = disconnect_early(gateway)
         reload_invalid_settings(gateway)
         # Requests without a valid key are recorded in a file of their own.
@@ -244,7 +244,7 @@ def test_no_secret_is_written_shown_or_logged(provider: Mock, tmp_path: Path):
         )
         refused_file = gateway.records_file.with_name("records-refused.jsonl")
         sinks = {
-            "answers": b"\n".join(answers),
+            "answers": b"\n".join(responses),
             "management": read_public_output(gateway),
             "command lines": "\n".join(gateway.pids().values()).encode(),
             "run folder": b"\n".join(
@@ -334,16 +334,16 @@ def config_with_secrets(name: str) -> dict[str, Any]:
     }
 
 
-def create_objects(admin: Client, place: dict[str, str], made: Mapping[str, dict[str, Any]]) -> Iterator[Response]:
+def create_objects(admin: Client, location: dict[str, str], made: Mapping[str, dict[str, Any]]) -> Iterator[Response]:
     """Creates all objects, and also sends each with an invalid field next to the secret; yields the responses."""
     for name, body in made.items():
         path = name.split()[0]
-        here = {} if "secret" in path else place
+        here = {} if "secret" in path else location
         for wrong in ({"odd": 1}, {"name": 5}, {"tags": 5, "description": 5}):
             yield admin.post(path, {**body, **here, **wrong})
         # Creating a provider of the same name again is a conflict.
         yield from (admin.post(path, {**body, **here}) for _ in range(2))
-    saved = {"name": "saved", "config": config_with_secrets("a config"), **place}
+    saved = {"name": "saved", "config": config_with_secrets("a config"), **location}
     for wrong in (
         {"odd": 1},
         {"name": 5},
@@ -363,11 +363,11 @@ def create_objects(admin: Client, place: dict[str, str], made: Mapping[str, dict
     yield admin.put("/v1/secret-references/approle", {"auth_config": {"vault_secret_id": canary("another secret id")}})
 
 
-def read_all_objects(admin: Client, place: str) -> bytes:
+def read_all_objects(admin: Client, location: str) -> bytes:
     """Returns everything that the API can return about the objects."""
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
     organisation = admin.read("/v1/workspaces")["data"][0]["organisation_id"]
-    inside = f"?workspace_id={place}"
+    inside = f"?workspace_id={location}"
     paths = [f"/v1/audit-logs?{span}&organisation_id={organisation}&page_size=100&current_page={n}" for n in range(2)]
     for collection, query in (
         ("/v1/integrations", ""),
@@ -386,24 +386,24 @@ def read_all_objects(admin: Client, place: str) -> bytes:
         f"/v1/integrations/{row['slug']}/{name}" for row in admin.read("/v1/integrations")["data"] for name in below
     ]
     paths += [f"/v1/configs/{row['id']}/versions" for row in admin.read(f"/v1/configs{inside}")["data"]]
-    answers = [admin.get(path) for path in [*paths, f"/v1/models{inside}", "/v1/admin/organisation/settings"]]
-    assert {answer.status for answer in answers} == {200}
-    return b"".join(gateway_output(answer) + answer.body for answer in answers)
+    responses = [admin.get(path) for path in [*paths, f"/v1/models{inside}", "/v1/admin/organisation/settings"]]
+    assert {response.status for response in responses} == {200}
+    return b"".join(gateway_output(response) + response.body for response in responses)
 
 
 def sign_in_with_errors(admin: Client, secrets: dict[str, str]) -> Iterator[Response]:
     """Invites a user who signs in, with invalid requests in between; yields the responses."""
     invited = {"email": "new@example.test", "role": "member", "workspaces": []}
     secrets["invitation"] = admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
-    nobody = Client(admin.gateway, "")
+    no_match = Client(admin.gateway, "")
     password = canary("password")
     person = {"token": secrets["invitation"], "first_name": "A", "last_name": "B", "password": password}
-    yield nobody.post("/v1/auth/invites", {**person, "first_name": 5})
-    yield nobody.post("/v1/auth/invites", person)
-    yield nobody.post("/v1/auth/invites", person)
-    yield nobody.post("/v1/auth/sessions", {"email": "new@example.test", "password": canary("wrong password")})
-    yield nobody.post("/v1/auth/sessions", {"email": "new@example.test", "password": password, "odd": 1})
-    session = nobody.post("/v1/auth/sessions", {"email": "new@example.test", "password": password})
+    yield no_match.post("/v1/auth/invites", {**person, "first_name": 5})
+    yield no_match.post("/v1/auth/invites", person)
+    yield no_match.post("/v1/auth/invites", person)
+    yield no_match.post("/v1/auth/sessions", {"email": "new@example.test", "password": canary("wrong password")})
+    yield no_match.post("/v1/auth/sessions", {"email": "new@example.test", "password": password, "odd": 1})
+    session = no_match.post("/v1/auth/sessions", {"email": "new@example.test", "password": password})
     secrets["cookie"] = (session.get_header("set-cookie") or "").split(";")[0].partition("=")[2]
     secrets["csrf"] = session.json()["csrf_token"]
     fields = {**JSON_HEADERS, "cookie": f"penstock_session={secrets['cookie']}"}
@@ -446,12 +446,16 @@ def test_no_stored_secret_is_written_shown_or_logged(
     with run_gateway(folder, tables, env=env) as gateway:
         admin = Client(gateway, canary("admin key"))
         workspace = admin.create("/v1/workspaces", {"name": "canaries"})
-        place = {"workspace_id": workspace["id"]}
-        answers = [
-            answer for answer in create_objects(admin, place, bodies_with_secrets(vaults)) if answer.status != 200
+        target_workspace = {"workspace_id": workspace["id"]}
+        responses = [
+            response
+            for response in create_objects(admin, target_workspace, bodies_with_secrets(vaults))
+            if response.status != 200
         ]
-        answers += sign_in_with_errors(admin, secrets)
-        key = admin.create("/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **place})
+        responses += sign_in_with_errors(admin, secrets)
+        key = admin.create(
+            "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **target_workspace}
+        )
         secrets["api key"] = key["key"]
         secrets["rotated"] = admin.create(f"/v1/api-keys/{key['id']}/rotate", {})["key"]
         claims = {"organisation_id": workspace["organisation_id"], "workspace_slug": workspace["slug"], "sub": "m"}
@@ -460,8 +464,8 @@ def test_no_stored_secret_is_written_shown_or_logged(
             head = {"alg": "ES256", "kid": "k", "typ": "JWT"}
             token = jws.serialize_compact(head, content, signer, algorithms=["ES256"])
             secrets[name] = token.rpartition(".")[2]
-            answers.append(Client(gateway, token).get("/v1/configs"))
-            answers.append(
+            responses.append(Client(gateway, token).get("/v1/configs"))
+            responses.append(
                 send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), {**JSON_HEADERS, "x-gateway-api-key": token})
             )
         fields = {**JSON_HEADERS, "x-gateway-api-key": secrets["api key"]}
@@ -472,24 +476,24 @@ def test_no_stored_secret_is_written_shown_or_logged(
         )
         for slug in ("plain", "hosted", "aws", "google", "mapped", "own", "nothing"):
             for model in ("mock", "mock?fault=reset"):
-                answers.append(
+                responses.append(
                     send_raw_request(
                         gateway.base_url, CHAT_PATH, chat_body(model), {**fields, "x-gateway-provider": f"@{slug}"}
                     )
                 )
         for row in admin.read(f"/v1/configs?workspace_id={workspace['id']}")["data"]:
-            answers.append(
+            responses.append(
                 send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), {**fields, "x-gateway-config": row["slug"]})
             )
         secrets |= CANARIES
         sinks = {
-            "answers": b"\n".join(gateway_output(answer) for answer in answers),
+            "answers": b"\n".join(gateway_output(response) for response in responses),
             "reads": read_all_objects(admin, workspace["id"]) + read_public_output(gateway),
             "run folder": b"".join(path.read_bytes() for path in gateway.temporary.rglob("*") if path.is_file()),
         }
         gateway.records(10)
     vaults.stop()
-    assert {200, 400, 401, 403, 409} <= {answer.status for answer in answers}
+    assert {200, 400, 401, 403, 409} <= {response.status for response in responses}
     sinks |= read_stored_files(folder, url)
     assert {"penstock.db", "gateway.log", "records.jsonl"} <= set(sinks)
     # Checks that the search covers the database: an id that is not secret is found.
@@ -526,14 +530,14 @@ def failed_start_outputs(folder: Path, url: str, redis: str) -> Iterator[bytes]:
             {"REDIS_URL": redis.replace("/0", "/odd")},
         )
     ):
-        place = folder / str(number)
-        place.mkdir(parents=True)
+        location = folder / str(number)
+        location.mkdir(parents=True)
         # The first case uses `migrate`, because a node starts even while the database is unreachable. Migrations need
         # no master key.
         command = ["serve", "--port", "0"] if number else ["migrate"]
         program = [sys.executable, "-m", "penstock", *command]
         env = {**os.environ, **right, **wrong}
-        done = subprocess.run(program, check=False, capture_output=True, env=env, cwd=place, timeout=30)
+        done = subprocess.run(program, check=False, capture_output=True, env=env, cwd=location, timeout=30)
         assert done.returncode, (command, wrong)
         yield done.stdout + done.stderr
 
@@ -561,9 +565,11 @@ def test_store_credentials_appear_only_in_operator_settings(provider: Mock, own_
         wait_for_redis(gateway)
         admin = Client(gateway)
         workspace = admin.create("/v1/workspaces", {"name": "opened"})
-        place = {"workspace_id": workspace["id"]}
-        admin.create("/v1/virtual-keys", {"name": "own", "provider": "mock", "key": "sk-plain", **place})
-        key = admin.create("/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **place})
+        target_workspace = {"workspace_id": workspace["id"]}
+        admin.create("/v1/virtual-keys", {"name": "own", "provider": "mock", "key": "sk-plain", **target_workspace})
+        key = admin.create(
+            "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **target_workspace}
+        )
         fields = {**JSON_HEADERS, "x-gateway-api-key": key["key"], "x-gateway-provider": "@own"}
         wait_for(
             "the key",
@@ -574,11 +580,11 @@ def test_store_credentials_appear_only_in_operator_settings(provider: Mock, own_
         # Both servers go down, which is reported in every possible way; calls continue.
         redis.stop()
         own_postgres.crash()
-        answers = [admin.get("/v1/configs"), admin.post("/v1/workspaces", {"name": "x"}), admin.get("/ready")]
-        answers += [send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), fields) for _ in range(3)]
+        responses = [admin.get("/v1/configs"), admin.post("/v1/workspaces", {"name": "x"}), admin.get("/ready")]
+        responses += [send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), fields) for _ in range(3)]
         wait_for("Redis is missed", lambda: read_metrics(gateway).get("penstock_redis_up") == 0 or None, 10)
         sinks |= {
-            "answers": b"\n".join(gateway_output(answer) + answer.body for answer in answers),
+            "answers": b"\n".join(gateway_output(response) + response.body for response in responses),
             "metrics": read_public_output(gateway),
             "command lines": "\n".join(gateway.pids().values()).encode(),
             "run folder": b"".join(path.read_bytes() for path in gateway.temporary.rglob("*") if path.is_file()),
@@ -586,7 +592,7 @@ def test_store_credentials_appear_only_in_operator_settings(provider: Mock, own_
         gateway.records(4)
         own_postgres.start()
         wait_for("the database", lambda: admin.get("/v1/configs").status == 200 or None, 20)
-    assert {200, 503} <= {answer.status for answer in answers}
+    assert {200, 503} <= {response.status for response in responses}
     sinks |= read_stored_files(folder, url)
     sinks["refusals"] = b"\n".join(failed_start_outputs(tmp_path / "refused", url, redis.url))
     assert {"penstock.db", "gateway.log", "records.jsonl", "refusals"} <= set(sinks)

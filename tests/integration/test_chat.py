@@ -65,21 +65,25 @@ COMPLETE_MODELS = [
 ERROR_MODELS = ["mock?fault=429", "mock?fault=429&retry_after=7", "mock?status=500"]
 
 
-def decompress(answer: Response) -> bytes:
-    return gzip.decompress(answer.body) if answer.get_header("content-encoding") == "gzip" else answer.body
+def decompress(response: Response) -> bytes:
+    return gzip.decompress(response.body) if response.get_header("content-encoding") == "gzip" else response.body
 
 
 def assert_same_through_gateway(served: Gateway, provider: Mock, path: str, body: bytes) -> None:
     """Sends the request directly and through the gateway and compares the responses."""
     direct = send_raw_request(provider.url, path, body, JSON_HEADERS)
-    answer = send_raw_request(served.base_url, path, body)
+    response = send_raw_request(served.base_url, path, body)
     # The provider compresses the time of the response too, which may differ by a second.
-    direct.body, answer.body = map(decompress, (direct, answer))
-    assert (answer.status, answer.end_reason, len(answer.body)) == (direct.status, direct.end_reason, len(direct.body))
-    assert answer.stable_body == direct.stable_body
-    assert provider_headers(answer) == provider_headers(direct)
-    assert answer.get_header("x-gateway-provider") == "mock"
-    assert answer.get_header("x-gateway-trace-id")
+    direct.body, response.body = map(decompress, (direct, response))
+    assert (response.status, response.end_reason, len(response.body)) == (
+        direct.status,
+        direct.end_reason,
+        len(direct.body),
+    )
+    assert response.stable_body == direct.stable_body
+    assert provider_headers(response) == provider_headers(direct)
+    assert response.get_header("x-gateway-provider") == "mock"
+    assert response.get_header("x-gateway-trace-id")
 
 
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
@@ -91,14 +95,14 @@ def test_complete_response_passes_byte_for_byte(served: Gateway, provider: Mock,
 @pytest.mark.parametrize("model", ERROR_MODELS)
 def test_error_is_unchanged_for_messages_and_named_for_chat(served: Gateway, provider: Mock, model: str):
     assert_same_through_gateway(served, provider, MESSAGES_PATH, chat_body(model))
-    direct, answer = (
+    direct, response = (
         send_raw_request(provider.url, CHAT_PATH, chat_body(model), JSON_HEADERS),
         send_raw_request(served.base_url, CHAT_PATH, chat_body(model)),
     )
-    said = direct.json()
-    said["error"]["message"] = f"mock error: {said['error']['message']}"
-    assert (answer.status, answer.json()) == (direct.status, {**said, "provider": "mock"})
-    assert provider_headers(answer) == provider_headers(direct)
+    body = direct.json()
+    body["error"]["message"] = f"mock error: {body['error']['message']}"
+    assert (response.status, response.json()) == (direct.status, {**body, "provider": "mock"})
+    assert provider_headers(response) == provider_headers(direct)
 
 
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
@@ -122,15 +126,15 @@ def test_provider_gets_the_request_body_unchanged(served: Gateway, provider: Moc
 @pytest.mark.parametrize("prefix", ["/v1", "/v1/proxy"])
 def test_any_path_passes_with_any_method(served: Gateway, provider: Mock, method: str, prefix: str):
     body = b'{"a": 1}' if method in {"POST", "PUT", "PATCH"} else None
-    answer = send_raw_request(served.base_url, f"{prefix}/some/th%20ing/x?b=2&a=%2F", body, method=method)
-    assert answer.status == 200
+    response = send_raw_request(served.base_url, f"{prefix}/some/th%20ing/x?b=2&a=%2F", body, method=method)
+    assert response.status == 200
     seen = wait_for_request(provider)
     assert (seen["method"], seen["path"]) == (method, "/v1/some/th%20ing/x?b=2&a=%2F")
     assert seen["body_bytes"] == len(body or b"")
     if method == "HEAD":
-        assert int(answer.get_header("content-length") or 0) > 0
+        assert int(response.get_header("content-length") or 0) > 0
     else:
-        assert answer.json()["method"] == method
+        assert response.json()["method"] == method
 
 
 def test_raw_proxy_drops_gateway_and_hop_by_hop_headers(served: Gateway, provider: Mock):
@@ -156,16 +160,16 @@ def test_multipart_upload_keeps_its_boundary(served: Gateway, provider: Mock, is
     kind = {"content-type": 'multipart/form-data; boundary="b0undary"'}
     framing = {"transfer-encoding": "chunked"} if is_chunked else {}
     sent = encode_chunks(body[:1000], body[1000:900_000], body[900_000:]) if is_chunked else body
-    answer = send_raw_request(served.base_url, "/v1/audio/transcriptions", sent, {**MOCK_HEADERS, **kind, **framing})
-    assert answer.json()["body_sha"] == hashlib.sha256(body).hexdigest()
+    response = send_raw_request(served.base_url, "/v1/audio/transcriptions", sent, {**MOCK_HEADERS, **kind, **framing})
+    assert response.json()["body_sha"] == hashlib.sha256(body).hexdigest()
     assert wait_for_request(provider)["headers"]["content-type"] == kind["content-type"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_384, 16_385, 1_000_000, 1_048_576, 1_048_577, 20_000_000])
 def test_accepts_chat_bodies_of_any_size(served: Gateway, provider: Mock, size: int):
     body = chat_body(text="x" * size)
-    answer = send_raw_request(served.base_url, CHAT_PATH, body)
-    assert (answer.status, answer.json()["object"]) == (200, "chat.completion")
+    response = send_raw_request(served.base_url, CHAT_PATH, body)
+    assert (response.status, response.json()["object"]) == (200, "chat.completion")
     assert wait_for_request(provider)["body_bytes"] == len(body)
 
 
@@ -177,8 +181,8 @@ def test_large_upload_streams_with_little_memory(served: Gateway, provider: Mock
     provider.clear_ledger()
     before = memory.rss(edge)
     memory.reset_peak_rss(edge)
-    answer = send_raw_request(served.base_url, "/v1/files", body, {**MOCK_HEADERS, **kind})
-    assert answer.json()["body_sha"] == hashlib.sha256(body).hexdigest()
+    response = send_raw_request(served.base_url, "/v1/files", body, {**MOCK_HEADERS, **kind})
+    assert response.json()["body_sha"] == hashlib.sha256(body).hexdigest()
     assert wait_for_request(provider)["body_bytes"] == len(body)
     grown = memory.peak_rss(edge) - before
     assert grown < 6 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for an upload of 20"
@@ -191,10 +195,10 @@ def test_large_response_streams_with_little_memory(served: Gateway, provider: Mo
     send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?response_bytes=2000000"))
     before = memory.rss(edge)
     memory.reset_peak_rss(edge)
-    answer = send_raw_request(served.base_url, CHAT_PATH, chat_body(model))
-    assert answer.end_reason == "length"
-    assert len(answer.body) == len(direct.body) >= 20_000_000
-    assert answer.body[-1000:] == direct.body[-1000:]
+    response = send_raw_request(served.base_url, CHAT_PATH, chat_body(model))
+    assert response.end_reason == "length"
+    assert len(response.body) == len(direct.body) >= 20_000_000
+    assert response.body[-1000:] == direct.body[-1000:]
     grown = memory.peak_rss(edge) - before
     assert grown < 6 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for an answer of 20"
 
@@ -205,17 +209,17 @@ def test_body_over_the_limit_is_rejected_before_it_arrives(served: Gateway, prov
         wire.send(
             encode_request("POST", "/v1/files", {**MOCK_HEADERS, "content-length": str(limit + 1)}, b"only the start")
         )
-        answer = wire.read_response()
-    assert answer.status == 413
-    assert str(limit) in answer.json()["error"]["message"]
+        response = wire.read_response()
+    assert response.status == 413
+    assert str(limit) in response.json()["error"]["message"]
     assert not provider.ledger()
 
 
 def test_one_connection_carries_many_requests(served: Gateway):
     with RawConnection(served.base_url) as wire:
         for number in range(20):
-            answer = wire.request(CHAT_PATH, chat_body(stream=number % 3 == 0))
-            assert (answer.status, answer.end_reason) == (200, "chunk" if number % 3 == 0 else "length")
+            response = wire.request(CHAT_PATH, chat_body(stream=number % 3 == 0))
+            assert (response.status, response.end_reason) == (200, "chunk" if number % 3 == 0 else "length")
 
 
 @pytest.mark.parametrize("length", [8, 64, 65, 128])
@@ -224,8 +228,8 @@ def test_each_response_has_its_own_trace_id(served: Gateway, length: int):
         for number in range(100):
             for wire, letter in ((one, "a"), (other, "b"), (one, "a")):
                 given = f"{letter}{number // 3}".ljust(length, "-")
-                answer = wire.request(CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-trace-id": given})
-                assert (answer.status, answer.get_header("x-gateway-trace-id")) == (200, given)
+                response = wire.request(CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-trace-id": given})
+                assert (response.status, response.get_header("x-gateway-trace-id")) == (200, given)
 
 
 def test_pipelined_requests_are_answered_in_order(served: Gateway, provider: Mock):
@@ -233,9 +237,9 @@ def test_pipelined_requests_are_answered_in_order(served: Gateway, provider: Moc
     bodies = [chat_body(model, stream=number % 2 == 0) for number, model in enumerate(models)]
     with RawConnection(served.base_url) as wire:
         wire.send(b"".join(encode_request("POST", CHAT_PATH, MOCK_HEADERS, body) for body in bodies))
-        answers = [wire.read_response() for _ in bodies]
-    assert [answer.end_reason for answer in answers] == ["chunk", "length"] * 3
-    assert [answer.stable_body for answer in answers] == [
+        responses = [wire.read_response() for _ in bodies]
+    assert [response.end_reason for response in responses] == ["chunk", "length"] * 3
+    assert [response.stable_body for response in responses] == [
         send_raw_request(provider.url, CHAT_PATH, body, JSON_HEADERS).stable_body for body in bodies
     ]
 
@@ -256,8 +260,8 @@ def test_client_that_expects_100_continue_gets_it(served: Gateway):
 
 def test_closes_the_connection_if_asked_to(served: Gateway):
     with RawConnection(served.base_url) as wire:
-        answer = wire.request(CHAT_PATH, chat_body(stream=True), {**MOCK_HEADERS, "connection": "close"})
-        assert answer.events[-1] == b"data: [DONE]"
+        response = wire.request(CHAT_PATH, chat_body(stream=True), {**MOCK_HEADERS, "connection": "close"})
+        assert response.events[-1] == b"data: [DONE]"
         assert wire.is_closed()
 
 
@@ -268,16 +272,16 @@ def test_http_1_0_stream_ends_with_the_connection(served: Gateway):
                 b" HTTP/1.1\r\n", b" HTTP/1.0\r\n"
             )
         )
-        answer = wire.read_response()
-    assert (answer.status, answer.end_reason, answer.events[-1]) == (200, "close", b"data: [DONE]")
+        response = wire.read_response()
+    assert (response.status, response.end_reason, response.events[-1]) == (200, "close", b"data: [DONE]")
 
 
 def test_serves_a_client_with_a_connection_pool(served: Gateway):
     with httpx2.Client(base_url=served.base_url, headers=MOCK_HEADERS, timeout=20) as client:
         for _ in range(5):
             assert client.post(CHAT_PATH, content=chat_body()).json()["object"] == "chat.completion"
-            with client.stream("POST", CHAT_PATH, content=chat_body("mock?chunks=40", stream=True)) as answer:
-                assert sum(line.startswith("data: ") for line in answer.iter_lines()) == 43
+            with client.stream("POST", CHAT_PATH, content=chat_body("mock?chunks=40", stream=True)) as response:
+                assert sum(line.startswith("data: ") for line in response.iter_lines()) == 43
 
 
 @pytest.mark.parametrize("path", ["/v1/x/../keys", "/v1/%2e%2e/x", "/v1/proxy/./x"])
@@ -330,15 +334,15 @@ def run_curl(served: Gateway, path: str, body: bytes, folder: Path, *options: st
 @pytest.mark.parametrize("model", ["mock", "mock?chunks=100&chunk_ms=2", "mock?chunks=2000&burst=on"])
 def test_http_2_gets_the_same_bytes(served: Gateway, provider: Mock, path: str, model: str, tmp_path: Path):
     for body in (chat_body(model), chat_body(model, stream=True, stream_options={"include_usage": True})):
-        answer, said = run_curl(served, path, body, tmp_path)
-        assert said == "2 200"
-        assert strip_volatile_fields(answer) == send_raw_request(provider.url, path, body, JSON_HEADERS).stable_body
+        response, content = run_curl(served, path, body, tmp_path)
+        assert content == "2 200"
+        assert strip_volatile_fields(response) == send_raw_request(provider.url, path, body, JSON_HEADERS).stable_body
 
 
 @requires_http2_curl
 def test_http_2_carries_a_large_upload(served: Gateway, tmp_path: Path):
     body = bytes(range(256)) * 8192 * 4
     kind = ("-H", "content-type: application/octet-stream")
-    answer, said = run_curl(served, "/v1/files", body, tmp_path, *kind)
-    assert said == "2 200"
-    assert hashlib.sha256(body).hexdigest().encode() in answer
+    response, content = run_curl(served, "/v1/files", body, tmp_path, *kind)
+    assert content == "2 200"
+    assert hashlib.sha256(body).hexdigest().encode() in response

@@ -88,9 +88,9 @@ class TokenSigner:
     claims: dict[str, Any]
 
     def sign(self, **claims: float) -> str:
-        said = {**self.claims, **{name: int(at) for name, at in claims.items()}}
+        claim_set = {**self.claims, **{name: int(at) for name, at in claims.items()}}
         head = {"alg": "RS256", "kid": "one", "typ": "JWT"}
-        return jws.serialize_compact(head, json.dumps(said), self.key, algorithms=["RS256"])
+        return jws.serialize_compact(head, json.dumps(claim_set), self.key, algorithms=["RS256"])
 
 
 def send_as_user(gateway: Gateway, config: object, body: bytes, key: str = STEADY) -> Response:
@@ -108,23 +108,23 @@ class LoadGenerator:
         self._sticks = {self._used_option(send_as_user(node, STICKY_CONFIG, chat_body())) for node in nodes}
 
     @staticmethod
-    def _used_option(answer: Response) -> str | None:
-        return answer.get_header("x-gateway-last-used-option-index")
+    def _used_option(response: Response) -> str | None:
+        return response.get_header("x-gateway-last-used-option-index")
 
     def _send_round(self, node: Gateway) -> None:
         plain, stream = (
             send_as_user(node, MOCK_CONFIG, chat_body()),
             send_as_user(node, MOCK_CONFIG, chat_body(stream=True)),
         )
-        kept, guarded, stuck = (
+        remaining, guarded, stuck = (
             send_as_user(node, CACHED_CONFIG, chat_body()),
             send_as_user(node, BREAKER_CONFIG, chat_body()),
             send_as_user(node, STICKY_CONFIG, chat_body()),
         )
-        said = {
-            "statuses": [answer.status for answer in (plain, stream, kept, guarded, stuck)],
+        content = {
+            "statuses": [response.status for response in (plain, stream, remaining, guarded, stuck)],
             "stream": stream.events[-1],
-            "kept": kept.get_header("x-gateway-cache-status"),
+            "kept": remaining.get_header("x-gateway-cache-status"),
             "guarded": self._used_option(guarded),
             "stuck": {self._used_option(stuck)},
         }
@@ -136,8 +136,8 @@ class LoadGenerator:
             "stuck": self._sticks,
         }
         self.sent += 5
-        if said != expected:
-            self.wrong.append(said)
+        if content != expected:
+            self.wrong.append(content)
 
     def _run_client(self, turn: int) -> None:
         while not self._over.is_set():

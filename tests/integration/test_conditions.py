@@ -48,12 +48,14 @@ def test_repeated_idempotency_key_replays_the_response(admin: Client, workspace:
 
 
 def test_every_create_and_rotation_supports_idempotency_keys(admin: Client, workspace: dict[str, Any]):
-    place = {"workspace_id": workspace["id"]}
-    made = admin.create("/v1/api-keys/workspace/service", {"name": "n", "scopes": ["completions.write"], **place})
+    target_workspace = {"workspace_id": workspace["id"]}
+    made = admin.create(
+        "/v1/api-keys/workspace/service", {"name": "n", "scopes": ["completions.write"], **target_workspace}
+    )
     bodies: dict[str, dict[str, Any]] = {
         "/v1/workspaces": {"name": "once more"},
-        "/v1/configs": {"name": "once", "config": {"provider": "mock"}, **place},
-        "/v1/virtual-keys": {"name": "once", "provider": "openai", "key": "sk-1234567890", **place},
+        "/v1/configs": {"name": "once", "config": {"provider": "mock"}, **target_workspace},
+        "/v1/virtual-keys": {"name": "once", "provider": "openai", "key": "sk-1234567890", **target_workspace},
         "/v1/admin/users/invites": {"email": "once@example.test", "role": "member", "workspaces": []},
         f"/v1/api-keys/{made['id']}/rotate": {},
     }
@@ -85,10 +87,10 @@ def test_failed_request_can_be_repeated_under_its_key(admin: Client, key: str):
 def test_concurrent_requests_with_one_key_run_once(admin: Client, key: str):
     before = admin.read("/v1/workspaces")["total"]
     with ThreadPoolExecutor(8) as many:
-        answers = list(many.map(lambda _: post_once(admin, key, "/v1/workspaces", {"name": "race"}), range(16)))
-    assert {answer.status for answer in answers} <= {200, 409}
+        responses = list(many.map(lambda _: post_once(admin, key, "/v1/workspaces", {"name": "race"}), range(16)))
+    assert {response.status for response in responses} <= {200, 409}
     assert admin.read("/v1/workspaces")["total"] == before + 1
-    assert len({expect_ok(answer)["id"] for answer in answers if answer.status == 200}) == 1
+    assert len({expect_ok(response)["id"] for response in responses if response.status == 200}) == 1
 
 
 @pytest.mark.parametrize("wrong", ["", "x" * 256])
@@ -112,16 +114,18 @@ class ChangeCase(NamedTuple):
 
 def create_change_cases(admin: Client, workspace: dict[str, Any]) -> list[ChangeCase]:
     """Creates an object of each kind."""
-    place = {"workspace_id": workspace["id"]}
+    target_workspace = {"workspace_id": workspace["id"]}
     inside = f"?workspace_id={workspace['id']}"
-    key = admin.create("/v1/api-keys/workspace/service", {"name": "n", "scopes": ["completions.write"], **place})
-    config = admin.create("/v1/configs", {"name": "n", "config": {"provider": "mock"}, **place})
-    virtual = {"name": "n", "provider": "openai", "key": "sk-1234567890", **place}
+    key = admin.create(
+        "/v1/api-keys/workspace/service", {"name": "n", "scopes": ["completions.write"], **target_workspace}
+    )
+    config = admin.create("/v1/configs", {"name": "n", "config": {"provider": "mock"}, **target_workspace})
+    virtual = {"name": "n", "provider": "openai", "key": "sk-1234567890", **target_workspace}
     slug = admin.create("/v1/virtual-keys", virtual)["data"]["slug"]
     own = admin.create("/v1/workspaces", {"name": "n"})["id"]
     mine = {"name": "n", "ai_provider_id": "openai", "key": "sk-1234567890"}
-    inner, whole = (admin.create("/v1/integrations", {**mine, **where})["slug"] for where in (place, {}))
-    made = {"name": "n", "integration_id": inner, **place}
+    inner, whole = (admin.create("/v1/integrations", {**mine, **where})["slug"] for where in (target_workspace, {}))
+    made = {"name": "n", "integration_id": inner, **target_workspace}
     reference = {
         "name": "n",
         "manager_type": "hashicorp_vault",
@@ -180,20 +184,20 @@ def test_if_match_allows_changes_only_to_the_read_state(admin: Client, workspace
 
 def test_if_match_covers_models_and_workspaces_of_integrations(admin: Client):
     slug = admin.create("/v1/integrations", {"name": "n", "ai_provider_id": "openai", "key": "sk-1234567890"})["slug"]
-    place = admin.create("/v1/workspaces", {"name": "given"})["slug"]
+    workspace = admin.create("/v1/workspaces", {"name": "given"})["slug"]
     for below, first, second in (
         ("models", {"models": [{"slug": "a", "enabled": True}]}, {"models": [{"slug": "a", "enabled": False}]}),
         (
             "workspaces",
-            {"workspaces": [{"id": place, "enabled": True}]},
-            {"workspaces": [{"id": place, "enabled": False}]},
+            {"workspaces": [{"id": workspace, "enabled": True}]},
+            {"workspaces": [{"id": workspace, "enabled": False}]},
         ),
     ):
         path = f"/v1/integrations/{slug}/{below}"
         careful = Client(admin.gateway, admin.key, {"if-match": admin.get(path).get_header("etag") or ""})
         expect_ok(careful.put(path, first))
         expect_error(careful.put(path, second), 412, "AB01", "read it again")
-        (row,) = [row for row in admin.read(path)[below] if row.get("slug", row.get("id")) in {"a", place}]
+        (row,) = [row for row in admin.read(path)[below] if row.get("slug", row.get("id")) in {"a", workspace}]
         assert row["enabled"]
 
 
@@ -201,9 +205,9 @@ def test_only_one_of_concurrent_if_match_changes_succeeds(admin: Client):
     path = f"/v1/workspaces/{admin.create('/v1/workspaces', {'name': 'two'})['id']}"
     careful = Client(admin.gateway, admin.key, {"if-match": admin.get(path).get_header("etag") or ""})
     with ThreadPoolExecutor(6) as many:
-        answers = list(many.map(lambda number: careful.put(path, {"name": f"by {number}"}), range(6)))
-    assert sorted(answer.status for answer in answers) == [200, 412, 412, 412, 412, 412]
-    (winner,) = [expect_ok(answer)["name"] for answer in answers if answer.status == 200]
+        responses = list(many.map(lambda number: careful.put(path, {"name": f"by {number}"}), range(6)))
+    assert sorted(response.status for response in responses) == [200, 412, 412, 412, 412, 412]
+    (winner,) = [expect_ok(response)["name"] for response in responses if response.status == 200]
     assert admin.read(path)["name"] == winner
 
 
@@ -256,11 +260,11 @@ UNKNOWN_RULE = f"is an unknown field; allowed: {', '.join(WorkspaceRules.__struc
     ],
 )
 def test_each_invalid_field_is_named_with_its_path(admin: Client, body: object, path: str, message: str):
-    answer = admin.post("/v1/admin/users/invites", body)
-    expect_error(answer, 400, "AB01")
-    said = answer.json()["data"]
-    assert said["errors"] == [{"path": path, "message": message}]
-    assert said["message"] == f"{path} {message}".strip()
+    response = admin.post("/v1/admin/users/invites", body)
+    expect_error(response, 400, "AB01")
+    response_json = response.json()["data"]
+    assert response_json["errors"] == [{"path": path, "message": message}]
+    assert response_json["message"] == f"{path} {message}".strip()
 
 
 def test_if_none_match_returns_304_for_unchanged_objects(admin: Client, workspace: dict[str, Any]):
@@ -302,16 +306,16 @@ def test_if_none_match_does_not_bypass_authentication(admin: Client, workspace: 
     ],
 )
 def test_each_invalid_parameter_is_named_with_allowed_values(admin: Client, path: str, name: str, message: str):
-    answer = admin.get(path)
-    expect_error(answer, 400, "AB01")
-    assert answer.json()["data"]["errors"] == [{"path": name, "message": message}]
+    response = admin.get(path)
+    expect_error(response, 400, "AB01")
+    assert response.json()["data"]["errors"] == [{"path": name, "message": message}]
 
 
 def test_nested_invalid_value_is_reported_with_allowed_values(admin: Client):
     limit = {"type": "requests", "unit": "rpy", "value": 1}
     body = {"name": "k", "scopes": ["completions.write"], "rate_limits": [limit]}
-    answer = admin.post("/v1/api-keys/workspace/service", body)
-    expect_error(answer, 400, "AB01", "rate_limits[0].unit", "expected rpd, rph, rpm, rps or rpw")
+    response = admin.post("/v1/api-keys/workspace/service", body)
+    expect_error(response, 400, "AB01", "rate_limits[0].unit", "expected rpd, rph, rpm, rps or rpw")
 
 
 @pytest.mark.parametrize(
@@ -325,6 +329,6 @@ def test_nested_invalid_value_is_reported_with_allowed_values(admin: Client):
 def test_fields_named_like_gateway_internals_are_reported(
     admin: Client, workspace: dict[str, Any], body: object, path: str, message: str
 ):
-    answer = admin.put(f"/v1/workspaces/{workspace['id']}", body)
-    expect_error(answer, 400, "AB01")
-    assert answer.json()["data"]["errors"] == [{"path": path, "message": message}]
+    response = admin.put(f"/v1/workspaces/{workspace['id']}", body)
+    expect_error(response, 400, "AB01")
+    assert response.json()["data"]["errors"] == [{"path": path, "message": message}]

@@ -51,7 +51,9 @@ def test_config_is_returned_as_a_json_string(admin: Client, workspace: str, conf
 
 
 def test_default_config_is_unique_and_not_applied_to_requests(admin: Client):
-    place, other = (admin.create("/v1/workspaces", {"name": name})["id"] for name in ("defaults", "other defaults"))
+    target_workspace, other = (
+        admin.create("/v1/workspaces", {"name": name})["id"] for name in ("defaults", "other defaults")
+    )
     body = {"name": "d", "config": {"provider": "mock"}, "isDefault": 1}
     elsewhere = admin.create("/v1/configs", {**body, "workspace_id": other})["slug"]
 
@@ -59,25 +61,25 @@ def test_default_config_is_unique_and_not_applied_to_requests(admin: Client):
         listed = admin.read(f"/v1/configs?workspace_id={workspace}")["data"]
         return [row["slug"] for row in listed if row["is_default"]]
 
-    one, two = (admin.create("/v1/configs", {**body, "workspace_id": place})["slug"] for _ in range(2))
-    assert default_slugs(place) == [two]
+    one, two = (admin.create("/v1/configs", {**body, "workspace_id": target_workspace})["slug"] for _ in range(2))
+    assert default_slugs(target_workspace) == [two]
     version = expect_ok(admin.put(f"/v1/configs/{one}", {"isDefault": 1}))["version_id"]
-    assert (default_slugs(place), default_slugs(other)) == ([one], [elsewhere])
+    assert (default_slugs(target_workspace), default_slugs(other)) == ([one], [elsewhere])
     # Making a config the default creates no new version.
     assert admin.read(f"/v1/configs/{one}/versions")["total"] == 1
     assert admin.read(f"/v1/configs/{one}")["version_id"] == version
     row = admin.read(f"/v1/configs/{one}")
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
-    asked_for = f"{span}&organisation_id={row['organisation_id']}&workspace_id={place}&resource_type=configs"
+    asked_for = f"{span}&organisation_id={row['organisation_id']}&workspace_id={target_workspace}&resource_type=configs"
     records = admin.read(f"/v1/audit-logs?{asked_for}")["records"]
     moved = admin.read(f"/v1/configs/{two}")["id"]
     assert {row["id"], moved} <= {record["resource_id"] for record in records if record["action"] == "update"}
     # A request that names neither config nor provider does not get the default config.
-    key = admin.with_new_key(workspace_id=place, scopes=["completions.write"]).key
+    key = admin.with_new_key(workspace_id=target_workspace, scopes=["completions.write"]).key
     fields = {"content-type": "application/json", "x-gateway-api-key": key}
     assert send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), fields).status == 400
     expect_ok(admin.put(f"/v1/configs/{one}", {"isDefault": 0}))
-    assert default_slugs(place) == []
+    assert default_slugs(target_workspace) == []
     expect_error(admin.put(f"/v1/configs/{one}", {"isDefault": 2}), 400, "AB01", "isDefault")
 
 
@@ -125,7 +127,7 @@ def test_requests_are_served_by_the_saved_config(admin: Client, workspace: str, 
         "/v1/api-keys/workspace/service", {"name": "app", "scopes": ["completions.write"], "workspace_id": workspace}
     )["key"]
     headers = {"x-gateway-api-key": key, "x-gateway-config": config["slug"], "content-type": "application/json"}
-    answer = wait_for(
+    response = wait_for(
         "the key",
         lambda: (
             found
@@ -134,7 +136,7 @@ def test_requests_are_served_by_the_saved_config(admin: Client, workspace: str, 
         ),
         2,
     )
-    assert answer.status == 200
+    assert response.status == 200
     assert len(provider.ledger()) == 1
 
 
@@ -165,8 +167,8 @@ def test_rejects_configs_without_effect_or_with_unused_fields(admin: Client, wor
         ({"strategy": {**CONDITIONAL_STRATEGY, "mode": "single"}, "targets": targets}, "config.strategy.conditions"),
         ({"strategy": without, "targets": targets}, "config.strategy"),
     ):
-        answer = admin.post("/v1/configs", {"name": "Idle", "config": config, "workspace_id": workspace})
-        assert (answer.status, answer.json()["data"]["errors"][0]["path"]) == (400, path)
+        response = admin.post("/v1/configs", {"name": "Idle", "config": config, "workspace_id": workspace})
+        assert (response.status, response.json()["data"]["errors"][0]["path"]) == (400, path)
 
 
 SECRET, OTHER = "sk-canary-0123456789", "sk-canary-9876543789"
@@ -209,8 +211,8 @@ def test_masked_credentials_round_trip_and_reach_the_provider(admin: Client, wor
     wait_for("the other target", lambda: first_sent_key() == OTHER or None, 5)
     save_config(admin, path, fallback_config("sk-a-third-credential"))
     # Saving an older version in its masked form restores its credentials.
-    kept = admin.read(f"{path}/versions")["data"][-1]
-    save_config(admin, path, json.loads(kept["config"]))
+    remaining = admin.read(f"{path}/versions")["data"][-1]
+    save_config(admin, path, json.loads(remaining["config"]))
     wait_for("the first again", lambda: first_sent_key() == SECRET or None, 5)
     admin.put(path, {"name": "Renamed"})
     assert first_sent_key() == SECRET
@@ -219,9 +221,9 @@ def test_masked_credentials_round_trip_and_reach_the_provider(admin: Client, wor
     assert save_config(admin, path, fallback_config(OTHER, "sk-canary-another789")) != version
     save_config(admin, path, fallback_config("sk-a-third-credential"))
     expect_error(admin.put(path, {"config": shown}), 400, "AB01", "config.targets[0].api_key", "is masked")
-    said = json.dumps([admin.read(path), admin.read(f"{path}/versions"), read_audit_log(admin)])
-    assert SECRET not in said
-    assert OTHER not in said
+    content = json.dumps([admin.read(path), admin.read(f"{path}/versions"), read_audit_log(admin)])
+    assert SECRET not in content
+    assert OTHER not in content
 
 
 def read_audit_log(admin: Client) -> dict[str, Any]:
@@ -235,8 +237,8 @@ def test_unknown_mask_is_rejected_with_its_path(admin: Client, workspace: str):
     expect_error(admin.post("/v1/configs", body), 400, "AB01", "config.targets[1].api_key", "is masked")
     made = admin.create("/v1/configs", {**body, "config": fallback_config(SECRET)})
     elsewhere = {"targets": [{"provider": "openai", "api_key": "sk*****789"}]}
-    answer = admin.put(f"/v1/configs/{made['slug']}", {"config": elsewhere})
-    expect_error(answer, 400, "AB01", "config.targets[0].api_key", "hint")
+    response = admin.put(f"/v1/configs/{made['slug']}", {"config": elsewhere})
+    expect_error(response, 400, "AB01", "config.targets[0].api_key", "hint")
 
 
 def test_masked_credential_is_bound_to_its_address_and_version(admin: Client, workspace: str):
@@ -254,8 +256,8 @@ def test_masked_credential_is_bound_to_its_address_and_version(admin: Client, wo
     save_config(admin, path, fallback_config(SECRET))
     save_config(admin, path, fallback_config(SECRET, OTHER))
     changed = [{**one, "weight": 7 + index} for index, one in enumerate(both)]
-    answer = admin.put(path, {"config": {**fallback_config(), "targets": changed}})
-    expect_error(answer, 400, "AB01", "config.targets[0].api_key", "several credentials")
+    response = admin.put(path, {"config": {**fallback_config(), "targets": changed}})
+    expect_error(response, 400, "AB01", "config.targets[0].api_key", "several credentials")
 
 
 def test_only_changed_values_create_a_version(admin: Client, config: dict[str, Any]):
@@ -304,9 +306,9 @@ def test_operator_limits_apply_when_saving(tmp_path: Path, provider: Mock):
 
         def error_paths(strategy: dict[str, Any], *targets: dict[str, Any]) -> list[str]:
             """Saves the config and returns the paths of its errors."""
-            answer = admin.post("/v1/configs", {**body, "config": {"strategy": strategy, "targets": targets}})
-            assert answer.status in {200, 201, 400}, answer
-            return [error["path"] for error in answer.json()["data"]["errors"]] if answer.status == 400 else []
+            response = admin.post("/v1/configs", {**body, "config": {"strategy": strategy, "targets": targets}})
+            assert response.status in {200, 201, 400}, response
+            return [error["path"] for error in response.json()["data"]["errors"]] if response.status == 400 else []
 
         single, falls = {"mode": "single"}, {"mode": "fallback"}
         assert (error_paths(falls, *[MOCK_TARGET] * 2), error_paths(falls, *[MOCK_TARGET] * 3)) == (

@@ -47,11 +47,11 @@ def script(admin: Client) -> str:
 
 
 def test_document_is_never_stored_and_has_a_strict_policy(admin: Client):
-    answer = get_file(admin, "/console/")
-    assert answer.status == 200
-    assert answer.get_header("cache-control") == "no-store"
-    assert answer.get_header("content-type") == "text/html; charset=utf-8"
-    policy = answer.get_header("content-security-policy") or ""
+    response = get_file(admin, "/console/")
+    assert response.status == 200
+    assert response.get_header("cache-control") == "no-store"
+    assert response.get_header("content-type") == "text/html; charset=utf-8"
+    policy = response.get_header("content-security-policy") or ""
     assert "script-src 'self'" in policy
     assert "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy
@@ -64,9 +64,9 @@ def test_address_of_a_page_returns_the_document_with_relative_files(admin: Clien
 
 
 def test_address_without_a_slash_redirects_relatively(admin: Client):
-    answer = get_file(admin, "/console")
-    assert answer.status == 302
-    assert answer.get_header("location") == "console/"
+    response = get_file(admin, "/console")
+    assert response.status == 302
+    assert response.get_header("location") == "console/"
 
 
 def test_script_is_compressed_and_immutable(admin: Client, script: str):
@@ -75,10 +75,10 @@ def test_script_is_compressed_and_immutable(admin: Client, script: str):
     assert compressed.get_header("content-encoding") == "gzip"
     assert plain.get_header("content-encoding") is None
     assert gzip.decompress(compressed.body) == plain.body
-    for answer in (compressed, plain):
-        assert "immutable" in (answer.get_header("cache-control") or "")
-        assert answer.get_header("content-type") == "text/javascript; charset=utf-8"
-        assert answer.get_header("x-content-type-options") == "nosniff"
+    for response in (compressed, plain):
+        assert "immutable" in (response.get_header("cache-control") or "")
+        assert response.get_header("content-type") == "text/javascript; charset=utf-8"
+        assert response.get_header("x-content-type-options") == "nosniff"
 
 
 def test_unknown_file_is_not_found(admin: Client):
@@ -136,8 +136,8 @@ def send_logged_chat(admin: Client, key: Client) -> str:
     body = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}
 
     def send_chat() -> Response | None:
-        answer = send_raw_request(admin.gateway.base_url, CHAT_PATH, json.dumps(body).encode(), headers)
-        return answer if answer.status == 200 else None
+        response = send_raw_request(admin.gateway.base_url, CHAT_PATH, json.dumps(body).encode(), headers)
+        return response if response.status == 200 else None
 
     log_id = wait_for("the key", send_chat).get_header("x-gateway-request-id") or ""
     wait_for("the log", lambda: admin.get(f"/v1/logs/{log_id}").status == 200 or None, VISIBLE_SECONDS)

@@ -123,8 +123,8 @@ def test_control_header_works_under_both_prefixes(
     known = len(served.refused_records(0)) if is_refused else count_settled_records(served, HEADERS)
     provider.clear_ledger()
     headers = {**HEADERS, **more}
-    headers = {key: said for key, said in headers.items() if said and key != f"x-gateway-{name}"}
-    answer = send_raw_request(
+    headers = {key: content for key, content in headers.items() if content and key != f"x-gateway-{name}"}
+    response = send_raw_request(
         served.base_url,
         CHAT_PATH,
         chat_body("mock?first_ms=30"),
@@ -133,12 +133,12 @@ def test_control_header_works_under_both_prefixes(
     (record,) = (served.refused_records if is_refused else served.records)(known + 1)[known:]
     seen = provider.ledger()
     sent = seen[0]["headers"] if seen else {}
-    assert answer.status == record["response_status_code"] == expected.get("status", 200)
+    assert response.status == record["response_status_code"] == expected.get("status", 200)
     found = {key: record.get(key, sent.get(key)) for key in expected if key != "status"}
     assert found == {key: value for key, value in expected.items() if key != "status"}
     assert not [key for key in sent if key.startswith(("x-gateway-", "x-portkey-"))]
     assert not any(KEY in str(value) for value in sent.values())
-    assert bool(seen) == (answer.status in {200, 408})
+    assert bool(seen) == (response.status in {200, 408})
 
 
 def test_custom_host_receives_the_request(served: Gateway, provider: Mock):
@@ -148,12 +148,14 @@ def test_custom_host_receives_the_request(served: Gateway, provider: Mock):
     assert [entry["path"] for entry in provider.ledger()] == ["/own/v1/some/where"]
 
 
-@pytest.mark.parametrize(("strict", "said"), [("true", "stop"), ("false", "end_turn")])
-def test_without_strict_compliance_keeps_native_finish_reason(served: Gateway, provider: Mock, strict: str, said: str):
+@pytest.mark.parametrize(("strict", "content"), [("true", "stop"), ("false", "end_turn")])
+def test_without_strict_compliance_keeps_native_finish_reason(
+    served: Gateway, provider: Mock, strict: str, content: str
+):
     host = {"x-gateway-provider": "anthropic", "x-gateway-custom-host": f"{provider.url}/v1"}
     headers = {**HEADERS, **host, "x-gateway-strict-open-ai-compliance": strict}
-    answer = send_raw_request(served.base_url, CHAT_PATH, chat_body(), headers)
-    assert answer.json()["choices"][0]["finish_reason"] == said
+    response = send_raw_request(served.base_url, CHAT_PATH, chat_body(), headers)
+    assert response.json()["choices"][0]["finish_reason"] == content
 
 
 @pytest.mark.parametrize("slug", SPECIFIED_HEADERS)

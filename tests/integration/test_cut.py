@@ -57,13 +57,13 @@ def final_error(path: str, body: bytes) -> dict:
 @pytest.mark.parametrize("fault", STREAM_FAULTS)
 def test_cut_stream_ends_in_an_error_event(served: Gateway, path: str, fault: str):
     with RawConnection(served.base_url) as wire:
-        answer = wire.request(path, chat_body(f"mock?chunks=8&after=4&chunk_ms=5&fault={fault}", stream=True))
-        assert (answer.status, answer.end_reason) == (200, "chunk")
-        error = final_error(path, answer.body)
+        response = wire.request(path, chat_body(f"mock?chunks=8&after=4&chunk_ms=5&fault={fault}", stream=True))
+        assert (response.status, response.end_reason) == (200, "chunk")
+        error = final_error(path, response.body)
         assert error["type"] == ("api_error" if path == MESSAGES_PATH else "server_error")
         assert "the provider's response broke off" in error["message"]
         # The events before it are the provider's own.
-        assert answer.body.count(b"\n\n") >= 5
+        assert response.body.count(b"\n\n") >= 5
         assert wire.request(path, chat_body()).status == 200
 
 
@@ -85,13 +85,13 @@ def test_cut_stream_is_recovered_if_its_config_says_so(served: Gateway, mode: st
     with RawConnection(served.base_url) as wire:
         whole = wire.request(CHAT_PATH, chat_body("mock?chunks=24"))
         headers = {**MOCK_HEADERS, "x-gateway-config": json.dumps(config)}
-        answer = wire.request(CHAT_PATH, chat_body(stream=True), headers)
-        assert (answer.status, answer.end_reason) == (200, "chunk")
-        *events, last = answer.body.decode().strip().split("\n\n")
+        response = wire.request(CHAT_PATH, chat_body(stream=True), headers)
+        assert (response.status, response.end_reason) == (200, "chunk")
+        *events, last = response.body.decode().strip().split("\n\n")
         assert last == "data: [DONE]"
         deltas = [json.loads(event.removeprefix("data: "))["choices"][0]["delta"] for event in events]
-        said = "".join(delta.get("content", "") for delta in deltas)
-        assert said == json.loads(whole.body)["choices"][0]["message"]["content"]
+        content = "".join(delta.get("content", "") for delta in deltas)
+        assert content == json.loads(whole.body)["choices"][0]["message"]["content"]
 
 
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
@@ -100,47 +100,47 @@ def test_stream_shorter_than_its_content_length_is_an_error(served: Gateway, pat
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 100000\r\n\r\n"
     with CannedProvider(head, event, pause=0.1) as canned:
         provider = {"x-gateway-provider": "anthropic" if path == MESSAGES_PATH else "openai"}
-        answer = send_raw_request(
+        response = send_raw_request(
             served.base_url, path, chat_body(stream=True), {**canned.headers, **provider, **JSON_HEADERS}
         )
-    assert answer.body.startswith(event)
-    if answer.end_reason != "broken":
-        assert "the provider's response broke off" in final_error(path, answer.body)["message"]
+    assert response.body.startswith(event)
+    if response.end_reason != "broken":
+        assert "the provider's response broke off" in final_error(path, response.body)["message"]
 
 
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 def test_stream_cut_after_its_last_event_is_complete(served: Gateway, provider: Mock, path: str):
     body = chat_body("mock?fault=long_length", stream=True)
-    direct, answer = (
+    direct, response = (
         send_raw_request(provider.url, path, body, JSON_HEADERS),
         send_raw_request(served.base_url, path, body),
     )
-    assert (direct.end_reason, answer.end_reason) == ("broken", "chunk")
-    assert answer.stable_body.startswith(direct.stable_body)
+    assert (direct.end_reason, response.end_reason) == ("broken", "chunk")
+    assert response.stable_body.startswith(direct.stable_body)
 
 
 @pytest.mark.parametrize("name", CUT_RESPONSES)
 def test_other_cut_responses_break_the_connection(served: Gateway, name: str):
     count = count_settled_records(served)
     with CannedProvider(*CUT_RESPONSES[name]) as canned, RawConnection(served.base_url) as wire:
-        answer = wire.request(FILE_PATH, headers=canned.headers)
-    if answer.status == 502:
+        response = wire.request(FILE_PATH, headers=canned.headers)
+    if response.status == 502:
         # The provider's response ended before anything was forwarded.
-        assert answer.json()["error"]["code"] == "upstream_disconnected"
+        assert response.json()["error"]["code"] == "upstream_disconnected"
     else:
         # Bytes that arrive together with the cut may be dropped, even the head; a clean end must not be faked.
-        assert (answer.status or 200, answer.end_reason) == (200, "broken")
-        assert b"hello".startswith(answer.body[:5])
+        assert (response.status or 200, response.end_reason) == (200, "broken")
+        assert b"hello".startswith(response.body[:5])
     record = served.records(count + 1)[-1]
-    assert record["outcome"] in ({"cut", "refused"} if answer.status == 502 else {"cut"})
-    assert record["response_status_code"] == (answer.status or 200)
+    assert record["outcome"] in ({"cut", "refused"} if response.status == 502 else {"cut"})
+    assert record["response_status_code"] == (response.status or 200)
     assert (record["is_success"], record["error"]) == (False, "upstream_disconnected")
 
 
 def test_bytes_from_long_before_the_cut_are_forwarded(served: Gateway):
     with CannedProvider(*CUT_RESPONSES["between chunks"], pause=0.3) as canned:
-        answer = send_raw_request(served.base_url, FILE_PATH, headers=canned.headers)
-    assert (answer.status, answer.end_reason, answer.body) == (200, "broken", b"hello")
+        response = send_raw_request(served.base_url, FILE_PATH, headers=canned.headers)
+    assert (response.status, response.end_reason, response.body) == (200, "broken", b"hello")
 
 
 @pytest.mark.parametrize("name", CUT_RESPONSES)
@@ -148,30 +148,30 @@ def test_cut_json_response_is_a_502_if_nothing_was_sent(served: Gateway, name: s
     head, rest = CUT_RESPONSES[name]
     head = head.replace(b"application/octet-stream", b"application/json").replace(b"3000000", b"30000")
     with CannedProvider(head, rest) as canned:
-        answer = send_raw_request(served.base_url, CHAT_PATH, chat_body(), {**canned.headers, **JSON_HEADERS})
+        response = send_raw_request(served.base_url, CHAT_PATH, chat_body(), {**canned.headers, **JSON_HEADERS})
     if name == "in a large chunked body":
-        assert (answer.status, answer.end_reason) == (200, "broken")
+        assert (response.status, response.end_reason) == (200, "broken")
     else:
-        assert (answer.status, answer.end_reason) == (502, "length")
-        assert answer.json()["error"]["code"] == "upstream_disconnected"
+        assert (response.status, response.end_reason) == (502, "length")
+        assert response.json()["error"]["code"] == "upstream_disconnected"
 
 
 @pytest.mark.parametrize("fault", ["cut", "cut_reset", "long_length", "invalid_framing", "half_close"])
 def test_cut_non_streamed_response_is_a_502(served: Gateway, fault: str):
-    answer = send_raw_request(served.base_url, CHAT_PATH, chat_body(f"mock?fault={fault}"))
-    assert (answer.status, answer.json()["error"]["code"]) == (502, "upstream_disconnected")
+    response = send_raw_request(served.base_url, CHAT_PATH, chat_body(f"mock?fault={fault}"))
+    assert (response.status, response.json()["error"]["code"]) == (502, "upstream_disconnected")
 
 
 def test_cut_large_response_breaks_the_connection(served: Gateway):
-    answer = send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=cut&response_bytes=4000000"))
-    assert (answer.status, answer.end_reason) == (200, "broken")
-    assert 0 < len(answer.body) < 4_000_000
+    response = send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=cut&response_bytes=4000000"))
+    assert (response.status, response.end_reason) == (200, "broken")
+    assert 0 < len(response.body) < 4_000_000
 
 
 def test_body_without_length_ends_with_its_connection(served: Gateway):
     with CannedProvider(b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\n\r\n", b"all of it") as canned:
-        answer = send_raw_request(served.base_url, FILE_PATH, headers=canned.headers)
-    assert (answer.status, answer.end_reason, answer.body) == (200, "chunk", b"all of it")
+        response = send_raw_request(served.base_url, FILE_PATH, headers=canned.headers)
+    assert (response.status, response.end_reason, response.body) == (200, "chunk", b"all of it")
 
 
 def test_cut_does_not_affect_other_connections(served: Gateway):
@@ -197,12 +197,12 @@ def test_http_2_reports_a_cut_as_an_error(served: Gateway, name: str):
 
 
 def test_http_2_cut_of_known_length_ends_no_other_stream(served: Gateway):
-    canned_head, piece = CUT_RESPONSES["in a known length"]
-    with CannedProvider(canned_head, piece, pause=0.3) as canned, Http2Connection(served.base_url) as line:
+    canned_head, chunk = CUT_RESPONSES["in a known length"]
+    with CannedProvider(canned_head, chunk, pause=0.3) as canned, Http2Connection(served.base_url) as line:
         line.send_request(1, "POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=40&chunk_ms=25", stream=True))
         line.send_request(3, "GET", FILE_PATH, canned.headers)
         ended = line.read_until_ended(1)
-    assert ended[3] == piece
+    assert ended[3] == chunk
     assert ended[1].endswith(b"data: [DONE]\n\n")
 
 

@@ -50,8 +50,8 @@ def test_serves_loopback_without_a_key_and_without_a_store(tmp_path: Path):
     program, url = start_serve(tmp_path, "--no-store")
     try:
         assert send_raw_request(url, "/ready", headers={}).status == 200
-        answer = send_raw_request(url, CHAT_PATH, chat_body(), {"content-type": "application/json"})
-        assert (answer.status, answer.json()["error"]["code"]) == (400, "provider_required")
+        response = send_raw_request(url, CHAT_PATH, chat_body(), {"content-type": "application/json"})
+        assert (response.status, response.json()["error"]["code"]) == (400, "provider_required")
         # Records go to the documented path, and no other files are created.
         wait_for("the records", lambda: (tmp_path / "logs/records.jsonl").exists() or None)
     finally:
@@ -73,8 +73,8 @@ def test_mock_option_prints_working_example_commands(tmp_path: Path):
     try:
         assert url in program.read_output()
         wait_for("lines to try", lambda: "curl" in program.read_output() or None)
-        answer = send_raw_request(url, CHAT_PATH, chat_body(stream=True))
-        assert answer.events[-1] == b"data: [DONE]"
+        response = send_raw_request(url, CHAT_PATH, chat_body(stream=True))
+        assert response.events[-1] == b"data: [DONE]"
     finally:
         assert program.stop() == 0
     assert not program.session_processes()
@@ -165,9 +165,9 @@ def test_private_custom_hosts_must_be_trusted(provider: Mock, tmp_path: Path):
     headers = {**MOCK_HEADERS, "x-gateway-provider": "openai", "x-gateway-custom-host": f"{provider.url}/v1"}
     (tmp_path / "closed").mkdir()
     with run_gateway(tmp_path / "closed", {}) as gateway:
-        answer = send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), headers)
-        assert answer.status == 400
-        assert "TRUSTED_CUSTOM_HOSTS" in answer.json()["error"]["message"]
+        response = send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), headers)
+        assert response.status == 400
+        assert "TRUSTED_CUSTOM_HOSTS" in response.json()["error"]["message"]
     assert not provider.ledger()
     (tmp_path / "open").mkdir()
     with run_gateway(tmp_path / "open", {}, env={"TRUSTED_CUSTOM_HOSTS": "127.0.0.1"}) as gateway:

@@ -52,11 +52,11 @@ def test_generated_requests_get_responses_in_the_envelope(
         suppress_health_check=list(HealthCheck),
     )
     def check_response(case: Any) -> None:
-        answer = case.call(base_url=admin.gateway.base_url, headers={"x-gateway-api-key": ADMIN_KEY}, timeout=10)
-        case.validate_response(answer, checks=[not_a_server_error, response_schema_conformance])
-        assert answer.status_code in ALLOWED_STATUSES, (answer.status_code, answer.text)
-        if answer.status_code >= 400:
-            body = answer.json()
+        response = case.call(base_url=admin.gateway.base_url, headers={"x-gateway-api-key": ADMIN_KEY}, timeout=10)
+        case.validate_response(response, checks=[not_a_server_error, response_schema_conformance])
+        assert response.status_code in ALLOWED_STATUSES, (response.status_code, response.text)
+        if response.status_code >= 400:
+            body = response.json()
             assert (body["success"], bool(body["data"]["message"])) == (False, True)
             assert body["data"]["errorCode"].startswith("AB0")
 
@@ -88,16 +88,16 @@ def test_every_operation_declares_security_and_error_responses():
     schemes = DESCRIPTION["components"]["securitySchemes"]
     assert (schemes["key"]["in"], schemes["key"]["name"]) == ("header", "x-gateway-api-key")
     refusal = {"$ref": "#/components/schemas/Error"}
-    unsaid: list[str] = []
+    dropped: list[str] = []
     for path, item in DESCRIPTION["paths"].items():
         for verb, operation in item.items():
             wanted = {"400", "404", "500", "503"} | ({"401", "403"} if operation["security"] else set())
             wanted |= set() if verb == "get" else {"409", "412"}
-            answers = operation["responses"]
-            schemas = [answers[status]["content"]["application/json"]["schema"] for status in wanted & set(answers)]
+            responses = operation["responses"]
+            schemas = [responses[status]["content"]["application/json"]["schema"] for status in wanted & set(responses)]
             if len(schemas) < len(wanted) or any(schema != refusal for schema in schemas):
-                unsaid.append(f"{verb} {path}")
-    assert not unsaid
+                dropped.append(f"{verb} {path}")
+    assert not dropped
     open_to_all = {path for path, item in DESCRIPTION["paths"].items() for one in item.values() if not one["security"]}
     assert {path for path in open_to_all if "pricing" not in path and "model-configs" not in path} <= {
         "/dataservice/metrics",

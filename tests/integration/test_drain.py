@@ -99,16 +99,16 @@ def test_rolling_restart_under_load_fails_no_request(provider: Mock, tmp_path: P
 def test_drain_closes_keep_alive_connections(provider: Mock, tmp_path: Path):
     with (
         run_gateway(tmp_path, config_tables(provider)) as gateway,
-        RawConnection(gateway.base_url) as kept,
+        RawConnection(gateway.base_url) as open_connection,
         RawConnection(gateway.base_url) as idle,
     ):
         headers = {**MOCK_HEADERS, **AUTH_HEADERS}
-        assert kept.request(CHAT_PATH, chat_body(), headers).get_header("connection") is None
+        assert open_connection.request(CHAT_PATH, chat_body(), headers).get_header("connection") is None
         assert idle.request(CHAT_PATH, chat_body(), headers).status == 200
         with draining(gateway):
-            answer = kept.request(CHAT_PATH, chat_body(), headers)
-            assert (answer.status, answer.get_header("connection")) == (200, "close")
-            assert kept.is_closed()
+            response = open_connection.request(CHAT_PATH, chat_body(), headers)
+            assert (response.status, response.get_header("connection")) == (200, "close")
+            assert open_connection.is_closed()
             assert idle.is_closed()
 
 

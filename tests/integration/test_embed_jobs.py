@@ -67,8 +67,8 @@ def ai(caller: Client) -> openai.OpenAI:
 
 
 def embedding_line(number: int, **body: object) -> dict[str, Any]:
-    asked = {"model": MODEL, "input": f"text {number}", **body}
-    return {"custom_id": f"t-{number}", "method": "POST", "url": EMBEDDINGS, "body": asked}
+    request_body = {"model": MODEL, "input": f"text {number}", **body}
+    return {"custom_id": f"t-{number}", "method": "POST", "url": EMBEDDINGS, "body": request_body}
 
 
 def upload_file(ai: openai.OpenAI, *rows: object) -> Any:
@@ -76,9 +76,13 @@ def upload_file(ai: openai.OpenAI, *rows: object) -> Any:
 
 
 def create_batch(ai: openai.OpenAI, file_id: str, **more: object) -> Any:
-    said: dict[str, Any] = {"model": MODEL, **more}
+    content: dict[str, Any] = {"model": MODEL, **more}
     return ai.batches.create(
-        input_file_id=file_id, endpoint=EMBEDDINGS, completion_window="24h", extra_body=said, metadata={"team": "red"}
+        input_file_id=file_id,
+        endpoint=EMBEDDINGS,
+        completion_window="24h",
+        extra_body=content,
+        metadata={"team": "red"},
     )
 
 
@@ -90,15 +94,15 @@ def test_embed_job_starts_once_the_dataset_is_validated(ai: openai.OpenAI, coher
         create_batch(ai, file.id)
     file = ai.files.wait_for_processing(file.id, poll_interval=0.01)
     assert (file.status, file.bytes > 0) == ("processed", True)
-    answer = ai.batches.with_raw_response.create(
+    response = ai.batches.with_raw_response.create(
         input_file_id=file.id,
         endpoint=EMBEDDINGS,
         completion_window="24h",
         metadata={"team": "red"},
         extra_body={"model": MODEL, "input_type": "clustering", "truncate": "START", "name": "mine"},
     )
-    batch = answer.parse()
-    assert answer.headers["x-gateway-not-translated"] == "metadata"
+    batch = response.parse()
+    assert response.headers["x-gateway-not-translated"] == "metadata"
     assert (batch.id, batch.status, batch.endpoint, batch.input_file_id) == ("e-1", "validating", EMBEDDINGS, file.id)
     job = {"model": MODEL, "dataset_id": file.id, "input_type": "clustering", "truncate": "START", "name": "mine"}
     assert cohere_provider.jobs == [job]
@@ -126,8 +130,8 @@ def test_job_output_is_translated_to_openai_format(
     records = [embedded_record(number, float=[number + 0.5, -0.1] * 200) for number in range(200)]
     records[7]["embeddings"] = {"int8": [1, -2]}
     cohere_provider.finish_job("complete", records)
-    told = output.get(path)
-    rows = [json.loads(row) for row in told.body.splitlines()]
+    response = output.get(path)
+    rows = [json.loads(row) for row in response.body.splitlines()]
     # The output consists of two files, read one after the other; each contains every second record.
     assert [row["custom_id"] for row in rows] == [f"t-{number}" for start in (0, 1) for number in range(start, 200, 2)]
     bodies = {row["custom_id"]: row["response"]["body"] for row in rows}
@@ -155,8 +159,8 @@ def test_unreadable_output_fails_at_start_or_breaks_the_stream(ai: openai.OpenAI
     whole = cohere_provider.objects[second]
     for broken in (b"<html>", whole[:-1], whole[: len(whole) // 2] + b"\xff" * 40):
         cohere_provider.objects[second] = broken
-        with pytest.raises(httpx2.HTTPError), ai.files.with_streaming_response.content("d-out") as answer:
-            list(answer.iter_lines())
+        with pytest.raises(httpx2.HTTPError), ai.files.with_streaming_response.content("d-out") as response:
+            list(response.iter_lines())
     cohere_provider.objects[first] = b"<html>"
     ai.max_retries = 0
     with pytest.raises(openai.InternalServerError, match="does not begin with the magic bytes of Avro"):
@@ -186,8 +190,8 @@ def test_files_are_stored_as_datasets(ai: openai.OpenAI, cohere_provider: FakeBu
 
 def test_lists_line_parameters_that_only_a_job_can_set(ai: openai.OpenAI, cohere_provider: FakeBucketProvider):
     row = embedding_line(1, dimensions=256, user="u", encoding_format="base64")
-    answer = ai.files.with_raw_response.create(file=("a.jsonl", to_jsonl(row)), purpose="batch")
-    assert answer.headers["x-gateway-not-translated"] == "dimensions, user, encoding_format"
+    response = ai.files.with_raw_response.create(file=("a.jsonl", to_jsonl(row)), purpose="batch")
+    assert response.headers["x-gateway-not-translated"] == "dimensions, user, encoding_format"
     assert cohere_provider.datasets["texts-1"]["name"] == "a.jsonl"
 
 

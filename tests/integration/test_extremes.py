@@ -106,8 +106,8 @@ class ValueLocation(NamedTuple):
 
 def allowed_types(kind: dict[str, Any]) -> set[str]:
     """Returns the JSON types that a schema allows; number and string if it names none."""
-    said = kind.get("type", ["number", "string"])
-    return {said} if isinstance(said, str) else set(said)
+    content = kind.get("type", ["number", "string"])
+    return {content} if isinstance(content, str) else set(content)
 
 
 def extreme_values(kinds: list[dict[str, Any]]) -> tuple[bytes, ...]:
@@ -148,11 +148,11 @@ def iter_bodies_with_placeholder(
 def iter_body_cases(route: Route, path: str, body: object) -> Iterator[RequestCase]:
     described = DESCRIPTION["paths"][route.path][route.method.lower()]
     content = described.get("requestBody", {}).get("content", {}).get("application/json")
-    for place, whole in iter_bodies_with_placeholder(content["schema"], body) if content else ():
+    for location, whole in iter_bodies_with_placeholder(content["schema"], body) if content else ():
         written = json.dumps(whole).encode()
-        for value in place.values:
+        for value in location.values:
             yield RequestCase(
-                route.method, path, written.replace(json.dumps(PLACEHOLDER).encode(), value), place.path, value
+                route.method, path, written.replace(json.dumps(PLACEHOLDER).encode(), value), location.path, value
             )
 
 
@@ -166,8 +166,8 @@ def iter_url_cases(route: Route, path: str, body: object, number: int = 0) -> It
     parameters = described.get("parameters", ())
     has_filters = len(parameters) > MAX_OWN_PARAMETERS
     for turn, value in enumerate(EXTREME_URL_VALUES):
-        for place, parameter in enumerate(parameters):
-            is_turn = not has_filters or (turn + place + number) % len(EXTREME_URL_VALUES) == 0
+        for position, parameter in enumerate(parameters):
+            is_turn = not has_filters or (turn + position + number) % len(EXTREME_URL_VALUES) == 0
             if parameter["in"] == "query" and is_turn:
                 more = f"{path}{'&' if '?' in path else '?'}{parameter['name']}={value}"
                 yield RequestCase(route.method, more, written, f"?{parameter['name']}", value)
@@ -186,11 +186,11 @@ def send_case(scene: AccessScenario, route: Route, tried: RequestCase) -> Respon
     who = "an admin of the organisation" if route.required_scopes is None else "organisation-service with all scopes"
     headers = {**JSON_HEADERS, **scene.callers[who][0]}
     for _ in range(3):
-        answer = send_raw_request(scene.admin.gateway.base_url, tried.path, tried.body, headers, method=tried.method)
+        response = send_raw_request(scene.admin.gateway.base_url, tried.path, tried.body, headers, method=tried.method)
         # On a busy machine the database may time out, which returns 503; a retry must succeed.
-        if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
+        if response.status != HTTPStatus.SERVICE_UNAVAILABLE:
             break
-    return answer
+    return response
 
 
 # About 2,500 requests.
@@ -208,9 +208,9 @@ def test_no_field_value_causes_a_server_error(scene: AccessScenario, request: py
             # Routes have few values for each place, so that another route tries the values that this one leaves out.
             tries = every[number % CASE_STEP :: CASE_STEP]
             count += len(tries)
-            for tried, answer in zip(tries, pool.map(partial(send_case, scene, route), tries), strict=True):
-                if answer.status >= 500:
-                    failed.append((route.id, tried.location, tried.value[:40], answer.status, answer.body[:300]))
+            for tried, response in zip(tries, pool.map(partial(send_case, scene, route), tries), strict=True):
+                if response.status >= 500:
+                    failed.append((route.id, tried.location, tried.value[:40], response.status, response.body[:300]))
     assert not failed, "\n".join(map(str, failed))
     assert count > (200 if is_sqlite else 600)
     # Accepted values can be read back.
@@ -243,8 +243,8 @@ def test_no_batch_or_file_value_causes_a_server_error(admin: Client):
     ):
         route, filled = Route(method, path, frozenset()), path.replace("{batch_id}", batch)
         for tried in [*iter_url_cases(route, filled, body), *iter_body_cases(route, filled, body)]:
-            answer = send_raw_request(url, tried.path, tried.body, {**JSON_HEADERS, **key}, method=method)
-            tries.append((f"{route.id} {tried.location} {tried.value[:40]!r}", answer))
+            response = send_raw_request(url, tried.path, tried.body, {**JSON_HEADERS, **key}, method=method)
+            tries.append((f"{route.id} {tried.location} {tried.value[:40]!r}", response))
     for value in (b"\xff", b"\xed\xa0\x80", b"x" * 256, b"x" * 3000, b"\0", "\U0001f6b0".encode() * 300):
         forms = (
             upload_form(value),
@@ -252,6 +252,6 @@ def test_no_batch_or_file_value_causes_a_server_error(admin: Client):
             upload_form(b"a").replace(b'"purpose"', b'"purpose"\r\ncontent-type: a/b; charset=no'),
         )
         tries += [(f"file {value[:9]!r}", send_raw_request(url, "/v1/files", sent, formed)) for sent in forms]
-    failed = [(what, answer.status, answer.body[:200]) for what, answer in tries if answer.status >= 500]
+    failed = [(what, response.status, response.body[:200]) for what, response in tries if response.status >= 500]
     assert not failed, "\n".join(map(str, failed))
-    assert {answer.status for _, answer in tries} >= {200, 400}
+    assert {response.status for _, response in tries} >= {200, 400}

@@ -37,16 +37,16 @@ def strategy_config(mode: str, *targets: dict[str, Any], **more: object) -> dict
 
 
 def send_request(gateway: Gateway, config: object, body: bytes = b"", path: str = CHAT_PATH, **more: str) -> Response:
-    said = {f"x-gateway-{name.replace('_', '-')}": value for name, value in more.items()}
+    content = {f"x-gateway-{name.replace('_', '-')}": value for name, value in more.items()}
     text = config if isinstance(config, str) else json.dumps(config)
     return send_raw_request(
-        gateway.base_url, path, body or chat_body(), {"x-gateway-config": text, **said, **JSON_HEADERS}
+        gateway.base_url, path, body or chat_body(), {"x-gateway-config": text, **content, **JSON_HEADERS}
     )
 
 
-def routing_outcome(answer: Response) -> tuple[int, str | None, str | None]:
+def routing_outcome(response: Response) -> tuple[int, str | None, str | None]:
     names = ("x-gateway-last-used-option-index", "x-gateway-retry-attempt-count")
-    return (answer.status, *(answer.get_header(name) for name in names))
+    return (response.status, *(response.get_header(name) for name in names))
 
 
 PAID_CONDITION = {"query": {"$or": [{"metadata.plan": "paid"}], "params.max_tokens": {"$lte": 64}}, "then": "b"}
@@ -112,13 +112,13 @@ def test_strategy_sends_request_to_the_expected_target(
     # Streaming makes no difference before the first byte.
     for number, stream in enumerate((False, True), 1):
         body = chat_body(f"m-{served.port}-{number}", stream=stream)
-        answer = send_request(served, config, body, metadata='{"plan": "paid"}', explain="true")
-        assert routing_outcome(answer) == expected, answer
-        told = json.loads(answer.get_header("x-gateway-explanation") or "")
-        assert (told["option"], told["target"]["target"]) == (expected[1], expected[1])
+        response = send_request(served, config, body, metadata='{"plan": "paid"}', explain="true")
+        assert routing_outcome(response) == expected, response
+        reported = json.loads(response.get_header("x-gateway-explanation") or "")
+        assert (reported["option"], reported["target"]["target"]) == (expected[1], expected[1])
         assert len(provider.ledger()) == number * attempts
         is_persistent = "retry" in config or config.get("strategy", {}).get("mode") == "fallback"
-        assert answer.get_header("x-should-retry") == ("false" if expected[0] >= 400 and is_persistent else None)
+        assert response.get_header("x-should-retry") == ("false" if expected[0] >= 400 and is_persistent else None)
 
 
 def test_response_reports_the_retry_count(served: Gateway, provider: Mock):
@@ -162,11 +162,11 @@ def test_config_changes_parameters_and_headers(served: Gateway, provider: Mock):
         "tools": tools,
     }
     headers = {"x-gateway-config": json.dumps(config), "x-team": "blue", "x-gateway-explain": "true", **JSON_HEADERS}
-    answer = send_raw_request(served.base_url, CHAT_PATH, json.dumps(body, ensure_ascii=False).encode(), headers)
-    assert answer.status == 200
-    told = json.loads(answer.get_header("x-gateway-explanation") or "")["target"]["body"]
+    response = send_raw_request(served.base_url, CHAT_PATH, json.dumps(body, ensure_ascii=False).encode(), headers)
+    assert response.status == 200
+    reported = json.loads(response.get_header("x-gateway-explanation") or "")["target"]["body"]
     del body["messages"][0]["name"], tools[0]["function"]["strict"]
-    assert list(told.items()) == [*body.items(), ("seed", 7), ("user", "ann")]
+    assert list(reported.items()) == [*body.items(), ("seed", 7), ("user", "ann")]
     (seen,) = provider.ledger()
     assert seen["headers"]["x-team"] == "blue"
 
@@ -177,14 +177,14 @@ def test_broken_stream_is_held_or_continued(served: Gateway, path: str):
     body["input" if path == "/v1/responses" else "messages"] = [{"role": "user", "content": "hi"}]
     whole = send_request(served, mock_target("chunks=30"), json.dumps(body).encode(), path)
 
-    def stream_text(answer: Response) -> str:
-        read = [json.loads(event.partition(b"data: ")[2]) for event in answer.events if b"data: {" in event]
-        said = [
+    def stream_text(response: Response) -> str:
+        read = [json.loads(event.partition(b"data: ")[2]) for event in response.events if b"data: {" in event]
+        content = [
             one["choices"][0]["delta"].get("content") if one.get("choices") else one.get("delta")
             for one in read
             if one.get("choices") or one.get("type", "").endswith("delta")
         ]
-        return "".join(part if isinstance(part, str) else (part or {}).get("text") or "" for part in said)
+        return "".join(part if isinstance(part, str) else (part or {}).get("text") or "" for part in content)
 
     assert len(stream_text(whole)) > 100
     for mode in ("hold", "continue"):
@@ -194,8 +194,8 @@ def test_broken_stream_is_held_or_continued(served: Gateway, path: str):
             ),
             "recovery": mode,
         }
-        answer = send_request(served, config, json.dumps(body).encode(), path)
-        assert (answer.status, stream_text(answer)) == (200, stream_text(whole)), (mode, answer)
+        response = send_request(served, config, json.dumps(body).encode(), path)
+        assert (response.status, stream_text(response)) == (200, stream_text(whole)), (mode, response)
 
 
 def test_passthrough_needs_a_provider_and_no_other_options(served: Gateway):
@@ -207,7 +207,7 @@ def test_passthrough_needs_a_provider_and_no_other_options(served: Gateway):
 
 
 @pytest.mark.parametrize(
-    ("config", "place"),
+    ("config", "location"),
     [
         (strategy_config("fallback", WELL, WELL), None),
         (strategy_config("fallback", WELL, WELL, WELL), "targets"),
@@ -217,13 +217,15 @@ def test_passthrough_needs_a_provider_and_no_other_options(served: Gateway):
         (strategy_config("fallback", WELL, strategy_config("fallback", WELL, WELL)), "targets[1]"),
     ],
 )
-def test_operator_target_limits_apply_to_request_configs(limited: Gateway, config: dict[str, Any], place: str | None):
-    answer = send_request(limited, config)
-    if place is None:
-        assert answer.status == 200, answer
+def test_operator_target_limits_apply_to_request_configs(
+    limited: Gateway, config: dict[str, Any], location: str | None
+):
+    response = send_request(limited, config)
+    if location is None:
+        assert response.status == 200, response
     else:
-        assert (answer.status, answer.json()["error"]["code"]) == (400, "invalid_config")
-        assert answer.json()["errors"][0].startswith(f"path: {place}, ")
+        assert (response.status, response.json()["error"]["code"]) == (400, "invalid_config")
+        assert response.json()["errors"][0].startswith(f"path: {location}, ")
 
 
 @pytest.fixture(scope="module")

@@ -40,26 +40,26 @@ def scene(admin: Client) -> SampleObjects:
     ("path", "below", "table"), READ_ROUTES, ids=[f"{path} {below}" for path, below, _ in READ_ROUTES]
 )
 def test_read_fields_have_their_documented_types(scene: SampleObjects, path: str, below: str, table: dict[str, str]):
-    answer = scene.admin.read(path.format(**scene._asdict()))
-    rows: list[dict[str, Any]] = answer[below] if below else [answer]
+    response = scene.admin.read(path.format(**scene._asdict()))
+    rows: list[dict[str, Any]] = response[below] if below else [response]
     assert rows
     assert not [found for row in rows if (found := mismatched_fields(row, table))]
 
 
 def test_create_and_update_responses_have_documented_types(scene: SampleObjects):
-    admin, place = scene.admin, {"workspace_id": scene.workspace_id}
+    admin, workspace = scene.admin, {"workspace_id": scene.workspace_id}
     inside = f"?workspace_id={scene.workspace_id}"
-    key = {"name": "k", "scopes": ["completions.write"], **place}
+    key = {"name": "k", "scopes": ["completions.write"], **workspace}
     made = admin.create("/v1/api-keys/workspace/service", key)
     rotated = {"id": "text", "key": "text", "key_transition_expires_at": "text"}
-    virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", **place}
+    virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", **workspace}
     named = {"name": "renamed"}
-    answers: list[tuple[dict[str, Any], dict[str, str]]] = [
+    responses: list[tuple[dict[str, Any], dict[str, str]]] = [
         (made, {"id": "text", "key": "text", "object": "text"}),
         (expect_ok(admin.put(f"/v1/api-keys/{made['id']}", named)), {}),
         (expect_ok(admin.post(f"/v1/api-keys/{made['id']}/rotate", {})), rotated),
         (
-            admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **place}),
+            admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **workspace}),
             CREATED_FIELDS | {"version_id": "text", "object": "text"},
         ),
         (expect_ok(admin.put(f"/v1/configs/{scene.config}", named)), {"version_id": "text", "object": "text"}),
@@ -68,7 +68,10 @@ def test_create_and_update_responses_have_documented_types(scene: SampleObjects)
             CREATED_FIELDS,
         ),
         (expect_ok(admin.put(f"/v1/integrations/{scene.integration}", named)), {}),
-        (admin.create("/v1/providers", {"name": "p", "integration_id": scene.integration, **place}), CREATED_FIELDS),
+        (
+            admin.create("/v1/providers", {"name": "p", "integration_id": scene.integration, **workspace}),
+            CREATED_FIELDS,
+        ),
         (expect_ok(admin.put(f"/v1/providers/{scene.provider}{inside}", named)), CREATED_FIELDS),
         (
             admin.create("/v1/virtual-keys", virtual),
@@ -88,9 +91,9 @@ def test_create_and_update_responses_have_documented_types(scene: SampleObjects)
         (admin.create("/v1/admin/workspaces", {"name": "w"}), {**WORKSPACE_FIELDS, "users": "list"}),
         (expect_ok(admin.put(f"/v1/admin/workspaces/{scene.workspace_id}", {"name": "Fields"})), WORKSPACE_FIELDS),
     ]
-    assert not [found for answer, table in answers if (found := mismatched_fields(answer, table))]
+    assert not [found for response, table in responses if (found := mismatched_fields(response, table))]
     # Updates and deletes return no other fields, or an empty object.
-    assert [answers[1][0], answers[6][0]] == [{}, {}]
+    assert [responses[1][0], responses[6][0]] == [{}, {}]
     assert expect_ok(admin.delete(f"/v1/api-keys/{made['id']}")) == {}
 
 

@@ -192,9 +192,9 @@ def test_batch_continues_after_an_outage_in_the_middle(restarted: StartGateway, 
 
 
 def test_export_is_downloaded_from_the_bucket(admin: Client, bucket: Bucket):
-    place = admin.create("/v1/admin/workspaces", {"name": "exporting"})["id"]
+    workspace = admin.create("/v1/admin/workspaces", {"name": "exporting"})["id"]
     client = admin.with_new_key(
-        workspace_id=place, scopes=["completions.write", "logs.write", "logs.list", "logs.export"]
+        workspace_id=workspace, scopes=["completions.write", "logs.write", "logs.list", "logs.export"]
     )
     request = {"url": "https://api.openai.com/v1/chat/completions", "body": {"model": "gpt-4o", "messages": []}}
     sent = {"request": request, "response": {"body": {}}, "metadata": {"trace_id": "exported"}}
@@ -212,6 +212,6 @@ def test_export_is_downloaded_from_the_bucket(admin: Client, bucket: Bucket):
     found = httpx2.get(link)
     assert found.headers["content-disposition"] == f'attachment; filename="logs-{made["id"]}.jsonl"'
     assert [json.loads(line) for line in found.text.splitlines()] == [{"id": log_id, "trace_id": "exported"}]
-    weak = admin.with_new_key(workspace_id=place, scopes=["logs.list"])
+    weak = admin.with_new_key(workspace_id=workspace, scopes=["logs.list"])
     expect_error(weak.get(f"{path}/download"), 403, "AB03", "logs.export")
     assert_no_secret(admin.gateway)

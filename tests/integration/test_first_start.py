@@ -107,9 +107,9 @@ def test_stores_everything_in_one_private_folder(first: FirstStart):
 
 def test_demo_key_answers_and_its_requests_are_logged(first: FirstStart):
     assert first.send_chat().status == 401
-    answer = first.send_chat(first.demo_key)
-    assert answer.status == 200
-    log_id = answer.get_header("x-gateway-request-id")
+    response = first.send_chat(first.demo_key)
+    assert response.status == 200
+    log_id = response.get_header("x-gateway-request-id")
     log = wait_for(
         "the log",
         lambda: found if (found := first.get(f"/v1/logs/{log_id}", first.admin_key)).status == 200 else None,
@@ -125,9 +125,9 @@ def test_demo_key_cannot_manage_anything(first: FirstStart):
 
 
 def test_sign_in_link_works_once_as_the_owner(first: FirstStart):
-    answer = first.sign_in(first.sign_in_token)
-    assert answer.status == 200
-    cookie = (answer.get_header("set-cookie") or "").split(";")[0]
+    response = first.sign_in(first.sign_in_token)
+    assert response.status == 200
+    cookie = (response.get_header("set-cookie") or "").split(";")[0]
     about = send_raw_request(first.url, "/v1/auth/self", b"", {"cookie": cookie}, method="GET").json()
     assert about["user"]["role"] == "owner"
     again = first.sign_in(first.sign_in_token)
@@ -138,9 +138,9 @@ def test_sign_in_link_works_once_as_the_owner(first: FirstStart):
 @pytest.mark.parametrize("more", ['"email": "owner@localhost"', '"api_key": "k"', '"password": "p"'])
 def test_link_cannot_be_combined_with_other_credentials(first: FirstStart, more: str):
     body = f'{{"sign_in_token": "{"t" * 43}", {more}}}'
-    answer = send_raw_request(first.url, SESSIONS, body.encode(), JSON_HEADERS)
-    assert answer.status == 400
-    assert "sign_in_token" in answer.body.decode()
+    response = send_raw_request(first.url, SESSIONS, body.encode(), JSON_HEADERS)
+    assert response.status == 400
+    assert "sign_in_token" in response.body.decode()
 
 
 def test_command_makes_a_new_link_for_a_user(first: FirstStart):

@@ -204,12 +204,12 @@ def request_sender(gateway: Gateway) -> Iterator[Callable[[str, dict[str, str]],
         yield send_request
 
 
-def assert_refused(answer: Response, url: str) -> None:
-    assert answer.status == 400, (url, answer)
-    code = answer.json()["error"]["code"]
-    is_ones_own = code == "invalid_provider_option" or (code == "invalid_config" and b"custom_host" in answer.body)
-    assert code == "invalid_custom_host" or is_ones_own, (url, answer)
-    assert CANARY.encode() not in answer.body, url
+def assert_refused(response: Response, url: str) -> None:
+    assert response.status == 400, (url, response)
+    code = response.json()["error"]["code"]
+    is_ones_own = code == "invalid_provider_option" or (code == "invalid_config" and b"custom_host" in response.body)
+    assert code == "invalid_custom_host" or is_ones_own, (url, response)
+    assert CANARY.encode() not in response.body, url
 
 
 @pytest.mark.parametrize("surface", REQUESTS_BY_SURFACE)
@@ -229,13 +229,13 @@ def test_forbidden_host_in_provider_option_is_not_dialled(closed: Gateway, silen
     parts += [url.removeprefix("http://").partition(":")[0] + f":{port}/x?" for url in parts]
     with request_sender(closed) as send:
         for part in parts:
-            told = service_account_json(part) if option == "vertex-service-account-json" else part
-            config = {**HOST_OPTIONS[option], option.replace("-", "_"): told}
-            answer = send(CHAT_PATH, {**JSON_HEADERS, "x-gateway-config": json.dumps(config)})
+            credential = service_account_json(part) if option == "vertex-service-account-json" else part
+            config = {**HOST_OPTIONS[option], option.replace("-", "_"): credential}
+            response = send(CHAT_PATH, {**JSON_HEADERS, "x-gateway-config": json.dumps(config)})
             refused = {"invalid_provider_option", "invalid_config", "invalid_custom_host", "credential_unavailable"}
-            assert answer.status in (400, 502), (part, answer)
-            assert answer.json()["error"]["code"] in refused, (part, answer)
-            assert CANARY.encode() not in answer.body, part
+            assert response.status in (400, 502), (part, response)
+            assert response.json()["error"]["code"] in refused, (part, response)
+            assert CANARY.encode() not in response.body, part
 
 
 def test_raw_proxy_path_cannot_reach_another_host(closed: Gateway, provider: Mock, silent: socket.socket):

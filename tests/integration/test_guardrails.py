@@ -156,9 +156,9 @@ def test_trial_connects_to_no_private_host(team: Client):
     ],
 )
 def test_invalid_trial_names_the_field(team: Client, subject: dict[str, Any], path: str):
-    answer = team.post("/v1/guardrails/test", {"checks": CHECKS, **subject})
-    assert answer.status == 400
-    assert path in [problem["path"] for problem in answer.json()["data"]["errors"]]
+    response = team.post("/v1/guardrails/test", {"checks": CHECKS, **subject})
+    assert response.status == 400
+    assert path in [problem["path"] for problem in response.json()["data"]["errors"]]
 
 
 @pytest.mark.parametrize("name", ["request", "response"])
@@ -188,10 +188,10 @@ def test_costly_patterns_do_not_delay_other_requests(team: Client):
     config = json.dumps({"provider": "mock", "input_guardrails": [hook]})
     with ThreadPoolExecutor(4) as pool:
         slow = [pool.submit(ask, team, "a" * 8_000, **{"x-gateway-config": config}) for _ in range(4)]
-        answered = 0
+        responded = 0
         while not all(one.done() for one in slow):
             assert ask(team, "hello").status == 200
-            answered += not any(one.done() for one in slow)
+            responded += not any(one.done() for one in slow)
     assert {one.result().status for one in slow} == {446}
     # The others are answered while all of these are still being checked.
-    assert answered > 2
+    assert responded > 2

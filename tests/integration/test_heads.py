@@ -33,14 +33,15 @@ def test_accepts_a_head_up_to_the_limit(served: Gateway, provider: Mock):
 def test_rejects_a_longer_head_and_keeps_the_connection(served: Gateway, provider: Mock, over: int):
     with RawConnection(served.base_url) as wire:
         for path in (CHAT_PATH, MESSAGES_PATH, "/v1/proxy/anything", "/v1/api-keys", "/nowhere"):
-            answer = wire.request(path, chat_body(), long_headers(MAX_HEAD_BYTES + over))
-            assert answer.status == 431, path
-            told = answer.json()["error"]
+            response = wire.request(path, chat_body(), long_headers(MAX_HEAD_BYTES + over))
+            assert response.status == 431, path
+            reported = response.json()["error"]
             assert (
-                told["message"] == f"the request's headers are larger than {MAX_HEAD_BYTES} bytes (server.header_bytes)"
+                reported["message"]
+                == f"the request's headers are larger than {MAX_HEAD_BYTES} bytes (server.header_bytes)"
             )
-            assert told["type"] == "invalid_request_error"
-            assert path == MESSAGES_PATH or told["code"] == "headers_too_large"
+            assert reported["type"] == "invalid_request_error"
+            assert path == MESSAGES_PATH or reported["code"] == "headers_too_large"
         assert wire.request(CHAT_PATH, chat_body(), MOCK_HEADERS).status == 200
     assert len(provider.ledger()) == 1
 

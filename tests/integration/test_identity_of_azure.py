@@ -60,11 +60,13 @@ class MockAzure:
             def do_GET(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
                 token = azure.issue_token(self.command, self.path, dict(self.headers.items()), body)
-                told = json.dumps({"access_token": token, "expires_in": 3600} if token else {"error": "no"}).encode()
+                credential = json.dumps(
+                    {"access_token": token, "expires_in": 3600} if token else {"error": "no"}
+                ).encode()
                 self.send_response(200 if token else 400)
-                self.send_header("content-length", str(len(told)))
+                self.send_header("content-length", str(len(credential)))
                 self.end_headers()
-                self.wfile.write(told)
+                self.wfile.write(credential)
 
             def do_POST(self) -> None:
                 self.do_GET()
@@ -110,7 +112,7 @@ WORKLOAD_OPTIONS = {"azure_workload_tenant_id": "t2", "azure_workload_client_id"
 def test_integration_uses_a_machine_identity_token(
     admin: Client, azure: MockAzure, provider: Mock, mode: str, more: dict[str, Any], token: str
 ):
-    slug, place = f"az-{mode}-{len(more)}".lower(), admin.read("/v1/workspaces")["data"][0]["id"]
+    slug, workspace = f"az-{mode}-{len(more)}".lower(), admin.read("/v1/workspaces")["data"][0]["id"]
     deployment = {"azure_deployment_name": "d", "azure_api_version": "2024-10-21", "azure_model_slug": "mock"}
     configurations = {
         "azure_auth_mode": mode,
@@ -119,9 +121,9 @@ def test_integration_uses_a_machine_identity_token(
         "custom_host": provider.url,
         **more,
     }
-    own = {"name": slug, "slug": slug, "ai_provider_id": "azure-openai", "workspace_id": place}
+    own = {"name": slug, "slug": slug, "ai_provider_id": "azure-openai", "workspace_id": workspace}
     admin.create("/v1/integrations", {**own, "configurations": configurations})
-    key = admin.with_new_key(workspace_id=place, scopes=["completions.write"]).key
+    key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"]).key
     sent = {"x-gateway-api-key": key, "content-type": "application/json", "x-gateway-provider": f"@{slug}"}
     azure.asked.clear()
 
@@ -140,8 +142,8 @@ def test_integration_uses_a_machine_identity_token(
 
 
 def test_inline_request_cannot_use_the_machine_identity(admin: Client, azure: MockAzure, provider: Mock):
-    place = admin.read("/v1/workspaces")["data"][0]["id"]
-    key = admin.with_new_key(workspace_id=place, scopes=["completions.write"]).key
+    workspace = admin.read("/v1/workspaces")["data"][0]["id"]
+    key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"]).key
     azure.asked.clear()
     fields = {f"x-gateway-azure-{name}": "x" for name in ("resource-name", "api-version", "deployment-id")}
     sent = {"x-gateway-api-key": key, "content-type": "application/json", "x-gateway-provider": "azure-openai"}
@@ -151,7 +153,7 @@ def test_inline_request_cannot_use_the_machine_identity(admin: Client, azure: Mo
         lambda: send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body("mock"), sent).status != 401 or None,
         5,
     )
-    told = send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body("mock"), {**sent, **fields, **host})
-    assert (told.status, b"only a stored provider" in told.body) == (400, True)
+    response = send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body("mock"), {**sent, **fields, **host})
+    assert (response.status, b"only a stored provider" in response.body) == (400, True)
     assert not azure.asked
     assert not provider.ledger()

@@ -141,8 +141,8 @@ def imported(
     words = ["import", "litellm", str(source), "--database", database, "--salt-key-env", "SALT"]
     done = run_penstock(*words, "--out", str(state), "--report", str(report), env={"SALT": SALT_KEY})
     assert done.returncode == 0, done
-    for place in (done.stdout, done.stderr, report.read_text()):
-        assert not [secret for secret in (PROVIDER_KEY, SALT_KEY, sha256(OLD_KEY)) if secret in place]
+    for location in (done.stdout, done.stderr, report.read_text()):
+        assert not [secret for secret in (PROVIDER_KEY, SALT_KEY, sha256(OLD_KEY)) if secret in location]
     assert state.stat().st_mode & 0o777 == 0o600
     applied = run_command(admin, "apply", str(state), "--yes", OLD_PROVIDER_KEY=PROVIDER_KEY)
     assert "api_keys app" in applied
@@ -154,8 +154,8 @@ def imported(
 
 def send(gateway: Gateway, key: str, model: str) -> tuple[int, dict[str, Any]]:
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-    answer = send_raw_request(gateway.base_url, CHAT_PATH, chat_body(model), headers)
-    return answer.status, answer.json()
+    response = send_raw_request(gateway.base_url, CHAT_PATH, chat_body(model), headers)
+    return response.status, response.json()
 
 
 def wait_until_valid(gateway: Gateway, key: str, model: str) -> None:
@@ -174,9 +174,9 @@ def test_imported_key_lists_models(admin: Client, imported: dict[str, Any]):
     assert imported
     wait_until_valid(admin.gateway, OLD_KEY, "fast")
     headers = {"authorization": f"Bearer {OLD_KEY}"}
-    answer = send_raw_request(admin.gateway.base_url, "/v1/models", None, headers)
-    assert answer.status == 200, answer.body
-    assert any(one["id"].startswith("@openai") for one in answer.json()["data"])
+    response = send_raw_request(admin.gateway.base_url, "/v1/models", None, headers)
+    assert response.status == 200, response.body
+    assert any(one["id"].startswith("@openai") for one in response.json()["data"])
 
 
 def test_falls_back_as_litellm_does(admin: Client, imported: dict[str, Any], provider: Mock):
@@ -188,8 +188,8 @@ def test_falls_back_as_litellm_does(admin: Client, imported: dict[str, Any], pro
 def test_key_of_a_team_works_in_its_workspace(admin: Client, imported: dict[str, Any]):
     assert imported
     wait_until_valid(admin.gateway, TEAM_KEY, "fast")
-    place = admin.read("/v1/workspaces/litellm-red-team")
-    assert place["usage_limits"][0]["credit_limit"] == 100
+    workspace = admin.read("/v1/workspaces/litellm-red-team")
+    assert workspace["usage_limits"][0]["credit_limit"] == 100
 
 
 def test_rejects_models_that_the_key_or_the_config_does_not_have(admin: Client, imported: dict[str, Any]):
@@ -221,15 +221,17 @@ def test_wrong_salt_key_imports_nothing(database: str, tmp_path: Path, salt: str
 def test_digest_of_a_key_is_for_admins_of_the_organisation(admin: Client, imported: dict[str, Any]):
     assert imported
     scopes = ["workspace_service_api_keys.create", "completions.write"]
-    place = admin.read("/v1/workspaces")["data"][0]["id"]
-    limited = admin.with_new_key(workspace_id=place, scopes=scopes)
+    workspace = admin.read("/v1/workspaces")["data"][0]["id"]
+    limited = admin.with_new_key(workspace_id=workspace, scopes=scopes)
     body = {"name": "x", "scopes": ["completions.write"], "key_sha256": sha256("sk-weak")}
     denied = limited.post("/v1/api-keys/workspace/service", body)
     assert denied.status == 403
     assert "key_sha256" in denied.json()["data"]["message"]
-    taken = admin.post("/v1/api-keys/workspace/service", {**body, "workspace_id": place, "key_sha256": sha256(OLD_KEY)})
+    taken = admin.post(
+        "/v1/api-keys/workspace/service", {**body, "workspace_id": workspace, "key_sha256": sha256(OLD_KEY)}
+    )
     assert taken.status == 409
-    wrong = admin.post("/v1/api-keys/workspace/service", {**body, "workspace_id": place, "key_sha256": "ABC"})
+    wrong = admin.post("/v1/api-keys/workspace/service", {**body, "workspace_id": workspace, "key_sha256": "ABC"})
     assert wrong.status == 400
     assert wrong.json()["data"]["errors"][0]["path"] == "key_sha256"
 
@@ -253,8 +255,8 @@ def test_applied_change_of_a_prompt_is_published(admin: Client, tmp_path: Path):
     prompt = {"slug": "changing", "name": "Changing", "string": "one", "virtual_key": "x", "model": "m"}
     file = tmp_path / "state.yaml"
     for template in ("one", "two"):
-        place = {"name": "Prompts", "slug": "prompts-of-a-file", "prompts": [{**prompt, "string": template}]}
-        file.write_text(json.dumps({"version": 1, "workspaces": [place]}))
+        location = {"name": "Prompts", "slug": "prompts-of-a-file", "prompts": [{**prompt, "string": template}]}
+        file.write_text(json.dumps({"version": 1, "workspaces": [location]}))
         run_command(admin, "apply", str(file), "--yes")
         assert run_command(admin, "apply", str(file), "--yes").strip() == "nothing to do"
         assert admin.read("/v1/prompts/changing?version=default")["string"] == template

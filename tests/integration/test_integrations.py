@@ -149,8 +149,8 @@ def test_workspace_integration_creates_and_deletes_its_provider(
 
 def test_workspace_in_the_query_owns_what_is_created(admin: Client, workspace: dict[str, Any]):
     body = {"name": "by query", "ai_provider_id": "mock", "key": "k-0123456789", "slug": "by-query"}
-    answer = admin.post(f"/v1/integrations?workspace_id={workspace['slug']}", body)
-    assert answer.status == 200, answer.body
+    response = admin.post(f"/v1/integrations?workspace_id={workspace['slug']}", body)
+    assert response.status == 200, response.body
     assert admin.read("/v1/integrations/by-query")["workspace_id"] == workspace["id"]
     differing = admin.post("/v1/integrations?workspace_id=ws-other", {**body, "workspace_id": workspace["slug"]})
     assert (differing.status, b"is not 'ws-other'" in differing.body) == (400, True)
@@ -240,8 +240,8 @@ def test_models_are_added_changed_disabled_and_deleted(
     wait_for_status(app, "models", 403)
     refused_answer = send_chat(app, **{"x-gateway-provider": "@models"})
     assert "model_not_allowed" in refused_answer.body.decode()
-    answer = send_chat(app, "mine/fine", **{"x-gateway-provider": "@models"})
-    assert answer.status != 403
+    response = send_chat(app, "mine/fine", **{"x-gateway-provider": "@models"})
+    assert response.status != 403
     assert provider.ledger()[-1]["headers"]["x-model"] == HEADER_CANARY
     expect_error(admin.delete("/v1/integrations/models/models?slugs=mock%3Fold%3D1"), 400, "AB01", "custom")
     expect_error(admin.delete("/v1/integrations/models/models?slugs=none"), 404, "AB02", "none")
@@ -335,10 +335,10 @@ def test_rejects_a_duplicate_slug(admin: Client, body: dict[str, Any]):
 def test_default_provider_gets_the_same_slug_if_it_is_free(
     admin: Client, workspace: dict[str, Any], other: dict[str, Any], body: dict[str, Any]
 ):
-    for place, slug in ((workspace, "My_Own"), (other, "Its_Own")):
-        own = {"workspace_id": place["id"]}
+    for target_workspace, slug in ((workspace, "My_Own"), (other, "Its_Own")):
+        own = {"workspace_id": target_workspace["id"]}
         admin.create("/v1/integrations", {**body, **own, "slug": slug, "default_provider_slug": "The_Very"})
-        shown = admin.read(f"/v1/providers/The_Very?workspace_id={place['id']}")
+        shown = admin.read(f"/v1/providers/The_Very?workspace_id={target_workspace['id']}")
         assert (shown["slug"], shown["integration_id"]) == ("The_Very", slug)
     admin.create("/v1/integrations", {**body, "slug": "Third", "workspace_id": other["id"]})
     assert admin.read(f"/v1/providers/Third?workspace_id={other['id']}")["integration_id"] == "Third"
@@ -372,21 +372,21 @@ def test_workspace_key_manages_only_its_own_integrations(
     share_integration(admin, "for-other", other)
     verbs = [f"workspace_integrations.{verb}" for verb in ("create", "read", "update", "delete", "list")]
     inside = admin.with_new_key(workspace_id=workspace["id"], scopes=verbs)
-    for answer in (
+    for response in (
         inside.get("/v1/integrations/for-other"),
         inside.put("/v1/integrations/for-other", {"name": "mine"}),
         inside.delete("/v1/integrations/for-other"),
     ):
-        expect_error(answer, 404, "AB08")
+        expect_error(response, 404, "AB08")
     share_integration(admin, "for-other", workspace)
     assert inside.read("/v1/integrations/for-other")["type"] == "organisation"
-    for answer in (
+    for response in (
         inside.put("/v1/integrations/for-other", {"name": "mine"}),
         inside.delete("/v1/integrations/for-other"),
         inside.put("/v1/integrations/for-other/workspaces", {"global_workspace_access": {"enabled": True}}),
         inside.put("/v1/integrations/for-other/models", {"models": []}),
     ):
-        expect_error(answer, 403, "AB03", "organisation_integrations")
+        expect_error(response, 403, "AB03", "organisation_integrations")
     assert [row["id"] for row in inside.read("/v1/integrations/for-other/workspaces")["workspaces"]] == [
         workspace["slug"]
     ]
@@ -413,11 +413,11 @@ def test_shared_credential_changes_only_at_its_integration(
 
 def test_credentials_appear_in_no_file_and_no_response(admin: Client):
     """Runs last, because it searches all files that this module's gateway has written."""
-    answers = [admin.read("/v1/integrations?page_size=1000"), admin.read("/v1/providers?page_size=1000")]
-    for row in answers[0]["data"]:
-        answers += [admin.read(f"/v1/integrations/{row['slug']}{rest}") for rest in ("", "/models", "/workspaces")]
-    assert CANARY not in json.dumps(answers)
-    assert HEADER_CANARY not in json.dumps(answers)
+    responses = [admin.read("/v1/integrations?page_size=1000"), admin.read("/v1/providers?page_size=1000")]
+    for row in responses[0]["data"]:
+        responses += [admin.read(f"/v1/integrations/{row['slug']}{rest}") for rest in ("", "/models", "/workspaces")]
+    assert CANARY not in json.dumps(responses)
+    assert HEADER_CANARY not in json.dumps(responses)
     for path in (path for path in Path(admin.gateway.folder).rglob("*") if path.is_file()):
         content = path.read_bytes()
         assert CANARY.encode() not in content, path

@@ -68,16 +68,16 @@ def test_json_test_suite_is_accepted_or_rejected_as_specified(served: Gateway, p
         for name, text in load_cases():
             for body in (text, embed_in_request(text)):
                 started = time.monotonic()
-                answer = wire.request(path, body)
+                response = wire.request(path, body)
                 slowest = max(slowest, time.monotonic() - started)
-                refused = answer.status == 400 and re.search(rb"invalid JSON body at byte \d+: ", answer.body)
+                refused = response.status == 400 and re.search(rb"invalid JSON body at byte \d+: ", response.body)
                 if not refused:
-                    assert answer.status < 500, (name, answer)
+                    assert response.status < 500, (name, response)
                     forwarded.append(len(body))
                 if name.startswith("n"):
-                    assert refused, (name, answer)
+                    assert refused, (name, response)
                 if name.startswith("y"):
-                    assert bool(refused) == (not body.lstrip().startswith(b"{")), (name, answer)
+                    assert bool(refused) == (not body.lstrip().startswith(b"{")), (name, response)
     seen = [entry["body_bytes"] for entry in provider.ledger()]
     assert seen == forwarded
     assert seen
@@ -90,9 +90,9 @@ def test_json_test_suite_causes_no_error_on_translated_routes(served: Gateway, p
     with RawConnection(served.base_url) as wire:
         for name, text in load_cases():
             for body in (text, embed_in_request(text)):
-                answer = wire.request(path, body)
-                assert answer.status < 500, (name, answer)
-                assert answer.status == 400 or not name.startswith("n"), (name, answer)
+                response = wire.request(path, body)
+                assert response.status < 500, (name, response)
+                assert response.status == 400 or not name.startswith("n"), (name, response)
 
 
 @pytest.mark.parametrize("path", PASSTHROUGH_ROUTES)
@@ -134,8 +134,8 @@ HARD_CASES = {
 def test_hard_cases_are_accepted_or_rejected_without_failure(served: Gateway, provider: Mock, name: str):
     body, status = HARD_CASES[name]
     with RawConnection(served.base_url) as wire:
-        answer = wire.request(CHAT_PATH, body)
-        assert answer.status == status, answer
+        response = wire.request(CHAT_PATH, body)
+        assert response.status == status, response
         assert wire.request(CHAT_PATH, chat_body()).status == 200
     if status == 200:
         assert provider.ledger()[0]["body_bytes"] == len(body)
@@ -144,9 +144,9 @@ def test_hard_cases_are_accepted_or_rejected_without_failure(served: Gateway, pr
 @pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "application/jsonl", "x"])
 def test_operations_accept_only_json_content_types(served: Gateway, kind: str):
     with RawConnection(served.base_url) as wire:
-        answer = wire.request(CHAT_PATH, chat_body(), {**MOCK_HEADERS, "content-type": kind})
-        assert (answer.status, answer.json()["error"]["code"]) == (400, "invalid_header")
-        assert "content-type" in answer.json()["error"]["message"]
+        response = wire.request(CHAT_PATH, chat_body(), {**MOCK_HEADERS, "content-type": kind})
+        assert (response.status, response.json()["error"]["code"]) == (400, "invalid_header")
+        assert "content-type" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +171,6 @@ def test_rejects_a_compressed_body(served: Gateway):
                 "POST", CHAT_PATH, {**MOCK_HEADERS, "content-encoding": "gzip"}, b"\x1f\x8b\x08\x00\x00\x00\x00\x00"
             )
         )
-        answer = wire.read_response()
-    assert (answer.status, answer.json()["error"]["code"]) == (400, "invalid_header")
-    assert "content-encoding" in answer.json()["error"]["message"]
+        response = wire.read_response()
+    assert (response.status, response.json()["error"]["code"]) == (400, "invalid_header")
+    assert "content-encoding" in response.json()["error"]["message"]

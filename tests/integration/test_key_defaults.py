@@ -55,11 +55,11 @@ def test_key_can_forbid_a_config_override(admin: Client, workspace: str, config:
     provider.clear_ledger()
     assert send_chat(key, **{"x-gateway-config": config["slug"]}).status == 200
     for other in ('{"provider":"mock","api_key":"sk-own"}', "pc-other"):
-        answer = send_chat(key, **{"x-gateway-config": other})
-        assert answer.status == 400
-        assert "config_override_not_allowed" in answer.body.decode()
-    answer = send_chat(key, **{"x-gateway-nitro-mode": "true"})
-    assert (answer.status, "config_override_not_allowed" in answer.body.decode()) == (400, True)
+        response = send_chat(key, **{"x-gateway-config": other})
+        assert response.status == 400
+        assert "config_override_not_allowed" in response.body.decode()
+    response = send_chat(key, **{"x-gateway-nitro-mode": "true"})
+    assert (response.status, "config_override_not_allowed" in response.body.decode()) == (400, True)
     # A provider header does not replace the config's provider either.
     assert send_chat(key, **{"x-gateway-provider": "openai"}).status == 200
     assert {entry["headers"]["authorization"] for entry in provider.ledger()} == {"Bearer sk-of-config"}
@@ -71,8 +71,8 @@ def test_workspace_metadata_overrides_key_then_request(admin: Client, workspace:
     sent = {"team": "green", "app": "b", "mine": "c"}
     assert send_chat(key, **{"x-gateway-provider": "mock", "x-gateway-metadata": json.dumps(sent)}).status == 200
     record = admin.gateway.records(before + 1)[-1]
-    said = record["metadata"]
-    assert said == {"mine": "c", "app": "a", "team": "blue"}
+    content = record["metadata"]
+    assert content == {"mine": "c", "app": "a", "team": "blue"}
 
 
 def test_config_header_accepts_an_id(admin: Client, workspace: str, config: dict[str, Any]):

@@ -101,10 +101,10 @@ def test_accepts_a_key_wherever_clients_put_it(served: Gateway, provider: Mock, 
 )
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH, "/v1/files", "/v1/proxy/x"])
 def test_forwards_nothing_without_a_valid_key(served: Gateway, provider: Mock, path: str, fields: dict[str, str]):
-    answer = send_request(served, path, **fields)
-    assert answer.status == 401
-    assert answer.json()["error"]["type"] == "authentication_error"
-    assert KEY not in answer.body.decode()
+    response = send_request(served, path, **fields)
+    assert response.status == 401
+    assert response.json()["error"]["type"] == "authentication_error"
+    assert KEY not in response.body.decode()
     assert not provider.ledger()
 
 

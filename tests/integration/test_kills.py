@@ -96,17 +96,17 @@ class ForkedApp:
             "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
             "state": {},
         }
-        said: list[Any] = []
+        content: list[Any] = []
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
 
         async def send(message: Any) -> None:
-            said.append(message)
+            content.append(message)
 
         await self._app(scope, receive, send)
-        assert said[0]["status"] == 200, said
-        return json.loads(said[1]["body"])["slug"]
+        assert content[0]["status"] == 200, content
+        return json.loads(content[1]["body"])["slug"]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -153,29 +153,29 @@ def collect_acknowledged_slugs(app: ForkedApp, chance: random.Random) -> list[st
     """Kills the child at a random time after its first acknowledgement, and returns all slugs that it acknowledged."""
     child, out = app.fork_writer()
     with os.fdopen(out, "rb") as pipe:
-        said = pipe.readline()
+        content = pipe.readline()
         time.sleep(chance.uniform(SHORTEST, LONGEST))
         os.kill(child, signal.SIGKILL)
         # A line without its newline was not acknowledged.
-        said += pipe.read()
+        content += pipe.read()
     os.waitpid(child, 0)
-    return [line.decode() for line in said.split(b"\n")[:-1]]
+    return [line.decode() for line in content.split(b"\n")[:-1]]
 
 
 @pytest.mark.timeout(60 + 2 * KILL_COUNT)
 def test_acknowledged_writes_survive_a_kill_at_any_moment(app: ForkedApp, address: str):
     chance = random.Random(5)  # noqa: S311 - when to kill is no secret
     gc.freeze()
-    said: list[str] = []
+    content: list[str] = []
     for _ in range(KILL_COUNT if address.startswith("sqlite") else max(1, KILL_COUNT // 4)):
         some = collect_acknowledged_slugs(app, chance)
         assert some
-        said += some
+        content += some
     there = read_stored_slugs(address)
-    print(f"{len(said)} acknowledged writes, {len(there)} there")
-    assert not set(said) - there
+    print(f"{len(content)} acknowledged writes, {len(there)} there")
+    assert not set(content) - there
     # A write in progress at a kill may or may not be stored, so at most that many more rows exist.
-    assert len(there) <= len(said) + KILL_COUNT * WRITER_COUNT
+    assert len(there) <= len(content) + KILL_COUNT * WRITER_COUNT
 
 
 class ConfigWriters:
@@ -202,10 +202,10 @@ class ConfigWriters:
     def _create_configs(self) -> None:
         while not self._over.is_set():
             body = {"name": "kept", "config": {"provider": "mock"}, "workspace_id": self._workspace}
-            answer = self._admin.post("/v1/configs", body)
-            self.statuses.add(answer.status)
-            if answer.status == 200:
-                self.said.append(answer.json()["slug"])
+            response = self._admin.post("/v1/configs", body)
+            self.statuses.add(response.status)
+            if response.status == 200:
+                self.said.append(response.json()["slug"])
 
 
 @pytest.fixture
@@ -219,14 +219,14 @@ def test_repeated_control_process_kills_fail_no_request(
     assert app
     with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env=gateway_env) as gateway:
         admin = Client(gateway)
-        (place,) = admin.read("/v1/workspaces")["data"]
-        body = {"name": "app", "scopes": ["completions.write"], "workspace_id": place["id"]}
+        (workspace,) = admin.read("/v1/workspaces")["data"]
+        body = {"name": "app", "scopes": ["completions.write"], "workspace_id": workspace["id"]}
         key = admin.create("/v1/api-keys/workspace/service", body)["key"]
         headers = {**MOCK_HEADERS, "x-gateway-api-key": key}
         time.sleep(0.5)
         with (
             run_load("rate", gateway.base_url + CHAT_PATH, rate=50, connections=4, seconds=4, headers=headers) as calls,
-            ConfigWriters(admin, place["id"]) as writers,
+            ConfigWriters(admin, workspace["id"]) as writers,
         ):
             for _ in range(3):
                 before = len(writers.said)

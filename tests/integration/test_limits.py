@@ -66,10 +66,10 @@ def send_chat(client: Client, model: str = "mock", **headers: str) -> Response:
     return send_raw_request(client.gateway.base_url, CHAT_PATH, json.dumps(body).encode(), sent)
 
 
-def count_tokens(answer: Response) -> int:
+def count_tokens(response: Response) -> int:
     """Returns the tokens of a successful response."""
-    assert answer.status == 200, answer
-    return answer.json()["usage"]["total_tokens"]
+    assert response.status == 200, response
+    return response.json()["usage"]["total_tokens"]
 
 
 def create_policy(admin: Client, kind: str, **fields: object) -> str:
@@ -86,9 +86,9 @@ def case_policy(case: str) -> dict[str, object]:
 def send_until_limited(client: Client, **headers: str) -> tuple[int, Response]:
     """Sends requests until one is rejected; returns how many were admitted before, and the rejection."""
     for count in range(1000):
-        answer = send_chat(client, **headers)
-        if answer.status != 200:
-            return count, answer
+        response = send_chat(client, **headers)
+        if response.status != 200:
+            return count, response
     raise AssertionError
 
 
@@ -112,11 +112,11 @@ def test_rate_limit_of_a_key_admits_exactly_its_value(admin: Client, workspace: 
 
 def test_limited_caller_learns_what_is_left(admin: Client, workspace: Client):
     client = new_key(admin, name="shown", rate_limits=[{"type": "requests", "unit": "rph", "value": 7}])
-    answer = send_chat(client)
-    assert answer.get_header("ratelimit-policy") == '"api-key-shown-requests";q=7;w=3600'
-    assert (answer.get_header("ratelimit") or "").startswith('"api-key-shown-requests";r=6;t=')
-    assert answer.get_header("x-gateway-ratelimit-limit-requests") == "7"
-    assert answer.get_header("x-gateway-ratelimit-remaining-requests") == "6"
+    response = send_chat(client)
+    assert response.get_header("ratelimit-policy") == '"api-key-shown-requests";q=7;w=3600'
+    assert (response.get_header("ratelimit") or "").startswith('"api-key-shown-requests";r=6;t=')
+    assert response.get_header("x-gateway-ratelimit-limit-requests") == "7"
+    assert response.get_header("x-gateway-ratelimit-remaining-requests") == "6"
     assert send_chat(workspace).get_header("ratelimit") is None
 
 
@@ -150,9 +150,9 @@ def test_dry_run_only_counts(admin: Client, workspace: Client):
     create_policy(admin, "rate", **case_policy("dry"), type="requests", unit="rpd", value=1, dry_run=True)
     metadata = json.dumps({"case": "dry", "user": "u"})
     wait_for_limit(workspace, x_gateway_metadata=metadata)
-    answers = [send_chat(workspace, x_gateway_metadata=metadata) for _ in range(3)]
-    assert {answer.status for answer in answers} == {200}
-    name = answers[-1].get_header("x-gateway-request-id")
+    responses = [send_chat(workspace, x_gateway_metadata=metadata) for _ in range(3)]
+    assert {response.status for response in responses} == {200}
+    name = responses[-1].get_header("x-gateway-request-id")
 
     def find_record() -> dict[str, Any] | None:
         return next((record for record in workspace.gateway.records() if record["id"] == name), None)
@@ -161,9 +161,11 @@ def test_dry_run_only_counts(admin: Client, workspace: Client):
 
 
 def test_target_over_its_limit_is_left_for_the_next(admin: Client, workspace: Client):
-    place = {"workspace_id": workspace_id(admin)}
+    target_workspace = {"workspace_id": workspace_id(admin)}
     limits = {"rate_limits": [{"type": "requests", "unit": "rpd", "value": 2}]}
-    made = admin.create("/v1/virtual-keys", {"name": "small", "provider": "mock", "key": "k", **limits, **place})
+    made = admin.create(
+        "/v1/virtual-keys", {"name": "small", "provider": "mock", "key": "k", **limits, **target_workspace}
+    )
     config = {
         "strategy": {"mode": "fallback", "on_status_codes": [429]},
         "targets": [
@@ -171,7 +173,7 @@ def test_target_over_its_limit_is_left_for_the_next(admin: Client, workspace: Cl
             {"provider": "mock"},
         ],
     }
-    saved = admin.create("/v1/configs", {"name": "two", "config": config, **place})
+    saved = admin.create("/v1/configs", {"name": "two", "config": config, **target_workspace})
     headers = {"x_gateway_config": saved["slug"], "x_gateway_provider": ""}
     wait_for("the config", lambda: send_chat(workspace, **headers).status == 200 or None)
     used = [send_chat(workspace, **headers).get_header("x-gateway-last-used-option-index") for _ in range(4)]
@@ -262,7 +264,7 @@ def test_workers_share_a_limit_and_remember_it(provider: Mock, tmp_path: Path):
 
 
 def test_usage_refusals_and_simulations_show_who_is_close_to_a_limit(admin: Client, workspace: Client):
-    place = workspace_id(admin)
+    target_workspace = workspace_id(admin)
     policy = create_policy(admin, "usage", **case_policy("near"), type="requests", credit_limit=4)
     metadata = json.dumps({"case": "near", "user": "kim"})
     wait_for_limit(workspace, x_gateway_metadata=json.dumps({"case": "near", "user": "first"}))
@@ -270,7 +272,7 @@ def test_usage_refusals_and_simulations_show_who_is_close_to_a_limit(admin: Clie
     assert count == 4
 
     def find_usage() -> dict[str, Any] | None:
-        rows = admin.read(f"/v1/limits/usage?workspace_id={place}&min_used_percent=100")["data"]
+        rows = admin.read(f"/v1/limits/usage?workspace_id={target_workspace}&min_used_percent=100")["data"]
         return next((row for row in rows if (row["limit_id"], row["value_key"]) == (policy, "kim")), None)
 
     usage = wait_for("the usage", find_usage, 10)
@@ -280,10 +282,10 @@ def test_usage_refusals_and_simulations_show_who_is_close_to_a_limit(admin: Clie
         4,
         4,
     )
-    assert admin.read(f"/v1/limits/usage?workspace_id={place}&min_used_percent=101")["total"] == 0
+    assert admin.read(f"/v1/limits/usage?workspace_id={target_workspace}&min_used_percent=101")["total"] == 0
 
     def find_refusal() -> dict[str, Any] | None:
-        rows = admin.read(f"/v1/limits/refusals?workspace_id={place}&days=1")["data"]
+        rows = admin.read(f"/v1/limits/refusals?workspace_id={target_workspace}&days=1")["data"]
         return next((row for row in rows if (row["limit_id"], row["value_key"]) == (policy, "kim")), None)
 
     refusal = wait_for("the refusal", find_refusal, 10)
@@ -297,7 +299,7 @@ def test_usage_refusals_and_simulations_show_who_is_close_to_a_limit(admin: Clie
     }
 
     def simulate(**more: object) -> dict[str, Any]:
-        return expect_ok(admin.post("/v1/limits/simulate", {"workspace_id": place, "days": 1, **more}))
+        return expect_ok(admin.post("/v1/limits/simulate", {"workspace_id": target_workspace, "days": 1, **more}))
 
     found = wait_for("the logs", lambda: (one := simulate(policy_id=policy))["matched"] > 4 and one)
     groups = {row["value_key"]: row for row in found["data"]}

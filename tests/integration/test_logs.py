@@ -84,13 +84,13 @@ def wait_for_logs(client: Client, count: int = 1, **filters: object) -> list[dic
 
 
 def test_request_is_found_by_its_id_with_what_went_in_and_out(key: Client, workspace: dict[str, Any]):
-    answer = send_chat(
+    response = send_chat(
         key,
         text="a question about herons",
         **{"x-gateway-metadata": '{"_user":"ann","team":"red"}', "x-stainless-lang": "python"},
     )
-    assert answer.status == 200
-    name = answer.get_header("x-gateway-request-id")
+    assert response.status == 200
+    name = response.get_header("x-gateway-request-id")
     (listed,) = wait_for_logs(key, trace_id=name)
     assert (listed["id"], listed["response_status_code"], listed["metadata"]) == (
         name,
@@ -99,12 +99,12 @@ def test_request_is_found_by_its_id_with_what_went_in_and_out(key: Client, works
     )
     found = key.read(f"/v1/logs/{name}")
     assert found["request"]["body"]["messages"] == [{"role": "user", "content": "a question about herons"}]
-    assert found["response"]["body"] == answer.json()
+    assert found["response"]["body"] == response.json()
     metrics = found["metrics"]
     assert (metrics["workspace_slug"], metrics["ai_org"], metrics["total_units"]) == (
         workspace["slug"],
         "mock",
-        answer.json()["usage"]["total_tokens"],
+        response.json()["usage"]["total_tokens"],
     )
     assert (metrics["metadata.key"], metrics["metadata.value"]) == (["_user", "team"], ["ann", "red"])
     assert found["details"]["outcome"] == "complete"
@@ -119,9 +119,9 @@ def test_words_of_request_and_response_are_searched(key: Client):
 
 
 def test_stream_is_logged_with_its_chunks_and_usage(key: Client):
-    answer = send_chat(key, stream="yes", text="count to three")
-    assert answer.status == 200
-    name = answer.get_header("x-gateway-request-id")
+    response = send_chat(key, stream="yes", text="count to three")
+    assert response.status == 200
+    name = response.get_header("x-gateway-request-id")
     (listed,) = wait_for_logs(key, trace_id=name)
     assert listed["total_units"] > 0
     found = key.read(f"/v1/logs/{name}")
@@ -130,9 +130,9 @@ def test_stream_is_logged_with_its_chunks_and_usage(key: Client):
 
 
 def test_fallback_shows_each_attempt_and_the_config(key: Client, config: dict[str, Any]):
-    answer = send_chat(key, **{"x-gateway-config": config["slug"], "x-gateway-provider": ""})
-    assert answer.status == 200, answer.body
-    name = answer.get_header("x-gateway-request-id")
+    response = send_chat(key, **{"x-gateway-config": config["slug"], "x-gateway-provider": ""})
+    assert response.status == 200, response.body
+    name = response.get_header("x-gateway-request-id")
     (listed,) = wait_for_logs(key, trace_id=name)
     assert listed["config"] == config["slug"]
     found = key.read(f"/v1/logs/{name}")
@@ -173,20 +173,22 @@ def test_record_names_the_user_the_saved_provider_and_the_config(
 ):
     (user,) = admin.read("/v1/admin/users?role=owner")["data"]
     admin.post(f"/v1/workspaces/{workspace['id']}/users", {"users": [{"id": user["id"], "role": "member"}]})
-    place = {"workspace_id": workspace["id"]}
-    made = admin.create("/v1/virtual-keys", {"name": "Mock", "provider": "mock", "key": PROVIDER_KEY, **place})
+    target_workspace = {"workspace_id": workspace["id"]}
+    made = admin.create(
+        "/v1/virtual-keys", {"name": "Mock", "provider": "mock", "key": PROVIDER_KEY, **target_workspace}
+    )
     saved = admin.read(f"/v1/providers/{made['id']}")
     content = {"provider": f"@{made['slug']}", **extra}
-    config = admin.create("/v1/configs", {"name": "default", "config": content, **place})
-    own = {"user_id": user["id"], "scopes": SCOPES, "defaults": {"config_id": config["id"]}, **place}
+    config = admin.create("/v1/configs", {"name": "default", "config": content, **target_workspace})
+    own = {"user_id": user["id"], "scopes": SCOPES, "defaults": {"config_id": config["id"]}, **target_workspace}
     mine = admin.with_new_key(kind="workspace/user", **own)
 
     def send_until_known() -> Response | None:
         sent = send_chat(mine, **{"x-gateway-provider": ""})
         return sent if sent.status == 200 else None
 
-    answer = wait_for("the key", send_until_known, 3)
-    name = answer.get_header("x-gateway-request-id")
+    response = wait_for("the key", send_until_known, 3)
+    name = response.get_header("x-gateway-request-id")
     wait_for_logs(key, trace_id=name)
     metrics = key.read(f"/v1/logs/{name}")["metrics"]
     assert (metrics["virtual_key"], metrics["config"]) == (made["slug"], config["slug"])
@@ -233,8 +235,8 @@ def test_custom_log_is_listed_beside_the_others(key: Client):
 
 
 def test_bodies_are_left_out_if_the_client_asks_so(key: Client):
-    answer = send_chat(key, text="do not keep this", **{"x-gateway-debug": "false"})
-    name = answer.get_header("x-gateway-request-id")
+    response = send_chat(key, text="do not keep this", **{"x-gateway-debug": "false"})
+    name = response.get_header("x-gateway-request-id")
     wait_for_logs(key, trace_id=name)
     found = key.read(f"/v1/logs/{name}")
     assert (found["request"]["body"], found["response"]["body"]) == (None, None)
@@ -306,8 +308,8 @@ def test_logs_survive_a_kill_of_the_log_worker(key: Client):
         os.kill(log_worker_pid(key.gateway), signal.SIGKILL)
 
     def read_all() -> list[str] | None:
-        answer = key.get("/v1/logs?page_size=1000")
-        stored = [log["id"] for log in answer.json()["data"]] if answer.status == 200 else []
+        response = key.get("/v1/logs?page_size=1000")
+        stored = [log["id"] for log in response.json()["data"]] if response.status == 200 else []
         return stored if set(names) <= set(stored) else None
 
     stored = wait_for("all logs", read_all, 20)

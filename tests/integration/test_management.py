@@ -58,26 +58,26 @@ def test_edge_responds_to_its_own_routes(served: Gateway):
 
 
 def test_description_is_openapi_with_every_public_route(served: Gateway):
-    answer = get_path(served, "/schema/openapi.json")
-    assert (answer.get_header("content-type") or "").startswith("application/")
-    description = answer.json()
+    response = get_path(served, "/schema/openapi.json")
+    assert (response.get_header("content-type") or "").startswith("application/")
+    description = response.json()
     assert description["openapi"].startswith("3.1")
     assert {"/v1/health", "/v1/version", "/metrics"} <= set(description["paths"])
     assert not [path for path in description["paths"] if "internal" in path]
 
 
 def test_schema_page_loads_no_external_resources(served: Gateway):
-    answer = get_path(served, "/schema")
-    assert (answer.get_header("content-type") or "").startswith("text/html")
-    assert "default-src 'none'" in (answer.get_header("content-security-policy") or "")
-    assert b"openapi.json" in answer.body
-    assert b"src=" not in answer.body.replace(b"default-src=", b"")
-    assert b"https://" not in answer.body.replace(b"https://www.w3.org", b"")
+    response = get_path(served, "/schema")
+    assert (response.get_header("content-type") or "").startswith("text/html")
+    assert "default-src 'none'" in (response.get_header("content-security-policy") or "")
+    assert b"openapi.json" in response.body
+    assert b"src=" not in response.body.replace(b"default-src=", b"")
+    assert b"https://" not in response.body.replace(b"https://www.w3.org", b"")
 
 
 def test_unknown_path_returns_404_in_the_envelope(served: Gateway):
-    answer = get_path(served, "/v1/health/nothing")
-    assert (answer.status, answer.json()["success"]) == (404, False)
+    response = get_path(served, "/v1/health/nothing")
+    assert (response.status, response.json()["success"]) == (404, False)
 
 
 def test_wrong_method_returns_405(served: Gateway):
@@ -107,9 +107,9 @@ def test_one_connection_serves_management_and_model_requests(served: Gateway):
 
 def test_metrics_are_off_without_enable_prometheus(served: Gateway):
     for path in ("/metrics", "/dataservice/metrics"):
-        answer = get_path(served, path)
-        assert answer.status == 404
-        assert "ENABLE_PROMETHEUS" in answer.body.decode()
+        response = get_path(served, path)
+        assert response.status == 404
+        assert "ENABLE_PROMETHEUS" in response.body.decode()
 
 
 def test_metrics_are_valid_for_prometheus(provider: Mock, tmp_path: Path):
@@ -119,10 +119,10 @@ def test_metrics_are_valid_for_prometheus(provider: Mock, tmp_path: Path):
         send_raw_request(gateway.base_url, CHAT_PATH, chat_body("mock?fault=429"))
         send_raw_request(gateway.base_url, CHAT_PATH, chat_body("mock?fault=cut", stream=True))
         wait_for("the figures", lambda: read_metrics(gateway).get("penstock_records_total", 0) >= 9 or None, 5)
-        answer = get_path(gateway, "/metrics")
+        response = get_path(gateway, "/metrics")
         assert get_path(gateway, "/dataservice/metrics").status == 200
-    assert answer.get_header("content-type") == "text/plain; version=0.0.4; charset=utf-8"
-    families = {family.name: family for family in text_string_to_metric_families(answer.body.decode())}
+    assert response.get_header("content-type") == "text/plain; version=0.0.4; charset=utf-8"
+    families = {family.name: family for family in text_string_to_metric_families(response.body.decode())}
     requests = {sample.labels["status"]: sample.value for sample in families["penstock_requests"].samples}
     assert (requests["2xx"], requests["4xx"], requests["5xx"]) == (8, 1, 0)
     assert all(family.documentation and family.type != "unknown" for family in families.values()), families
@@ -131,7 +131,7 @@ def test_metrics_are_valid_for_prometheus(provider: Mock, tmp_path: Path):
     buckets = [sample.value for sample in duration.samples if sample.name.endswith("_bucket")]
     assert (duration.type, buckets, buckets[-1]) == ("histogram", sorted(buckets), 9)
     # Prometheus rejects a metric family that appears twice.
-    names = [line.split()[2] for line in answer.body.decode().splitlines() if line.startswith("# TYPE ")]
+    names = [line.split()[2] for line in response.body.decode().splitlines() if line.startswith("# TYPE ")]
     assert len(names) == len(set(names))
 
 
@@ -175,12 +175,12 @@ def test_internal_paths_are_not_reachable(served: Gateway, path: str):
     before = served.records_file.read_bytes() if served.records_file.exists() else b""
     planted = {"worker": 77, "pid": 4242, "requests": {}}
     for method, body in (("GET", None), ("POST", json.dumps(planted).encode())):
-        answer = send_raw_request(served.base_url, path, body, {}, method=method)
+        response = send_raw_request(served.base_url, path, body, {}, method=method)
         if path.split("?", maxsplit=1)[0] != "/v1/health":
             # 400 or 404 (401 once a key is required): the request had no effect and returned no snapshot.
-            assert 400 <= answer.status < 500, answer
-        assert b"epoch" not in answer.body
-        assert answer.get_header("x-penstock-epoch") is None
+            assert 400 <= response.status < 500, response
+        assert b"epoch" not in response.body
+        assert response.get_header("x-penstock-epoch") is None
     after = served.records_file.read_bytes() if served.records_file.exists() else b""
     assert b"4242" not in after.removeprefix(before)
     assert 4242 not in edge_pids(served)
@@ -200,18 +200,18 @@ def test_internal_paths_are_not_reachable(served: Gateway, path: str):
 )
 def test_headers_do_not_reach_internal_paths(served: Gateway, headers: dict[str, str]):
     for path in ("/internal/snapshot", "/v1/version"):
-        answer = get_path(served, path, **headers)
-        assert b"epoch" not in answer.body
-        assert answer.status == (404 if path == "/internal/snapshot" else 200)
+        response = get_path(served, path, **headers)
+        assert b"epoch" not in response.body
+        assert response.status == (404 if path == "/internal/snapshot" else 200)
 
 
 @pytest.mark.parametrize("target", ["http://control/internal/snapshot", "http://gateway.test/internal/records"])
 def test_absolute_form_target_does_not_reach_internal_paths(served: Gateway, target: str):
     with RawConnection(served.base_url) as wire:
         wire.send(encode_request("GET", target))
-        answer = wire.read_response()
-    assert 400 <= answer.status < 500
-    assert b"epoch" not in answer.body
+        response = wire.read_response()
+    assert 400 <= response.status < 500
+    assert b"epoch" not in response.body
 
 
 def test_request_smuggled_in_a_body_is_not_executed(served: Gateway):
@@ -219,8 +219,8 @@ def test_request_smuggled_in_a_body_is_not_executed(served: Gateway):
     hidden = encode_request("POST", "/internal/records", {}, b'{"smuggled": 4242}')
     for path in ("/v1/health", "/v1/version"):
         with RawConnection(served.base_url) as wire:
-            answer = wire.request(path, hidden, {})
-            assert answer.status == 405
+            response = wire.request(path, hidden, {})
+            assert response.status == 405
             assert wire.request("/live", headers={}).status == 200
         both = {"transfer-encoding": "chunked", "content-length": "4"}
         with RawConnection(served.base_url) as wire:

@@ -47,8 +47,8 @@ def read_cpu_seconds(pid: int) -> float:
 
 def test_one_core_serves_enough_reads_per_second(admin: Client):
     """Measures the control process's own CPU time, because the edge, the database and the load share the other cores."""
-    place = admin.read("/v1/workspaces")["data"][0]["id"]
-    config = {"config": {"provider": "mock"}, "workspace_id": place}
+    workspace = admin.read("/v1/workspaces")["data"][0]["id"]
+    config = {"config": {"provider": "mock"}, "workspace_id": workspace}
     made = [admin.create("/v1/configs", {"name": f"{number} read", **config}) for number in range(20)]
     paths = {"one": f"/v1/configs/{made[0]['slug']}", "a page of 20": "/v1/configs?page_size=20"}
     pid = control_pid(admin.gateway)

@@ -59,8 +59,8 @@ def secret_references(vaults: MockSecretStores) -> dict[str, dict[str, Any]]:
     }
 
 
-def store_env(vaults: MockSecretStores, folder: Path, place: str, **more: object) -> Mapping[str, str]:
-    reference = {"manager_type": place, **secret_references(vaults)[place], **more}
+def store_env(vaults: MockSecretStores, folder: Path, location: str, **more: object) -> Mapping[str, str]:
+    reference = {"manager_type": location, **secret_references(vaults)[location], **more}
     return {
         "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
         "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db",
@@ -81,13 +81,13 @@ def sent_credential(gateway: Gateway, provider: Mock, key: str) -> str | None:
     return provider.ledger()[-1]["headers"].get("authorization") if provider.ledger() else None
 
 
-@pytest.mark.parametrize("place", ["aws_sm", "hashicorp_vault"])
+@pytest.mark.parametrize("location", ["aws_sm", "hashicorp_vault"])
 def test_external_master_key_encrypts_and_is_never_on_disk(
-    provider: Mock, tmp_path: Path, vaults: MockSecretStores, place: str
+    provider: Mock, tmp_path: Path, vaults: MockSecretStores, location: str
 ):
     folder = tmp_path / "gateway"
     folder.mkdir()
-    env, tables = store_env(vaults, folder, place), {"mock": {"host": provider.url}}
+    env, tables = store_env(vaults, folder, location), {"mock": {"host": provider.url}}
     with run_gateway(folder, tables, env=env) as gateway:
         admin = Client(gateway)
         (workspace,) = admin.read("/v1/workspaces")["data"]
@@ -110,7 +110,7 @@ def test_external_master_key_encrypts_and_is_never_on_disk(
 
 
 @pytest.mark.parametrize(
-    ("place", "change", "words"),
+    ("location", "change", "words"),
     [
         ("aws_sm", {"secret_path": "none"}, "it cannot be fetched"),
         ("hashicorp_vault", {"secret_key": "none"}, "no field 'none'"),
@@ -120,9 +120,9 @@ def test_external_master_key_encrypts_and_is_never_on_disk(
     ],
 )
 def test_start_without_master_key_reports_why_and_no_secrets(
-    tmp_path: Path, vaults: MockSecretStores, place: str, change: dict[str, Any], words: str
+    tmp_path: Path, vaults: MockSecretStores, location: str, change: dict[str, Any], words: str
 ):
-    env = store_env(vaults, tmp_path, place, **change)
+    env = store_env(vaults, tmp_path, location, **change)
     done = run_penstock("serve", "--port", "0", env=env, cwd=tmp_path)
     assert done.returncode == 1
     assert words in done.stderr

@@ -70,10 +70,10 @@ def test_route_records_its_operation_and_reaches_the_provider(served: Gateway, p
     for method in METHODS:
         has_body = method in {"POST", "PUT", "PATCH"}
         headers = {**MOCK_HEADERS, **(kind if has_body else {})}
-        answer = send_raw_request(
+        response = send_raw_request(
             served.base_url, f"/v1{path}?after=x&limit=2", body if has_body else None, headers, method=method
         )
-        assert answer.status < 500, (method, answer)
+        assert response.status < 500, (method, response)
     records = served.records(known + len(METHODS))[known:]
     assert {record["request_method"]: record["operation"] for record in records} == {
         method: OPERATIONS[path].get(method, "proxy") for method in METHODS
@@ -94,16 +94,16 @@ def test_batch_output_wildcard_matches_one_path_segment(served: Gateway, provide
     assert [seen["path"] for seen in provider.ledger()] == ["/v1/batches/b-1/more/output"]
 
 
-@pytest.mark.parametrize(("path", "said"), [("/", b"hey"), ("/live", b"live"), ("/ready", b"ready")])
-def test_gateway_responds_to_its_own_routes(served: Gateway, path: str, said: bytes):
-    answer = send_raw_request(served.base_url, path, None, {}, method="GET")
-    assert (answer.status, said in answer.body) == (200, True)
+@pytest.mark.parametrize(("path", "content"), [("/", b"hey"), ("/live", b"live"), ("/ready", b"ready")])
+def test_gateway_responds_to_its_own_routes(served: Gateway, path: str, content: bytes):
+    response = send_raw_request(served.base_url, path, None, {}, method="GET")
+    assert (response.status, content in response.body) == (200, True)
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/", "/v2/chat/completions", "/chat/completions"])
 @pytest.mark.parametrize("method", METHODS)
 def test_unknown_route_returns_404(served: Gateway, path: str, method: str):
-    answer = send_raw_request(served.base_url, path, None, MOCK_HEADERS, method=method)
-    assert answer.status == 404
+    response = send_raw_request(served.base_url, path, None, MOCK_HEADERS, method=method)
+    assert response.status == 404
     if method != "HEAD":
-        assert answer.json() == {"message": "Not Found", "ok": False}
+        assert response.json() == {"message": "Not Found", "ok": False}

@@ -199,8 +199,8 @@ def test_operator_price_applies_from_its_start_date(admin: Client):
 )
 def test_catalogue_accepts_a_key_in_any_client_header(app: Client, fields: dict[str, str]):
     sent = {name: value.replace("KEY", app.key) if "OPENAI" not in value else value for name, value in fields.items()}
-    told = send_raw_request(app.gateway.base_url, "/v1/models?ai_service=mock", headers=sent, method="GET")
-    assert told.status == 200, told.body
+    response = send_raw_request(app.gateway.base_url, "/v1/models?ai_service=mock", headers=sent, method="GET")
+    assert response.status == 200, response.body
     wrong = dict.fromkeys(fields, "pk-nobody")
     assert (
         send_raw_request(app.gateway.base_url, "/v1/models?ai_service=mock", headers=wrong, method="GET").status == 401

@@ -80,7 +80,7 @@ class WorkspaceScene(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def place(admin: Client) -> WorkspaceScene:
+def workspace_scene(admin: Client) -> WorkspaceScene:
     scene = create_sample_objects(admin)
     caller = create_workspace(admin, "once")
     file, spare = (expect_ok(upload_file(caller, UPLOAD_FORM))["id"] for _ in range(2))
@@ -240,11 +240,11 @@ def test_every_create_route_has_a_case():
     assert {path for _, path in documented_routes("idempotency-key", "post")} == set(CREATE_CASES)
 
 
-def client_for(place: WorkspaceScene, path: str) -> Client:
+def client_for(workspace_scene: WorkspaceScene, path: str) -> Client:
     """Returns the client that may use a path; files, batches and logs belong to a workspace."""
     if path.startswith(LOG_PATHS):
-        return place.logger
-    return place.caller if path.startswith(("/v1/files", "/v1/batches")) else place.scene.admin
+        return workspace_scene.logger
+    return workspace_scene.caller if path.startswith(("/v1/files", "/v1/batches")) else workspace_scene.scene.admin
 
 
 def count_rows(client: Client, path: str) -> int:
@@ -253,11 +253,11 @@ def count_rows(client: Client, path: str) -> int:
 
 
 @pytest.mark.parametrize("path", list(CREATE_CASES))
-def test_repeated_idempotency_key_acts_once_and_replays(place: WorkspaceScene, path: str):
-    make, client = CREATE_CASES[path], client_for(place, path)
+def test_repeated_idempotency_key_acts_once_and_replays(workspace_scene: WorkspaceScene, path: str):
+    make, client = CREATE_CASES[path], client_for(workspace_scene, path)
     once = Client(client.gateway, client.key, {"idempotency-key": f"once {path}"})
     where, body, counted = (
-        fill_placeholders(item, place.names) for item in (make.path or path, make.body, make.counted)
+        fill_placeholders(item, workspace_scene.names) for item in (make.path or path, make.body, make.counted)
     )
     before = count_rows(client, counted) if counted else 0
     again_body = body.replace(b"--b", b"--c") if isinstance(body, bytes) else body
@@ -273,21 +273,24 @@ def send_create(client: Client, path: str, body: Any) -> Response:
     return upload_file(client, body, path) if isinstance(body, bytes) else client.post(path, body)
 
 
-def test_repeated_upload_leaves_no_extra_file(place: WorkspaceScene):
-    once = Client(place.caller.gateway, place.caller.key, {"idempotency-key": "a file"})
+def test_repeated_upload_leaves_no_extra_file(workspace_scene: WorkspaceScene):
+    once = Client(workspace_scene.caller.gateway, workspace_scene.caller.key, {"idempotency-key": "a file"})
     # Exports of logs are stored there too.
-    before = {path.name for path in files_folder(place).iterdir()}
+    before = {path.name for path in files_folder(workspace_scene).iterdir()}
     made = [expect_ok(upload_file(once, UPLOAD_FORM))["id"] for _ in range(3)]
     expect_error(upload_file(once, UPLOAD_FORM.replace(b"a.jsonl", b"b.jsonl")), 409, "AB07", "another request")
     expect_error(upload_file(once, UPLOAD_FORM.replace(b"mock", b"moct")), 409, "AB07", "another request")
     assert len(set(made)) == 1
-    listed = {row["id"].removeprefix("gw_file_") for row in place.caller.read("/v1/files?limit=100")["data"]}
-    wait_for("what was kept", lambda: {path.name for path in files_folder(place).iterdir()} <= listed | before or None)
+    listed = {row["id"].removeprefix("gw_file_") for row in workspace_scene.caller.read("/v1/files?limit=100")["data"]}
+    wait_for(
+        "what was kept",
+        lambda: {path.name for path in files_folder(workspace_scene).iterdir()} <= listed | before or None,
+    )
 
 
-def files_folder(place: WorkspaceScene) -> Path:
+def files_folder(workspace_scene: WorkspaceScene) -> Path:
     """Returns the folder in which the gateway stores the contents of files."""
-    return next(path for path in place.caller.gateway.folder.rglob("files") if path.is_dir())
+    return next(path for path in workspace_scene.caller.gateway.folder.rglob("files") if path.is_dir())
 
 
 NAMED, LOST = {"name": "named"}, {"name": "lost"}
@@ -348,9 +351,9 @@ def test_every_update_and_delete_route_has_a_case():
 
 def read_etag(client: Client, path: str) -> str:
     """Returns the current ETag of a resource."""
-    answer = client.get(path)
-    expect_ok(answer)
-    found = answer.get_header("etag")
+    response = client.get(path)
+    expect_ok(response)
+    found = response.get_header("etag")
     assert found, path
     return found
 
@@ -359,14 +362,17 @@ def client_with_if_match(client: Client, state: str) -> Client:
     return Client(client.gateway, client.key, {"if-match": state})
 
 
-def assert_precondition_failed(answer: Response) -> None:
-    expect_error(answer, 412, "AB01", "read it again")
-    assert answer.json()["data"]["errors"][0]["path"] == "If-Match"
+def assert_precondition_failed(response: Response) -> None:
+    expect_error(response, 412, "AB01", "read it again")
+    assert response.json()["data"]["errors"][0]["path"] == "If-Match"
 
 
 @pytest.mark.parametrize("path", list(UPDATE_CASES))
-def test_update_with_if_match_fails_after_another_change(place: WorkspaceScene, path: str):
-    client, change = client_for(place, path), fill_placeholders(UPDATE_CASES[path]._asdict(), place.names)
+def test_update_with_if_match_fails_after_another_change(workspace_scene: WorkspaceScene, path: str):
+    client, change = (
+        client_for(workspace_scene, path),
+        fill_placeholders(UPDATE_CASES[path]._asdict(), workspace_scene.names),
+    )
     where = change["path"] or path
     before = read_etag(client, where)
     done = client_with_if_match(client, before).put(where, change["first"])
@@ -410,13 +416,16 @@ DELETE_CASES: dict[str, UpdateCase] = {
 
 
 @pytest.mark.parametrize("path", list(DELETE_CASES))
-def test_delete_with_if_match_fails_with_a_stale_etag(place: WorkspaceScene, path: str):
-    client, gone = client_for(place, path), fill_placeholders(DELETE_CASES[path]._asdict(), place.names)
-    where, said = gone["path"], gone["first"]
+def test_delete_with_if_match_fails_with_a_stale_etag(workspace_scene: WorkspaceScene, path: str):
+    client, gone = (
+        client_for(workspace_scene, path),
+        fill_placeholders(DELETE_CASES[path]._asdict(), workspace_scene.names),
+    )
+    where, content = gone["path"], gone["first"]
     before = read_etag(client, where)
-    assert_precondition_failed(client_with_if_match(client, '"stale"').delete(where, said))
+    assert_precondition_failed(client_with_if_match(client, '"stale"').delete(where, content))
     assert read_etag(client, where) == before
-    expect_ok(client_with_if_match(client, before).delete(where, said))
+    expect_ok(client_with_if_match(client, before).delete(where, content))
 
 
 def test_routes_without_an_etag_reject_if_match(admin: Client):

@@ -128,8 +128,8 @@ def test_workspace_rotation_period_overrides_the_organisations(cleared: Client):
     expect_ok(cleared.put(SETTINGS_PATH, {"user_api_key_rotation_period": 20}))
     days = {}
     for name, rules in (("above", {}), ("own", {"user_api_key_rotation_period": "weekly"})):
-        place = cleared.create("/v1/workspaces", {"name": name, "settings": rules, "users": [user]})["id"]
-        body = {"name": "k", "workspace_id": place, "user_id": user, "scopes": ["completions.write"]}
+        workspace = cleared.create("/v1/workspaces", {"name": name, "settings": rules, "users": [user]})["id"]
+        body = {"name": "k", "workspace_id": workspace, "user_id": user, "scopes": ["completions.write"]}
         made = cleared.create("/v1/api-keys/workspace/user", body)
         days[name] = cleared.read(f"/v1/api-keys/{made['id']}")["rotation_policy"]["rotation_period_days"]
         expect_error(
@@ -143,14 +143,14 @@ def test_workspace_rotation_period_overrides_the_organisations(cleared: Client):
 
 @pytest.mark.parametrize("of", ["workspace", "organisation"])
 def test_blocked_inline_options_are_rejected_saved_ones_work(cleared: Client, of: str):
-    place = cleared.create("/v1/workspaces", {"name": f"blocked by {of}"})["id"]
+    workspace = cleared.create("/v1/workspaces", {"name": f"blocked by {of}"})["id"]
     other = cleared.create("/v1/workspaces", {"name": "not blocked"})["id"]
-    saved = {"name": "kept", "provider": "mock", "key": "sk-kept", "workspace_id": place}
+    saved = {"name": "kept", "provider": "mock", "key": "sk-kept", "workspace_id": workspace}
     slug = cleared.create("/v1/virtual-keys", saved)["data"]["slug"]
-    key, free = create_workspace_key(cleared, place), create_workspace_key(cleared, other)
+    key, free = create_workspace_key(cleared, workspace), create_workspace_key(cleared, other)
     if of == "workspace":
-        expect_ok(cleared.put(f"/v1/workspaces/{place}", {"settings": {"block_inline_config": True}}))
-        assert cleared.read(f"/v1/workspaces/{place}")["settings"] == {"block_inline_config": True}
+        expect_ok(cleared.put(f"/v1/workspaces/{workspace}", {"settings": {"block_inline_config": True}}))
+        assert cleared.read(f"/v1/workspaces/{workspace}")["settings"] == {"block_inline_config": True}
     else:
         expect_ok(cleared.put(SETTINGS_PATH, {"block_inline_config": True}))
     wait_for("the rule", lambda: send_chat(cleared, key, MOCK_HEADERS).status == 400 or None, 2)
@@ -161,9 +161,9 @@ def test_blocked_inline_options_are_rejected_saved_ones_work(cleared: Client, of
         ({"x-gateway-virtual-key": slug, "x-gateway-azure-resource-name": "a"}, "inline_provider_url_blocked"),
         ({"x-gateway-virtual-key": slug, "x-gateway-forward-headers": "x-a"}, "inline_forward_headers_blocked"),
     ):
-        answer = send_chat(cleared, key, fields)
-        assert (answer.status, answer.json()["error"]["code"]) == (400, code), answer.body
-        assert answer.json()["status"] == "failure"
+        response = send_chat(cleared, key, fields)
+        assert (response.status, response.json()["error"]["code"]) == (400, code), response.body
+        assert response.json()["status"] == "failure"
     for fields in ({"x-gateway-virtual-key": slug}, {"x-gateway-provider": f"@{slug}"}):
         assert send_chat(cleared, key, fields).status == 200
     assert send_chat(cleared, free, MOCK_HEADERS).status == (200 if of == "workspace" else 400)
@@ -184,10 +184,10 @@ def test_default_guardrails_are_stored_and_can_be_cleared(admin: Client):
 
 
 def test_only_organisation_keys_with_the_scope_access_rules(admin: Client):
-    (place, *_) = admin.read("/v1/workspaces")["data"]
+    (workspace, *_) = admin.read("/v1/workspaces")["data"]
     reader = admin.with_new_key(kind="organisation/service", scopes=["organisation_settings.read"])
     assert reader.get(SETTINGS_PATH).status == 200
     expect_error(reader.put(SETTINGS_PATH, {"block_inline_config": True}), 403, "AB03", "organisation_settings.update")
-    inside = admin.with_new_key(workspace_id=place["id"], scopes=["workspaces.read", "workspaces.update"])
-    for answer in (inside.get(SETTINGS_PATH), inside.put(DEFAULTS_PATH, {})):
-        expect_error(answer, 403, "AB03")
+    inside = admin.with_new_key(workspace_id=workspace["id"], scopes=["workspaces.read", "workspaces.update"])
+    for response in (inside.get(SETTINGS_PATH), inside.put(DEFAULTS_PATH, {})):
+        expect_error(response, 403, "AB03")

@@ -41,8 +41,8 @@ def test_span_has_the_clients_span_as_parent(tmp_path: Path, mock: Mock):
         env = make_env(collector, OTEL_SERVICE_NAME="gateway-under-test", PENSTOCK_OTEL_CONTENT="true")
         with run_gateway(tmp_path, make_tables(mock), env=env) as gateway:
             headers = {**MOCK_HEADERS, "traceparent": TRACEPARENT, "x-gateway-metadata": '{"team":"red"}'}
-            answer = send_raw_request(gateway.base_url, CHAT_PATH, chat_body(stream=True), headers)
-            assert answer.status == 200
+            response = send_raw_request(gateway.base_url, CHAT_PATH, chat_body(stream=True), headers)
+            assert response.status == 200
             root, attempt = collector.wait_for_spans(2, 30)
             metrics = read_metrics(gateway)
             assert metrics["penstock_otel_records_exported_total"] == 1
@@ -103,8 +103,8 @@ def test_span_of_a_client_becomes_a_log(admin: Client):
 
     def find() -> list[dict[str, Any]] | None:
         # Until the log worker listens, the status is 503.
-        answer = key.get("/v1/logs")
-        return (answer.json()["data"] or None) if answer.status == 200 else None
+        response = key.get("/v1/logs")
+        return (response.json()["data"] or None) if response.status == 200 else None
 
     rows = wait_for("the log", find, 30)
     assert [(row["span_id"], row["ai_model"]) for row in rows] == [(SPAN, "gpt-4o")]

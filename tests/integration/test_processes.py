@@ -126,24 +126,24 @@ def test_killed_edge_process_loses_only_its_open_streams(fresh: Gateway):
         heads = [wire.read_head() for wire in wires]
         (edge,) = edge_pids(fresh)
         os.kill(edge, signal.SIGKILL)
-        answers = [b"".join(wire.iter_body(head)) for wire, head in zip(wires, heads, strict=True)]
+        responses = [b"".join(wire.iter_body(head)) for wire, head in zip(wires, heads, strict=True)]
     assert {head.end_reason for head in heads} == {"broken"}
-    assert all(answers)
+    assert all(responses)
     assert send_raw_request(fresh.base_url, CHAT_PATH, chat_body()).status == 200
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it tells the kernel of Linux when to look")
 @pytest.mark.figures
 def test_preemption_ticker_wakes_often_only_under_load(fresh: Gateway):
-    taker = control_pid(fresh)
-    calm = _wakeups_per_second(taker, "penstock-turns", lambda: time.sleep(1))
+    sink = control_pid(fresh)
+    calm = _wakeups_per_second(sink, "penstock-turns", lambda: time.sleep(1))
 
     def read_pages() -> None:
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
             assert send_raw_request(fresh.base_url, "/schema/openapi.json", headers={}).status == 200
 
-    busy = _wakeups_per_second(taker, "penstock-turns", read_pages)
+    busy = _wakeups_per_second(sink, "penstock-turns", read_pages)
     assert calm < 150
     assert busy > 300
 
@@ -153,8 +153,8 @@ def _wakeups_per_second(process: int, thread: str, meanwhile: Callable[[], None]
     (its,) = [task for task in Path(f"/proc/{process}/task").iterdir() if (task / "comm").read_text().strip() == thread]
 
     def count_context_switches() -> int:
-        told = dict(line.split(":", 1) for line in (its / "status").read_text().splitlines())
-        return int(told["voluntary_ctxt_switches"])
+        reported = dict(line.split(":", 1) for line in (its / "status").read_text().splitlines())
+        return int(reported["voluntary_ctxt_switches"])
 
     before, began = count_context_switches(), time.monotonic()
     meanwhile()
@@ -192,10 +192,10 @@ def test_requests_continue_while_management_returns_503(fresh: Gateway):
         os.kill(first, signal.SIGKILL)
     # The request was sent to the process that died. It is not retried, because it may not be safe to repeat.
     with asked_in_vain:
-        answer = asked_in_vain.read_response()
-    assert answer.status == 503
-    assert answer.get_header("retry-after") == "1"
-    assert "restarting" in answer.json()["error"]["message"]
+        response = asked_in_vain.read_response()
+    assert response.status == 503
+    assert response.get_header("retry-after") == "1"
+    assert "restarting" in response.json()["error"]["message"]
     wait_for("management", lambda: send_raw_request(fresh.base_url, "/v1/health", headers={}).status == 200 or None, 10)
     assert len(fresh.records(before + 20, 15)) == before + 20
 
@@ -268,10 +268,10 @@ def test_running_requests_finish_during_the_drain(fresh: Gateway):
         head = streaming.read_head()
         began = send_exit_signal(fresh)
         body = b"".join(streaming.iter_body(head))
-        answer = waiting.read_response()
+        response = waiting.read_response()
         wait_for_exit(fresh, began)
     assert (head.end_reason, body.count(b"data: ")) == ("chunk", 23)
-    assert (answer.status, answer.end_reason) == (200, "length")
+    assert (response.status, response.end_reason) == (200, "length")
     assert sorted(record["outcome"] for record in fresh.records(2)) == ["complete", "complete"]
 
 
@@ -285,9 +285,9 @@ def test_endless_stream_ends_at_drain_deadline_with_error_event(fresh: Gateway, 
         head, quiet_head = wire.read_head(), quiet.read_head()
         began = send_exit_signal(fresh)
         bodies = [b"".join(wire.iter_body(head)), b"".join(quiet.iter_body(quiet_head))]
-        told = time.monotonic() - began
+        reported = time.monotonic() - began
         wait_for_exit(fresh, began)
-    assert told > DRAIN_SECONDS - 0.2
+    assert reported > DRAIN_SECONDS - 0.2
     assert (head.end_reason, quiet_head.end_reason) == ("chunk", "chunk")
     for body in bodies:
         last = body.rstrip(b"\n").rsplit(b"\n\n", 1)[-1]
@@ -300,9 +300,9 @@ def test_unanswered_request_is_rejected_at_the_drain_deadline(fresh: Gateway):
     with RawConnection(fresh.base_url) as wire:
         wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?fault=silence")))
         began = send_exit_signal(fresh)
-        answer = wire.read_response()
+        response = wire.read_response()
         wait_for_exit(fresh, began)
-    assert (answer.status, answer.json()["error"]["code"]) == (503, "draining")
+    assert (response.status, response.json()["error"]["code"]) == (503, "draining")
     assert [record["outcome"] for record in fresh.records(1)] == ["refused"]
 
 
@@ -362,8 +362,8 @@ def test_records_in_transit_at_shutdown_are_written_once(fresh: Gateway):
     it.
     """
     before = len(fresh.records(0))
-    taker = control_pid(fresh)
-    os.kill(taker, signal.SIGSTOP)
+    sink = control_pid(fresh)
+    os.kill(sink, signal.SIGSTOP)
     try:
         for number in range(40):
             send_raw_request(fresh.base_url, CHAT_PATH, chat_body(f"mock-{number}"))
@@ -371,7 +371,7 @@ def test_records_in_transit_at_shutdown_are_written_once(fresh: Gateway):
         began = send_exit_signal(fresh)
         time.sleep(0.3)
     finally:
-        os.kill(taker, signal.SIGCONT)
+        os.kill(sink, signal.SIGCONT)
     wait_for_exit(fresh, began)
     models = [record["ai_model"] for record in fresh.records(0)[before:]]
     assert sorted(models) == sorted(f"mock-{number}" for number in range(40))
@@ -431,6 +431,6 @@ def test_port_in_use_is_reported_clearly(gateway: Callable[..., Gateway], tmp_pa
     first = gateway()
     file = tmp_path / "second.toml"
     file.write_text(f"[server]\nport = {first.port}\nworkers = {workers}\n")
-    said = run_failing_serve(file, tmp_path)
-    assert said == f"penstock: cannot listen on 127.0.0.1:{first.port}: address already in use\n"
+    content = run_failing_serve(file, tmp_path)
+    assert content == f"penstock: cannot listen on 127.0.0.1:{first.port}: address already in use\n"
     assert send_raw_request(first.base_url, CHAT_PATH, chat_body()).status == 200

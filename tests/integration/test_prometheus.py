@@ -177,8 +177,8 @@ def test_board_is_what_its_script_generates():
     assert done.returncode == 0, done.stdout
     panels = json.loads((DEPLOY / "grafana/penstock.json").read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
-    places = [tuple(panel["gridPos"][name] for name in "xywh") for panel in panels]
-    cells = [(x + dx, y + dy) for x, y, w, h in places for dx in range(w) for dy in range(h)]
+    locations = [tuple(panel["gridPos"][name] for name in "xywh") for panel in panels]
+    cells = [(x + dx, y + dy) for x, y, w, h in locations for dx in range(w) for dy in range(h)]
     assert len(set(cells)) == len(cells)
     assert max(x for x, _ in cells) < 24
 

@@ -35,14 +35,14 @@ def admin(provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.Temp
 @pytest.fixture
 def workspace(admin: Client, tmp_path: Path) -> str:
     """Returns a workspace with a chat prompt and a text prompt."""
-    place = admin.create("/v1/workspaces", {"name": tmp_path.name})["slug"]
-    common: dict[str, Any] = {"virtual_key": "main", "model": "gpt-4o", "workspace_id": place}
+    target_workspace = admin.create("/v1/workspaces", {"name": tmp_path.name})["slug"]
+    common: dict[str, Any] = {"virtual_key": "main", "model": "gpt-4o", "workspace_id": target_workspace}
     chat = {"name": "Chat", "slug": "chat", "string": json.dumps(MESSAGES), "parameters": {"max_tokens": 9}}
     admin.create("/v1/prompts", {**common, **chat})
     admin.create(
         "/v1/prompts", {**common, "name": "Text", "slug": "text", "string": "Hello {{name}}", "parameters": {}}
     )
-    return place
+    return target_workspace
 
 
 def run_prompts(admin: Client, *words: str, status: int = 0) -> str:
@@ -64,16 +64,16 @@ def test_pulled_files_are_readable_and_do_not_differ(admin: Client, workspace: s
 
 
 def test_changed_and_new_files_become_versions(admin: Client, workspace: str, tmp_path: Path):
-    folder, place = tmp_path / "prompts", ("--workspace", workspace)
-    run_prompts(admin, "pull", str(folder), *place)
+    folder, target_workspace = tmp_path / "prompts", ("--workspace", workspace)
+    run_prompts(admin, "pull", str(folder), *target_workspace)
     file = folder / "text.yaml"
     file.write_text("name: Text\nprovider: main\ntext: |-\n  Dear {{name}},\n  hello\n")
     (folder / "new-one.yaml").write_text("name: New\nprovider: main\nmodel: m\nmessages: [{role: user, content: Hi}]\n")
-    shown = run_prompts(admin, "diff", str(folder), *place, status=2)
+    shown = run_prompts(admin, "diff", str(folder), *target_workspace, status=2)
     assert "-text: Hello {{name}}" in shown
     assert "-model: gpt-4o" in shown
     assert "+name: New" in shown
-    saved = run_prompts(admin, "push", str(folder), *place, "--message", "polite", "--publish")
+    saved = run_prompts(admin, "push", str(folder), *target_workspace, "--message", "polite", "--publish")
     assert saved.splitlines() == ["+ new-one", "~ text", "2 saved, 1 unchanged"]
     text = admin.read(f"/v1/prompts/text?workspace_id={workspace}")
     assert (text["string"], text["model"], text["prompt_version_description"]) == (
@@ -85,15 +85,15 @@ def test_changed_and_new_files_become_versions(admin: Client, workspace: str, tm
     assert json.loads(admin.read(f"/v1/prompts/new-one?workspace_id={workspace}")["string"]) == [
         {"role": "user", "content": "Hi"}
     ]
-    assert "no differences" in run_prompts(admin, "diff", str(folder), *place)
+    assert "no differences" in run_prompts(admin, "diff", str(folder), *target_workspace)
 
 
 def test_version_is_not_published_unless_asked(admin: Client, workspace: str, tmp_path: Path):
-    folder, place = tmp_path / "prompts", ("--workspace", workspace)
-    run_prompts(admin, "pull", str(folder), *place)
+    folder, target_workspace = tmp_path / "prompts", ("--workspace", workspace)
+    run_prompts(admin, "pull", str(folder), *target_workspace)
     file = folder / "text.yaml"
     file.write_text(file.read_text().replace("Hello", "Goodbye"))
-    run_prompts(admin, "push", str(folder), *place)
+    run_prompts(admin, "push", str(folder), *target_workspace)
     text = admin.read(f"/v1/prompts/text?workspace_id={workspace}")
     assert (text["default_version"], text["prompt_version"]) == (1, 2)
 

@@ -192,7 +192,7 @@ def test_missing_lines_are_reported_and_unknown_lines_ignored(caller: Client, st
     assert (batch.status, counts.completed, counts.failed) == ("completed", 1, 1), batch.errors
     assert list(read_output_lines(ai, batch.output_file_id)) == ["line-1"]
     bad = read_output_lines(ai, batch.error_file_id)
-    assert {name: answer["error"]["code"] for name, answer in bad.items()} == {"line-2": "no_answer"}
+    assert {name: response["error"]["code"] for name, response in bad.items()} == {"line-2": "no_answer"}
 
 
 def test_cancel_is_forwarded_and_returns_partial_results(caller: Client, stub_provider: FakeBatchProvider):
@@ -280,13 +280,13 @@ def test_model_allowlist_applies_to_files_and_batches(
         ai.fine_tuning.jobs.create(model="gpt-other", training_file="file-in")
     # These requests name no model, and the gateway cannot know which model the provider would choose.
     itself = Client(restarted_gateway.gateway, caller.key, {"x-gateway-provider": "@m-w"})
-    for path, asked in (
+    for path, request in (
         ("/v1/fine_tuning/jobs", {"training_file": "file-in"}),
         ("/v1/responses", {"prompt": {"id": "pmpt_1"}}),
         ("/v1/images/generations", {"prompt": "a cat"}),
     ):
-        answer = itself.post(path, asked)
-        assert (answer.status, answer.json()["error"]["code"]) == (403, "model_not_allowed"), path
+        response = itself.post(path, request)
+        assert (response.status, response.json()["error"]["code"]) == (403, "model_not_allowed"), path
     assert stub_provider.asked == []
     file = ai.files.create(file=("lines.jsonl", to_jsonl(batch_line(1), batch_line(2))), purpose="batch")
     assert ai.batches.create(input_file_id=file.id, **made).id == "b-1"

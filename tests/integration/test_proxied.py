@@ -24,8 +24,8 @@ TABLES = {"security": {"trusted_proxies": ["127.0.0.1", "10.0.0.0/8"]}}
 SESSIONS_PATH = "/v1/auth/sessions"
 
 
-def client_forwarded_for(client: Client, said: str) -> Client:
-    return Client(client.gateway, client.key, {"x-forwarded-for": said})
+def client_forwarded_for(client: Client, content: str) -> Client:
+    return Client(client.gateway, client.key, {"x-forwarded-for": content})
 
 
 def read_last_audited_ip(admin: Client) -> str:
@@ -38,13 +38,13 @@ def read_last_audited_ip(admin: Client) -> str:
 
 
 def test_trusts_forwarded_addresses_of_trusted_proxies_only(admin: Client):
-    for said, expected in (
+    for content, expected in (
         ("192.0.2.8", "192.0.2.8"),
         ("192.0.2.7, 192.0.2.8, 10.0.0.3", "192.0.2.8"),
         ("2001:db8::1", "2001:db8::1"),
         ("10.0.0.4", "10.0.0.4"),
     ):
-        expect_ok(client_forwarded_for(admin, said).post("/v1/workspaces", {"name": "w"}))
+        expect_ok(client_forwarded_for(admin, content).post("/v1/workspaces", {"name": "w"}))
         assert read_last_audited_ip(admin) == expected
     expect_ok(admin.post("/v1/workspaces", {"name": "w"}))
     assert read_last_audited_ip(admin) == "127.0.0.1"

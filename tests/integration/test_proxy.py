@@ -33,10 +33,10 @@ def test_environment_proxy_is_used_and_its_password_hidden(provider: Mock, tmp_p
                 == 200
             )
             assert len(gateway.records(2)) >= 2
-            said = gateway.program.read_output()
+            output = gateway.program.read_output()
     assert len(proxy.heads) == 1
     head = proxy.heads[0].split(b"\r\n")
     assert head[0] == b"POST http://llm.example/v1/chat/completions HTTP/1.1"
     assert b"proxy-authorization: Basic YWxpY2U6c2VzYW1l" in head
     files = [path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
-    assert not any("sesame" in text or "YWxpY2U6c2VzYW1l" in text for text in [said, *files])
+    assert not any("sesame" in text or "YWxpY2U6c2VzYW1l" in text for text in [output, *files])

@@ -84,18 +84,20 @@ class ManagementPlane:
 
     async def send_request(self, method: str, path: str, body: object = None) -> Any:
         fields = {"x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
-        answer = await send_request(
+        response = await send_request(
             self._app, method, path, json.dumps(body).encode() if body is not None else b"", fields
         )
-        assert answer.status == 200, answer.body
-        return answer.json()
+        assert response.status == 200, response.body
+        return response.json()
 
     async def publish(self) -> list[str]:
         """Publishes, and returns the names of the large tables that were queried for it."""
         self.asked.clear()
         await self._publisher.publish_changes()
         return [
-            table for table, source in LARGE_TABLES.items() if any(f"FROM {source}" in asked for asked in self.asked)
+            table
+            for table, source in LARGE_TABLES.items()
+            if any(f"FROM {source}" in request for request in self.asked)
         ]
 
     async def gather_all(self) -> StoreData:
@@ -113,7 +115,7 @@ def snapshot_rows(stored: StoreData) -> dict[str, list[Any]]:
     tables = {
         name: json.loads(b"[%s]" % getattr(stored, name)) for name in ("providers", "models", "workspaces", "departed")
     }
-    parts = [json.loads(piece.data) for piece in stored.pieces.values()]
+    parts = [json.loads(chunk.data) for chunk in stored.pieces.values()]
     tables |= {name: [row for part in parts for row in part.get(name, [])] for name in ("keys", "configs")}
     return {name: sorted(listed, key=json.dumps) for name, listed in tables.items()}
 
@@ -130,24 +132,24 @@ def test_dead_worker_delays_one_response_but_not_its_retry(settings: Settings):
     async def create_config(app: Litestar, name: str) -> tuple[Response, float]:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        body = json.dumps({"name": name, "config": {"provider": "openai"}, "workspace_id": place}).encode()
-        answer = await send_request(app, "POST", "/v1/configs", body, {**fields, "idempotency-key": name})
-        return answer, loop.time() - began
+        body = json.dumps({"name": name, "config": {"provider": "openai"}, "workspace_id": location}).encode()
+        response = await send_request(app, "POST", "/v1/configs", body, {**fields, "idempotency-key": name})
+        return response, loop.time() - began
 
     async def wait_for_replay(app: Litestar, name: str) -> Response:
         """Repeats the request until its response is a replay."""
         async with asyncio.timeout(10):
-            while "idempotency-replayed" not in (answer := (await create_config(app, name))[0]).headers:
-                assert answer.status == 409
+            while "idempotency-replayed" not in (response := (await create_config(app, name))[0]).headers:
+                assert response.status == 409
                 await asyncio.sleep(0.02)
-        return answer
+        return response
 
     async def run_scenario() -> None:
-        nonlocal place
+        nonlocal location
         app = await create_migrated_app(settings, published)
         async with run_lifespan(app):
             (first,) = (await send_request(app, "GET", "/v1/workspaces", headers=fields)).json()["data"]
-            place = first["id"]
+            location = first["id"]
             # Nothing has been published yet, so no worker is waited for.
             assert await published.wait_for_newer("", 10)
             published.record_worker_epoch(1, "of a worker that is no more")
@@ -157,15 +159,15 @@ def test_dead_worker_delays_one_response_but_not_its_retry(settings: Settings):
                     await send_request(app, "GET", "/v1/workspaces", headers=fields)
             again = await wait_for_replay(app, "a")
             assert not held.done()
-            answer, seconds = await held
-            assert (answer.status, answer.body) == (again.status, again.body)
+            response, seconds = await held
+            assert (response.status, response.body) == (again.status, again.body)
             assert seconds >= settings.store.publish_wait_ms / 1000
-            answer, _ = await create_config(app, "b")
-            assert answer.status == 200
+            response, _ = await create_config(app, "b")
+            assert response.status == 200
             # However long it took, the gateway gave up waiting only once.
             assert published.running.given_up == 1
 
-    place = ""
+    location = ""
     asyncio.run(run_scenario())
 
 
@@ -198,9 +200,9 @@ class RandomWriter:
         await self._chance.choice(ways)()
 
     async def _create(self, kind: str, path: str, body: dict[str, Any]) -> None:
-        (place, *_) = (await self._plane.send_request("GET", "/v1/workspaces"))["data"][-1:]
+        (workspace, *_) = (await self._plane.send_request("GET", "/v1/workspaces"))["data"][-1:]
         made = await self._plane.send_request(
-            "POST", path, {**body, "name": f"n{self._number}", "workspace_id": place["id"]}
+            "POST", path, {**body, "name": f"n{self._number}", "workspace_id": workspace["id"]}
         )
         self._made[kind].append(made["id"])
 
@@ -268,7 +270,7 @@ def test_invalid_row_is_left_out_and_logged(settings: Settings, caplog: pytest.L
             (workspace, *_) = (await plane.send_request("GET", "/v1/workspaces"))["data"]
             inside = {"workspace_id": workspace["id"], "provider": "openai", "key": "sk-01234567"}
             query, text = {"custom_host": "https://a.example/?query"}, {"deploymentConfig": "none"}
-            for spoilt, place in ((query, "custom_host"), (text, "configurations")):
+            for spoilt, target_workspace in ((query, "custom_host"), (text, "configurations")):
                 bad = await plane.send_request("POST", "/v1/virtual-keys", {**inside, "name": "bad"})
                 async with plane._database.write_transaction() as connection:
                     newest = select(integrations.c.id).order_by(integrations.c.id.desc()).limit(1).scalar_subquery()
@@ -277,23 +279,23 @@ def test_invalid_row_is_left_out_and_logged(settings: Settings, caplog: pytest.L
                 caplog.clear()
                 good = await plane.send_request("POST", "/v1/virtual-keys", {**inside, "name": "good"})
                 await plane.publish()
-                told = [row["slug"] for row in snapshot_rows(plane.published.stored)["providers"]]
-                assert good["slug"] in told
-                assert bad["slug"] not in told
+                reported = [row["slug"] for row in snapshot_rows(plane.published.stored)["providers"]]
+                assert good["slug"] in reported
+                assert bad["slug"] not in reported
                 # The application's own publisher logs it as well.
                 (line,) = {line for line in caplog.messages if "is left out" in line}
-                assert place in line
+                assert target_workspace in line
                 await plane.send_request("DELETE", f"/v1/virtual-keys/{bad['slug']}")
-            place = {"workspace_id": workspace["id"]}
+            target_workspace = {"workspace_id": workspace["id"]}
             saved = [
                 await plane.send_request(
-                    "POST", "/v1/configs", {**place, "name": "n", "config": {"provider": "openai"}}
+                    "POST", "/v1/configs", {**target_workspace, "name": "n", "config": {"provider": "openai"}}
                 )
                 for _ in range(2)
             ]
             scopes, deep = {"scopes": ["completions.write"]}, {"metadata": {"a": msgspec.Raw(b"[" * 300 + b"]" * 300)}}
             key = await plane.send_request(
-                "POST", "/v1/api-keys/workspace/service", {**place, **scopes, "name": "deep"}
+                "POST", "/v1/api-keys/workspace/service", {**target_workspace, **scopes, "name": "deep"}
             )
             async with plane._database.write_transaction() as connection:
                 wrong = update(configs).where(configs.c.slug == saved[0]["slug"])
@@ -343,9 +345,9 @@ def test_undecryptable_credential_leaves_out_only_its_dependents(settings: Setti
                     update(configs).where(configs.c.sealed.is_not(None)).values(sealed=spoilt["sealed_key"])
                 )
             caplog.clear()
-            told = snapshot_rows(await plane.gather_all())
-            assert [row["slug"] for row in told["providers"]] == slugs[:1]
-            assert [row["slug"] for row in told["configs"]] == [saved[0]["slug"]]
+            reported = snapshot_rows(await plane.gather_all())
+            assert [row["slug"] for row in reported["providers"]] == slugs[:1]
+            assert [row["slug"] for row in reported["configs"]] == [saved[0]["slug"]]
             left_out = [line for line in caplog.messages if "is left out" in line]
             assert all(any(slug in line for line in left_out) for slug in [*slugs[1:], saved[1]["slug"]])
         await plane.close()
@@ -372,9 +374,9 @@ def test_start_encrypts_data_keys_with_the_new_master_key(settings: Settings):
         if database.embedded:
             await _prepare_for_start(settings_with_keys(f"{new},{old}"))
         else:
-            office = create_app(settings_with_keys(f"{new},{old}"), SnapshotChannel(Snapshot())).state["office"]
-            await KeyRotator(office).check_keys()
-            await office.database.close()
+            services = create_app(settings_with_keys(f"{new},{old}"), SnapshotChannel(Snapshot())).state["services"]
+            await KeyRotator(services).check_keys()
+            await services.database.close()
         async with database.read_connection() as connection:
             (sealed, owner), *_ = (await connection.execute(select(integrations.c.sealed_key, integrations.c.id))).all()
             vault = Vault(load_master_keys(settings_with_keys(new)))
@@ -389,22 +391,24 @@ def test_only_the_changed_part_of_a_large_table_is_queried(settings: Settings):
         app = await create_migrated_app(settings)
         plane = ManagementPlane(app, settings)
         async with run_lifespan(app):
-            (place, *_) = (await plane.send_request("GET", "/v1/workspaces"))["data"]
-            inside = {"name": "n", "workspace_id": place["id"]}
+            (workspace, *_) = (await plane.send_request("GET", "/v1/workspaces"))["data"]
+            inside = {"name": "n", "workspace_id": workspace["id"]}
             assert await plane.publish() == ["api_keys", "configs"]
             made = await plane.send_request("POST", "/v1/configs", {**inside, "config": {"provider": "openai"}})
             assert await plane.publish() == ["configs"]
             # Configs with credentials are queried separately from the others.
-            asked = [asked.partition("WHERE")[2] for asked in plane.asked if "FROM configs" in asked]
-            assert len(asked) == 2
-            assert all("substr" in conditions for conditions in asked)
+            request_count = [
+                request_count.partition("WHERE")[2] for request_count in plane.asked if "FROM configs" in request_count
+            ]
+            assert len(request_count) == 2
+            assert all("substr" in conditions for conditions in request_count)
             key = {**inside, "scopes": ["completions.write"], "defaults": {"config_id": made["id"]}}
             await plane.send_request("POST", "/v1/api-keys/workspace/service", key)
             assert await plane.publish() == ["api_keys"]
             await plane.send_request("POST", "/v1/virtual-keys", {**inside, "provider": "openai", "key": "sk-01234567"})
             assert await plane.publish() == []
             assert b"sk-01234567" in plane.published.stored.providers
-            await plane.send_request("PUT", f"/v1/workspaces/{place['id']}", {"defaults": {"metadata": {"a": "b"}}})
+            await plane.send_request("PUT", f"/v1/workspaces/{workspace['id']}", {"defaults": {"metadata": {"a": "b"}}})
             assert await plane.publish() == ["api_keys", "configs"]
             assert await plane.publish() == []
         await plane.close()
@@ -417,35 +421,35 @@ def test_restart_from_saved_snapshot_reads_changes_then_all_rows(settings: Setti
         app = await create_migrated_app(settings)
         first = ManagementPlane(app, settings)
         async with run_lifespan(app):
-            (place, *_) = (await first.send_request("GET", "/v1/workspaces"))["data"]
-            key = {"name": "k", "workspace_id": place["id"], "scopes": ["completions.write"]}
+            (workspace, *_) = (await first.send_request("GET", "/v1/workspaces"))["data"]
+            key = {"name": "k", "workspace_id": workspace["id"], "scopes": ["completions.write"]}
             # Later than all checks before it, even on a busy machine.
             ends = datetime.now(UTC) + timedelta(seconds=5)
             soon = {"expires_at": ends.isoformat()}
             for more in ({}, soon):
                 await first.send_request("POST", "/v1/api-keys/workspace/service", {**key, **more})
-            config = {"name": "n", "workspace_id": place["id"], "config": {"provider": "openai"}}
+            config = {"name": "n", "workspace_id": workspace["id"], "config": {"provider": "openai"}}
             gone = await first.send_request("POST", "/v1/configs", config)
             await first.publish()
-            kept = first.kept.load()
-            assert kept is not None
+            remaining = first.kept.load()
+            assert remaining is not None
             # No publisher runs in the meantime.
             await first.send_request("DELETE", f"/v1/configs/{gone['slug']}")
             made = await first.send_request("POST", "/v1/configs", config)
             # Prevents a full refresh during the next steps, however long they take.
             monkeypatch.setattr("penstock.snapshot.publisher.FULL_READ_DELAY_SECONDS", 3600)
-            second = ManagementPlane(app, settings, kept)
+            second = ManagementPlane(app, settings, remaining)
             assert await second.publish() == ["configs"]
-            assert all("substr" in asked for asked in second.asked if "FROM configs" in asked)
-            told = snapshot_rows(second.published.stored)
-            assert [row["slug"] for row in told["configs"]] == [made["slug"]]
-            assert told == snapshot_rows(await second.gather_all())
+            assert all("substr" in requested for requested in second.asked if "FROM configs" in requested)
+            reported = snapshot_rows(second.published.stored)
+            assert [row["slug"] for row in reported["configs"]] == [made["slug"]]
+            assert reported == snapshot_rows(await second.gather_all())
             # The snapshot was published, and a key that has expired since is no longer in it.
             assert second.published.number == 1
             await asyncio.sleep((ends - datetime.now(UTC)).total_seconds() + 0.1)
             assert await second.publish() == ["api_keys"]
             assert snapshot_rows(second.published.stored) == snapshot_rows(await second.gather_all())
-            assert second.published.stored.key_count == kept.key_count - 1
+            assert second.published.stored.key_count == remaining.key_count - 1
             # A change without an entry in the change log is found by the full refresh.
             async with second._database.write_transaction() as connection:
                 await connection.execute(update(configs).values(name="other", config='{"provider":"groq"}'))
@@ -468,15 +472,15 @@ def test_snapshot_is_saved_before_it_is_published(settings: Settings, monkeypatc
         publish, found = plane.published.publish, list[bool]()
 
         def check_and_publish(snapshot: Snapshot) -> None:
-            kept = plane.kept.load()
-            found.append(kept is not None and kept.pieces == plane.published.stored.pieces)
+            remaining = plane.kept.load()
+            found.append(remaining is not None and remaining.pieces == plane.published.stored.pieces)
             publish(snapshot)
 
         monkeypatch.setattr(plane.published, "publish", check_and_publish)
         async with run_lifespan(app):
-            (place, *_) = (await plane.send_request("GET", "/v1/workspaces"))["data"]
+            (workspace, *_) = (await plane.send_request("GET", "/v1/workspaces"))["data"]
             for number in range(3):
-                body = {"name": f"n{number}", "workspace_id": place["id"], "config": {"provider": "openai"}}
+                body = {"name": f"n{number}", "workspace_id": workspace["id"], "config": {"provider": "openai"}}
                 await plane.send_request("POST", "/v1/configs", body)
                 await plane.publish()
         await plane.close()

@@ -71,11 +71,11 @@ def new_records(served: Gateway) -> Callable[..., list[dict[str, Any]]]:
 
 def receive_until(socket: Connection, last: str) -> list[dict[str, Any]]:
     """Receives events until one of type `last` arrives, and returns all of them."""
-    heard: list[dict[str, Any]] = []
-    while not heard or heard[-1]["type"] != last:
-        heard.append(json.loads(socket.recv(timeout=10)))
-        assert len(heard) < 100
-    return heard
+    received: list[dict[str, Any]] = []
+    while not received or received[-1]["type"] != last:
+        received.append(json.loads(socket.recv(timeout=10)))
+        assert len(received) < 100
+    return received
 
 
 def send_event(socket: Connection, **event: object) -> None:
@@ -88,8 +88,8 @@ def test_session_relays_both_directions_and_writes_one_record(
     with open_session(served) as socket:
         assert json.loads(socket.recv(timeout=10))["session"]["model"] == "gpt-realtime"
         send_event(socket, type="response.create")
-        heard = receive_until(socket, "response.done")
-        assert "".join(event.get("delta", "") for event in heard) == "Hello from mock"
+        received = receive_until(socket, "response.done")
+        assert "".join(event.get("delta", "") for event in received) == "Hello from mock"
         socket.send(b"\x00\xff\x07")
         assert socket.recv(timeout=10) == b"\x00\xff\x07"
     (record,) = new_records()

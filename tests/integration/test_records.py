@@ -38,7 +38,7 @@ def new_records(served: Gateway) -> Callable[..., list[dict[str, Any]]]:
 
 
 def test_buffered_request_is_recorded(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    answer = send_raw_request(served.base_url, CHAT_PATH, chat_body(), HEADERS)
+    response = send_raw_request(served.base_url, CHAT_PATH, chat_body(), HEADERS)
     (record,) = new_records()
     expected = {
         "request_method": "POST",
@@ -59,11 +59,11 @@ def test_buffered_request_is_recorded(served: Gateway, new_records: Callable[...
         "retry_success_count": 0,
         "last_used_option_index": "config",
         "api_key_id": "k-1",
-        "bytes_out": len(answer.body),
+        "bytes_out": len(response.body),
         "worker": 1,
     }
     assert {name: record.get(name) for name in expected} == expected
-    assert record["trace_id"] == record["id"] == answer.get_header("x-gateway-trace-id")
+    assert record["trace_id"] == record["id"] == response.get_header("x-gateway-trace-id")
     assert 0 < record["upstream_response_time"] <= record["time_to_first_byte"] <= record["response_time"] < 20_000
     created = dt.datetime.fromisoformat(record["created_at"])
     assert abs((dt.datetime.now(dt.UTC) - created).total_seconds()) < 60
@@ -74,12 +74,12 @@ def test_stream_is_recorded(
     served: Gateway, new_records: Callable[..., list[dict[str, Any]]], path: str, operation: str
 ):
     options = {"include_usage": True} if path == CHAT_PATH else {}
-    answer = send_raw_request(
+    response = send_raw_request(
         served.base_url, path, chat_body("mock?chunks=5&chunk_ms=20", stream=True, stream_options=options), HEADERS
     )
     (record,) = new_records()
     assert (record["outcome"], record["stream_mode"], record["operation"]) == ("complete", True, operation)
-    assert (record["res_units"], record["bytes_out"]) == (5, len(answer.body))
+    assert (record["res_units"], record["bytes_out"]) == (5, len(response.body))
     assert record["time_to_first_byte"] < record["response_time"]
     assert record["response_time"] >= 80
 
@@ -95,13 +95,13 @@ def test_record_has_trace_ids_and_metadata_of_the_client(
 ):
     own = {"trace-id": "t-1", "span-id": "s-1", "span-name": "ask", "parent-span-id": "p-1"}
     fields = {f"x-gateway-{name}": value for name, value in own.items()}
-    answer = send_raw_request(
+    response = send_raw_request(
         served.base_url, CHAT_PATH, chat_body(), {**HEADERS, **fields, "x-gateway-metadata": '{"_user":"ann","n":"1"}'}
     )
     (record,) = new_records()
     assert {name: record[name.replace("-", "_")] for name in own} == own
     assert record["metadata"] == {"_user": "ann", "n": "1"}
-    assert answer.get_header("x-gateway-trace-id") == "t-1"
+    assert response.get_header("x-gateway-trace-id") == "t-1"
 
 
 def test_each_rejected_request_writes_one_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
@@ -187,12 +187,12 @@ def test_moved_file_is_created_again(served: Gateway, new_records: Callable[...,
 
 
 def test_debug_off_omits_headers_from_the_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    for said in ("false", "False", "true", "0"):
+    for content in ("false", "False", "true", "0"):
         send_raw_request(
             served.base_url,
             CHAT_PATH,
             chat_body(),
-            {**HEADERS, "x-gateway-debug": said, "accept-language": "private-17"},
+            {**HEADERS, "x-gateway-debug": content, "accept-language": "private-17"},
         )
     *discreet, usual, other = new_records(4)
     for record in discreet:
@@ -203,7 +203,7 @@ def test_debug_off_omits_headers_from_the_record(served: Gateway, new_records: C
 
 
 @pytest.mark.parametrize(
-    ("path", "said", "kept"),
+    ("path", "content", "remaining"),
     [
         ("/v1/audio/transcriptions", "61500", 61500.0),
         ("/v1/audio/translations", "0.5", 0.5),
@@ -217,7 +217,7 @@ def test_debug_off_omits_headers_from_the_record(served: Gateway, new_records: C
     ],
 )
 def test_audio_file_duration_is_recorded(
-    served: Gateway, new_records: Callable[..., list[dict[str, Any]]], path: str, said: str, kept: float | None
+    served: Gateway, new_records: Callable[..., list[dict[str, Any]]], path: str, content: str, remaining: float | None
 ):
     form = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nmock\r\n--b--\r\n'
     is_form = "/trans" in path
@@ -226,7 +226,7 @@ def test_audio_file_duration_is_recorded(
         served.base_url,
         path,
         form if is_form else chat_body(),
-        {**HEADERS, **kind, "x-gateway-audio-file-duration": said},
+        {**HEADERS, **kind, "x-gateway-audio-file-duration": content},
     )
     (record,) = new_records()
-    assert record.get("audio_file_duration") == kept
+    assert record.get("audio_file_duration") == remaining

@@ -34,7 +34,7 @@ class WorkspaceWithRoles:
 
     def __init__(self, admin: Client) -> None:
         self.admin = admin
-        self.row = admin.create("/v1/workspaces", {"name": f"place {next(NUMBERS)}"})
+        self.row = admin.create("/v1/workspaces", {"name": f"scene {next(NUMBERS)}"})
         self.id: str = self.row["id"]
         self.path = f"/v1/workspaces/{self.id}"
         self.ids: dict[str, str] = {}
@@ -44,12 +44,12 @@ class WorkspaceWithRoles:
         email = f"{role}{next(NUMBERS)}@example.test"
         invited = {"email": email, "role": "member", "workspaces": [{"id": self.id, "role": role}]}
         token = self.admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
-        nobody = Client(self.admin.gateway, "")
+        no_match = Client(self.admin.gateway, "")
         given = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
-        self.ids[role] = expect_ok(nobody.post("/v1/auth/invites", given))["id"]
-        answer = nobody.post("/v1/auth/sessions", {"email": email, "password": PASSWORD})
-        cookie = (answer.get_header("set-cookie") or "").split(";")[0]
-        return Client(self.admin.gateway, "", {"cookie": cookie, "x-csrf-token": expect_ok(answer)["csrf_token"]})
+        self.ids[role] = expect_ok(no_match.post("/v1/auth/invites", given))["id"]
+        response = no_match.post("/v1/auth/sessions", {"email": email, "password": PASSWORD})
+        cookie = (response.get_header("set-cookie") or "").split(";")[0]
+        return Client(self.admin.gateway, "", {"cookie": cookie, "x-csrf-token": expect_ok(response)["csrf_token"]})
 
     def set_security_settings(self, **flags: bool | None) -> dict[str, Any]:
         return expect_ok(self.admin.put(self.path, {"security_settings": flags}))["security_settings"]
@@ -59,22 +59,22 @@ class WorkspaceWithRoles:
 
 
 @pytest.fixture
-def place(admin: Client) -> WorkspaceWithRoles:
+def scene(admin: Client) -> WorkspaceWithRoles:
     return WorkspaceWithRoles(admin)
 
 
-def test_revoked_manager_right_affects_no_other_role(place: WorkspaceWithRoles):
-    manager, leader = place.people["manager"], place.people["admin"]
-    slug = expect_ok(place.create_as(manager, "/v1/configs", CONFIG))["slug"]
-    place.set_security_settings(managersWriteConfigs=False)
+def test_revoked_manager_right_affects_no_other_role(scene: WorkspaceWithRoles):
+    manager, leader = scene.people["manager"], scene.people["admin"]
+    slug = expect_ok(scene.create_as(manager, "/v1/configs", CONFIG))["slug"]
+    scene.set_security_settings(managersWriteConfigs=False)
     # Takes effect at once on the node that served the change.
-    expect_error(place.create_as(manager, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
+    expect_error(scene.create_as(manager, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
     expect_error(manager.put(f"/v1/configs/{slug}", {"name": "d"}), 403, "AB03", "configs.update")
     expect_error(manager.delete(f"/v1/configs/{slug}"), 403, "AB03", "configs.delete")
     assert manager.read(f"/v1/configs/{slug}")["name"] == "c"
-    expect_ok(place.create_as(manager, "/v1/virtual-keys", VIRTUAL_KEY))
+    expect_ok(scene.create_as(manager, "/v1/virtual-keys", VIRTUAL_KEY))
     expect_ok(leader.put(f"/v1/configs/{slug}", {"name": "d"}))
-    place.set_security_settings(managersWriteConfigs=True)
+    scene.set_security_settings(managersWriteConfigs=True)
     expect_ok(manager.put(f"/v1/configs/{slug}", {"name": "e"}))
 
 
@@ -87,21 +87,21 @@ def test_revoked_manager_right_affects_no_other_role(place: WorkspaceWithRoles):
     ],
 )
 def test_granted_member_right_covers_only_its_resource(
-    place: WorkspaceWithRoles, flag: str, path: str, body: dict[str, Any]
+    scene: WorkspaceWithRoles, flag: str, path: str, body: dict[str, Any]
 ):
-    member = place.people["member"]
+    member = scene.people["member"]
     everything = {"/v1/configs": CONFIG, "/v1/virtual-keys": VIRTUAL_KEY, "/v1/api-keys/workspace/service": KEY}
-    expect_error(place.create_as(member, path, body), 403, "AB03")
-    place.set_security_settings(**{flag: True})
-    made = expect_ok(place.create_as(member, path, body))
+    expect_error(scene.create_as(member, path, body), 403, "AB03")
+    scene.set_security_settings(**{flag: True})
+    made = expect_ok(scene.create_as(member, path, body))
     above = path.removesuffix("/workspace/service")
-    expect_ok(member.delete(f"{above}/{made['id']}?workspace_id={place.id}"))
+    expect_ok(member.delete(f"{above}/{made['id']}?workspace_id={scene.id}"))
     for other in everything.keys() - {path}:
-        expect_error(place.create_as(member, other, everything[other]), 403, "AB03")
-    expect_error(place.create_as(member, "/v1/integrations", INTEGRATION), 403, "AB03")
-    expect_error(member.put(place.path, {"name": "mine"}), 403, "AB03")
-    place.set_security_settings(**{flag: None})
-    expect_error(place.create_as(member, path, body), 403, "AB03")
+        expect_error(scene.create_as(member, other, everything[other]), 403, "AB03")
+    expect_error(scene.create_as(member, "/v1/integrations", INTEGRATION), 403, "AB03")
+    expect_error(member.put(scene.path, {"name": "mine"}), 403, "AB03")
+    scene.set_security_settings(**{flag: None})
+    expect_error(scene.create_as(member, path, body), 403, "AB03")
 
 
 @pytest.mark.parametrize(
@@ -112,116 +112,116 @@ def test_granted_member_right_covers_only_its_resource(
         ("ApiKeys", ["/v1/api-keys"]),
     ],
 )
-def test_revoked_view_right_hides_lists_and_rows(place: WorkspaceWithRoles, what: str, paths: list[str]):
+def test_revoked_view_right_hides_lists_and_rows(scene: WorkspaceWithRoles, what: str, paths: list[str]):
     made = {
-        "/v1/configs": place.admin.create("/v1/configs", {**CONFIG, "workspace_id": place.id})["id"],
-        "/v1/virtual-keys": (key := place.admin.create("/v1/virtual-keys", {**VIRTUAL_KEY, "workspace_id": place.id}))[
+        "/v1/configs": scene.admin.create("/v1/configs", {**CONFIG, "workspace_id": scene.id})["id"],
+        "/v1/virtual-keys": (key := scene.admin.create("/v1/virtual-keys", {**VIRTUAL_KEY, "workspace_id": scene.id}))[
             "id"
         ],
         "/v1/providers": key["id"],
-        "/v1/api-keys": place.admin.create("/v1/api-keys/workspace/service", {**KEY, "workspace_id": place.id})["id"],
+        "/v1/api-keys": scene.admin.create("/v1/api-keys/workspace/service", {**KEY, "workspace_id": scene.id})["id"],
     }
     for role, plural in (("member", "members"), ("manager", "managers")):
-        who = place.people[role]
+        who = scene.people[role]
         for path in paths:
-            assert who.get(f"{path}?workspace_id={place.id}").status == 200
-        place.set_security_settings(**{f"{plural}View{what}": False})
+            assert who.get(f"{path}?workspace_id={scene.id}").status == 200
+        scene.set_security_settings(**{f"{plural}View{what}": False})
         for path, row_id in made.items():
             expected = 403 if path in paths else 200
             for looked_at in (path, f"{path}/{row_id}"):
-                assert who.get(f"{looked_at}?workspace_id={place.id}").status == expected, (role, looked_at)
+                assert who.get(f"{looked_at}?workspace_id={scene.id}").status == expected, (role, looked_at)
         # Also without a workspace in the query.
         assert who.get(paths[0]).status == 403
         (own,) = who.read("/v1/auth/self")["workspaces"]
         assert ("configs.list" in own["scopes"]) is (what != "Configs")
 
 
-def test_managers_can_lose_rights_on_users_and_integrations(place: WorkspaceWithRoles):
-    manager = place.people["manager"]
-    other = place.ids["member"]
-    expect_ok(manager.put(place.path, {"description": "by a manager"}))
-    expect_ok(place.create_as(manager, "/v1/integrations", INTEGRATION))
-    place.set_security_settings(managersWriteWsUsers=False, managersWriteWsIntegrations=False, managersUpdateWs=False)
-    expect_error(manager.put(place.path, {"description": "x"}), 403, "AB03", "workspaces.update")
-    expect_error(place.create_as(manager, "/v1/integrations", INTEGRATION), 403, "AB03")
-    for answer in (
-        manager.put(f"{place.path}/users/{other}", {"role": "admin"}),
-        manager.delete(f"{place.path}/users/{other}"),
-        manager.post(f"{place.path}/users", {"users": [{"id": other, "role": "member"}]}),
+def test_managers_can_lose_rights_on_users_and_integrations(scene: WorkspaceWithRoles):
+    manager = scene.people["manager"]
+    other = scene.ids["member"]
+    expect_ok(manager.put(scene.path, {"description": "by a manager"}))
+    expect_ok(scene.create_as(manager, "/v1/integrations", INTEGRATION))
+    scene.set_security_settings(managersWriteWsUsers=False, managersWriteWsIntegrations=False, managersUpdateWs=False)
+    expect_error(manager.put(scene.path, {"description": "x"}), 403, "AB03", "workspaces.update")
+    expect_error(scene.create_as(manager, "/v1/integrations", INTEGRATION), 403, "AB03")
+    for response in (
+        manager.put(f"{scene.path}/users/{other}", {"role": "admin"}),
+        manager.delete(f"{scene.path}/users/{other}"),
+        manager.post(f"{scene.path}/users", {"users": [{"id": other, "role": "member"}]}),
     ):
-        expect_error(answer, 403, "AB03", "workspace_users")
-    assert manager.read(f"{place.path}/users")["total"] == 3
+        expect_error(response, 403, "AB03", "workspace_users")
+    assert manager.read(f"{scene.path}/users")["total"] == 3
 
 
-def test_managers_cannot_lift_settings_chosen_by_admins(place: WorkspaceWithRoles):
-    manager, leader = place.people["manager"], place.people["admin"]
-    place.set_security_settings(managersWriteConfigs=False)
-    expect_error(manager.put(place.path, {"security_settings": {"managersWriteConfigs": True}}), 403, "AB03", "admins")
-    expect_error(manager.put(place.path, {"security_settings": None}), 403, "AB03", "security_settings")
+def test_managers_cannot_lift_settings_chosen_by_admins(scene: WorkspaceWithRoles):
+    manager, leader = scene.people["manager"], scene.people["admin"]
+    scene.set_security_settings(managersWriteConfigs=False)
+    expect_error(manager.put(scene.path, {"security_settings": {"managersWriteConfigs": True}}), 403, "AB03", "admins")
+    expect_error(manager.put(scene.path, {"security_settings": None}), 403, "AB03", "security_settings")
     # Nor by changing roles, because an admin has more rights than a manager.
     for who in ("manager", "member"):
-        expect_error(manager.put(f"{place.path}/users/{place.ids[who]}", {"role": "admin"}), 403, "AB03", "admin")
-    expect_ok(manager.put(f"{place.path}/users/{place.ids['member']}", {"role": "manager"}))
+        expect_error(manager.put(f"{scene.path}/users/{scene.ids[who]}", {"role": "admin"}), 403, "AB03", "admin")
+    expect_ok(manager.put(f"{scene.path}/users/{scene.ids['member']}", {"role": "manager"}))
     # An API key does not allow it either, regardless of its owner.
     scopes = ["workspaces.update", "completions.write"]
-    keys = [expect_ok(place.create_as(manager, "/v1/api-keys/workspace/service", {"name": "k", "scopes": scopes}))]
-    for_admin = {"name": "k", "scopes": scopes, "user_id": place.ids["admin"]}
-    keys.append(expect_ok(place.create_as(manager, "/v1/api-keys/workspace/user", for_admin)))
+    keys = [expect_ok(scene.create_as(manager, "/v1/api-keys/workspace/service", {"name": "k", "scopes": scopes}))]
+    for_admin = {"name": "k", "scopes": scopes, "user_id": scene.ids["admin"]}
+    keys.append(expect_ok(scene.create_as(manager, "/v1/api-keys/workspace/user", for_admin)))
     for made in keys:
-        with_key = Client(place.admin.gateway, made["key"])
-        expect_ok(with_key.put(place.path, {"description": "by a key"}))
-        expect_error(with_key.put(place.path, {"security_settings": {"managersWriteConfigs": True}}), 403, "AB03")
+        with_key = Client(scene.admin.gateway, made["key"])
+        expect_ok(with_key.put(scene.path, {"description": "by a key"}))
+        expect_error(with_key.put(scene.path, {"security_settings": {"managersWriteConfigs": True}}), 403, "AB03")
     expect_error(
-        place.create_as(manager, "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["configs.create"]}),
+        scene.create_as(manager, "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["configs.create"]}),
         403,
         "AB03",
     )
-    expect_ok(leader.put(place.path, {"security_settings": {"managersWriteConfigs": True}}))
-    expect_ok(place.create_as(manager, "/v1/configs", CONFIG))
+    expect_ok(leader.put(scene.path, {"security_settings": {"managersWriteConfigs": True}}))
+    expect_ok(scene.create_as(manager, "/v1/configs", CONFIG))
 
 
-def test_organisation_key_cannot_grant_rights_it_lacks(place: WorkspaceWithRoles):
-    narrow = place.admin.with_new_key(kind="organisation/service", scopes=["workspaces.update", "workspaces.read"])
-    expect_error(narrow.put(place.path, {"security_settings": {"membersWriteConfigs": True}}), 403, "AB03", "configs")
-    expect_ok(narrow.put(place.path, {"security_settings": {"managersWriteConfigs": False}}))
-    wider = place.admin.with_new_key(
+def test_organisation_key_cannot_grant_rights_it_lacks(scene: WorkspaceWithRoles):
+    narrow = scene.admin.with_new_key(kind="organisation/service", scopes=["workspaces.update", "workspaces.read"])
+    expect_error(narrow.put(scene.path, {"security_settings": {"membersWriteConfigs": True}}), 403, "AB03", "configs")
+    expect_ok(narrow.put(scene.path, {"security_settings": {"managersWriteConfigs": False}}))
+    wider = scene.admin.with_new_key(
         kind="organisation/service", scopes=["workspace_users.update", "workspace_users.read"]
     )
-    expect_error(wider.put(f"{place.path}/users/{place.ids['member']}", {"role": "manager"}), 403, "AB03")
+    expect_error(wider.put(f"{scene.path}/users/{scene.ids['member']}", {"role": "manager"}), 403, "AB03")
 
 
-def test_user_key_follows_the_workspace_settings(place: WorkspaceWithRoles):
+def test_user_key_follows_the_workspace_settings(scene: WorkspaceWithRoles):
     scopes = ["configs.list", "configs.create", "completions.write"]
-    body = {"name": "k", "scopes": scopes, "user_id": place.ids["manager"]}
+    body = {"name": "k", "scopes": scopes, "user_id": scene.ids["manager"]}
     key = Client(
-        place.admin.gateway,
-        place.admin.create("/v1/api-keys/workspace/user", {**body, "workspace_id": place.id})["key"],
+        scene.admin.gateway,
+        scene.admin.create("/v1/api-keys/workspace/user", {**body, "workspace_id": scene.id})["key"],
     )
     expect_ok(key.post("/v1/configs", CONFIG))
-    place.set_security_settings(managersWriteConfigs=False)
+    scene.set_security_settings(managersWriteConfigs=False)
     expect_error(key.post("/v1/configs", CONFIG), 403, "AB03", "configs.create")
     assert key.read("/v1/configs")["total"] == 1
 
 
-def test_settings_are_merged_reset_and_audited(place: WorkspaceWithRoles):
-    usual = place.row["security_settings"]
+def test_settings_are_merged_reset_and_audited(scene: WorkspaceWithRoles):
+    usual = scene.row["security_settings"]
     assert len(usual) == 35
-    place.set_security_settings(membersWritePrompts=True)
-    shown = place.set_security_settings(managersViewLogs=False)
+    scene.set_security_settings(membersWritePrompts=True)
+    shown = scene.set_security_settings(managersViewLogs=False)
     assert shown == {**usual, "membersWritePrompts": True, "managersViewLogs": False}
-    expect_ok(place.admin.put(place.path, {"settings": {"block_inline_config": False}}))
-    row = place.admin.read(place.path)
+    expect_ok(scene.admin.put(scene.path, {"settings": {"block_inline_config": False}}))
+    row = scene.admin.read(scene.path)
     assert (row["security_settings"], row["settings"]) == (shown, {"block_inline_config": False})
-    assert place.set_security_settings(membersWritePrompts=None) == {**usual, "managersViewLogs": False}
-    assert expect_ok(place.admin.put(place.path, {"security_settings": None}))["security_settings"] == usual
+    assert scene.set_security_settings(membersWritePrompts=None) == {**usual, "managersViewLogs": False}
+    assert expect_ok(scene.admin.put(scene.path, {"security_settings": None}))["security_settings"] == usual
     for body, words in (
         ({"membersWriteLogs": True}, "security_settings.membersWriteLogs"),
         ({"membersWriteConfigs": "yes"}, "security_settings"),
     ):
-        expect_error(place.admin.put(place.path, {"security_settings": body}), 400, "AB01", words)
+        expect_error(scene.admin.put(scene.path, {"security_settings": body}), 400, "AB01", words)
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
-    asked = f"{span}&organisation_id={row['organisation_id']}&workspace_id={place.id}&resource_type=workspaces"
-    records = place.admin.read(f"/v1/audit-logs?{asked}")["records"]
+    request_body = f"{span}&organisation_id={row['organisation_id']}&workspace_id={scene.id}&resource_type=workspaces"
+    records = scene.admin.read(f"/v1/audit-logs?{request_body}")["records"]
     assert any("managersViewLogs" in str(record) for record in records)
 
 
@@ -249,63 +249,63 @@ def above(admin: Client) -> Iterator[Callable[..., dict[str, Any]]]:
 
 
 def test_organisation_settings_are_defaults_for_workspaces(
-    place: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
+    scene: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
 ):
-    member, manager = place.people["member"], place.people["manager"]
-    usual = place.row["security_settings"]
-    said = above(security_settings={"membersWriteConfigs": True, "managersWriteConfigs": False})
-    assert said["security_settings"] == {**usual, "membersWriteConfigs": True, "managersWriteConfigs": False}
-    assert place.admin.read(place.path)["security_settings"] == said["security_settings"]
-    listed = place.admin.read("/v1/workspaces?page_size=1000")["data"]
-    assert all(row["security_settings"]["membersWriteConfigs"] for row in listed if row["id"] == place.id)
-    expect_ok(place.create_as(member, "/v1/configs", CONFIG))
-    expect_error(place.create_as(manager, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
+    member, manager = scene.people["member"], scene.people["manager"]
+    usual = scene.row["security_settings"]
+    content = above(security_settings={"membersWriteConfigs": True, "managersWriteConfigs": False})
+    assert content["security_settings"] == {**usual, "membersWriteConfigs": True, "managersWriteConfigs": False}
+    assert scene.admin.read(scene.path)["security_settings"] == content["security_settings"]
+    listed = scene.admin.read("/v1/workspaces?page_size=1000")["data"]
+    assert all(row["security_settings"]["membersWriteConfigs"] for row in listed if row["id"] == scene.id)
+    expect_ok(scene.create_as(member, "/v1/configs", CONFIG))
+    expect_error(scene.create_as(manager, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
     # A setting of the workspace takes precedence.
-    place.set_security_settings(membersWriteConfigs=False, managersWriteConfigs=True)
-    expect_error(place.create_as(member, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
-    expect_ok(place.create_as(manager, "/v1/configs", CONFIG))
+    scene.set_security_settings(membersWriteConfigs=False, managersWriteConfigs=True)
+    expect_error(scene.create_as(member, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
+    expect_ok(scene.create_as(manager, "/v1/configs", CONFIG))
     for body, words in (
         ({"security_settings": {"membersWriteLogs": True}}, "security_settings.membersWriteLogs"),
         ({"security_settings_overrides": {"stars": True}}, "security_settings_overrides"),
     ):
-        expect_error(place.admin.put(ORGANISATION_SETTINGS_PATH, body), 400, "AB01", words)
+        expect_error(scene.admin.put(ORGANISATION_SETTINGS_PATH, body), 400, "AB01", words)
 
 
 def test_organisation_locks_and_reopens_a_settings_section(
-    place: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
+    scene: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
 ):
-    member, leader = place.people["member"], place.people["admin"]
-    place.set_security_settings(membersWriteConfigs=True, membersWriteVirtualKeys=True)
+    member, leader = scene.people["member"], scene.people["admin"]
+    scene.set_security_settings(membersWriteConfigs=True, membersWriteVirtualKeys=True)
     above(security_settings_overrides={"configs": False})
-    expect_error(place.create_as(member, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
-    expect_ok(place.create_as(member, "/v1/virtual-keys", VIRTUAL_KEY))
-    shown = place.admin.read(place.path)["security_settings"]
+    expect_error(scene.create_as(member, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
+    expect_ok(scene.create_as(member, "/v1/virtual-keys", VIRTUAL_KEY))
+    shown = scene.admin.read(scene.path)["security_settings"]
     assert (shown["membersWriteConfigs"], shown["membersWriteVirtualKeys"]) == (False, True)
-    for who in (place.admin, leader):
+    for who in (scene.admin, leader):
         path = "security_settings.membersWriteConfigs"
         expect_error(
-            who.put(place.path, {"security_settings": {"membersWriteConfigs": True}}), 403, "AB03", path, "configs"
+            who.put(scene.path, {"security_settings": {"membersWriteConfigs": True}}), 403, "AB03", path, "configs"
         )
         # Sending the settings back as they were shown changes nothing.
-        expect_ok(who.put(place.path, {"security_settings": shown}))
+        expect_ok(who.put(scene.path, {"security_settings": shown}))
     expect_error(
-        place.admin.post("/v1/workspaces", {"name": "w", "security_settings": {"membersWriteConfigs": True}}),
+        scene.admin.post("/v1/workspaces", {"name": "w", "security_settings": {"membersWriteConfigs": True}}),
         *(403, "AB03", "for the organisation"),
     )
     above(security_settings={"managersWriteConfigs": False})
-    said = above(security_settings_overrides={"configs": True})
-    assert said["security_settings_overrides"] == {"configs": True}
-    shown = place.admin.read(place.path)["security_settings"]
+    content = above(security_settings_overrides={"configs": True})
+    assert content["security_settings_overrides"] == {"configs": True}
+    shown = scene.admin.read(scene.path)["security_settings"]
     assert (shown["membersWriteConfigs"], shown["managersWriteConfigs"]) == (False, False)
     # From here on the workspace has its own setting.
     above(security_settings={"managersWriteConfigs": None})
-    assert place.admin.read(place.path)["security_settings"] == shown
-    assert place.set_security_settings(membersWriteConfigs=True)["membersWriteConfigs"]
-    expect_ok(place.create_as(member, "/v1/configs", CONFIG))
+    assert scene.admin.read(scene.path)["security_settings"] == shown
+    assert scene.set_security_settings(membersWriteConfigs=True)["membersWriteConfigs"]
+    expect_ok(scene.create_as(member, "/v1/configs", CONFIG))
 
 
-def test_organisation_settings_cannot_grant_rights_the_key_lacks(place: WorkspaceWithRoles):
-    narrow = place.admin.with_new_key(
+def test_organisation_settings_cannot_grant_rights_the_key_lacks(scene: WorkspaceWithRoles):
+    narrow = scene.admin.with_new_key(
         kind="organisation/service", scopes=["organisation_settings.update", "organisation_settings.read"]
     )
     expect_error(
@@ -314,7 +314,7 @@ def test_organisation_settings_cannot_grant_rights_the_key_lacks(place: Workspac
         "AB03",
         "configs",
     )
-    place.set_security_settings(managersWriteConfigs=False)
+    scene.set_security_settings(managersWriteConfigs=False)
     # Locking the section would return a right to managers that the workspace had revoked.
     expect_error(
         narrow.put(ORGANISATION_SETTINGS_PATH, {"security_settings_overrides": {"configs": False}}),
@@ -324,23 +324,23 @@ def test_organisation_settings_cannot_grant_rights_the_key_lacks(place: Workspac
     )
 
 
-def test_organisation_can_lock_block_inline_config(place: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]):
-    key = place.admin.with_new_key(workspace_id=place.id, scopes=["completions.write"])
+def test_organisation_can_lock_block_inline_config(scene: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]):
+    key = scene.admin.with_new_key(workspace_id=scene.id, scopes=["completions.write"])
     caller = {"x-gateway-api-key": key.key, "content-type": "application/json", "x-gateway-provider": "mock"}
 
     def is_blocked() -> bool:
-        answer = send_raw_request(place.admin.gateway.base_url, CHAT_PATH, chat_body(), caller)
-        assert answer.status in {200, 400}, answer.body
-        return answer.status != 200
+        response = send_raw_request(scene.admin.gateway.base_url, CHAT_PATH, chat_body(), caller)
+        assert response.status in {200, 400}, response.body
+        return response.status != 200
 
     def set_block_inline_config(says: bool | None) -> Response:
-        return place.admin.put(place.path, {"settings": {"block_inline_config": says}})
+        return scene.admin.put(scene.path, {"settings": {"block_inline_config": says}})
 
     wait_for("the key", lambda: not is_blocked() or None, 5)
     name = "data_plane_security_settings"
     above(block_inline_config=True, security_settings_overrides={name: True})
     # Inherited from the organisation, then set by the workspace itself.
-    assert (is_blocked(), place.admin.read(place.path)["settings"]["block_inline_config"]) == (True, True)
+    assert (is_blocked(), scene.admin.read(scene.path)["settings"]["block_inline_config"]) == (True, True)
     expect_ok(set_block_inline_config(False))
     assert not is_blocked()
     above(security_settings_overrides={name: False})
@@ -351,14 +351,14 @@ def test_organisation_can_lock_block_inline_config(place: WorkspaceWithRoles, ab
 
 
 def test_new_workspace_members_get_a_key_if_the_rule_is_set(
-    place: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
+    scene: WorkspaceWithRoles, above: Callable[..., dict[str, Any]]
 ):
-    admin = place.admin
+    admin = scene.admin
     other = WorkspaceWithRoles(admin)
-    path, newcomer = f"{place.path}/users", other.ids["member"]
+    path, newcomer = f"{scene.path}/users", other.ids["member"]
 
     def list_user_keys(user: str) -> list[dict[str, Any]]:
-        listed = admin.read(f"/v1/api-keys?workspace_id={place.id}&page_size=100")["data"]
+        listed = admin.read(f"/v1/api-keys?workspace_id={scene.id}&page_size=100")["data"]
         return [key for key in listed if key["user_id"] == user]
 
     expect_ok(admin.post(path, {"users": [{"id": newcomer}]}))
@@ -374,13 +374,13 @@ def test_new_workspace_members_get_a_key_if_the_rule_is_set(
     assert Client(admin.gateway, text).get("/v1/configs").status == 200
     # Accepting an invitation returns the new key.
     email = f"auto{next(NUMBERS)}@example.test"
-    invited = {"email": email, "role": "member", "workspaces": [{"id": place.id, "role": "manager"}]}
+    invited = {"email": email, "role": "member", "workspaces": [{"id": scene.id, "role": "manager"}]}
     token = admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
     given = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
     (made,) = expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", given))["api_keys"]
     assert Client(admin.gateway, made["key"]).post("/v1/configs", CONFIG).status == 200
     # The workspace's rule takes precedence over the organisation's.
-    expect_ok(admin.put(place.path, {"settings": {"user_api_key_auto_create": False}}))
+    expect_ok(admin.put(scene.path, {"settings": {"user_api_key_auto_create": False}}))
     expect_ok(admin.delete(f"{path}/{newcomer}"))
     expect_ok(admin.post(path, {"users": [{"id": newcomer}]}))
     assert not list_user_keys(newcomer)

@@ -52,9 +52,9 @@ def test_response_of_any_kind_equals_the_providers(
     served: Gateway, provider: Mock, method: str, path: str, kind: dict[str, str], body: bytes | None
 ):
     direct = send_raw_request(provider.url, path.replace("/proxy", ""), body, kind, method=method)
-    answer = send_raw_request(served.base_url, path, body, {**MOCK_HEADERS, **kind}, method=method)
-    assert (answer.status, answer.stable_body) == (direct.status, direct.stable_body)
-    assert provider_headers(answer) == provider_headers(direct)
+    response = send_raw_request(served.base_url, path, body, {**MOCK_HEADERS, **kind}, method=method)
+    assert (response.status, response.stable_body) == (direct.status, direct.stable_body)
+    assert provider_headers(response) == provider_headers(direct)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_upload_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
     head, tail = form_part("file", b"", '; filename="a.wav"')[:-2], b"\r\n" + form_body(MODEL_PART)
     block = bytes(range(256)) * 4096
     filler = LARGE_BYTES - len(head) - len(tail)
-    pieces = [head, *[block] * (filler // len(block)), block[: filler % len(block)], tail]
+    chunks = [head, *[block] * (filler // len(block)), block[: filler % len(block)], tail]
     known = count_settled_records(served)
     # Warm-up, so that memory which the process keeps after a first large upload is already allocated.
     send_raw_request(
@@ -83,13 +83,13 @@ def test_upload_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
     memory.reset_peak_rss(edge)
     with RawConnection(served.base_url, timeout=50) as wire:
         wire.send(encode_request("POST", "/v1/files", {**FORM_HEADERS, "content-length": str(LARGE_BYTES)}))
-        for piece in pieces:
-            wire.send(piece)
-        answer = wire.read_response()
+        for chunk in chunks:
+            wire.send(chunk)
+        response = wire.read_response()
     digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    assert answer.json()["body_sha"] == digest.hexdigest()
+    for chunk in chunks:
+        digest.update(chunk)
+    assert response.json()["body_sha"] == digest.hexdigest()
     assert served.records(known + 2)[-1]["ai_model"] == "whisper-1"
     grown = memory.peak_rss(edge) - before
     assert grown < 8 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for an upload of 100 MB"
@@ -106,11 +106,11 @@ def test_download_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
     got, length = hashlib.sha256(), 0
     with RawConnection(served.base_url, timeout=50) as wire:
         wire.send(encode_request("GET", f"{path}?mock-response_bytes={LARGE_BYTES}", MOCK_HEADERS))
-        answer = wire.read_head()
-        for piece in wire.iter_body(answer):
-            got.update(piece)
-            length += len(piece)
-    assert (answer.status, answer.end_reason, length) == (200, "length", LARGE_BYTES)
+        response = wire.read_head()
+        for chunk in wire.iter_body(response):
+            got.update(chunk)
+            length += len(chunk)
+    assert (response.status, response.end_reason, length) == (200, "length", LARGE_BYTES)
     assert got.hexdigest() == hashlib.sha256((row * (LARGE_BYTES // len(row) + 1))[:LARGE_BYTES]).hexdigest()
     grown = memory.peak_rss(edge) - before
     assert grown < 8 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for a download of 100 MB"

@@ -69,8 +69,8 @@ def seconds_until_expiry(key: dict[str, Any]) -> float:
 
 
 def test_debug_log_setting_omits_headers_from_records(admin: Client):
-    place = RuledWorkspace(admin, debug_log=0)
-    made = admin.create("/v1/api-keys/workspace/service", {**place.key_body(), "user_id": None})
+    workspace = RuledWorkspace(admin, debug_log=0)
+    made = admin.create("/v1/api-keys/workspace/service", {**workspace.key_body(), "user_id": None})
 
     def send_and_get_record(**more: str) -> dict[str, Any]:
         model = f"noted-{next(NUMBERS)}"
@@ -89,16 +89,16 @@ def test_debug_log_setting_omits_headers_from_records(admin: Client):
     assert lacks_headers(send_and_get_record())
     assert lacks_headers(send_and_get_record(**{"x-gateway-debug": "true"}))
     for value in (1, None):
-        expect_ok(admin.put(place.path, {"settings": {"debug_log": value}}))
+        expect_ok(admin.put(workspace.path, {"settings": {"debug_log": value}}))
         noted = send_and_get_record()
         assert ("debug" in noted, "request_headers" in noted) == (False, True)
         assert lacks_headers(send_and_get_record(**{"x-gateway-debug": "false"}))
 
 
 def test_rules_are_stored_and_removed_one_by_one(admin: Client):
-    place = RuledWorkspace(admin, **KEY_RULES)
-    assert admin.read(place.path)["settings"] == KEY_RULES
-    changed = expect_ok(admin.put(place.path, {"settings": {"debug_log": 0, "user_api_key_ttl": None}}))["settings"]
+    workspace = RuledWorkspace(admin, **KEY_RULES)
+    assert admin.read(workspace.path)["settings"] == KEY_RULES
+    changed = expect_ok(admin.put(workspace.path, {"settings": {"debug_log": 0, "user_api_key_ttl": None}}))["settings"]
     assert changed == {
         name: value for name, value in {**KEY_RULES, "debug_log": 0}.items() if name != "user_api_key_ttl"
     }
@@ -125,22 +125,22 @@ def test_rejects_an_invalid_rule_by_its_name(admin: Client, rules: dict[str, Any
 
 
 def test_rejects_a_rule_that_conflicts_with_a_stored_one(admin: Client):
-    place = RuledWorkspace(admin, user_api_key_max_ttl=60)
-    expect_error(admin.put(place.path, {"settings": {"user_api_key_ttl": 61}}), 400, "AB01", "user_api_key_ttl")
+    workspace = RuledWorkspace(admin, user_api_key_max_ttl=60)
+    expect_error(admin.put(workspace.path, {"settings": {"user_api_key_ttl": 61}}), 400, "AB01", "user_api_key_ttl")
 
 
 def test_default_expiry_applies_to_user_keys_only(admin: Client):
-    place = RuledWorkspace(admin, user_api_key_ttl=3600)
-    assert 3590 < seconds_until_expiry(place.create_key()) <= 3600
-    assert 3590 < seconds_until_expiry(place.create_key(expires_at=None)) <= 3600
-    assert 7100 < seconds_until_expiry(place.create_key(expires_at=timestamp_in(7200))) <= 7200
-    assert place.create_key("service")["expires_at"] is None
+    workspace = RuledWorkspace(admin, user_api_key_ttl=3600)
+    assert 3590 < seconds_until_expiry(workspace.create_key()) <= 3600
+    assert 3590 < seconds_until_expiry(workspace.create_key(expires_at=None)) <= 3600
+    assert 7100 < seconds_until_expiry(workspace.create_key(expires_at=timestamp_in(7200))) <= 7200
+    assert workspace.create_key("service")["expires_at"] is None
     assert RuledWorkspace(admin).create_key()["expires_at"] is None
 
 
 def test_key_expires_on_the_data_plane_by_rule(admin: Client):
-    place = RuledWorkspace(admin, user_api_key_ttl=2)
-    key = admin.create(USER_KEYS_PATH, place.key_body())["key"]
+    workspace = RuledWorkspace(admin, user_api_key_ttl=2)
+    key = admin.create(USER_KEYS_PATH, workspace.key_body())["key"]
     base, fields = admin.gateway.base_url, {**JSON_HEADERS, **MOCK_HEADERS, "x-gateway-api-key": key}
     assert send_raw_request(base, CHAT_PATH, chat_body(), fields).status == 200
     time.sleep(2)
@@ -148,11 +148,15 @@ def test_key_expires_on_the_data_plane_by_rule(admin: Client):
 
 
 def test_maximum_ttl_bounds_the_expiry_and_is_its_default(admin: Client):
-    place = RuledWorkspace(admin, user_api_key_max_ttl=3600)
-    key = place.create_key()
+    workspace = RuledWorkspace(admin, user_api_key_max_ttl=3600)
+    key = workspace.create_key()
     assert 3590 < seconds_until_expiry(key) <= 3600
     expect_error(
-        admin.post(USER_KEYS_PATH, place.key_body(expires_at=timestamp_in(3660))), 400, "AB01", "expires_at", "3600 s"
+        admin.post(USER_KEYS_PATH, workspace.key_body(expires_at=timestamp_in(3660))),
+        400,
+        "AB01",
+        "expires_at",
+        "3600 s",
     )
     path = f"/v1/api-keys/{key['id']}"
     for end in (None, timestamp_in(3660)):
@@ -177,29 +181,29 @@ def test_organisation_rule_applies_without_a_workspace_rule(cleared: Client):
 
 
 def test_count_rule_limits_active_user_keys(admin: Client):
-    place = RuledWorkspace(admin, user_api_key_count=2)
-    first = place.create_key()
-    place.create_key(expires_at=timestamp_in(1))
-    expect_error(admin.post(USER_KEYS_PATH, place.key_body()), 403, "AB03", "user_id", "user_api_key_count")
-    place.create_key("service")
+    workspace = RuledWorkspace(admin, user_api_key_count=2)
+    first = workspace.create_key()
+    workspace.create_key(expires_at=timestamp_in(1))
+    expect_error(admin.post(USER_KEYS_PATH, workspace.key_body()), 403, "AB03", "user_id", "user_api_key_count")
+    workspace.create_key("service")
     # Expired and deleted keys no longer count.
     time.sleep(1.1)
-    place.create_key()
-    expect_error(admin.post(USER_KEYS_PATH, place.key_body()), 403, "AB03")
+    workspace.create_key()
+    expect_error(admin.post(USER_KEYS_PATH, workspace.key_body()), 403, "AB03")
     expect_ok(admin.delete(f"/v1/api-keys/{first['id']}"))
-    place.create_key()
-    expect_ok(admin.put(place.path, {"settings": {"user_api_key_count": -1}}))
-    place.create_key()
-    expect_ok(admin.put(place.path, {"settings": {"user_api_key_count": 0}}))
-    expect_error(admin.post(USER_KEYS_PATH, place.key_body()), 403, "AB03")
+    workspace.create_key()
+    expect_ok(admin.put(workspace.path, {"settings": {"user_api_key_count": -1}}))
+    workspace.create_key()
+    expect_ok(admin.put(workspace.path, {"settings": {"user_api_key_count": 0}}))
+    expect_error(admin.post(USER_KEYS_PATH, workspace.key_body()), 403, "AB03")
 
 
 @pytest.mark.parametrize(("override", "team"), [(None, "own"), (1, "own"), (0, "a")])
 def test_rule_metadata_is_set_on_every_user_key(admin: Client, override: int | None, team: str):
     rules = {"user_key_metadata": {"team": "a", "floor": "3"}}
-    place = RuledWorkspace(admin, **rules, **({} if override is None else {"user_key_metadata_override": override}))
-    assert place.create_key()["defaults"]["metadata"] == {"team": "a", "floor": "3"}
-    key = place.create_key(defaults={"metadata": {"team": "own", "mine": "x"}})
+    workspace = RuledWorkspace(admin, **rules, **({} if override is None else {"user_key_metadata_override": override}))
+    assert workspace.create_key()["defaults"]["metadata"] == {"team": "a", "floor": "3"}
+    key = workspace.create_key(defaults={"metadata": {"team": "own", "mine": "x"}})
     assert key["defaults"]["metadata"] == {"team": team, "floor": "3", "mine": "x"}
     path = f"/v1/api-keys/{key['id']}"
     expect_ok(admin.put(path, {"defaults": {"metadata": {"team": "own"}}}))
@@ -207,17 +211,17 @@ def test_rule_metadata_is_set_on_every_user_key(admin: Client, override: int | N
     expect_ok(admin.put(path, {"defaults": None}))
     assert admin.read(path)["defaults"]["metadata"] == {"team": "a", "floor": "3"}
     expect_ok(admin.put(path, {"name": "renamed"}))
-    assert place.create_key("service")["defaults"]["metadata"] is None
+    assert workspace.create_key("service")["defaults"]["metadata"] is None
 
 
 def test_key_from_an_invitation_follows_the_rules(admin: Client):
     ruled, full = RuledWorkspace(admin, **KEY_RULES), RuledWorkspace(admin, user_api_key_count=0)
-    places = [{"id": place.id, "role": "member"} for place in (ruled, full)]
+    locations = [{"id": location.id, "role": "member"} for location in (ruled, full)]
     details = {"name": "k", "scopes": ["completions.write"]}
     invited = {
         "email": f"guest{next(NUMBERS)}@example.test",
         "role": "member",
-        "workspaces": places,
+        "workspaces": locations,
         "workspace_api_key_details": {name: details[name] for name in ("scopes",)},
     }
     token = admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
@@ -230,8 +234,8 @@ def test_key_from_an_invitation_follows_the_rules(admin: Client):
 
 
 def test_workspace_key_cannot_loosen_its_limits(admin: Client):
-    place = RuledWorkspace(admin, user_api_key_max_ttl=3600, user_api_key_count=2)
-    inside = admin.with_new_key(workspace_id=place.id, scopes=["workspaces.update", "workspaces.read"])
+    workspace = RuledWorkspace(admin, user_api_key_max_ttl=3600, user_api_key_count=2)
+    inside = admin.with_new_key(workspace_id=workspace.id, scopes=["workspaces.update", "workspaces.read"])
     for rules in (
         {"user_api_key_max_ttl": None},
         {"user_api_key_max_ttl": 3601},
@@ -239,6 +243,6 @@ def test_workspace_key_cannot_loosen_its_limits(admin: Client):
         {"user_api_key_count": -1},
         {"user_api_key_count": 3},
     ):
-        expect_error(inside.put(place.path, {"settings": rules}), 403, "AB03", "would loosen")
-    expect_ok(inside.put(place.path, {"settings": {"user_api_key_max_ttl": 3599, "user_api_key_count": 1}}))
-    expect_ok(admin.put(place.path, {"settings": {"user_api_key_max_ttl": None, "user_api_key_count": -1}}))
+        expect_error(inside.put(workspace.path, {"settings": rules}), 403, "AB03", "would loosen")
+    expect_ok(inside.put(workspace.path, {"settings": {"user_api_key_max_ttl": 3599, "user_api_key_count": 1}}))
+    expect_ok(admin.put(workspace.path, {"settings": {"user_api_key_max_ttl": None, "user_api_key_count": -1}}))

@@ -147,8 +147,8 @@ def test_update_is_merged_and_keeps_masked_values(admin: Client):
     masked = {"aws_secret_access_key": "aw*****789"}
     assert expect_ok(admin.put(path, {"auth_config": masked, "description": "new"})) == {}
     # A change of the region requires the secret again.
-    place = "auth_config.aws_secret_access_key"
-    expect_error(admin.put(path, {"auth_config": {**masked, "aws_region": "us-east-1"}}), 400, "AB01", place)
+    workspace = "auth_config.aws_secret_access_key"
+    expect_error(admin.put(path, {"auth_config": {**masked, "aws_region": "us-east-1"}}), 400, "AB01", workspace)
     clear = {name: aws_reference()["auth_config"][name] for name in masked}
     assert expect_ok(admin.put(path, {"auth_config": {**clear, "aws_region": "us-east-1"}})) == {}
     shown = admin.read(path)
@@ -257,14 +257,14 @@ def test_provider_stays_usable_while_its_key_is_remapped(
     admin: Client, workspace: dict[str, Any], app: Client, vaults: MockSecretStores, provider: Mock
 ):
     auth = {"vault_auth_type": "token", "vault_token": fakes.VAULT_TOKEN, "vault_addr": vaults.url}
-    place = {"name": "soon", "manager_type": "hashicorp_vault", "auth_config": auth}
+    location = {"name": "soon", "manager_type": "hashicorp_vault", "auth_config": auth}
     given = {"name": "used", "slug": "used", "provider": "mock", "key": "sk-of-before", "workspace_id": workspace["id"]}
     admin.create("/v1/virtual-keys", given)
     wait_for("the key", lambda: credential_if_used(app, provider, "used", "sk-of-before"), 3)
     for turn in range(3):
         secret = f"sk-mapped-{turn}-0123456789"
         vaults.kept[f"plain/{turn}"] = json.dumps({"key": secret})
-        reference = admin.create("/v1/secret-references", {**place, "secret_path": f"plain/{turn}"})["id"]
+        reference = admin.create("/v1/secret-references", {**location, "secret_path": f"plain/{turn}"})["id"]
         mapping = {"target_field": "key", "secret_reference_id": reference}
         expect_ok(admin.put("/v1/virtual-keys/used", {"secret_mappings": [mapping]}))
         assert credential_if_used(app, provider, "used", secret)
@@ -275,9 +275,9 @@ def test_single_field_of_a_secret_needs_no_name(
 ):
     vaults.kept["plain/one"] = json.dumps({"password": "sk-sole-0123456789"})
     auth = {"vault_auth_type": "token", "vault_token": fakes.VAULT_TOKEN, "vault_addr": vaults.url}
-    place = {"manager_type": "hashicorp_vault", "auth_config": auth, "secret_path": "plain/one"}
-    named = admin.create("/v1/secret-references", {"name": "sole", **place, "secret_key": "password"})["id"]
-    unnamed = admin.create("/v1/secret-references", {"name": "sole", **place})["id"]
+    target_workspace = {"manager_type": "hashicorp_vault", "auth_config": auth, "secret_path": "plain/one"}
+    named = admin.create("/v1/secret-references", {"name": "sole", **target_workspace, "secret_key": "password"})["id"]
+    unnamed = admin.create("/v1/secret-references", {"name": "sole", **target_workspace})["id"]
     for slug, mapping in (
         ("sole-of-reference", {"secret_reference_id": named}),
         ("sole-of-mapping", {"secret_reference_id": unnamed, "secret_key": "password"}),
@@ -313,9 +313,9 @@ def test_workspace_keys_cannot_list_secret_references(admin: Client, workspace: 
 def test_auth_secrets_appear_in_no_file_and_no_response(admin: Client):
     """Runs last, because it searches all files that this module's gateway has written."""
     rows = admin.read("/v1/secret-references?page_size=100")["data"]
-    answers = [admin.read(f"/v1/secret-references/{row['slug']}") for row in rows]
-    assert answers
+    responses = [admin.read(f"/v1/secret-references/{row['slug']}") for row in rows]
+    assert responses
     for canary in CANARIES:
-        assert canary not in json.dumps(answers)
+        assert canary not in json.dumps(responses)
         for path in (path for path in Path(admin.gateway.folder).rglob("*") if path.is_file()):
             assert canary.encode() not in path.read_bytes(), (canary, path)

@@ -40,8 +40,8 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def surroundings(aws: str) -> Mapping[str, str]:
     own = {name.upper(): value for name, value in AWS_CREDENTIALS.items()}
     # One authentication method uses roles of the machine itself.
-    lent = {"PENSTOCK_IDENTITY_ALLOW_PROVIDER_USE": "true"}
-    return {"PENSTOCK_SECRETS_REFRESH_SECONDS": "1", "PENSTOCK_SECRETS_AWS_ENDPOINT_URL": aws, **own, **lent}
+    borrowed = {"PENSTOCK_IDENTITY_ALLOW_PROVIDER_USE": "true"}
+    return {"PENSTOCK_SECRETS_REFRESH_SECONDS": "1", "PENSTOCK_SECRETS_AWS_ENDPOINT_URL": aws, **own, **borrowed}
 
 
 @pytest.fixture(scope="module")
@@ -76,20 +76,20 @@ def test_stored_and_rotated_secrets_reach_the_provider(
         return json.dumps({part: secret, "other": "x"}) if part else secret
 
     arn = secrets_manager.create_secret(Name=f"prod/{name}", SecretString=secret_text(f"sk-first-{name}"))["ARN"]
-    place = admin.read("/v1/workspaces")["data"][0]["id"]
+    workspace = admin.read("/v1/workspaces")["data"][0]["id"]
     reference = {"name": name, "manager_type": "aws_sm", "auth_config": {"aws_region": REGION, **auth}}
     made = admin.create(
         "/v1/secret-references", {**reference, "secret_path": arn if by_arn else f"prod/{name}", "secret_key": part}
     )
     mapping = [{"target_field": "key", "secret_reference_id": made["id"]}]
-    own = {"name": name, "slug": name, "ai_provider_id": "mock", "workspace_id": place}
+    own = {"name": name, "slug": name, "ai_provider_id": "mock", "workspace_id": workspace}
     admin.create("/v1/integrations", {**own, "secret_mappings": mapping})
-    key = admin.with_new_key(workspace_id=place, scopes=["completions.write"]).key
+    key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"]).key
 
     def is_secret_used(secret: str) -> bool | None:
         headers = {"x-gateway-api-key": key, "x-gateway-provider": f"@{name}", "content-type": "application/json"}
-        answer = send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers)
-        if answer.status != 200:
+        response = send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers)
+        if response.status != 200:
             return None
         return provider.ledger()[-1]["headers"].get("authorization") == f"Bearer {secret}" or None
 

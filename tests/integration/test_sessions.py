@@ -52,11 +52,11 @@ class BrowserClient:
         )
 
     def sign_in(self, **given: str) -> Response:
-        answer = self.send("POST", SESSIONS, given)
-        if answer.status == 200:
-            cookie = answer.get_header("set-cookie") or ""
-            self.headers = {"cookie": cookie.split(";")[0], "x-csrf-token": answer.json()["csrf_token"]}
-        return answer
+        response = self.send("POST", SESSIONS, given)
+        if response.status == 200:
+            cookie = response.get_header("set-cookie") or ""
+            self.headers = {"cookie": cookie.split(";")[0], "x-csrf-token": response.json()["csrf_token"]}
+        return response
 
 
 @dataclass(frozen=True)
@@ -77,15 +77,15 @@ def create_user(admin: Client, name: str, role: str = "member", org_role: str = 
 
 def test_admin_key_signs_in_and_its_session_has_the_keys_scopes(admin: Client):
     browser = BrowserClient(admin.gateway)
-    answer = browser.sign_in(api_key=ADMIN_KEY)
-    cookie = (answer.get_header("set-cookie") or "").lower()
+    response = browser.sign_in(api_key=ADMIN_KEY)
+    cookie = (response.get_header("set-cookie") or "").lower()
     assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/", "max-age=43200"))
     assert "secure" not in cookie
     me = expect_ok(browser.send("GET", SELF))
     assert (me["by"], me["user"], me["csrf_token"]) == ("session", None, browser.headers["x-csrf-token"])
     assert "workspaces.create" in me["scopes"]
     assert expect_ok(browser.send("POST", "/v1/workspaces", {"name": "by session"}))["name"] == "by session"
-    assert ADMIN_KEY not in str(answer)
+    assert ADMIN_KEY not in str(response)
     behind_tls = BrowserClient(admin.gateway).send("POST", SESSIONS, {"api_key": ADMIN_KEY}, x_forwarded_proto="https")
     assert "secure" in (behind_tls.get_header("set-cookie") or "").lower()
 
@@ -123,8 +123,8 @@ def test_user_signs_in_by_password_with_the_permissions_of_the_roles(admin: Clie
     assert (me["user"]["id"], me["user"]["email"], me["user"]["role"]) == (member.id, member.email, "member")
     (mine,) = me["workspaces"]
     assert (mine["id"], mine["role"]) == (member.workspace["id"], "member")
-    place = f"/v1/configs?workspace_id={member.workspace['id']}"
-    assert browser.send("GET", place).status == 200
+    workspace = f"/v1/configs?workspace_id={member.workspace['id']}"
+    assert browser.send("GET", workspace).status == 200
     body = {"name": "c", "config": {"provider": "mock"}, "workspace_id": member.workspace["id"]}
     expect_error(browser.send("POST", "/v1/configs", body), 403, "AB03", "configs.create")
     expect_error(browser.send("GET", "/v1/admin/users"), 403, "AB03")
@@ -142,10 +142,10 @@ def test_user_signs_in_by_password_with_the_permissions_of_the_roles(admin: Clie
 def test_wrong_password_and_unknown_email_get_the_same_error(admin: Client):
     member = create_user(admin, "berta")
     browser = BrowserClient(admin.gateway)
-    answers = [browser.sign_in(email=email, password="wrong" * 3) for email in (member.email, "nobody@example.test")]
-    for answer in answers:
-        expect_error(answer, 401, "AB05")
-    assert answers[0].json() == answers[1].json()
+    responses = [browser.sign_in(email=email, password="wrong" * 3) for email in (member.email, "nobody@example.test")]
+    for response in responses:
+        expect_error(response, 401, "AB05")
+    assert responses[0].json() == responses[1].json()
     for _ in range(9):
         expect_error(browser.sign_in(email=member.email, password="wrong" * 3), 401, "AB05")
     # Failures delay further attempts, but do not lock the person out.
@@ -164,8 +164,8 @@ def test_sign_in_rejects_pages_of_other_origins_and_bodies_that_are_not_json(adm
     ):
         expect_error(browser.send("POST", SESSIONS, {"api_key": ADMIN_KEY}, **fields), 403, "AB03", "origin")
     for content_type in ("text/plain", "application/x-www-form-urlencoded", ""):
-        answer = browser.send("POST", SESSIONS, {"api_key": ADMIN_KEY}, content_type=content_type)
-        expect_error(answer, 400, "AB01", "application/json")
+        response = browser.send("POST", SESSIONS, {"api_key": ADMIN_KEY}, content_type=content_type)
+        expect_error(response, 400, "AB01", "application/json")
     same = {"origin": own, "sec_fetch_site": "same-origin", "content_type": "application/json; charset=utf-8"}
     assert browser.send("POST", SESSIONS, {"api_key": ADMIN_KEY}, **same).status == 200
 
@@ -178,8 +178,8 @@ def test_rejects_incomplete_or_mixed_sign_in_fields(admin: Client, given: dict[s
 
 
 def test_workspace_key_cannot_sign_in(admin: Client):
-    place = admin.read("/v1/workspaces")["data"][0]["id"]
-    key = admin.with_new_key(workspace_id=place, scopes=["configs.list"]).key
+    workspace = admin.read("/v1/workspaces")["data"][0]["id"]
+    key = admin.with_new_key(workspace_id=workspace, scopes=["configs.list"]).key
     expect_error(BrowserClient(admin.gateway).sign_in(api_key=key), 403, "AB03")
     expect_error(BrowserClient(admin.gateway).sign_in(api_key="nobody"), 401, "AB05")
 
@@ -343,13 +343,13 @@ def test_both_planes_reject_tokens_of_a_removed_user_until_reinvited(tokened: To
     admin = tokened.admin
     gone = create_user(admin, "departing")
     by_email, by_id = {"email_id": gone.email.title()}, {"sub": gone.id}
-    assert [tokened.send_chat(tokened.sign_token(**said)).status for said in (by_email, by_id)] == [200, 200]
+    assert [tokened.send_chat(tokened.sign_token(**content)).status for content in (by_email, by_id)] == [200, 200]
     known = tokened.sign_token(**by_email)
     assert tokened.send_chat(known).status == 200
     expect_ok(admin.delete(f"/v1/admin/users/{gone.id}"))
     # Read-your-write: the response to the change waits until the workers have applied it.
     assert [tokened.send_chat(token).status for token in (known, tokened.sign_token(**by_id))] == [401, 401]
-    assert [tokened.send_management_request(**said).status for said in (by_email, by_id)] == [401, 401]
+    assert [tokened.send_management_request(**content).status for content in (by_email, by_id)] == [401, 401]
     assert tokened.send_chat(tokened.sign_token()).status == 200
     create_user(admin, "departing")
     wait_for("whoever is back", lambda: tokened.send_chat(tokened.sign_token(**by_email)).status == 200 or None, 5)
@@ -368,7 +368,7 @@ def test_rejects_tokens_of_a_removed_member_until_added_again(tokened: TokenGate
             {"sub": left.id},
             {"sub": left.id, "workspace_slug": elsewhere["slug"]},
         )
-        return [tokened.send_chat(tokened.sign_token(**said)).status for said in ways]
+        return [tokened.send_chat(tokened.sign_token(**content)).status for content in ways]
 
     for _ in range(2):
         expect_ok(admin.post(path, {"users": [{"id": left.id, "role": "member"}]}))
@@ -419,18 +419,18 @@ def test_each_issuer_is_checked_against_its_own_settings(tokened: TokenGateway):
 
 
 def test_token_defaults_apply_to_its_requests(tokened: TokenGateway, provider: Mock):
-    place = {"workspace_id": tokened.workspace["id"]}
+    workspace = {"workspace_id": tokened.workspace["id"]}
     config = {"provider": "mock", "api_key": "sk-of-the-config"}
-    made = tokened.admin.create("/v1/configs", {"name": "of tokens", "config": config, **place})
+    made = tokened.admin.create("/v1/configs", {"name": "of tokens", "config": config, **workspace})
     defaults = {"config_id": made["slug"], "allow_config_override": False}
     url = tokened.admin.gateway.base_url
 
-    def send_with_defaults(said: object, **more: str) -> Response:
+    def send_with_defaults(content: object, **more: str) -> Response:
         return send_raw_request(
             url,
             CHAT_PATH,
             chat_body(),
-            {**JSON_HEADERS, "x-gateway-api-key": tokened.sign_token(defaults=said), **more},
+            {**JSON_HEADERS, "x-gateway-api-key": tokened.sign_token(defaults=content), **more},
         )
 
     wait_for("the config", lambda: send_with_defaults(defaults).status == 200 or None, 3)
@@ -447,17 +447,19 @@ def test_token_defaults_apply_to_its_requests(tokened: TokenGateway, provider: M
 
 
 def test_config_of_a_token_limits_the_model_list(tokened: TokenGateway):
-    admin, place = tokened.admin, {"workspace_id": tokened.workspace["id"]}
+    admin, workspace = tokened.admin, {"workspace_id": tokened.workspace["id"]}
     for slug in ("listed", "unlisted"):
-        admin.create("/v1/integrations", {"name": slug, "slug": slug, "ai_provider_id": "mock", "key": "sk-1", **place})
+        admin.create(
+            "/v1/integrations", {"name": slug, "slug": slug, "ai_provider_id": "mock", "key": "sk-1", **workspace}
+        )
         rows = [{"slug": f"m-{slug}", "enabled": True, "is_custom": True}]
         expect_ok(admin.put(f"/v1/integrations/{slug}/models", {"models": rows, "allow_all_models": False}))
-    config = {"name": "narrow", "config": {"provider": "@listed"}, **place}
+    config = {"name": "narrow", "config": {"provider": "@listed"}, **workspace}
     slug = admin.create("/v1/configs", config)["slug"]
     other = {"x-gateway-config": '{"provider":"@unlisted","fetch_integrated_models":true}'}
 
-    def list_models(said: dict[str, Any] | None, headers: dict[str, str] | None = None) -> set[str]:
-        client = Client(admin.gateway, tokened.sign_token(defaults=said), headers or {})
+    def list_models(content: dict[str, Any] | None, headers: dict[str, str] | None = None) -> set[str]:
+        client = Client(admin.gateway, tokened.sign_token(defaults=content), headers or {})
         found = {model["id"] for model in client.read("/v1/models")["data"]}
         return found & {"@listed/m-listed", "@unlisted/m-unlisted", "m-listed", "m-unlisted"}
 
@@ -477,11 +479,11 @@ def test_accepts_an_expired_token_within_the_leeway(tokened: TokenGateway):
 def test_rejects_unsigned_and_public_key_signed_tokens(tokened: TokenGateway):
     _, claims, signature = tokened.sign_token().split(".")
     head = "eyJhbGciOiJub25lIiwia2lkIjoib25lIiwidHlwIjoiSldUIn0"
-    said = jws.extract_compact(tokened.sign_token().encode()).payload
+    content = jws.extract_compact(tokened.sign_token().encode()).payload
     # Signed with the public key as if it were a shared secret.
     public = tokened.issuer.keys["one"].as_dict(private=False)["n"]
     key = OctKey.import_key(public)
-    shared = jws.serialize_compact({"alg": "HS256", "kid": "one", "typ": "JWT"}, said, key)
+    shared = jws.serialize_compact({"alg": "HS256", "kid": "one", "typ": "JWT"}, content, key)
     for forged in (f"{head}.{claims}.", f"{head}.{claims}.{signature}", shared):
         assert tokened.send_chat(forged).status == 401
         expect_error(Client(tokened.admin.gateway, forged).get("/v1/configs"), 401, "AB05")
@@ -552,8 +554,8 @@ def test_returns_503_for_tokens_until_signing_keys_are_fetched(provider: Mock, n
     with run_gateway(tmp_path, tables, env=new_store(tmp_path)) as gateway:
         admin = Client(gateway)
         made = TokenGateway(admin, SECOND_ISSUER, admin.read("/v1/workspaces")["data"][0])
-        for answer in (made.send_chat(made.sign_token()), made.send_management_request()):
-            assert (answer.status, answer.get_header("retry-after")) == (503, "1")
+        for response in (made.send_chat(made.sign_token()), made.send_management_request()):
+            assert (response.status, response.get_header("retry-after")) == (503, "1")
         # With a gateway key in the request, the token may be a provider's own token.
         key = admin.with_new_key(workspace_id=made.workspace["id"], scopes=["completions.write"]).key
         bearer = {**JSON_HEADERS, "x-gateway-provider": "mock", "authorization": f"Bearer {made.sign_token()}"}

@@ -52,15 +52,15 @@ def test_all_workers_share_cached_responses_and_circuit_breakers(
 
     def is_shared() -> bool | None:
         # Each request may reach any worker; twenty connections reach all of them.
-        answers = [send_with_config(node, CACHED_CONFIG, seeded_chat_body(1)) for node in nodes for _ in range(10)]
-        return all(answer.get_header("x-gateway-cache-status") == "HIT" for answer in answers) or None
+        responses = [send_with_config(node, CACHED_CONFIG, seeded_chat_body(1)) for node in nodes for _ in range(10)]
+        return all(response.get_header("x-gateway-cache-status") == "HIT" for response in responses) or None
 
     wait_for("the answer at all workers", is_shared)
     before = len(provider.ledger())
     assert before <= 2
     for turn in range(40):
-        answer = send_with_config(nodes[turn % 2], BREAKER_CONFIG)
-        assert (answer.status, answer.get_header("x-gateway-last-used-option-index")) == (200, "config.targets[1]")
+        response = send_with_config(nodes[turn % 2], BREAKER_CONFIG)
+        assert (response.status, response.get_header("x-gateway-last-used-option-index")) == (200, "config.targets[1]")
         # A result of one worker reaches the others with a delay, longer on a busy machine.
         time.sleep(0.05)
     failed = [entry for entry in provider.ledger() if entry["model"] == "mock?status=503"]

@@ -147,8 +147,8 @@ def test_every_worker_uses_each_saved_config_soon(scene: TwoNodeSetup):
         body = {"name": f"c{number}", "config": {"provider": "mock"}, **inside}
         return scene.admin.create("/v1/configs", body)["slug"]
 
-    def is_authenticated(answer: Response) -> bool:
-        return answer.status != 401
+    def is_authenticated(response: Response) -> bool:
+        return response.status != 401
 
     for wire in scene.connections:
         wait_for(

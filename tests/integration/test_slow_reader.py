@@ -105,8 +105,12 @@ def test_client_that_resumes_reading_gets_everything(served: Gateway, provider: 
         wire.send(encode_request("POST", path, MOCK_HEADERS, body))
         (under_way,) = wait_for_backpressure(provider)
         assert under_way < len(direct.body)
-        answer = wire.read_response()
-        assert (answer.status, answer.end_reason, answer.stable_body == direct.stable_body) == (200, "chunk", True)
+        response = wire.read_response()
+        assert (response.status, response.end_reason, response.stable_body == direct.stable_body) == (
+            200,
+            "chunk",
+            True,
+        )
     assert wait_for_request(provider, ended=True)["outcome"] == "complete"
 
 
@@ -115,14 +119,14 @@ def test_keeps_a_slowly_reading_client_connected(served: Gateway, provider: Mock
     direct = send_raw_request(provider.url, CHAT_PATH, body, JSON_HEADERS)
     with RawConnection(served.base_url, receive_buffer=SMALL_BUFFER_BYTES) as wire:
         wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, body))
-        answer = wire.read_head()
+        response = wire.read_head()
         got = bytearray()
-        for number, piece in enumerate(wire.iter_body(answer)):
-            got += piece
+        for number, chunk in enumerate(wire.iter_body(response)):
+            got += chunk
             if number < 40:
                 time.sleep(0.02)
-    answer.body = bytes(got)
-    assert (answer.end_reason, answer.stable_body == direct.stable_body) == ("chunk", True)
+    response.body = bytes(got)
+    assert (response.end_reason, response.stable_body == direct.stable_body) == ("chunk", True)
 
 
 def is_connection_open(served: Gateway, wire: RawConnection) -> bool:

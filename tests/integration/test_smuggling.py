@@ -158,8 +158,8 @@ def read_statuses(wire: RawConnection) -> list[int]:
     statuses = []
     wire.socket.settimeout(0.4)
     try:
-        while (answer := wire.read_response()).status:
-            statuses.append(answer.status)
+        while (response := wire.read_response()).status:
+            statuses.append(response.status)
     except (TimeoutError, ValueError):
         pass
     return statuses

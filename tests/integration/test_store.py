@@ -112,8 +112,8 @@ def test_migration_encrypts_plaintext_of_older_releases_reversibly(
             assert secret.encode() not in (tmp_path / "old.db").read_bytes()
         async with database.read_connection() as connection:
             stored, _ = await SnapshotReader(Vault(key), SecretCache(Settings())).read_snapshot(connection)
-        told = [row for piece in stored.pieces.values() for row in json.loads(piece.data).get("configs", ())]
-        assert [row["config"] for row in told] == [config]
+        response = [row for chunk in stored.pieces.values() for row in json.loads(chunk.data).get("configs", ())]
+        assert [row["config"] for row in response] == [config]
         await migrate(database, "0005_change_log", sealing)
         async with database.read_connection() as connection:
             (text_of_config,) = (await connection.scalars(text("select config from configs"))).all()
@@ -144,8 +144,8 @@ def test_management_without_a_database_returns_404_with_a_hint(tmp_path: Path, t
     with run_gateway(tmp_path, tables) as gateway:
         for path in ("/v1/configs", "/v1/api-keys/x", "/v2/workspaces", "/v1/virtual-keys"):
             for method in ("GET", "POST", "PUT", "DELETE"):
-                answer = send_raw_request(gateway.base_url, path, b"{}", MOCK_HEADERS, method=method)
-                expect_error(answer, 404, "AB08", "penstock init")
+                response = send_raw_request(gateway.base_url, path, b"{}", MOCK_HEADERS, method=method)
+                expect_error(response, 404, "AB08", "penstock init")
     assert not provider.ledger()
 
 
@@ -209,9 +209,9 @@ def test_failed_migration_reports_the_error_and_changes_nothing(postgres: Postgr
 
 def test_init_creates_a_database_and_prints_the_admin_key_once(tmp_path: Path, tables: SettingsTables):
     (tmp_path / "penstock.toml").touch()
-    said = run_init(tmp_path, {})
-    key = said.strip().rpartition(" ")[2]
-    assert "admin key" in said
+    content = run_init(tmp_path, {})
+    key = content.strip().rpartition(" ")[2]
+    assert "admin key" in content
     assert {path.name for path in tmp_path.iterdir()} >= {"penstock.db", "penstock.key"}
     again = run_init(tmp_path, {})
     assert key not in again
@@ -259,17 +259,17 @@ def test_serves_requests_and_returns_503_for_writes_without_database(
         own_postgres.freeze()
         time.sleep(1.1)
         for _ in range(3):
-            answer = admin.post("/v1/workspaces", {"name": "x"})
-            expect_error(answer, 503, "AB04")
-            assert answer.get_header("retry-after") == "1"
+            response = admin.post("/v1/workspaces", {"name": "x"})
+            expect_error(response, 503, "AB04")
+            assert response.get_header("retry-after") == "1"
             assert chat_status(gateway, key) == 200
         own_postgres.thaw()
         wait_for("the database", lambda: admin.get("/v1/workspaces").status == 200 or None, 10)
         own_postgres.program.kill()
         with ThreadPoolExecutor(20) as many:
-            answers = list(many.map(lambda _: admin.get("/v1/workspaces").status, range(40)))
+            responses = list(many.map(lambda _: admin.get("/v1/workspaces").status, range(40)))
         # The key may stay cached for a moment, but the rows that it requests are not.
-        assert set(answers) == {503}
+        assert set(responses) == {503}
         assert chat_status(gateway, key) == 200
     with run_gateway(tmp_path, tables, env=env) as gateway:
         assert chat_status(gateway, key) == 200
@@ -290,9 +290,9 @@ def test_read_only_database_gives_503_for_writes_only(tmp_path: Path, tables: Se
             ("PUT", "/v1/admin/organisation/settings", {"block_inline_config": True}),
             ("POST", "/v1/auth/sessions", {"api_key": ADMIN_KEY}),
         ):
-            answer = admin.send(method, path, body)
-            expect_error(answer, 503, "AB04")
-            assert answer.get_header("retry-after") == "1"
+            response = admin.send(method, path, body)
+            expect_error(response, 503, "AB04")
+            assert response.get_header("retry-after") == "1"
         assert admin.get("/v1/workspaces").status == 200
         assert chat_status(gateway, key) == 200
         own_postgres.set_option("default_transaction_read_only", "off")

@@ -68,10 +68,10 @@ class DatabaseFaultScenario:
         """Checks that every write returns 503 with Retry-After in time, and never an authentication error."""
         for method, path, body in self.iter_writes():
             began = time.monotonic()
-            answer = self.admin.send(method, path, body)
-            assert answer.status == 503, (method, path, answer.status, answer.body)
-            assert answer.get_header("retry-after") == "1"
-            assert answer.json()["data"]["errorCode"] == "AB04"
+            response = self.admin.send(method, path, body)
+            assert response.status == 503, (method, path, response.status, response.body)
+            assert response.get_header("retry-after") == "1"
+            assert response.json()["data"]["errorCode"] == "AB04"
             assert time.monotonic() - began < MAX_RESPONSE_SECONDS
 
     def check_reads(self) -> None:
@@ -81,9 +81,9 @@ class DatabaseFaultScenario:
         for path in PATHS_WITHOUT_DATABASE:
             assert self.admin.get(path).status == 200, path
         for path in ("/v1/workspaces", "/v1/configs", f"/v1/workspaces/{self.place['id']}"):
-            answer = self.admin.get(path)
-            assert answer.status in {200, 503}, (path, answer.status, answer.body)
-            assert answer.status == 200 or answer.get_header("retry-after") == "1"
+            response = self.admin.get(path)
+            assert response.status in {200, 503}, (path, response.status, response.body)
+            assert response.status == 200 or response.get_header("retry-after") == "1"
 
     def run_under_load(self, spoil: Callable[[], None], mend: Callable[[], None]) -> dict[str, Any]:
         headers = {**MOCK_HEADERS, "x-gateway-api-key": self.key}
@@ -119,16 +119,16 @@ def list_models(client: Client) -> list[str]:
     return [model["id"] for model in client.read("/v1/models?ai_service=mock")["data"]]
 
 
-def create_narrowed_key(admin: Client, place: dict[str, str]) -> str:
+def create_narrowed_key(admin: Client, location: dict[str, str]) -> str:
     """Creates two integrations with one model each, and a key whose default config selects the second."""
     for slug in ("a", "b"):
         admin.create(
-            "/v1/integrations", {"name": slug, "slug": slug, "ai_provider_id": "mock", "key": "sk-01234567", **place}
+            "/v1/integrations", {"name": slug, "slug": slug, "ai_provider_id": "mock", "key": "sk-01234567", **location}
         )
         rows = [{"slug": "m", "enabled": True, "is_custom": True}, {"slug": "off", "enabled": False, "is_custom": True}]
         expect_ok(admin.put(f"/v1/integrations/{slug}/models", {"models": rows, "allow_all_models": False}))
-    config = admin.create("/v1/configs", {"name": "narrow", "config": {"provider": "@b"}, **place})["slug"]
-    body = {"name": "narrow", "scopes": ["completions.write"], "defaults": {"config_id": config}, **place}
+    config = admin.create("/v1/configs", {"name": "narrow", "config": {"provider": "@b"}, **location})["slug"]
+    body = {"name": "narrow", "scopes": ["completions.write"], "defaults": {"config_id": config}, **location}
     return admin.create("/v1/api-keys/workspace/service", body)["key"]
 
 
@@ -159,15 +159,15 @@ def test_killed_database_fails_no_model_request_nor_a_node_start(
         slug = here.admin.create("/v1/virtual-keys", {**short, "workspace_id": here.place["id"]})["slug"]
         named = {"content-type": "application/json", "x-gateway-api-key": here.key, "x-gateway-provider": f"@{slug}"}
         assert send_raw_request(here.gateway.base_url, CHAT_PATH, chat_body(), named).status == 200
-        key, place = here.key, {"workspace_id": here.place["id"]}
-        narrow = create_narrowed_key(here.admin, place)
+        key, workspace = here.key, {"workspace_id": here.place["id"]}
+        narrow = create_narrowed_key(here.admin, workspace)
         clients = (Client(here.gateway, key), Client(here.gateway, narrow))
         listed = [sorted(set(list_models(client)) - {f"@{slug}/mock"}) for client in clients]
         assert listed == [["@a/m", "@b/m"], ["@b/m"]]
         own_postgres.crash()
         # A signed-in user gets 503, not 401.
-        answer = Client(here.gateway, "", session).get("/v1/auth/self")
-        assert (answer.status, answer.get_header("retry-after")) == (503, "1")
+        response = Client(here.gateway, "", session).get("/v1/auth/self")
+        assert (response.status, response.get_header("retry-after")) == (503, "1")
         assert [list_models(client) for client in clients] == listed
     env = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
     began = time.monotonic()
@@ -176,8 +176,10 @@ def test_killed_database_fails_no_model_request_nor_a_node_start(
         # Expiry takes effect even though no new snapshot can be published.
         time.sleep(max(0.0, (ends - datetime.now(UTC)).total_seconds() + 1))
         assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), named).status == 400
-        answer = send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-api-key": key})
-        assert answer.status == 200
+        response = send_raw_request(
+            gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-api-key": key}
+        )
+        assert response.status == 200
         # Without the database, an unknown or deleted key cannot be distinguished from a valid one.
         for who in (Client(gateway), Client(gateway, "nobody")):
             assert who.get("/v1/workspaces").status == 503

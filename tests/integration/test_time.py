@@ -60,24 +60,24 @@ def test_closes_an_idle_http2_connection_but_not_an_active_one(provider: Mock, t
 def test_upstream_timeouts_follow_the_settings(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "upstream": {"request_timeout_ms": 300, "idle_timeout_ms": 150}}
     with run_gateway(tmp_path, tables) as served:
-        answer = send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=silence"))
-        assert (answer.status, answer.json()["error"]["type"]) == (408, "timeout_error")
-        assert "300 ms" in answer.json()["error"]["message"]
-        answer = send_raw_request(
+        response = send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=silence"))
+        assert (response.status, response.json()["error"]["type"]) == (408, "timeout_error")
+        assert "300 ms" in response.json()["error"]["message"]
+        response = send_raw_request(
             served.base_url,
             CHAT_PATH,
             chat_body("mock?fault=silence"),
             {**MOCK_HEADERS, "x-gateway-request-timeout": "80"},
         )
-        assert "80 ms" in answer.json()["error"]["message"]
-        answer = send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=stall&after=2", stream=True))
-        assert (answer.status, answer.end_reason) == (200, "chunk")
-        assert b"no data for 150 ms" in answer.events[-1]
+        assert "80 ms" in response.json()["error"]["message"]
+        response = send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=stall&after=2", stream=True))
+        assert (response.status, response.end_reason) == (200, "chunk")
+        assert b"no data for 150 ms" in response.events[-1]
 
 
 def test_sends_heartbeats_during_a_pause_in_a_stream(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "server": {"heartbeat_seconds": 0.1}}
     with run_gateway(tmp_path, tables) as served:
-        answer = send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?chunks=2&chunk_ms=450", stream=True))
-        assert 4 <= answer.events.count(b": keep-alive") <= 16
-        assert answer.events[-1] == b"data: [DONE]"
+        response = send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?chunks=2&chunk_ms=450", stream=True))
+        assert 4 <= response.events.count(b": keep-alive") <= 16
+        assert response.events[-1] == b"data: [DONE]"

@@ -77,11 +77,11 @@ def test_accepted_invitation_gives_the_promised_roles_and_keys(admin: Client, bo
     accepted = expect_ok(accept_invite(admin, made["invite_link"]))
     user = admin.read(f"/v1/admin/users/{accepted['id']}")
     assert (user["first_name"], user["last_name"], user["email"]) == ("Ada", "Gast", body["email"].lower())
-    (place,) = user["workspace_ids"]
-    member = admin.read(f"/v1/workspaces/{place}/users/{user['id']}")
+    (workspace,) = user["workspace_ids"]
+    member = admin.read(f"/v1/workspaces/{workspace}/users/{user['id']}")
     assert (member["role"], member["org_role"]) == ("manager", "member")
     (key,) = accepted["api_keys"]
-    assert key["workspace_id"] == place
+    assert key["workspace_id"] == workspace
     assert admin.read(f"/v1/api-keys/{key['id']}")["rotation_policy"]["rotation_period_days"] == 9
     headers = {**MOCK_HEADERS, "x-gateway-api-key": key["key"]}
     wait_for(
@@ -152,9 +152,9 @@ def test_cannot_grant_more_than_the_inviting_key_has(admin: Client, body: dict[s
     user = admin.read("/v1/admin/users")["data"][0]["id"]
     scopes = ["workspace_users.create", "workspace_users.update"]
     adder = admin.with_new_key(workspace_id=body["workspaces"][0]["id"], scopes=scopes)
-    place = body["workspaces"][0]["id"]
+    workspace = body["workspaces"][0]["id"]
     expect_error(
-        adder.post(f"/v1/workspaces/{place}/users", {"users": [{"id": user, "role": "admin"}]}),
+        adder.post(f"/v1/workspaces/{workspace}/users", {"users": [{"id": user, "role": "admin"}]}),
         403,
         "AB03",
         "less power",

@@ -111,17 +111,17 @@ def test_masked_credential_in_an_update_changes_nothing(
 def test_slug_shared_by_workspaces_requires_the_workspace_id(admin: Client, workspace: str, body: dict[str, Any]):
     other = admin.create("/v1/workspaces", {"name": "another"})["id"]
     made = {
-        place: admin.create("/v1/virtual-keys", {**body, "slug": "shared", "workspace_id": place})
-        for place in (workspace, other)
+        target_workspace: admin.create("/v1/virtual-keys", {**body, "slug": "shared", "workspace_id": target_workspace})
+        for target_workspace in (workspace, other)
     }
     alone = admin.create("/v1/virtual-keys", body)["slug"]
     for path in ("/v1/providers", "/v1/virtual-keys"):
-        for answer in (admin.get(f"{path}/shared"), admin.put(f"{path}/shared", {}), admin.delete(f"{path}/shared")):
-            expect_error(answer, 400, "AB01", "workspace_id", "several workspaces")
-        for place, one in made.items():
-            assert admin.read(f"{path}/shared?workspace_id={place}")["workspace_id"] == place
-            assert admin.read(f"{path}/{one['id']}")["workspace_id"] == place
-            expect_ok(admin.put(f"{path}/shared?workspace_id={place}", {"note": place}))
+        for response in (admin.get(f"{path}/shared"), admin.put(f"{path}/shared", {}), admin.delete(f"{path}/shared")):
+            expect_error(response, 400, "AB01", "workspace_id", "several workspaces")
+        for target_workspace, one in made.items():
+            assert admin.read(f"{path}/shared?workspace_id={target_workspace}")["workspace_id"] == target_workspace
+            assert admin.read(f"{path}/{one['id']}")["workspace_id"] == target_workspace
+            expect_ok(admin.put(f"{path}/shared?workspace_id={target_workspace}", {"note": target_workspace}))
         assert admin.read(f"{path}/{alone}")["workspace_id"] == workspace
     expect_ok(admin.delete(f"/v1/providers/shared?workspace_id={other}"))
     assert admin.read("/v1/providers/shared")["note"] == workspace
@@ -251,19 +251,19 @@ def test_integration_of_another_workspace_is_not_found(admin: Client, body: dict
     inside = admin.with_new_key(
         workspace_id=elsewhere, scopes=["virtual_keys.read", "virtual_keys.update", "virtual_keys.delete"]
     )
-    for answer in (
+    for response in (
         inside.get(f"/v1/virtual-keys/{made['slug']}"),
         inside.put(f"/v1/virtual-keys/{made['id']}", {"key": "sk-mine-0123456789"}),
         inside.delete(f"/v1/virtual-keys/{made['id']}"),
     ):
-        expect_error(answer, 404, "AB08")
+        expect_error(response, 404, "AB08")
 
 
 def test_credential_is_in_no_file_and_no_response(admin: Client, body: dict[str, Any]):
     """Runs last, because it searches everything that this file's gateway has written."""
     made = admin.create("/v1/virtual-keys", body)
-    answers = [admin.read(f"/v1/virtual-keys/{made['slug']}"), admin.read("/v1/virtual-keys?page_size=1000")]
-    assert CANARY_KEY not in json.dumps(answers)
+    responses = [admin.read(f"/v1/virtual-keys/{made['slug']}"), admin.read("/v1/virtual-keys?page_size=1000")]
+    assert CANARY_KEY not in json.dumps(responses)
     wait_for("the kept snapshot", lambda: (Path(admin.gateway.folder) / "penstock.snapshot").exists() or None, 3)
     written = [path for path in Path(admin.gateway.folder).rglob("*") if path.is_file()]
     names = {path.name for path in written}

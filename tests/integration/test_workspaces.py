@@ -139,10 +139,10 @@ def test_archiving_requires_the_name_and_an_empty_workspace(admin: Client, made:
 
 
 def test_archiving_deletes_the_content_and_logs_each_deletion(admin: Client):
-    place = admin.create("/v1/workspaces", {"name": "Full"})
-    inside = {"workspace_id": place["id"]}
+    workspace = admin.create("/v1/workspaces", {"name": "Full"})
+    inside = {"workspace_id": workspace["id"]}
     owner = admin.read("/v1/admin/users?role=owner")["data"][0]["id"]
-    expect_ok(admin.post(f"/v1/workspaces/{place['id']}/users", {"users": [{"id": owner, "role": "admin"}]}))
+    expect_ok(admin.post(f"/v1/workspaces/{workspace['id']}/users", {"users": [{"id": owner, "role": "admin"}]}))
     own = {"ai_provider_id": "openai", "key": "sk-0123456789", **inside}
     made = {
         "integrations": admin.create("/v1/integrations", {"name": "full", **own})["id"],
@@ -160,8 +160,8 @@ def test_archiving_deletes_the_content_and_logs_each_deletion(admin: Client):
         "collections": admin.create("/v1/collections", {"name": "c", **inside})["id"],
         "labels": admin.create("/v1/labels", {"name": "canary", **inside})["id"],
     }
-    path = f"/v1/workspaces/{place['id']}"
-    made["workspaces"] = place["id"]
+    path = f"/v1/workspaces/{workspace['id']}"
+    made["workspaces"] = workspace["id"]
     counts = (
         "1 integrations",
         "2 providers",
@@ -174,8 +174,8 @@ def test_archiving_deletes_the_content_and_logs_each_deletion(admin: Client):
     expect_error(admin.delete(path, {"name": "Full"}), 409, "AB07", *counts)
     expect_ok(admin.delete(path, {"name": "Full", "force_delete": True}))
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
-    asked = f"{span}&organisation_id={place['organisation_id']}&workspace_id={place['id']}&action=delete"
-    gone = [(row["resource_type"], row["resource_id"]) for row in admin.read(f"/v1/audit-logs?{asked}")["records"]]
+    request = f"{span}&organisation_id={workspace['organisation_id']}&workspace_id={workspace['id']}&action=delete"
+    gone = [(row["resource_type"], row["resource_id"]) for row in admin.read(f"/v1/audit-logs?{request}")["records"]]
     assert set(made.items()) <= set(gone)
     # Includes the hidden integration of the virtual key, the default provider of the integration, and the membership.
     kinds = sorted(kind for kind, _ in gone)

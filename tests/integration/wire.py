@@ -47,9 +47,9 @@ def encode_request(
     return head.encode("latin-1") + (body or b"")
 
 
-def encode_chunks(*pieces: bytes) -> bytes:
+def encode_chunks(*chunks: bytes) -> bytes:
     """Encodes the parts as a complete chunked body."""
-    return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
 
 
 @dataclass
@@ -135,44 +135,44 @@ class RawConnection:
         while True:
             lines = self._read_until(b"\r\n\r\n").decode("latin-1").split("\r\n")
             fields = [line.split(": ", 1) for line in lines[1:] if line]
-            answer = Response(int(lines[0].split(" ")[1]), [(name.lower(), value) for name, value in fields])
-            if answer.status >= 200 or answer.status == 101:
-                return answer
+            response = Response(int(lines[0].split(" ")[1]), [(name.lower(), value) for name, value in fields])
+            if response.status >= 200 or response.status == 101:
+                return response
 
     def read_response(self, *, bodiless: bool = False) -> Response:
         """Reads a response, or as much of it as arrives; the status is 0 if nothing arrives."""
         try:
-            answer = self.read_head()
+            response = self.read_head()
         except ConnectionError:
             return Response(0, [], end_reason="broken")
-        if bodiless or answer.status in BODILESS_STATUSES:
-            answer.end_reason = "length"
-            return answer
-        answer.body = b"".join(self.iter_body(answer))
-        return answer
+        if bodiless or response.status in BODILESS_STATUSES:
+            response.end_reason = "length"
+            return response
+        response.body = b"".join(self.iter_body(response))
+        return response
 
-    def iter_body(self, answer: Response) -> Iterator[bytes]:
+    def iter_body(self, response: Response) -> Iterator[bytes]:
         """Yields the body of a response as it arrives, after `read_head`."""
-        answer.end_reason = "broken"
+        response.end_reason = "broken"
         try:
-            if answer.get_header("transfer-encoding"):
+            if response.get_header("transfer-encoding"):
                 yield from self._iter_chunks()
-                answer.end_reason = "chunk"
-            elif length := answer.get_header("content-length"):
+                response.end_reason = "chunk"
+            elif length := response.get_header("content-length"):
                 yield from self._iter_exactly(int(length))
-                answer.end_reason = "length"
+                response.end_reason = "length"
             else:
                 while self._buffer or self._receive():
                     yield self._pop_buffer()
-                answer.end_reason = "close"
+                response.end_reason = "close"
         except ConnectionError:
             return
 
-    def read_events(self, answer: Response, count: int) -> bytes:
+    def read_events(self, response: Response, count: int) -> bytes:
         """Reads the body until `count` events have arrived."""
         seen = b""
-        for piece in self.iter_body(answer):
-            seen += piece
+        for chunk in self.iter_body(response):
+            seen += chunk
             if seen.count(b"\n\n") >= count:
                 return seen
         raise ConnectionError(f"only {seen!r}")
@@ -195,9 +195,9 @@ class RawConnection:
         while count:
             if not self._buffer and not self._receive():
                 raise ConnectionError("the connection closed before the end of the response of the response")
-            piece = self._pop_buffer(count)
-            count -= len(piece)
-            yield piece
+            chunk = self._pop_buffer(count)
+            count -= len(chunk)
+            yield chunk
 
     def _read_until(self, mark: bytes) -> bytes:
         start = 0
@@ -213,9 +213,9 @@ class RawConnection:
         return taken
 
     def _receive(self) -> bytes:
-        piece = self.socket.recv(65536)
-        self._buffer += piece
-        return piece
+        chunk = self.socket.recv(65536)
+        self._buffer += chunk
+        return chunk
 
 
 def send_raw_request(

@@ -41,7 +41,7 @@ class SampleObjects(NamedTuple):
 def create_sample_objects(admin: Client, name: str = "fields") -> SampleObjects:
     """Creates one object of each kind; `name` distinguishes several sets in one database."""
     workspace = admin.create("/v1/admin/workspaces", {"name": "Fields"})
-    place = {"workspace_id": workspace["id"]}
+    target_workspace = {"workspace_id": workspace["id"]}
     user = admin.read("/v1/admin/users")["data"][0]["id"]
     expect_ok(admin.post(f"/v1/admin/workspaces/{workspace['id']}/users", {"users": [{"id": user, "role": "manager"}]}))
     whole = {"name": "i", "slug": name, "ai_provider_id": "openai", "key": "sk-0123456789"}
@@ -50,12 +50,12 @@ def create_sample_objects(admin: Client, name: str = "fields") -> SampleObjects:
     expect_ok(admin.put(f"/v1/integrations/{integration}/workspaces", spaces))
     models = {"models": [{"slug": "mine", "enabled": True, "is_custom": True}]}
     expect_ok(admin.put(f"/v1/integrations/{integration}/models", models))
-    virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", **place}
+    virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", **target_workspace}
     vault = {"vault_addr": "https://vault.example", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     secret = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
     invited = {"email": f"{name}@example.test", "role": "member", "workspaces": []}
-    key = {"name": "k", "scopes": ["completions.write"], **place}
-    config = {"name": "c", "config": {"provider": "mock"}, **place}
+    key = {"name": "k", "scopes": ["completions.write"], **target_workspace}
+    config = {"name": "c", "config": {"provider": "mock"}, **target_workspace}
     guardrail = {"name": "g", "checks": [{"id": "default.wordCount", "parameters": {"maxWords": 9}}]}
     return SampleObjects(
         admin,
@@ -65,7 +65,7 @@ def create_sample_objects(admin: Client, name: str = "fields") -> SampleObjects:
         admin.create("/v1/configs", config)["slug"],
         admin.create("/v1/configs", config)["slug"],
         integration,
-        admin.create("/v1/providers", {"name": "p", "integration_id": integration, **place})["slug"],
+        admin.create("/v1/providers", {"name": "p", "integration_id": integration, **target_workspace})["slug"],
         admin.create("/v1/virtual-keys", virtual)["slug"],
         admin.create("/v1/secret-references", secret)["slug"],
         admin.create("/v1/secret-references", secret)["slug"],
@@ -142,7 +142,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         "secret_mappings": mappings,
         **limits,
     }
-    place = {
+    location = {
         "name": "Other",
         # An icon would change the name that is shown; a test of client habits sets some.
         "icon": SampleValue("", lambda shown: shown["icon"] or ""),
@@ -226,7 +226,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         },
         "VirtualKeyUpdate": {**virtual, "reset_usage": reset},
         "NewWorkspace": {
-            **place,
+            **location,
             "slug": own_slug,
             "defaults": ours,
             "users": SampleValue(
@@ -234,7 +234,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
                 lambda shown: [{"id": shown["users"][0]["id"], "role": "manager"}],
             ),
         },
-        "WorkspaceUpdate": {**place, "slug": own_slug, "defaults": {**ours, "user_api_key_config": scene.config}},
+        "WorkspaceUpdate": {**location, "slug": own_slug, "defaults": {**ours, "user_api_key_config": scene.config}},
         "CreateSecretReference": {
             **secret,
             "slug": own_slug,

@@ -126,14 +126,14 @@ def find_setting_reads(module: str) -> set[tuple[str, str]]:
 
 def test_every_setting_is_read_by_code():
     modules = [path.as_posix() for path in files_under("python/penstock", ".py") if "migrations" not in path.parts]
-    asked = set[tuple[str, str]]().union(*map(find_setting_reads, modules))
+    requested = set[tuple[str, str]]().union(*map(find_setting_reads, modules))
     # The engine receives the whole routing section.
     engine = "".join(
         read_text(path.as_posix()) for path in files_under("rust/core/src", ".rs") if path.name != "settings.rs"
     )
-    asked |= {("routing", name) for name in re.findall(r"settings\(?\)?\.(\w+)", engine)}
-    assert not [entry.path for entry in iter_setting_specs() if (entry.section, entry.key) not in asked]
-    assert ("store", "colour") not in asked
+    requested |= {("routing", name) for name in re.findall(r"settings\(?\)?\.(\w+)", engine)}
+    assert not [entry.path for entry in iter_setting_specs() if (entry.section, entry.key) not in requested]
+    assert ("store", "colour") not in requested
 
 
 def test_timeouts_page_lists_every_time_setting_and_existing_tests():

@@ -33,12 +33,12 @@ async def send_request(
 ) -> Response:
     """Sends one request and collects the response."""
     sent: list[dict[str, Any]] = []
-    asked = [{"type": "http.request", "body": body, "more_body": False}]
+    request_body = [{"type": "http.request", "body": body, "more_body": False}]
     is_complete = asyncio.Event()
 
     async def receive() -> dict[str, Any]:
-        if asked:
-            return asked.pop()
+        if request_body:
+            return request_body.pop()
         # A client stays connected until it has the whole response.
         await is_complete.wait()
         return {"type": "http.disconnect"}
@@ -49,8 +49,8 @@ async def send_request(
             is_complete.set()
 
     await app(build_scope(method, path, body, headers, query), receive, send)
-    answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return Response(sent[0]["status"], answered, b"".join(part.get("body", b"") for part in sent[1:]))
+    responded = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Response(sent[0]["status"], responded, b"".join(part.get("body", b"") for part in sent[1:]))
 
 
 def build_scope(
@@ -103,23 +103,25 @@ async def stream_request(
 async def run_lifespan(app: App) -> AsyncIterator[None]:
     """Runs the application's lifespan around the body of the `with` block."""
     events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    asked = app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, events.get, told.put)
-    task = asyncio.ensure_future(asked)
+    reported: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    request = app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, events.get, reported.put)
+    task = asyncio.ensure_future(request)
     try:
         await events.put({"type": "lifespan.startup"})
-        await expect_lifespan_event(task, told, "lifespan.startup.complete")
+        await expect_lifespan_event(task, reported, "lifespan.startup.complete")
         yield
         await events.put({"type": "lifespan.shutdown"})
-        await expect_lifespan_event(task, told, "lifespan.shutdown.complete")
+        await expect_lifespan_event(task, reported, "lifespan.shutdown.complete")
         await asyncio.wait_for(task, LIFESPAN_TIMEOUT_SECONDS)
     finally:
         task.cancel()
 
 
-async def expect_lifespan_event(task: asyncio.Future[None], told: asyncio.Queue[dict[str, Any]], wanted: str) -> None:
+async def expect_lifespan_event(
+    task: asyncio.Future[None], reported: asyncio.Queue[dict[str, Any]], wanted: str
+) -> None:
     """Waits until the application sends the wanted event. Raises the application's own error if it fails instead."""
-    word = asyncio.ensure_future(told.get())
+    word = asyncio.ensure_future(reported.get())
     done, _ = await asyncio.wait({task, word}, timeout=LIFESPAN_TIMEOUT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     if word not in done:
         word.cancel()

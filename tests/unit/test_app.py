@@ -106,10 +106,10 @@ def test_version_reports_the_interface(tmp_path: Path):
     ],
 )
 def test_errors_are_returned_in_the_envelope(tmp_path: Path, method: str, path: str, status: int, code: str):
-    answer = request_once(make_settings(tmp_path), method, path)
-    assert answer.status == status
-    assert answer.json()["success"] is False
-    assert answer.json()["data"]["errorCode"] == code
+    response = request_once(make_settings(tmp_path), method, path)
+    assert response.status == status
+    assert response.json()["success"] is False
+    assert response.json()["data"]["errorCode"] == code
 
 
 def test_own_errors_are_shown_and_defects_only_logged(caplog: pytest.LogCaptureFixture):
@@ -158,10 +158,10 @@ def test_engine_metrics_are_exported_to_prometheus(tmp_path: Path, path: str):
         await send_request(app, "POST", "/internal/metrics", json.dumps(METRICS_PUSH).encode())
         return await send_request(app, "GET", path)
 
-    answer = run_with_app(make_settings(tmp_path), scenario)
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert 'penstock_requests_total{worker="1",status="2xx"} 3' in answer.body.decode()
-    assert "# TYPE penstock_job_restarts_total counter\npenstock_job_restarts_total 0\n" in answer.body.decode()
+    response = run_with_app(make_settings(tmp_path), scenario)
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'penstock_requests_total{worker="1",status="2xx"} 3' in response.body.decode()
+    assert "# TYPE penstock_job_restarts_total counter\npenstock_job_restarts_total 0\n" in response.body.decode()
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_metrics_need_the_token_or_a_client_on_this_machine(
 ):
     metrics = Metrics(enabled=True, token=Secret(token) if token else None)
     given = Settings(records=make_settings(tmp_path).records, metrics=metrics)
-    answer = request_once(given, "GET", "/metrics", headers=headers)
-    assert answer.status == status
-    assert (status == 200) == (b"penstock_job_restarts_total" in answer.body)
+    response = request_once(given, "GET", "/metrics", headers=headers)
+    assert response.status == status
+    assert (status == 200) == (b"penstock_job_restarts_total" in response.body)
 
 
 def test_port_of_its_own_serves_only_metrics(tmp_path: Path):
@@ -209,11 +209,11 @@ def test_port_of_its_own_serves_only_metrics(tmp_path: Path):
             ]
 
     with listener:
-        answers = asyncio.run(run())
-    assert [answer.status_code for answer in answers] == [200, 200, 401, 404]
-    assert answers[0].headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert "penstock_job_restarts_total 0" in answers[0].text
-    assert answers[2].headers["www-authenticate"] == "Bearer"
+        responses = asyncio.run(run())
+    assert [response.status_code for response in responses] == [200, 200, 401, 404]
+    assert responses[0].headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "penstock_job_restarts_total 0" in responses[0].text
+    assert responses[2].headers["www-authenticate"] == "Bearer"
 
 
 def test_snapshot_is_sent_at_once_or_on_change(tmp_path: Path):
@@ -235,8 +235,10 @@ def test_snapshot_is_sent_at_once_or_on_change(tmp_path: Path):
 
 
 def test_proxied_request_cannot_reach_internal_routes(tmp_path: Path):
-    answer = request_once(make_settings(tmp_path), "GET", "/internal/snapshot", headers={"x-forwarded-for": "10.0.0.1"})
-    assert answer.status == 404
+    response = request_once(
+        make_settings(tmp_path), "GET", "/internal/snapshot", headers={"x-forwarded-for": "10.0.0.1"}
+    )
+    assert response.status == 404
     assert not (tmp_path / "records.jsonl").exists()
 
 

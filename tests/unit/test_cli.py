@@ -95,7 +95,7 @@ def test_check_reports_problems_without_secrets(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "content"),
     [
         (("--host", "::"), "no gateway key is configured"),
         (("--port", "70000"), "--port: 70000 is not allowed"),
@@ -103,10 +103,10 @@ def test_check_reports_problems_without_secrets(tmp_path: Path):
         (("--config", "/no/such/file"), "cannot read '/no/such/file'"),
     ],
 )
-def test_serve_reports_why_it_cannot_start(words: tuple[str, ...], said: str):
+def test_serve_reports_why_it_cannot_start(words: tuple[str, ...], content: str):
     done = run_cli("serve", "--no-store", *words)
     assert done.exit_code == 1
-    assert said in done.output
+    assert content in done.output
     assert "Traceback" not in done.output
 
 

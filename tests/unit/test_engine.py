@@ -173,7 +173,7 @@ def test_schema_agrees_with_the_parser():
         config = ConfigGenerator(seed).make_config(seed % 4)
         found, problems = [str(error) for error in schema.iter_errors(config)], parser_problems(config)
         # No schema can express that a name must be the name of a target.
-        told = [problem for problem in problems if "no target is named" not in problem]
-        assert bool(found) == bool(told), (config, found, problems)
-        seen[not told] += 1
+        reported = [problem for problem in problems if "no target is named" not in problem]
+        assert bool(found) == bool(reported), (config, found, problems)
+        seen[not reported] += 1
     assert min(seen.values()) > 1_000, seen

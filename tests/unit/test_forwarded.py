@@ -7,9 +7,9 @@ import pytest
 from penstock.forwarded import TrustedProxies, split_addresses
 
 
-def resolve_client_ip(networks: list[str], *said: str) -> str:
+def resolve_client_ip(networks: list[str], *content: str) -> str:
     """Takes the `X-Forwarded-For` value of each hop; the last one comes from the edge."""
-    return TrustedProxies(networks).find_client(split_addresses(said))
+    return TrustedProxies(networks).find_client(split_addresses(content))
 
 
 def test_ignores_the_header_without_trusted_proxies():

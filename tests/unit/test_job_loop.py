@@ -65,7 +65,7 @@ def test_job_that_swallows_a_cancel_is_cancelled_again(caplog: pytest.LogCapture
     async def scenario() -> list[bool]:
         jobs = [asyncio.create_task(work()) for work in (swallow_cancel, fail)]
         await asyncio.sleep(0.001)
-        await stop_jobs(jobs, patience=0.01)
+        await stop_jobs(jobs, max_wait=0.01)
         return [job.done() for job in jobs]
 
     assert asyncio.run(scenario()) == [True, True]

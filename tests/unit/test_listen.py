@@ -51,9 +51,9 @@ def test_tcp_keepalive_detects_vanished_clients():
         asking = socket.create_connection(sockets[0].getsockname(), timeout=1)
         ready, _, _ = select.select(sockets, [], [], 1)
         accepted, _ = ready[0].accept()
-        asked = {option: accepted.getsockopt(socket.IPPROTO_TCP, option) for option in listen.TCP_KEEPALIVE_OPTIONS}
+        request = {option: accepted.getsockopt(socket.IPPROTO_TCP, option) for option in listen.TCP_KEEPALIVE_OPTIONS}
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        assert asked == {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
+        assert request == {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
         close_all([accepted, asking, *sockets])
 
 
@@ -123,5 +123,5 @@ def test_serves_only_this_machine_without_a_key(host: str, keys: int, required: 
         return
     with pytest.raises(SettingsError) as caught:
         listen.check_open_host(settings, keys)
-    said = str(caught.value)
-    assert all(way in said for way in ("[[keys]]", "--host 127.0.0.1", "PENSTOCK_SECURITY_REQUIRE_KEY=false"))
+    content = str(caught.value)
+    assert all(way in content for way in ("[[keys]]", "--host 127.0.0.1", "PENSTOCK_SECURITY_REQUIRE_KEY=false"))

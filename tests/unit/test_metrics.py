@@ -57,8 +57,8 @@ def test_unknown_metric_is_exported_under_its_own_name():
 
 
 def test_every_engine_metric_has_a_family():
-    told = json.loads(Engine(encode_engine_settings(Settings(), 1)).metrics())
-    assert set(told) - {"duration_bounds_ms", "duration_us"} <= set(METRIC_FAMILIES)
+    reported = json.loads(Engine(encode_engine_settings(Settings(), 1)).metrics())
+    assert set(reported) - {"duration_bounds_ms", "duration_us"} <= set(METRIC_FAMILIES)
 
 
 def test_silent_worker_is_removed(monkeypatch: pytest.MonkeyPatch):

@@ -31,12 +31,12 @@ def has_exited(pid: int) -> bool:
 
 
 def test_reads_its_address_and_stops_it_on_exit(tmp_path: Path):
-    said = tmp_path / "pid"
-    body = f"open({str(said)!r}, 'w').write(str(os.getpid()))\nprint('listening on http://127.0.0.1:5', flush=True)\ntime.sleep(60)"
+    content = tmp_path / "pid"
+    body = f"open({str(content)!r}, 'w').write(str(os.getpid()))\nprint('listening on http://127.0.0.1:5', flush=True)\ntime.sleep(60)"
     with mock.run_mock_provider(write_program(tmp_path, body)) as url:
         assert url == "http://127.0.0.1:5"
-        assert not has_exited(int(said.read_text()))
-    assert has_exited(int(said.read_text()))
+        assert not has_exited(int(content.read_text()))
+    assert has_exited(int(content.read_text()))
 
 
 def test_unexpected_output_is_an_error(tmp_path: Path):

@@ -56,12 +56,12 @@ thread.join()
 @pytest.mark.skipif(not Path("/proc/self/sched").exists(), reason="the kernel does not tell how long turns are")
 def test_low_priority_applies_to_the_process_and_its_threads() -> None:
     # Runs in a process of its own, since a process cannot raise its priority again.
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", LOW_PRIORITY_SCRIPT], capture_output=True, text=True, check=True
     ).stdout
     release = tuple(map(int, os.uname().release.split(".")[:2]))
     expected = "10 250000" if release >= (6, 12) else "10"
-    assert [line[: len(expected)] for line in said.splitlines()] == [expected] * 2
+    assert [line[: len(expected)] for line in output.splitlines()] == [expected] * 2
 
 
 @pytest.mark.parametrize(

@@ -113,9 +113,9 @@ def test_rotates_by_size_and_deletes_the_oldest(tmp_path: Path):
     file = RecordFile(record_settings(tmp_path, rotate_bytes=4096, keep=2))
     for number in range(5):
         file.append(str(number).encode() * 3000)
-    kept = sorted((tmp_path / "deep").iterdir())
-    assert [path.name for path in kept] == ["records.jsonl", "records.jsonl.1", "records.jsonl.2"]
-    assert [path.read_text()[0] for path in kept] == ["4", "3", "2"]
+    remaining = sorted((tmp_path / "deep").iterdir())
+    assert [path.name for path in remaining] == ["records.jsonl", "records.jsonl.1", "records.jsonl.2"]
+    assert [path.read_text()[0] for path in remaining] == ["4", "3", "2"]
 
 
 def test_truncates_if_no_rotated_files_are_kept(tmp_path: Path):

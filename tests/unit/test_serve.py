@@ -47,13 +47,13 @@ def listener() -> Iterator[socket.socket]:
 
 def run_until_exit(work: Callable[[], object], times: int) -> tuple[ChildProcess, list[str]]:
     child = ChildProcess("edge 1", FakeServer(work), lambda: None, EDGE_PAUSE)
-    said: list[str] = []
+    content: list[str] = []
     for _ in range(times):
         child.start()
         assert child.process
         child.process.join()
-        said.append(child.record_exit())
-    return child, said
+        content.append(child.record_exit())
+    return child, content
 
 
 def test_killed_child_restarts_at_once_then_after_longer_pauses(monkeypatch: pytest.MonkeyPatch):
@@ -71,8 +71,8 @@ def test_killed_child_restarts_at_once_then_after_longer_pauses(monkeypatch: pyt
 
 
 def test_child_that_always_fails_to_start_is_given_up():
-    child, said = run_until_exit(lambda: os._exit(1), MAX_FAILED_STARTS)
-    assert said == ["exit code 1"] * MAX_FAILED_STARTS
+    child, content = run_until_exit(lambda: os._exit(1), MAX_FAILED_STARTS)
+    assert content == ["exit code 1"] * MAX_FAILED_STARTS
     assert child.hopeless
 
 

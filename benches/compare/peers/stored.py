@@ -110,28 +110,30 @@ class StoredPenstock(Penstock):
         """Creates two workspaces and returns a key of each. Raises `OSError` while the gateway does not listen."""
         keys = {name: self._create_workspace(launch, name) for name in ("plain", "limits")}
         for kind, policy in POLICIES:
-            place = {"workspace_id": self._workspaces["limits"], "name": kind}
+            workspace = {"workspace_id": self._workspaces["limits"], "name": kind}
             self._create(
-                launch, f"policies/{kind}", {**place, "conditions": [{"key": "model", "value": "*"}], **policy}
+                launch, f"policies/{kind}", {**workspace, "conditions": [{"key": "model", "value": "*"}], **policy}
             )
         prompt = bodies.realistic_prompt()
-        place = {"workspace_id": self._workspaces["plain"], "name": PROMPT_SLUG, "slug": PROMPT_SLUG}
-        self._create(launch, "prompts", {**place, "virtual_key": PROVIDER_SLUG, **prompt})
+        workspace = {"workspace_id": self._workspaces["plain"], "name": PROMPT_SLUG, "slug": PROMPT_SLUG}
+        self._create(launch, "prompts", {**workspace, "virtual_key": PROVIDER_SLUG, **prompt})
         return keys
 
     def _create_workspace(self, launch: LaunchContext, name: str) -> str:
         """Creates a workspace with a saved provider, and returns its key."""
         workspace = self._create(launch, "admin/workspaces", {"name": name})["id"]
         self._workspaces[name] = workspace
-        place = {"name": name, "workspace_id": workspace}
+        target_workspace = {"name": name, "workspace_id": workspace}
         configuration = {
             "ai_provider_id": "openai",
             "key": "sk-pretend",
             "configurations": {"custom_host": f"{launch.provider_url}/v1"},
         }
-        integration = self._create(launch, "integrations", {**place, **configuration})["slug"]
-        self._create(launch, "providers", {**place, "slug": PROVIDER_SLUG, "integration_id": integration})
-        return self._create(launch, "api-keys/workspace/service", {**place, "scopes": ["completions.write"]})["key"]
+        integration = self._create(launch, "integrations", {**target_workspace, **configuration})["slug"]
+        self._create(launch, "providers", {**target_workspace, "slug": PROVIDER_SLUG, "integration_id": integration})
+        return self._create(
+            launch, "api-keys/workspace/service", {**target_workspace, "scopes": ["completions.write"]}
+        )["key"]
 
     def _create(self, launch: LaunchContext, path: str, body: Mapping[str, object]) -> dict[str, Any]:
         headers = {"content-type": "application/json", "x-gateway-api-key": self._admin_key}

@@ -134,9 +134,9 @@ class S3Bucket:
 
         async def fetch(client: Any) -> tuple[bytes, int, str]:  # noqa: ANN401 - the client is generated
             span = f"bytes={offset}-{offset + length - 1}"
-            place = {"Bucket": self.options.bucket, "Key": self._prefix + name}
+            location = {"Bucket": self.options.bucket, "Key": self._prefix + name}
             try:
-                found = await client.get_object(**place, Range=span, **more)
+                found = await client.get_object(**location, Range=span, **more)
             except ClientError as error:
                 if is_start and _error_code(error) == EMPTY_CODE:
                     return b"", 0, ""
@@ -163,11 +163,11 @@ class S3Bucket:
         """Returns a URL at which anyone can download a blob for some time, under this file name. It ends earlier with
         temporary credentials.
         """
-        place = {"Bucket": self.options.bucket, "Key": self._prefix + name}
+        location = {"Bucket": self.options.bucket, "Key": self._prefix + name}
         shown = {"ResponseContentType": media_type, "ResponseContentDisposition": f'attachment; filename="{filename}"'}
 
         async def sign(client: Any) -> str:  # noqa: ANN401 - the client is generated
-            return await client.generate_presigned_url("get_object", {**place, **shown}, ExpiresIn=seconds)
+            return await client.generate_presigned_url("get_object", {**location, **shown}, ExpiresIn=seconds)
 
         return await self._guard(sign)
 

@@ -169,8 +169,8 @@ def _finish(imported: ImportedState, output: Mapping[str, Any]) -> None:
     click.echo(", ".join(f"{count} {status}" for status, count in counts.items()))
     unsupported = [one for one in checked.findings if one.status is Status.UNSUPPORTED]
     for one in unsupported[:MAX_SHOWN_FINDINGS]:
-        place = f"{one.source}:{one.line}" if one.line else one.source
-        click.echo(f"unsupported: {place}: {one.path}: {one.message}", err=True)
+        location = f"{one.source}:{one.line}" if one.line else one.source
+        click.echo(f"unsupported: {location}: {one.path}: {one.message}", err=True)
     if len(unsupported) > MAX_SHOWN_FINDINGS:
         click.echo(f"and {len(unsupported) - MAX_SHOWN_FINDINGS} more in {report}", err=True)
     click.echo(f"next: read {report}, set the variables that {out} names, then `penstock apply {out} --plan`")

@@ -84,8 +84,8 @@ def backup(config: str | None, file: Path, *, with_logs: bool, as_json: bool) ->
     if settings.files.store != "folder":
         click.echo(f"not included: uploaded files, because they are in {settings.files.store}", err=True)
     key = settings.store.master_key_file or settings.sibling_path(MASTER_KEY_FILE)
-    place = "the setting store.master_key" if settings.store.master_key else key
-    click.echo(f"not included: the master key; keep a copy of {place} in another place", err=True)
+    location = "the setting store.master_key" if settings.store.master_key else key
+    click.echo(f"not included: the master key; keep a copy of {location} in another place", err=True)
 
 
 @click.command(epilog="Example: penstock restore /backups/penstock.zip")

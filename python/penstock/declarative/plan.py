@@ -369,11 +369,11 @@ def _find_extra_defaults(path: str, workspace: JsonObject) -> Iterator[Problem]:
         for row_path, row in _enumerate_rows(f"{path}.configs", workspace.get("configs"))
         if isinstance(row, dict)
     ]
-    first, *others = [(place, row) for place, row in rows if row.get("is_default")] or [("", {})]
-    for place, row in others:
+    first, *others = [(location, row) for location, row in rows if row.get("is_default")] or [("", {})]
+    for location, row in others:
         first_label = f"{first[0]} ({first[1].get('name')!r})"
         yield Problem(
-            f"{place}.is_default", f"makes {row.get('name')!r} the default beside {first_label}: a workspace has one"
+            f"{location}.is_default", f"makes {row.get('name')!r} the default beside {first_label}: a workspace has one"
         )
 
 

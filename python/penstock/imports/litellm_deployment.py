@@ -185,8 +185,8 @@ def _find_credential(params: Node, credentials: Mapping[str, Node]) -> Node | No
 
 
 def _read_base_model(row: Node) -> str | None:
-    places = (row.child("model_info"), row.child("litellm_params"))
-    nodes = [found for place in places if place and (found := place.child("base_model"))]
+    locations = (row.child("model_info"), row.child("litellm_params"))
+    nodes = [found for location in locations if location and (found := location.child("base_model"))]
     for one in nodes:
         one.approximate("used as the model of an Azure deployment, otherwise without effect")
     return next((text.partition("/")[2] or text for one in nodes if (text := one.text())), None)
@@ -303,9 +303,9 @@ def read_retries(field: Node) -> int | None:
 
 def _read_prices(row: Node, params: Node, state: StateBuilder, target: tuple[str, str]) -> None:
     prices: dict[str, float] = {}
-    for place in (row.child("model_info"), params):
-        for name, ours in TOKEN_PRICES.items() if place else ():
-            field = place.child(name) if place else None
+    for location in (row.child("model_info"), params):
+        for name, ours in TOKEN_PRICES.items() if location else ():
+            field = location.child(name) if location else None
             price = field.number() if field else None
             if field is None or price is None:
                 continue

@@ -92,8 +92,8 @@ class ModelRouting:
             escaped = "".join(f"\\{one}" if one in REGEX_SPECIAL and one != "*" else one for one in name)
             return {"$regex": f"^{escaped.replace('*', '.*')}$"}
         names = [name, *(alias for alias, meant in self.aliases.items() if meant == name and alias not in self.groups)]
-        kept = [one for one in names if allowed is None or one in allowed] or names
-        return kept[0] if len(kept) == 1 else {"$in": kept}
+        remaining = [one for one in names if allowed is None or one in allowed] or names
+        return remaining[0] if len(remaining) == 1 else {"$in": remaining}
 
     def _build_target(self, name: str) -> JsonObject:
         for depth in range(MAX_FALLBACK_DEPTH, -1, -1):

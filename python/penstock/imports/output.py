@@ -44,9 +44,9 @@ def check_state(imported: ImportedState) -> ImportedState:
     findings = list(imported.findings)
     for index, workspace in enumerate(imported.state["workspaces"]):
         good: list[JsonObject] = []
-        for place, row in enumerate(workspace.get("configs", ())):
+        for position, row in enumerate(workspace.get("configs", ())):
             errors = find_config_errors(row["config"])
-            path = f"workspaces[{index}].configs[{place}].config"
+            path = f"workspaces[{index}].configs[{position}].config"
             # Messages of the engine may repeat values.
             why = "is not valid, so the config is left out; allowed values are in docs/config.schema.json"
             findings += [

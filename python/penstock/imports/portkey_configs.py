@@ -156,17 +156,17 @@ def _remove(config: JsonObject, node: Node, path: str) -> bool:
     parts = [int(index) if index else name for name, index in PATH_PART.findall(path)]
     if not parts or "".join(_render(parts)) != path.removeprefix("$") or not isinstance(parts[-1], str):
         return False
-    place: Any = config
+    location: Any = config
     source: Node | None = node
     for part in parts[:-1]:
         try:
-            place = place[part]
+            location = location[part]
         except (KeyError, IndexError, TypeError):
             return False
         source = _find_child(source, part) if source else None
-    if not isinstance(place, dict) or parts[-1] not in place:
+    if not isinstance(location, dict) or parts[-1] not in location:
         return False
-    cast("JsonObject", place).pop(parts[-1])
+    cast("JsonObject", location).pop(parts[-1])
     if source and (marked := _find_child(source, parts[-1])):
         marked.unsupported(LEFT_OUT)
     return True

@@ -99,8 +99,8 @@ def parse_toml(name: str, text: str) -> Source:
         tree = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         # The message of the parser names the place, and may repeat one character of the text.
-        place = re.search(r"\(at (.*)\)$", str(error))
-        raise SettingsError(f"{name} is not TOML: error at {place[1] if place else 'an unknown place'}") from None
+        location = re.search(r"\(at (.*)\)$", str(error))
+        raise SettingsError(f"{name} is not TOML: error at {location[1] if location else 'an unknown place'}") from None
     return Source(name, _to_plain(name, tree), dict(_iter_toml_lines(text)))
 
 

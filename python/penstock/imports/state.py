@@ -112,12 +112,12 @@ class StateBuilder:
             workspace["providers"] += [
                 {"slug": slug, "name": slug, "integration_id": slug} for slug in self._integrations
             ]
-        kept = [{name: value for name, value in row.items() if value != []} for row in self._workspaces.values()]
+        remaining = [{name: value for name, value in row.items() if value != []} for row in self._workspaces.values()]
         document: JsonObject = {"version": DOCUMENT_VERSION}
         lists = {"integrations": self._integrations, "invites": self._invitations}
         if organisation := {kind: list(rows.values()) for kind, rows in lists.items() if rows}:
             document["organisation"] = organisation
-        return {**document, "workspaces": kept}
+        return {**document, "workspaces": remaining}
 
 
 def unused_slug(name: str, used: Collection[str]) -> str:

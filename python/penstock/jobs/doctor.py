@@ -246,7 +246,7 @@ async def _check_log_store(settings: Settings) -> Findings:
     if url is None:
         return [Finding("log store", "ok", f"embedded, in {settings.log_store_folder}")]
 
-    def ask() -> float:
+    def fetch_server_time() -> float:
         client = ClickHouseClient(parse_url(url.reveal()))
         try:
             (row,) = client.query("SELECT toUnixTimestamp(now())", {}, CHECK_SECONDS, memory_bytes=64 * MEBIBYTE)
@@ -255,7 +255,7 @@ async def _check_log_store(settings: Settings) -> Findings:
             client.close()
 
     try:
-        clock = await asyncio.to_thread(ask)
+        clock = await asyncio.to_thread(fetch_server_time)
     except (LogEngineError, OSError, ValueError) as error:
         hint = "check log_store.url; records wait in the spool meanwhile"
         return [Finding("log store", "failed", f"ClickHouse does not answer ({type(error).__name__})", hint)]

@@ -57,7 +57,7 @@ def list_request_context(request: Request[Any, Any, Any], wanted: NamedDependenc
 
 def workspace_request_context(request: Request[Any, Any, Any], workspace_id: WorkspaceFilter = None) -> RequestContext:
     """Returns the request context for a workspace, from which the route opens a session."""
-    services: Services = request.app.state["office"]
+    services: Services = request.app.state["services"]
     context = services.create_context(request)
     context.place = workspace_id
     return context

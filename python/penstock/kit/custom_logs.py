@@ -185,8 +185,8 @@ class CustomLogWriter:
         Without `identities`, the records have new ids and the current time.
         """
         logs = list(items)
-        places = list(identities or (LogIdentity(new_id(), now()) for _ in logs))
-        return await asyncio.to_thread(self._encode_all, logs, places, origin)
+        locations = list(identities or (LogIdentity(new_id(), now()) for _ in logs))
+        return await asyncio.to_thread(self._encode_all, logs, locations, origin)
 
     def _encode_all(
         self, items: list[CustomLog], identities: list[LogIdentity], origin: LogOrigin

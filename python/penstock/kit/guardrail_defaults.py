@@ -81,16 +81,16 @@ async def reject_if_in_use(session: TenantSession, row: Row) -> None:
 
 
 async def _find_users(tenant: TenantSession, row: Row) -> list[str]:
-    place = row["workspace_id"]
+    target_workspace = row["workspace_id"]
     found = [f"the default {name} of the organisation" for name in _names_in(await organisation_rules(tenant), row)]
     query = select(workspaces.c.name, workspaces.c.defaults).where(workspaces.c.status == "active")
-    inside = [] if place is None else [workspaces.c.id == place]
+    inside = [] if target_workspace is None else [workspaces.c.id == target_workspace]
     for workspace in await tenant.fetch_rows(query.where(*inside).order_by(workspaces.c.id), workspaces):
         found += [f"the default {name} of the workspace {workspace['name']!r}" for name in _names_in(workspace, row)]
     keys = {row["id"], row["slug"]}
     is_mentioned = or_(*(configs.c.config.contains(key, autoescape=True) for key in sorted(keys)))
     config_query = select(configs.c.slug, configs.c.config).where(is_mentioned).order_by(configs.c.id)
-    inside = [] if place is None else [configs.c.workspace_id == place]
+    inside = [] if target_workspace is None else [configs.c.workspace_id == target_workspace]
     for config in await tenant.fetch_rows(config_query.where(*inside), configs):
         if not keys.isdisjoint(iter_guardrails(msgspec.json.decode(config["config"]))):
             found.append(f"the config {config['slug']!r}")

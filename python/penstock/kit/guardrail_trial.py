@@ -165,12 +165,12 @@ def _build_subject(trial: TrialRequest) -> _JsonObject:
         raise field_error("response", "is not allowed with the stage input")
     text = trial.text or ""
     question = {"messages": [{"role": "user", "content": "" if is_output else text}]}
-    answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}
+    response = {"choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}
     request = trial.request if trial.request is not None else question
     return {
         "is_output": is_output,
         "request": request,
-        "response": (trial.response if trial.response is not None else answer) if is_output else None,
+        "response": (trial.response if trial.response is not None else response) if is_output else None,
         "provider": trial.provider,
         "model": trial.model or str(request.get("model") or ""),
         "metadata": trial.metadata,

@@ -20,12 +20,12 @@ NO_CONTENT, NOT_MODIFIED = 204, 304
 class JsonResponse(Response[Any]):
     """Response of a route that returned a plain value instead of a `Response`."""
 
-    def to_asgi_response(self, *args: Any, **asked: Any) -> Any:  # noqa: ANN401 - the framework's own has ten arguments
+    def to_asgi_response(self, *args: Any, **requested: Any) -> Any:  # noqa: ANN401 - the framework's own has ten arguments
         """Encodes the value as JSON. Any other response takes the framework's slower path, which handles all cases."""
         status = self.status_code
-        more = asked.get("headers") or asked.get("cookies") or self.media_type not in {None, MediaType.JSON}
+        more = requested.get("headers") or requested.get("cookies") or self.media_type not in {None, MediaType.JSON}
         if more or status is None or status == NO_CONTENT:
-            return super().to_asgi_response(*args, **asked)  # pyright: ignore[reportUnknownMemberType]
+            return super().to_asgi_response(*args, **requested)  # pyright: ignore[reportUnknownMemberType]
         return _json_asgi_app(status, encode_json(self.content))
 
 

@@ -160,8 +160,8 @@ async def _integration_rules(session: TenantSession) -> list[FoundRule]:
         row = rows.get(use["integration_id"])
         if row is None or row["status"] != ACTIVE or row["workspace_id"] is not None:
             continue
-        place = use["workspace_id"]
-        own = access.get((row["id"], place))
+        workspace = use["workspace_id"]
+        own = access.get((row["id"], workspace))
         shared = row["global_access"]
         limits: dict[str, Any] = {
             name: (own if own is not None else shared).get(name)
@@ -169,8 +169,8 @@ async def _integration_rules(session: TenantSession) -> list[FoundRule]:
         }
         limits["created_at"] = (own if own is not None else row)["created_at"]
         owner = LimitOwner("integration", row["id"], row["slug"])
-        counter = integration_counter_id(row["id"], place)
-        found += [FoundRule(rule, place) for rule in embedded_rules(owner, limits, counter)]
+        counter = integration_counter_id(row["id"], workspace)
+        found += [FoundRule(rule, workspace) for rule in embedded_rules(owner, limits, counter)]
     return found
 
 

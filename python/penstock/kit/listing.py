@@ -77,9 +77,9 @@ def read_page_request(  # noqa: PLR0913, PLR0917 - what every list can be asked
     return PageRequest(size, current_page or camel_number or 0, sort, order, requested_size is not None)
 
 
-def equality_conditions(table: Table, **asked: object) -> list[ColumnElement[bool]]:
+def equality_conditions(table: Table, **requested: object) -> list[ColumnElement[bool]]:
     """Returns SQL conditions for columns that must equal the given values. Columns without a value are skipped."""
-    return [table.c[name] == value for name, value in asked.items() if value is not None]
+    return [table.c[name] == value for name, value in requested.items() if value is not None]
 
 
 async def fetch_page(

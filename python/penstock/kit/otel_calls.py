@@ -117,15 +117,15 @@ def _build_usage(given: Attributes) -> JsonObject:
     request, response = given.first_integer(*INPUT_TOKENS), given.first_integer(*OUTPUT_TOKENS)
     if request is None and response is None:
         return {}
-    asked, answered = max(0, request or 0), max(0, response or 0)
+    requested, responded = max(0, request or 0), max(0, response or 0)
     cached, reasoning = given.first_integer(*CACHED_TOKENS), given.first_integer(*REASONING_TOKENS)
     return {
         "usage": {
-            "prompt_tokens": asked,
-            "completion_tokens": answered,
-            "total_tokens": asked + answered,
-            **({"prompt_tokens_details": {"cached_tokens": min(asked, cached)}} if cached else {}),
-            **({"completion_tokens_details": {"reasoning_tokens": min(answered, reasoning)}} if reasoning else {}),
+            "prompt_tokens": requested,
+            "completion_tokens": responded,
+            "total_tokens": requested + responded,
+            **({"prompt_tokens_details": {"cached_tokens": min(requested, cached)}} if cached else {}),
+            **({"completion_tokens_details": {"reasoning_tokens": min(responded, reasoning)}} if reasoning else {}),
         }
     }
 

@@ -349,8 +349,8 @@ def unsupported_fields(row: Mapping[str, Any], models: Iterable[Mapping[str, Any
     """Returns the errors that the engine reports for a provider row, as pairs of engine path and message."""
     if row["provider"] not in _engine_options():
         return []
-    told_of = {name: value for name, value in row.items() if name != "deployments"}
-    document = {"epoch": "-", "providers": [{"slug": "-", **told_of}], "models": list(models)}
+    shown_row = {name: value for name, value in row.items() if name != "deployments"}
+    document = {"epoch": "-", "providers": [{"slug": "-", **shown_row}], "models": list(models)}
     try:
         engine.check("snapshot", msgspec.json.encode(document))
     except engine.EngineError as error:

@@ -201,13 +201,13 @@ def _first_text(values: Iterable[Any]) -> str | None:
 
 
 def _read_content(request: bytes, response: bytes) -> dict[str, Any]:
-    asked = _decode_object(request)
+    requested = _decode_object(request)
     events = [response] if _is_object(response) else iter_events(response)
     parts = {
-        "gen_ai.input.messages": find_input(asked),
+        "gen_ai.input.messages": find_input(requested),
         "gen_ai.output.messages": collect_output(map(_decode_object, events)),
-        "gen_ai.system_instructions": find_instructions(asked),
-        "gen_ai.tool.definitions": find_tools(asked),
+        "gen_ai.system_instructions": find_instructions(requested),
+        "gen_ai.tool.definitions": find_tools(requested),
     }
     return {name: _encode_bounded(items) for name, items in parts.items() if items}
 

@@ -136,16 +136,16 @@ class PackWriter:
             return self._write_object(record, bodies)
         content = self._compressor.compress(encode_bodies(bodies))
         hour = _hour_path(record.created_at)
-        place = (_safe(record.organisation_id), _safe(record.workspace_id), hour)
-        pack = self._open.get(place)
+        workspace = (_safe(record.organisation_id), _safe(record.workspace_id), hour)
+        pack = self._open.get(workspace)
         if pack and pack.size and pack.size + len(content) > MAX_PACK_BYTES:
             self._write_buffer(pack)
             self._full.append(pack.key)
             pack = None
         if pack is None:
             name = f"{_safe(node)}-{_safe(writer)}-{at.segment}-{at.offset}{PACK_SUFFIX}"
-            pack = OpenPack(f"{PACKS}/{hour}/{place[0]}/{place[1]}/{name}", self._clock())
-            self._open[place] = pack
+            pack = OpenPack(f"{PACKS}/{hour}/{workspace[0]}/{workspace[1]}/{name}", self._clock())
+            self._open[workspace] = pack
         location = BodyLocation(pack.key, pack.size, len(content))
         pack.buffer += content
         pack.size += len(content)
@@ -164,10 +164,10 @@ class PackWriter:
     def commit(self, *, is_final: bool = False) -> None:
         """Marks full and old packs as complete after their records were inserted; all of them if `is_final`."""
         oldest = self._clock() - MAX_PACK_AGE_SECONDS
-        for place, pack in list(self._open.items()):
+        for location, pack in list(self._open.items()):
             if is_final or pack.opened_at <= oldest:
                 self._full.append(pack.key)
-                del self._open[place]
+                del self._open[location]
         if self._is_remote:
             self.sealed += self._full
         self._full = []

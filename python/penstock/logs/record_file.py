@@ -170,8 +170,8 @@ class RecordFileConsumer:
         self.written += count
         self._waiting = left
         self._waiting_bytes = sum(len(waiting.line) for waiting in left)
-        kept = set(map(id, left))
-        self._by_id = {key: waiting for key, waiting in self._by_id.items() if id(waiting) in kept}
+        remaining = set(map(id, left))
+        self._by_id = {key: waiting for key, waiting in self._by_id.items() if id(waiting) in remaining}
         self.follower.saved = positions
         if written:
             self._on_written(written)

@@ -110,20 +110,20 @@ class WriterReader:
 
     def load_bodies(self, request: OpenRequest) -> dict[int, bytes]:
         """Returns the bodies of a request by frame kind. Bodies whose segment is gone are missing."""
-        pieces: dict[int, list[bytes]] = {}
+        chunks: dict[int, list[bytes]] = {}
         files: dict[int, int] = {}
         try:
             for part in request.bodies:
                 if part.segment not in files:
                     files[part.segment] = os.open(self._path(part.segment), os.O_RDONLY | os.O_CLOEXEC)
-                pieces.setdefault(part.kind, []).append(os.pread(files[part.segment], part.length, part.offset))
+                chunks.setdefault(part.kind, []).append(os.pread(files[part.segment], part.length, part.offset))
         except OSError:
             self.dropped_bodies += 1
             return {}
         finally:
             for file in files.values():
                 os.close(file)
-        return {kind: b"".join(parts) for kind, parts in pieces.items()}
+        return {kind: b"".join(parts) for kind, parts in chunks.items()}
 
     def release_old_bodies(self) -> None:
         """Forgets bodies in segments that are far behind, so that long requests do not keep the spool from shrinking."""

@@ -260,8 +260,8 @@ class LogWorker:
 
     async def _handle_query(self, request: web.Request) -> web.Response:
         try:
-            asked = msgspec.json.decode(await request.read(), type=QueryRequest)
-            return _respond(await self._run_query(asked))
+            request_body = msgspec.json.decode(await request.read(), type=QueryRequest)
+            return _respond(await self._run_query(request_body))
         except (msgspec.MsgspecError, LogFilterError) as error:
             return _respond(ErrorMessage(str(error)), messages.INVALID)
         except QueryTooLargeError as error:
@@ -269,12 +269,12 @@ class LogWorker:
         except LogEngineError as error:
             return _respond(ErrorMessage(str(error)), messages.UNAVAILABLE)
 
-    async def _run_query(self, asked: QueryRequest) -> dict[str, Any]:
+    async def _run_query(self, requested: QueryRequest) -> dict[str, Any]:
         if not self._is_open or self._engine is None:
             message = "the log store is not open yet"
             raise LogEngineError(message)
         async with self._queries:
-            return await asyncio.to_thread(self._engine.run, asked.query, asked.timeout_seconds)
+            return await asyncio.to_thread(self._engine.run, requested.query, requested.timeout_seconds)
 
     async def _handle_bodies(self, request: web.Request) -> web.Response:
         query = GetQuery(organisation_id=request.query.get("organisation_id", ""), id=request.match_info["id"])

@@ -105,8 +105,8 @@ def find_key(stored: StoreData, name: str) -> SnapshotKey | None:
 def find_caller(stored: StoreData, digest: str) -> Caller | None:
     """Returns the caller for the key with this digest; `None` if the snapshot has no such key that may call models."""
     key = find_key(stored, digest)
-    places = _decode_rows(stored.workspaces, SnapshotWorkspace) if key else []
-    of = next((place.organisation_id for place in places if key and place.id == key.workspace), None)
+    workspaces = _decode_rows(stored.workspaces, SnapshotWorkspace) if key else []
+    of = next((workspace.organisation_id for workspace in workspaces if key and workspace.id == key.workspace), None)
     if key is None or of is None:
         return None
     return Caller(
@@ -124,8 +124,8 @@ def find_default_config(stored: StoreData, caller: Caller) -> tuple[str | None, 
     if caller.by != "key":
         return caller.config_id, caller.may_leave_config
     key = find_key(stored, caller.id)
-    said = key.defaults if key else {}
-    return said.get("config_id"), said.get("allow_config_override", True) is not False
+    content = key.defaults if key else {}
+    return content.get("config_id"), content.get("allow_config_override", True) is not False
 
 
 def find_config(stored: StoreData, workspace: str, name: str) -> bytes | None:
@@ -140,13 +140,13 @@ def list_providers(stored: StoreData, workspace: str) -> tuple[list[Row], dict[s
     """Returns the usable providers of a workspace, and the model entries by integration id. Both have the shape of
     database rows.
     """
-    said = {one.id: one for one in _decode_rows(stored.models, IntegrationModels)}
+    content = {one.id: one for one in _decode_rows(stored.models, IntegrationModels)}
     rows: list[Row] = []
     models: dict[str, list[Row]] = {}
     for one in _decode_rows(stored.providers, SnapshotProvider):
         if one.workspace != workspace or one.is_expired:
             continue
-        behind = said.get(one.models or "", IntegrationModels(""))
+        behind = content.get(one.models or "", IntegrationModels(""))
         # Snapshots do not contain the creation time, because the engine does not need it.
         row = {"slug": one.slug, "ai_provider_id": one.provider, "integration_id": one.models, "created_at": 0}
         rows.append({**row, "allow_all_models": behind.allow_all})
@@ -158,9 +158,9 @@ def list_providers(stored: StoreData, workspace: str) -> tuple[list[Row], dict[s
 def _read_chunks_containing(stored: StoreData, text: str) -> Iterator[SnapshotChunk]:
     """Decodes only the chunks whose bytes contain a text, because the tables may have very many rows."""
     wanted = msgspec.json.encode(text)
-    for piece in stored.pieces.values():
-        if wanted in piece.data:
-            yield msgspec.json.decode(piece.data, type=SnapshotChunk)
+    for chunk in stored.pieces.values():
+        if wanted in chunk.data:
+            yield msgspec.json.decode(chunk.data, type=SnapshotChunk)
 
 
 def _decode_rows(insides: bytes, kind: Any) -> list[Any]:  # noqa: ANN401 - a type of rows

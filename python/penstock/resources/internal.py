@@ -94,7 +94,7 @@ async def get_prompt_version(
     request: Request[Any, Any, Any], prompt_id: FromPath[str], number: FromPath[int]
 ) -> PublishedVersion:
     """Returns a version of an active prompt that is not in the snapshot. Versions never change, so engines cache them."""
-    services: Services | None = request.app.state["office"]
+    services: Services | None = request.app.state["services"]
     found = await services.find_prompt_version(prompt_id, number) if services and number <= MAX_VERSION_NUMBER else None
     if found is None:
         message = "there is no such version of an active prompt"

@@ -256,7 +256,7 @@ async def cancel_export(
 async def get_download_link(
     export_id: ExportId,
     work: NamedDependency[RequestContext],
-    office: NamedDependency[Services],
+    services: NamedDependency[Services],
     settings: NamedDependency[Settings],
     blobs: NamedDependency[BlobStore],
     request: Request[Any, Any, Any],
@@ -272,7 +272,7 @@ async def get_download_link(
         await _find_file(session, row)
     if url := await blobs.sign_url(row["file_id"], kit.file_name(row["id"]), kit.MEDIA_TYPE, kit.LINK_SECONDS):
         return ExportLink(url)
-    query = urlencode(kit.sign_link(office.vault, row))
+    query = urlencode(kit.sign_link(services.vault, row))
     return ExportLink(f"{public_base_url(settings, request)}/v1/logs/exports/{row['id']}/file?{query}")
 
 
@@ -285,7 +285,7 @@ async def get_download_link(
 )
 async def download_file(
     export_id: ExportId,
-    office: NamedDependency[Services],
+    services: NamedDependency[Services],
     blobs: NamedDependency[BlobStore],
     expires: Annotated[int, QueryParameter(description="end of the link's validity, Unix time in seconds")],
     signature: Annotated[str, QueryParameter(max_length=128, description="signature of the link")],
@@ -296,10 +296,10 @@ async def download_file(
         .join(files, files.c.id == log_exports.c.file_id)
         .where(log_exports.c.id == export_id, log_exports.c.status == kit.SUCCESS, files.c.expires_at > now())
     )
-    async with office.database.read_connection() as connection:
+    async with services.database.read_connection() as connection:
         row = (await connection.execute(query)).mappings().first() if is_uuid(export_id) else None
     # The same error for an export that does not exist: strangers must not find out which do.
-    kit.check_link(office.vault, dict(row) if row else {"id": "", "file_id": ""}, expires, signature)
+    kit.check_link(services.vault, dict(row) if row else {"id": "", "file_id": ""}, expires, signature)
     if row is None:
         raise ForbiddenError("this link is not valid")
     shown = {"content-disposition": f'attachment; filename="{kit.file_name(row["id"])}"'}

@@ -129,7 +129,7 @@ async def _update_exclusions(work: RequestContext, kind: str, data: UpdateExclus
         settings = row["settings"]
         ids = await _resolve_workspaces(session, [one.workspace_id for one in data.workspaces])
         before = set[str]() if data.override_existing else set[str](settings.get(EXCLUSIONS, {}).get(kind, []))
-        added = {place for place, one in zip(ids, data.workspaces, strict=True) if one.excluded}
+        added = {workspace for workspace, one in zip(ids, data.workspaces, strict=True) if one.excluded}
         # A workspace that is named twice is excluded if one of them says so.
         ended = set(ids) - added
         exclusions = {**settings.get(EXCLUSIONS, {}), kind: sorted(before - ended | added)}

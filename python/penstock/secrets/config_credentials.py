@@ -47,8 +47,8 @@ class SplitDocument(NamedTuple):
 def split_credentials(document: Any) -> SplitDocument:  # noqa: ANN401 - JSON
     """Separates the secrets of a document from it and masks them there."""
     found = {path: (text, mask_if_secret(document, path, text)) for path, text in iter_strings(document)}
-    masks = {place: masked for place, (_, masked) in found.items() if masked is not None}
-    return SplitDocument(replace_strings(document, masks), {place: found[place][0] for place in masks})
+    masks = {location: masked for location, (_, masked) in found.items() if masked is not None}
+    return SplitDocument(replace_strings(document, masks), {location: found[location][0] for location in masks})
 
 
 def join_credentials(divided: SplitDocument) -> Any:  # noqa: ANN401 - JSON

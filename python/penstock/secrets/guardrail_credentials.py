@@ -90,17 +90,17 @@ def restore_masks(
             if MASK_TEXT not in text:
                 continue
             key = SecretKey(check["id"], path, text)
-            place = (position, PARAMETERS, *path)
+            location = (position, PARAMETERS, *path)
             # Older versions count only if the current version has no credential with this key.
             candidates = next((found[key] for found in known if key in found), list[StoredSecret]())
             matching = [one for one in candidates if one.digest == digest]
             if chosen := _choose(matching, position):
-                texts[place] = chosen
+                texts[location] = chosen
             elif candidates or _mask(check, path, text) is not None:
                 reason = UNKNOWN_MASK_MESSAGE
                 if candidates:
                     reason = AMBIGUOUS_MASK_MESSAGE if matching else MOVED_MESSAGE
-                problems.append(Problem(_format_path(place), reason))
+                problems.append(Problem(_format_path(location), reason))
     if problems:
         raise InvalidError(join_problems(problems), problems)
     return cast("list[JsonObject]", replace_strings(list(sent), texts))

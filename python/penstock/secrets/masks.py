@@ -166,7 +166,7 @@ class _StoredCredentials:
         left = [path for path in masked_paths if path not in found]
         found |= self._match_by_digest(stored_paths, left, self._view.target_name_digest, sent.target_name_digest)
         used = set(found.values())
-        text = self._single_credential([place for place in stored_paths if self._hidden[place] not in used])
+        text = self._single_credential([location for location in stored_paths if self._hidden[location] not in used])
         return {**dict.fromkeys(masked_paths, text), **found} if text else found
 
     def _match_by_digest(
@@ -176,14 +176,14 @@ class _StoredCredentials:
         for path in stored_paths:
             rows.setdefault(before(_target_path(path)), set()).add(path)
         texts = {digest: self._single_credential(paths) for digest, paths in rows.items() if digest is not None}
-        digests = ((place, now(_target_path(place))) for place in masked_paths)
+        digests = ((location, now(_target_path(location))) for location in masked_paths)
         is_exact = before == self._view.written
         found = {
-            place: self._hidden[place] if is_exact and place in rows[said] else texts[said]
-            for place, said in digests
-            if said in texts
+            location: self._hidden[location] if is_exact and location in rows[content] else texts[content]
+            for location, content in digests
+            if content in texts
         }
-        return {place: text for place, text in found.items() if text is not None}
+        return {location: text for location, text in found.items() if text is not None}
 
     def _single_credential(self, paths: Iterable[JsonPath]) -> str | None:
         texts = {self._hidden[path] for path in paths}

@@ -70,8 +70,8 @@ class LimitSections:
                 return
         digits = None if wanted is None else sorted(name.rpartition("/")[2] for name in wanted)
         fresh = await _read_sections(connection, digits)
-        kept = {} if wanted is None else {name: part for name, part in self.parts.items() if name not in wanted}
-        self.parts = kept | fresh
+        remaining = {} if wanted is None else {name: part for name, part in self.parts.items() if name not in wanted}
+        self.parts = remaining | fresh
 
     def rules_by_workspace(self) -> RulesByWorkspace:
         """Returns the rules of each workspace, by its id."""
@@ -117,8 +117,8 @@ def _add(found: RulesByWorkspace, workspace_id: str, rules: Iterable[JsonObject]
 def _encode_section(name: str, rows: list[JsonObject]) -> LimitSection:
     rules = [rule for row in rows for rule in row[LIMITS]]
     ends = [rule["period"]["end"] for rule in rules if rule.get("period", {}).get("end") is not None]
-    piece = Chunk.from_bytes(msgspec.json.encode({"name": name, LIMITS: rows}))
-    return LimitSection(piece, len(rules), min(ends, default=None))
+    chunk = Chunk.from_bytes(msgspec.json.encode({"name": name, LIMITS: rows}))
+    return LimitSection(chunk, len(rules), min(ends, default=None))
 
 
 def _select_owners(table: Table, digits: list[str] | None) -> Select[*tuple[Any, ...]]:

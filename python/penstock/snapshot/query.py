@@ -260,8 +260,8 @@ async def _read_removed_members(connection: AsyncConnection) -> JsonRows:
         member_names = {row["user_id"]} if is_again else {row["user_id"], row["email"].lower()}
         names.setdefault((row["organisation_id"], workspace_id), set()).update(member_names)
     return [
-        {"organisation_id": own_id, "workspace_id": place, "names": sorted(removed_names)}
-        for (own_id, place), removed_names in sorted(names.items(), key=lambda one: (one[0][0], one[0][1] or ""))
+        {"organisation_id": own_id, "workspace_id": location, "names": sorted(removed_names)}
+        for (own_id, location), removed_names in sorted(names.items(), key=lambda one: (one[0][0], one[0][1] or ""))
     ]
 
 

@@ -103,9 +103,9 @@ impl GatewayState {
     /// Resolves when draining starts. `WebSockets` wait for it, because the server's shutdown does not wait for them.
     pub async fn wait_for_drain_start(&self) {
         // Creates the waiter before checking the flag, so that a concurrent `drain` is not missed.
-        let told = self.drain_notify.notified();
+        let notified = self.drain_notify.notified();
         if !self.is_draining.load(Ordering::Acquire) {
-            told.await;
+            notified.await;
         }
     }
 
@@ -118,9 +118,9 @@ impl GatewayState {
     /// Resolves when open streams must end.
     pub async fn wait_for_stream_shutdown(&self) {
         // Creates the waiter before checking the flag, so that a concurrent `end_streams` is not missed.
-        let told = self.end_streams_notify.notified();
+        let notified = self.end_streams_notify.notified();
         if !self.is_ending_streams.load(Ordering::Acquire) {
-            told.await;
+            notified.await;
         }
     }
 

@@ -141,8 +141,8 @@ impl Engine {
     /// Makes `/ready` report that the gateway is draining. Ends streams that are still open after `seconds`.
     fn drain(&self, seconds: f64) {
         self.state.drain();
-        if let (Some(runtime), Ok(patience)) = (self.runtime.get(), Duration::try_from_secs_f64(seconds)) {
-            runtime.end_streams_after(Arc::clone(&self.state), patience);
+        if let (Some(runtime), Ok(max_wait)) = (self.runtime.get(), Duration::try_from_secs_f64(seconds)) {
+            runtime.end_streams_after(Arc::clone(&self.state), max_wait);
         }
     }
 

@@ -164,9 +164,9 @@ impl Runtime {
         &self.job_runner
     }
 
-    pub fn end_streams_after(&self, state: Arc<GatewayState>, patience: Duration) {
+    pub fn end_streams_after(&self, state: Arc<GatewayState>, max_wait: Duration) {
         drop(self.job_runner.handle.spawn(async move {
-            tokio::time::sleep(patience).await;
+            tokio::time::sleep(max_wait).await;
             state.end_streams();
         }));
     }

@@ -22,16 +22,16 @@ class ScriptedResponse(NamedTuple):
     """It waits until as many ask as this says."""
 
 
-def json_response(answer: object, together: threading.Barrier | None = None) -> ScriptedResponse:
-    return ScriptedResponse(json.dumps(answer).encode(), barrier=together)
+def json_response(response: object, together: threading.Barrier | None = None) -> ScriptedResponse:
+    return ScriptedResponse(json.dumps(response).encode(), barrier=together)
 
 
-def sse_response(*said: dict[str, Any]) -> ScriptedResponse:
+def sse_response(*content: dict[str, Any]) -> ScriptedResponse:
     """Returns an event stream as OpenAI, Anthropic and Google send it. An event with a `type` also gets it as its SSE
     event name.
     """
-    heads = [f"event: {one['type']}\n" if "type" in one else "" for one in said]
-    text = "".join(f"{head}data: {json.dumps(one)}\n\n" for head, one in zip(heads, said, strict=True))
+    heads = [f"event: {one['type']}\n" if "type" in one else "" for one in content]
+    text = "".join(f"{head}data: {json.dumps(one)}\n\n" for head, one in zip(heads, content, strict=True))
     return ScriptedResponse(text.encode(), "text/event-stream")
 
 
@@ -43,9 +43,9 @@ class ScriptedProvider(RecordingServer):
         self.answers: dict[tuple[str, str], list[ScriptedResponse]] = {}
         self.sent: list[Any] = []
 
-    def set_responses(self, method: str, path: str, *answers: ScriptedResponse) -> None:
+    def set_responses(self, method: str, path: str, *responses: ScriptedResponse) -> None:
         with self.lock:
-            self.answers[method, path] = list(answers)
+            self.answers[method, path] = list(responses)
             self.sent.clear()
 
     def find_responses(self, method: str, path: str) -> list[ScriptedResponse]:
@@ -78,9 +78,9 @@ class _RequestHandler(BaseHTTPRequestHandler):
             found = left.pop(0) if len(left) > 1 else (left or [None])[0]
         if found and found.barrier:
             found.barrier.wait(timeout=10)
-        status, answer = (200, found) if found else (404, json_response({"error": {"message": f"nothing at {path}"}}))
+        status, response = (200, found) if found else (404, json_response({"error": {"message": f"nothing at {path}"}}))
         self.send_response(status)
-        self.send_header("content-type", answer.content_type)
-        self.send_header("content-length", str(len(answer.body)))
+        self.send_header("content-type", response.content_type)
+        self.send_header("content-length", str(len(response.body)))
         self.end_headers()
-        self.wfile.write(answer.body)
+        self.wfile.write(response.body)

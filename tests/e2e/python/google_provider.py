@@ -92,8 +92,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
         status = {"x-goog-upload-status": "final" if is_final else "active"}
         self._send(200, {"file": FILE} if is_final else {}, status)
 
-    def _send(self, status: int, answer: object, headers: dict[str, str] | None = None) -> None:
-        sent = json.dumps(answer).encode()
+    def _send(self, status: int, response: object, headers: dict[str, str] | None = None) -> None:
+        sent = json.dumps(response).encode()
         self.send_response(status)
         for name, value in {"content-type": "application/json", **(headers or {})}.items():
             self.send_header(name, value)

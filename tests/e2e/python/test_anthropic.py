@@ -30,20 +30,20 @@ def client(gateway: Callable[..., Gateway]) -> Iterator[anthropic.Anthropic]:
 
 
 def test_creates_a_message(client: anthropic.Anthropic, mock: Mock):
-    answer = client.messages.create(model="mock", max_tokens=64, messages=PROMPT_MESSAGES)
-    assert answer.content[0].type == "text"
-    assert answer.content[0].text
-    assert answer.usage.output_tokens > 0
+    response = client.messages.create(model="mock", max_tokens=64, messages=PROMPT_MESSAGES)
+    assert response.content[0].type == "text"
+    assert response.content[0].text
+    assert response.usage.output_tokens > 0
     (seen,) = mock.ledger()
     assert (seen["method"], seen["path"], seen["outcome"]) == ("POST", "/v1/messages", "complete")
 
 
 def test_streams_a_message(client: anthropic.Anthropic):
     with client.messages.stream(model="mock?chunks=12", max_tokens=64, messages=PROMPT_MESSAGES) as stream:
-        pieces = list(stream.text_stream)
+        chunks = list(stream.text_stream)
         final = stream.get_final_message()
-    assert len(pieces) == 12
-    assert "".join(pieces) == final.content[0].text
+    assert len(chunks) == 12
+    assert "".join(chunks) == final.content[0].text
     assert final.stop_reason == "end_turn"
 
 

@@ -121,10 +121,10 @@ def test_openai_sdk_reads_citations_of_a_response(
     if streams:
         with chat.responses.stream(**request) as stream:
             added = sum(event.type == "response.output_text.annotation.added" for event in stream)
-            answer: Any = stream.get_final_response()
+            response: Any = stream.get_final_response()
     else:
-        answer = chat.responses.create(**request)
-    parts = [part for item in answer.output if item.type == "message" for part in item.content]
+        response = chat.responses.create(**request)
+    parts = [part for item in response.output if item.type == "message" for part in item.content]
     cited = [(part.text[one.start_index : one.end_index], one.url) for part in parts for one in part.annotations]
     assert sorted(cited) == sorted(EXPECTED_ANNOTATIONS[provider])
     assert added == (len(cited) if streams else 0)
@@ -139,7 +139,7 @@ def test_anthropic_sdk_reads_citations_as_blocks(there: ScriptedProvider, claude
     set_golden_response(there, provider, streams=True)
     with claude.messages.stream(**request) as stream:
         streamed = stream.get_final_message()
-    blocks, told = ([block for block in one.content if block.type == "text"] for one in (whole, streamed))
+    blocks, reported = ([block for block in one.content if block.type == "text"] for one in (whole, streamed))
 
     def citation_source(citation: Any) -> str:
         return citation.url if citation.type == "web_search_result_location" else citation.source
@@ -151,12 +151,14 @@ def test_anthropic_sdk_reads_citations_as_blocks(there: ScriptedProvider, claude
     ]
     assert cited == EXPECTED_BLOCKS[provider]
     # A block that was already sent cannot be split, so a streamed citation may cover more text than is cited.
-    assert "".join(block.text for block in told) == "".join(block.text for block in blocks)
-    told_of = [(block.text, {citation_source(one) for one in block.citations}) for block in told if block.citations]
-    assert set().union(*(sources for _, sources in told_of)) == {one for _, sources in cited for one in sources}
+    assert "".join(block.text for block in reported) == "".join(block.text for block in blocks)
+    describe_item = [
+        (block.text, {citation_source(one) for one in block.citations}) for block in reported if block.citations
+    ]
+    assert set().union(*(sources for _, sources in describe_item)) == {one for _, sources in cited for one in sources}
     for words, sources in cited:
         last = words.split()[-1]
-        assert any(last in text and set(sources) <= its for text, its in told_of)
+        assert any(last in text and set(sources) <= its for text, its in describe_item)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -186,5 +188,5 @@ def test_boto3_reads_citations_as_blocks(there: ScriptedProvider, amazon: Any, p
     assert cited == EXPECTED_BLOCKS[provider]
     deltas = [event["contentBlockDelta"]["delta"] for event in events if "contentBlockDelta" in event]
     assert "".join(delta["text"] for delta in deltas if "text" in delta) == "".join(texts)
-    told = {citation_source(delta["citation"]) for delta in deltas if "citation" in delta}
-    assert told == {one for _, sources in cited for one in sources}
+    reported = {citation_source(delta["citation"]) for delta in deltas if "citation" in delta}
+    assert reported == {one for _, sources in cited for one in sources}

@@ -154,8 +154,8 @@ def test_bills_searches_of_buffered_and_streamed_responses(
         "input": "what is new?",
         "tools": [{"type": "web_search"}],
     }
-    answer = chat.responses.create(**request)
-    assert answer.output_text == "much"
+    response = chat.responses.create(**request)
+    assert response.output_text == "much"
     with chat.responses.create(**request, stream=True) as stream:
         assert [event.type for event in stream][-1] == "response.completed"
     used = {"input": 100, "output": 10, "web_searches": 1, "file_searches": 1}
@@ -262,9 +262,9 @@ def test_bills_large_and_array_responses_of_gemini(
     there: ScriptedProvider, served: Gateway, chat: openai.OpenAI, costs: Callable[[int], list[object]]
 ):
     picture = {"inlineData": {"mimeType": "image/png", "data": base64.b64encode(bytes(1_500_000)).decode()}}
-    answer = json_response(gemini_body({"text": "much"}, picture))
+    response = json_response(gemini_body({"text": "much"}, picture))
     array = json_response([*gemini_chunks()[:1], gemini_body({"text": "ch"}, picture)])
-    there.set_responses("POST", f"{MODELS['google']}{GENERATED}", answer)
+    there.set_responses("POST", f"{MODELS['google']}{GENERATED}", response)
     there.set_responses(
         "POST",
         f"{MODELS['google']}{STREAMED}",
@@ -279,8 +279,8 @@ def test_bills_large_and_array_responses_of_gemini(
     )
     # None of the SDKs requests a JSON array; a plain HTTP request gets one.
     url = f"{served.base_url}/v1beta/models/{model_name('google')}{STREAMED}"
-    asked = httpx2.post(url, json={"contents": [{"parts": [{"text": "?"}]}]}, headers={"x-goog-api-key": KEY})
-    assert asked.content == array.body
+    request_body = httpx2.post(url, json={"contents": [{"parts": [{"text": "?"}]}]}, headers={"x-goog-api-key": KEY})
+    assert request_body.content == array.body
     assert costs(4) == [(EXPECTED_COST, EXPECTED_USAGE)] * 4
 
 
@@ -297,15 +297,15 @@ def test_bills_chat_searches_with_and_without_counts(
     searches: int,
 ):
     usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110, **counted}
-    said = {"id": "1", "created": 1_700_000_000, "model": model.rpartition("/")[2]}
+    content = {"id": "1", "created": 1_700_000_000, "model": model.rpartition("/")[2]}
     choice = {"index": 0, "finish_reason": "stop"}
-    answer = {"choices": [{**choice, "message": {"role": "assistant", "content": "much"}}], "usage": usage}
+    response = {"choices": [{**choice, "message": {"role": "assistant", "content": "much"}}], "usage": usage}
     chunk = {"choices": [{**choice, "delta": {"role": "assistant", "content": "much"}}], "usage": usage}
     there.set_responses(
         "POST",
         "/chat/completions",
-        json_response({**said, "object": "chat.completion", **answer}),
-        sse_response({**said, "object": "chat.completion.chunk", **chunk}),
+        json_response({**content, "object": "chat.completion", **response}),
+        sse_response({**content, "object": "chat.completion.chunk", **chunk}),
     )
     request: dict[str, Any] = {"model": model, "messages": PROMPT_MESSAGES}
     assert chat.chat.completions.create(**request).choices[0].message.content == "much"
@@ -367,13 +367,13 @@ def workers(
 ) -> Iterator[tuple[Gateway, list[httpx2.Client]]]:
     """Starts a gateway with two workers and opens a connection to each."""
     with ExitStack() as stack:
-        asked = {**build_tables(there), "server": {"workers": 2}}
+        request_body = {**build_tables(there), "server": {"workers": 2}}
         if request.param == "with Redis":
             redis = RedisServer(tmp_path)
             stack.callback(redis.stop)
-            asked |= {"redis": {"url": redis.url}, "metrics": {"enabled": True}}
-        running = gateway(asked)
-        if "redis" in asked:
+            request_body |= {"redis": {"url": redis.url}, "metrics": {"enabled": True}}
+        running = gateway(request_body)
+        if "redis" in request_body:
             wait_for_redis(running, workers=2)
         found: dict[int, httpx2.Client] = {}
         # Connections are spread over the workers; more are opened until each worker has one.
@@ -396,17 +396,17 @@ def test_workers_share_pending_charges_of_background_responses(
 
     def send_request(of: httpx2.Client, method: str = "GET") -> None:
         path, body = ("/responses", {"model": model_name("openai"), "input": "?", "background": True})
-        told = of.post(path, json=body) if method == "POST" else of.get(f"{path}/resp_1")
-        assert told.status_code == httpx2.codes.OK, told.text
+        response = of.post(path, json=body) if method == "POST" else of.get(f"{path}/resp_1")
+        assert response.status_code == httpx2.codes.OK, response.text
 
-    def request_costs(*asked: tuple[httpx2.Client, str], total: int) -> list[tuple[int, int | None]]:
+    def request_costs(*requested: tuple[httpx2.Client, str], total: int) -> list[tuple[int, int | None]]:
         """Returns the worker and the cost of each request, once they have this total. Costs are added to records."""
         before = len(running.records())
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda one: send_request(*one), asked))
+            list(pool.map(lambda one: send_request(*one), requested))
 
         def read_costs() -> list[tuple[int, int | None]] | None:
-            records = running.records(before + len(asked))[before:]
+            records = running.records(before + len(requested))[before:]
             costs = [(record["worker"], record.get("cost_nanodollars")) for record in records]
             return costs if sum(cost or 0 for _, cost in costs) >= total else None
 
@@ -414,9 +414,9 @@ def test_workers_share_pending_charges_of_background_responses(
 
     there.set_responses("GET", "/responses/resp_1", json_response(done))
     paid = 100 * IN + 10 * OUT + WEB + FILES
-    asked = [(here, "POST"), (elsewhere, "GET"), (elsewhere, "GET"), (here, "GET")]
+    requested = [(here, "POST"), (elsewhere, "GET"), (elsewhere, "GET"), (here, "GET")]
     totals = [0, paid, 0, 0]
-    found = [request_costs(one, total=total) for one, total in zip(asked, totals, strict=True)]
+    found = [request_costs(one, total=total) for one, total in zip(requested, totals, strict=True)]
     assert found == [[(1, None)], [(2, paid)], [(2, None)], [(1, None)]]
     # The response was not yet billed when both requests were sent.
     for _ in range(5):

@@ -168,17 +168,17 @@ def test_file_makes_a_round_trip(ai: openai.OpenAI, kind: ProviderCase):
     assert made.id in {file.id for file in ai.files.list(purpose="fine-tune")}
     gone = ai.files.delete(made.id)
     assert (gone.id, gone.deleted) == (made.id, True)
-    for ask in (ai.files.retrieve, ai.files.content, ai.files.delete):
+    for send_request in (ai.files.retrieve, ai.files.content, ai.files.delete):
         with pytest.raises(openai.NotFoundError):
-            ask(made.id)
+            send_request(made.id)
 
 
 def test_large_file_is_uploaded_in_parts_and_read_back(ai: openai.OpenAI, there: FakeBucketProvider):
     content = bytes(range(256)) * (LARGE_FILE_BYTES // 256)
-    asked = len(there.asked)
+    request = len(there.asked)
     made = ai.files.create(file=("large.bin", content), purpose="user_data")
     assert made.bytes == len(content)
-    parts = [path for method, path in there.asked[asked:] if method == "PUT"]
+    parts = [path for method, path in there.asked[request:] if method == "PUT"]
     assert [path.split("?")[1].split("&")[0] for path in parts] == [f"partNumber={number}" for number in (1, 2, 3)]
     assert ai.files.content(made.id).content == content
     assert ai.files.retrieve(made.id).purpose == "user_data"
@@ -216,10 +216,10 @@ def test_aborts_upload_if_client_disconnects(served: Gateway, there: FakeBucketP
         '--edge\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
         '--edge\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
     )
-    asked = len(there.asked)
+    request = len(there.asked)
 
     def has_upload_request(method: str) -> bool | None:
-        return any(one == method and "uploadId=" in path for one, path in there.asked[asked:]) or None
+        return any(one == method and "uploadId=" in path for one, path in there.asked[request:]) or None
 
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
         connection.sendall(head.encode() + bytes(LARGE_FILE_BYTES // 2))

@@ -147,10 +147,10 @@ def test_creates_and_retrieves_a_job(client: openai.OpenAI, kind: ProviderCase, 
     job = client.fine_tuning.jobs.retrieve(name)
     assert (job.id, job.status, job.created_at) == (name, kind.retrieved_status, MADE)
     assert (job.model, job.training_file, job.fine_tuned_model) == (kind.model, kind.training_file, None)
-    (kept,) = there.jobs.values()
-    said = str(kept)
-    assert "mine0" in said
-    assert kind.training_file in said
+    (remaining,) = there.jobs.values()
+    content = str(remaining)
+    assert "mine0" in content
+    assert kind.training_file in content
 
 
 def test_lists_jobs_by_page_newest_first(client: openai.OpenAI, kind: ProviderCase):
@@ -206,11 +206,11 @@ def test_reports_errors_in_openai_format(client: openai.OpenAI, kind: ProviderCa
     assert gone.value.status_code == 404
     if kind.slug == "openai":
         return
-    asked = len(there.asked)
+    request_count = len(there.asked)
     with pytest.raises(openai.BadRequestError, match=r"method\.type: `reinforcement` is not supported"):
         client.fine_tuning.jobs.create(
             model=kind.model, training_file=kind.training_file, method={"type": "reinforcement"}
         )
     with pytest.raises(openai.BadRequestError, match="limit: must be a number from 1 to 100"):
         client.fine_tuning.jobs.list(limit=101)
-    assert len(there.asked) == asked
+    assert len(there.asked) == request_count

@@ -36,8 +36,8 @@ def test_openai_sdk_sees_only_the_chunks(served: Gateway):
         ) as client,
         client.chat.completions.create(model=PAUSING_MODEL, messages=PROMPT_MESSAGES, stream=True) as stream,
     ):
-        pieces = [chunk.choices[0].delta.content for chunk in stream if chunk.choices]
-    assert len([piece for piece in pieces if piece]) == 4
+        chunks = [chunk.choices[0].delta.content for chunk in stream if chunk.choices]
+    assert len([part for part in chunks if part]) == 4
 
 
 def test_anthropic_sdk_sees_only_the_events(served: Gateway):

@@ -107,12 +107,12 @@ def test_openai_sdk_needs_no_signatures_in_responses(there: ScriptedProvider, ch
     request: dict[str, Any] = {"model": f"@google/{MODEL}", "tools": tools}
     made = chat.responses.create(**request, input="what is the weather?")
     calls = [item for item in made.output if item.type == "function_call"]
-    said = [
+    content = [
         {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
         for call in calls
     ]
     results = [{"type": "function_call_output", "call_id": call.call_id, "output": "rain"} for call in calls]
-    chat.responses.create(**request, input=[USER_MESSAGE, *said, *results])
+    chat.responses.create(**request, input=[USER_MESSAGE, *content, *results])
     assert sent_signatures(there) == [f"{SIGNATURE}responses", None]
 
 
@@ -122,9 +122,9 @@ def test_anthropic_sdk_needs_no_signatures(there: ScriptedProvider, claude: anth
     request: dict[str, Any] = {"model": f"@google/{MODEL}", "max_tokens": 64, "tools": tools}
     made = claude.messages.create(**request, messages=[USER_MESSAGE])
     uses = [block for block in made.content if block.type == "tool_use"]
-    said = [{"type": "tool_use", "id": use.id, "name": use.name, "input": use.input} for use in uses]
+    content = [{"type": "tool_use", "id": use.id, "name": use.name, "input": use.input} for use in uses]
     results = [{"type": "tool_result", "tool_use_id": use.id, "content": "rain"} for use in uses]
-    turns = [USER_MESSAGE, {"role": "assistant", "content": said}, {"role": "user", "content": results}]
+    turns = [USER_MESSAGE, {"role": "assistant", "content": content}, {"role": "user", "content": results}]
     claude.messages.create(**request, messages=turns)
     assert sent_signatures(there) == [f"{SIGNATURE}messages", None]
 
@@ -132,13 +132,13 @@ def test_anthropic_sdk_needs_no_signatures(there: ScriptedProvider, claude: anth
 def test_boto3_needs_no_signatures(there: ScriptedProvider, amazon: Any):
     set_tool_call_responses(there, "converse")
     tools = {"tools": [{"toolSpec": {"name": "weather", "inputSchema": {"json": TOOL_SCHEMA}}}]}
-    asked = {"role": "user", "content": [{"text": "what is the weather?"}]}
-    made = amazon.converse(modelId=f"@google/{MODEL}", messages=[asked], toolConfig=tools)
+    request = {"role": "user", "content": [{"text": "what is the weather?"}]}
+    made = amazon.converse(modelId=f"@google/{MODEL}", messages=[request], toolConfig=tools)
     uses = [block for block in made["output"]["message"]["content"] if "toolUse" in block]
     results = [
         {"toolResult": {"toolUseId": use["toolUse"]["toolUseId"], "content": [{"text": "rain"}]}} for use in uses
     ]
-    turns = [asked, {"role": "assistant", "content": uses}, {"role": "user", "content": results}]
+    turns = [request, {"role": "assistant", "content": uses}, {"role": "user", "content": results}]
     amazon.converse(modelId=f"@google/{MODEL}", messages=turns, toolConfig=tools)
     assert sent_signatures(there) == [f"{SIGNATURE}converse", None]
 
@@ -154,7 +154,7 @@ def test_backing_model_of_a_profile_decides_format_and_price(
         "stop_reason": "end_turn",
         "usage": {"input_tokens": 30, "output_tokens": 12},
     }
-    told = {
+    reported = {
         "output": {"message": {"role": "assistant", "content": [{"text": "rain"}]}},
         "stopReason": "end_turn",
         "usage": {"inputTokens": 30, "outputTokens": 12, "totalTokens": 42},
@@ -166,11 +166,11 @@ def test_backing_model_of_a_profile_decides_format_and_price(
     }
     there.set_responses("GET", f"/inference-profiles/{PROFILE_ARN}", json_response(behind))
     there.set_responses("POST", f"/model/{PROFILE_ARN}/invoke", json_response(made))
-    there.set_responses("POST", f"/model/{PROFILE_ARN}/converse", json_response(told))
+    there.set_responses("POST", f"/model/{PROFILE_ARN}/converse", json_response(reported))
     there.asked.clear()
     model = f"@bedrock/{PROFILE_ARN}"
-    answer = chat.chat.completions.create(model=model, messages=[USER_MESSAGE])
-    assert answer.choices[0].message.content == "rain"
+    response = chat.chat.completions.create(model=model, messages=[USER_MESSAGE])
+    assert response.choices[0].message.content == "rain"
     assert claude.messages.create(model=model, max_tokens=64, messages=[USER_MESSAGE]).content[0].text == "rain"
     turn = {"role": "user", "content": [{"text": "what is the weather?"}]}
     conversed = amazon.converse(modelId=model, messages=[turn])

@@ -57,9 +57,9 @@ def test_client_needs_only_the_gateway_key(served: Gateway, mock: Mock):
 def test_portkey_headers_get_portkey_response_headers(served: Gateway, mock: Mock):
     headers = {"x-portkey-api-key": KEY, "x-portkey-provider": "@mine", "x-portkey-trace-id": "t-1"}
     with openai_client(served, "OPENAI_API_KEY", headers) as client:
-        answer = client.chat.completions.with_raw_response.create(model="mock", messages=PROMPT_MESSAGES)
-    assert answer.headers["x-portkey-trace-id"] == "t-1"
-    assert not [name for name in answer.headers if name.startswith("x-gateway-")]
+        response = client.chat.completions.with_raw_response.create(model="mock", messages=PROMPT_MESSAGES)
+    assert response.headers["x-portkey-trace-id"] == "t-1"
+    assert not [name for name in response.headers if name.startswith("x-gateway-")]
     assert mock.ledger()[0]["headers"]["authorization"] == f"Bearer {STORED}"
 
 

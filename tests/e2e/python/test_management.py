@@ -71,19 +71,19 @@ def test_limits_are_lists_for_all_other_clients(
     served = start_managed_gateway(gateway, founded, tmp_path)
     admin = Client(served)
     rate = {"type": "requests", "unit": "rpm", "value": 7}
-    place = admin.create("/v1/workspaces", {"name": "w"})["id"]
-    admin.create("/v1/virtual-keys", {"name": "v", "provider": "mock", "workspace_id": place, "rate_limits": rate})
+    workspace = admin.create("/v1/workspaces", {"name": "w"})["id"]
+    admin.create("/v1/virtual-keys", {"name": "v", "provider": "mock", "workspace_id": workspace, "rate_limits": rate})
     given = {"name": "i", "slug": "i", "ai_provider_id": "mock"}
     admin.create("/v1/integrations", given)
     expect_ok(
         admin.put(
-            "/v1/integrations/i/workspaces", {"workspaces": [{"id": place, "enabled": True, "rate_limits": [rate]}]}
+            "/v1/integrations/i/workspaces", {"workspaces": [{"id": workspace, "enabled": True, "rate_limits": [rate]}]}
         )
     )
     node = {"x-portkey-package-version": "portkey-3.1.0", "x-portkey-runtime": "node"}
     python = {"x-portkey-package-version": "portkey-2.3.4", "x-portkey-runtime": "CPython"}
     for headers, shown in (({}, [rate]), (node, [rate]), (python, rate)):
         client = Client(served, headers=headers)
-        listed = client.read(f"/v1/virtual-keys?workspace_id={place}")["data"]
+        listed = client.read(f"/v1/virtual-keys?workspace_id={workspace}")["data"]
         assert [row["rate_limits"] for row in listed if row["rate_limits"]] == [shown]
         assert client.read("/v1/integrations/i/workspaces")["workspaces"][0]["rate_limits"] == shown

@@ -39,13 +39,13 @@ def served(tmp_path_factory: pytest.TempPathFactory, founded: DatabaseTemplates)
     env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": founded.copy("sqlite", folder)}
     running = Gateway(folder, {"mock": {"host": mock.url}}, env)
     admin = Client(running)
-    place = admin.create("/v1/workspaces", {"name": "w"})["id"]
-    made = {"name": "p", "slug": "p", "ai_provider_id": "mock", "key": "sk-01234567", "workspace_id": place}
+    workspace = admin.create("/v1/workspaces", {"name": "w"})["id"]
+    made = {"name": "p", "slug": "p", "ai_provider_id": "mock", "key": "sk-01234567", "workspace_id": workspace}
     admin.create("/v1/integrations", made)
     models = [{"slug": name, "enabled": True, "is_custom": True} for name in MODELS]
     expect_ok(admin.put("/v1/integrations/p/models", {"models": models, "allow_all_models": False}))
-    config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "@p"}, "workspace_id": place})["slug"]
-    key = admin.with_new_key(workspace_id=place, scopes=["completions.write"], defaults={"config_id": config}).key
+    config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "@p"}, "workspace_id": workspace})["slug"]
+    key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"], defaults={"config_id": config}).key
     wait_for("the key", lambda: Client(running, key).get("/v1/models").status == 200 or None, 3)
     yield ServedKey(running, key)
     running.stop()

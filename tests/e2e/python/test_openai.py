@@ -31,26 +31,26 @@ def client(served: Gateway) -> Iterator[openai.OpenAI]:
 
 
 def test_creates_a_chat_completion(client: openai.OpenAI, mock: Mock):
-    answer = client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES)
-    assert answer.choices[0].message.content
-    assert answer.choices[0].finish_reason == "stop"
-    assert answer.usage
-    assert answer.usage.total_tokens > 0
+    response = client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES)
+    assert response.choices[0].message.content
+    assert response.choices[0].finish_reason == "stop"
+    assert response.usage
+    assert response.usage.total_tokens > 0
     (seen,) = mock.ledger()
     assert (seen["method"], seen["path"], seen["outcome"]) == ("POST", "/v1/chat/completions", "complete")
 
 
 def test_streams_a_chat_completion(client: openai.OpenAI):
     with client.chat.completions.create(model="mock?chunks=12", messages=PROMPT_MESSAGES, stream=True) as stream:
-        pieces = [
+        chunks = [
             chunk.choices[0].delta.content for chunk in stream if chunk.choices and chunk.choices[0].delta.content
         ]
-    assert len(pieces) == 12
+    assert len(chunks) == 12
 
 
 def test_creates_an_embedding(client: openai.OpenAI):
-    answer = client.embeddings.create(model="mock", input="a short text")
-    assert answer.data[0].embedding
+    response = client.embeddings.create(model="mock", input="a short text")
+    assert response.data[0].embedding
 
 
 def test_lists_models(client: openai.OpenAI):

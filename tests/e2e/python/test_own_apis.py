@@ -52,11 +52,11 @@ def start_gateway(
     env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": founded.copy("sqlite", folder)}
     served = gateway(tables, env=env)
     admin = Client(served)
-    place = admin.create("/v1/workspaces", {"name": "w"})["id"]
-    made = {"name": "p", "slug": "p", "ai_provider_id": provider, "key": PROVIDER_KEY, "workspace_id": place}
+    workspace = admin.create("/v1/workspaces", {"name": "w"})["id"]
+    made = {"name": "p", "slug": "p", "ai_provider_id": provider, "key": PROVIDER_KEY, "workspace_id": workspace}
     admin.create("/v1/integrations", made | {"configurations": {"custom_host": address}})
-    config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "@p"}, "workspace_id": place})["slug"]
-    key = admin.with_new_key(workspace_id=place, scopes=["completions.write"], defaults={"config_id": config}).key
+    config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "@p"}, "workspace_id": workspace})["slug"]
+    key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"], defaults={"config_id": config}).key
     wait_for("the key", lambda: Client(served, key).get("/v1/models").status == 200 or None, 3)
     return served, key
 

@@ -126,14 +126,14 @@ def test_saved_config_caches_complete_and_streamed_responses(gateway: Callable[.
     served = gateway({"configs": [{"slug": "pc-kept", "config": config}]})
     with openai_client(served, "pc-kept") as client:
         create = client.chat.completions.with_raw_response.create
-        answers = [create(model="mock", messages=MESSAGES) for _ in range(2)]
-        assert [answer.headers["x-gateway-cache-status"] for answer in answers] == ["MISS", "HIT"]
-        assert answers[0].parse() == answers[1].parse()
+        responses = [create(model="mock", messages=MESSAGES) for _ in range(2)]
+        assert [response.headers["x-gateway-cache-status"] for response in responses] == ["MISS", "HIT"]
+        assert responses[0].parse() == responses[1].parse()
         texts: list[str] = []
         for _ in range(2):
             with client.chat.completions.create(model="mock", messages=MESSAGES, stream=True) as stream:
-                pieces = (chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
-                texts.append("".join(pieces))
+                chunks = (chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+                texts.append("".join(chunks))
         assert texts[0] == texts[1]
     assert len(mock.ledger()) == 2
 

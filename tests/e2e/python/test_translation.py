@@ -32,7 +32,7 @@ class GoldenProvider:
     """Answers each request with the bytes of a golden case and records the requests."""
 
     def __init__(self, case: GoldenCase, status: int = 200) -> None:
-        kind, answer = _load_response(case)
+        kind, response = _load_response(case)
         self.sent: list[dict[str, Any]] = []
         sent = self.sent
 
@@ -41,9 +41,9 @@ class GoldenProvider:
                 sent.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
                 self.send_response(status)
                 self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(answer)))
+                self.send_header("content-length", str(len(response)))
                 self.end_headers()
-                self.wfile.write(answer)
+                self.wfile.write(response)
 
             def log_message(self, *_: object) -> None:
                 """Suppresses the access log."""
@@ -138,13 +138,13 @@ WEATHER_CALLS = [("weather", {"city": "Oslo", "unit": "C"}), ("weather", {})]
 def test_openai_sdk_gets_tool_calls_of_every_provider(chat: Callable[..., openai.OpenAI], provider: str):
     case = GoldenCase(provider, "chatComplete", "tools")
     with GoldenProvider(case) as upstream:
-        answer = chat(provider, upstream.url).chat.completions.create(**load_request(case))
+        response = chat(provider, upstream.url).chat.completions.create(**load_request(case))
     assert upstream.sent == [json.loads(case.path("upstream_request.json").read_text())]
-    assert answer.choices[0].finish_reason == "tool_calls"
-    assert answer.choices[0].message.content == "I look."
-    assert function_calls(answer.choices[0].message) == WEATHER_CALLS
-    assert answer.usage
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (30, 20, 50)
+    assert response.choices[0].finish_reason == "tool_calls"
+    assert response.choices[0].message.content == "I look."
+    assert function_calls(response.choices[0].message) == WEATHER_CALLS
+    assert response.usage
+    assert (response.usage.prompt_tokens, response.usage.completion_tokens, response.usage.total_tokens) == (30, 20, 50)
 
 
 @pytest.mark.parametrize("provider", CHAT_PROVIDERS)
@@ -224,8 +224,8 @@ def test_openai_sdk_gets_embeddings_in_base64_encoding(chat: Callable[..., opena
     case = GoldenCase(provider, "embed", "whole")
     request = {key: value for key, value in load_request(case).items() if key != "encoding_format"}
     with GoldenProvider(case) as upstream:
-        answer = chat(provider, upstream.url).embeddings.create(**request)
-    assert [row.embedding for row in answer.data] == [[0.5, -0.25, 1.0], [0.0, 0.125, -1.0]]
+        response = chat(provider, upstream.url).embeddings.create(**request)
+    assert [row.embedding for row in response.data] == [[0.5, -0.25, 1.0], [0.0, 0.125, -1.0]]
 
 
 def test_errors_of_other_api_formats_raise_the_sdks_own_types(

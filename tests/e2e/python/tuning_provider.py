@@ -50,8 +50,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
         path, query = unquote(url.path), {key: values[0] for key, values in parse_qs(url.query).items()}
         with self.provider.lock:
             self.provider.asked.append((self.command, self.path))
-            status, answer = self._route(path, query, body)
-        content = json.dumps(answer).encode()
+            status, response = self._route(path, query, body)
+        content = json.dumps(response).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(content)))
@@ -62,16 +62,18 @@ class _RequestHandler(BaseHTTPRequestHandler):
         if not self._is_authorized(path):
             self.provider.refused.append(f"{self.command} {self.path}")
             return 403, {"message": "who asks?"}
-        for place, dialect in API_HANDLERS.items():
-            if found := re.fullmatch(rf"{place}(?:/([^/:]+))?(?:[/:](\w+))?", path):
+        for location, dialect in API_HANDLERS.items():
+            if found := re.fullmatch(rf"{location}(?:/([^/:]+))?(?:[/:](\w+))?", path):
                 return dialect(self.provider, self.command, (found[1], found[2]), body | query)
         return 404, {"message": f"nothing at {path}"}
 
     def _is_authorized(self, path: str) -> bool:
-        said = self.headers.get("authorization", "")
+        authorization = self.headers.get("authorization", "")
         if path.startswith(BEDROCK):
-            return bool(re.search(rf"^AWS4-HMAC-SHA256 Credential={KEY_ID}/\d+/{REGION}/bedrock/aws4_request", said))
-        return said == f"Bearer {TOKEN}"
+            return bool(
+                re.search(rf"^AWS4-HMAC-SHA256 Credential={KEY_ID}/\d+/{REGION}/bedrock/aws4_request", authorization)
+            )
+        return authorization == f"Bearer {TOKEN}"
 
 
 ApiHandler = Callable[[FakeFineTuningProvider, str, tuple[str | None, str | None], Job], tuple[int, Any]]
@@ -86,43 +88,43 @@ def _page(items: list[Job], query: Job) -> Job:
 
 
 def _handle_openai(
-    there: FakeFineTuningProvider, method: str, named: tuple[str | None, str | None], said: Job
+    there: FakeFineTuningProvider, method: str, named: tuple[str | None, str | None], content: Job
 ) -> tuple[int, Any]:
     name, what = named
     if name is None:
         if method == "GET":
-            return 200, _page(list(reversed(there.jobs.values())), said)
+            return 200, _page(list(reversed(there.jobs.values())), content)
         name = f"ftjob-{len(there.jobs)}"
         defaults = {"object": "fine_tuning.job", "created_at": MADE, "status": "queued", "organization_id": "org"}
         defaults |= {"result_files": [], "seed": 0, "hyperparameters": {"n_epochs": "auto"}}
-        there.jobs[name] = defaults | said | {"id": name}
+        there.jobs[name] = defaults | content | {"id": name}
     if name not in there.jobs:
         return 404, {"error": {"message": "No such job", "type": "invalid_request_error", "code": "not_found"}}
     if what == "cancel":
         there.jobs[name]["status"] = "cancelled"
     if what == "events":
         events = [{"object": "fine_tuning.job.event", "id": f"ev-{at}"} for at in range(EVENTS)]
-        return 200, _page([one | {"created_at": MADE, "level": "info", "message": name} for one in events], said)
+        return 200, _page([one | {"created_at": MADE, "level": "info", "message": name} for one in events], content)
     if what == "checkpoints":
-        kept = [{"object": "fine_tuning.job.checkpoint", "id": f"cp-{at}"} for at in range(CHECKPOINTS)]
+        checkpoints = [{"object": "fine_tuning.job.checkpoint", "id": f"cp-{at}"} for at in range(CHECKPOINTS)]
         more = {"created_at": MADE, "fine_tuned_model_checkpoint": "m", "step_number": 1, "metrics": {}}
-        return 200, _page([one | more | {"fine_tuning_job_id": name} for one in kept], said)
+        return 200, _page([one | more | {"fine_tuning_job_id": name} for one in checkpoints], content)
     return 200, there.jobs[name]
 
 
 def _handle_bedrock(
-    there: FakeFineTuningProvider, method: str, named: tuple[str | None, str | None], said: Job
+    there: FakeFineTuningProvider, method: str, named: tuple[str | None, str | None], content: Job
 ) -> tuple[int, Any]:
     name, what = named
     if name is None:
         if method == "GET":
             return 200, {"modelCustomizationJobSummaries": list(reversed(there.jobs.values()))}
         made = {
-            "jobArn": f"arn:aws:bedrock:{REGION}:1:model-customization-job/{said['jobName']}",
+            "jobArn": f"arn:aws:bedrock:{REGION}:1:model-customization-job/{content['jobName']}",
             "status": "InProgress",
         }
-        model = {"baseModelArn": f"arn:aws:bedrock:{REGION}::foundation-model/{said['baseModelIdentifier']}"}
-        there.jobs[said["jobName"]] = said | made | model | {"creationTime": MADE_AT}
+        model = {"baseModelArn": f"arn:aws:bedrock:{REGION}::foundation-model/{content['baseModelIdentifier']}"}
+        there.jobs[content["jobName"]] = content | made | model | {"creationTime": MADE_AT}
         return 201, {"jobArn": made["jobArn"]}
     if name not in there.jobs:
         return 404, {"message": "The job could not be found"}
@@ -132,21 +134,23 @@ def _handle_bedrock(
     return 200, there.jobs[name]
 
 
-def _google_style_handler(place: str, key: str) -> ApiHandler:
+def _google_style_handler(location: str, key: str) -> ApiHandler:
     """Returns a handler for Vertex AI or Fireworks, whose job APIs have the same shape."""
 
     def handle(
-        there: FakeFineTuningProvider, method: str, named: tuple[str | None, str | None], said: Job
+        there: FakeFineTuningProvider, method: str, named: tuple[str | None, str | None], content: Job
     ) -> tuple[int, Any]:
         name, what = named
         if name is None:
             if method == "GET":
                 return 200, {key: list(reversed(there.jobs.values()))}
             name = str(len(there.jobs))
-            resource = f"{place.removeprefix('/v1/')}/{name}"
-            there.jobs[name] = said | {"name": resource, "state": "JOB_STATE_RUNNING", "createTime": MADE_AT}
-            kept = [{"checkpointId": str(at), "step": str(at), "endpoint": f"e-{at}"} for at in range(CHECKPOINTS)]
-            there.jobs[name]["tunedModel"] = {"checkpoints": kept}
+            resource = f"{location.removeprefix('/v1/')}/{name}"
+            there.jobs[name] = content | {"name": resource, "state": "JOB_STATE_RUNNING", "createTime": MADE_AT}
+            checkpoints = [
+                {"checkpointId": str(at), "step": str(at), "endpoint": f"e-{at}"} for at in range(CHECKPOINTS)
+            ]
+            there.jobs[name]["tunedModel"] = {"checkpoints": checkpoints}
         if name not in there.jobs:
             return 404, {"error": {"code": 404, "message": "not found", "status": "NOT_FOUND"}}
         if what == "cancel":

@@ -22,8 +22,8 @@ BATCH_LINE = BatchLine(
 
 
 def parse_result(result: dict[str, Any]) -> Any:
-    nobody: Any = None
-    return Cohere(nobody).parse_result(BATCH_LINE, json.dumps({"custom_id": "1", **result}).encode())
+    no_match: Any = None
+    return Cohere(no_match).parse_result(BATCH_LINE, json.dumps({"custom_id": "1", **result}).encode())
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ class ChunkedBlob:
 
 
 def read_lines(content: bytes, size: int) -> list[tuple[int, bytes | None]]:
-    pieces: Any = ChunkedBlob(content, size)
+    chunks: Any = ChunkedBlob(content, size)
 
     async def collect_lines() -> list[tuple[int, bytes | None]]:
-        return [line async for line in iter_lines(pieces, "name", MAX_LINE_BYTES)]
+        return [line async for line in iter_lines(chunks, "name", MAX_LINE_BYTES)]
 
     return asyncio.run(collect_lines())
 

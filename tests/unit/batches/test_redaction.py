@@ -24,8 +24,8 @@ KEY = "sk-0123456789"
     ],
 )
 def test_redacts_secrets_of_every_header(name: str, value: str):
-    said = SecretRedactor(secrets_in_headers({name: value})).redact(f"wrong: {KEY}!".encode())
-    assert said == b"wrong: *****!"
+    content = SecretRedactor(secrets_in_headers({name: value})).redact(f"wrong: {KEY}!".encode())
+    assert content == b"wrong: *****!"
 
 
 def test_other_values_are_not_redacted():
@@ -36,8 +36,8 @@ def test_other_values_are_not_redacted():
         "openai-project": "project-of-mine",
         "x-api-key": "short",
     }
-    said = b"vertex-ai, my-provider, project-of-mine: too short"
-    assert SecretRedactor(secrets_in_headers(headers)).redact(said) == said
+    content = b"vertex-ai, my-provider, project-of-mine: too short"
+    assert SecretRedactor(secrets_in_headers(headers)).redact(content) == content
 
 
 def test_redacts_json_escaped_secrets():

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 async def iter_chunks(*content: bytes, fails: bool = False) -> AsyncIterator[bytes]:
-    for piece in content:
-        yield piece
+    for chunk in content:
+        yield chunk
     if fails:
         raise ZeroDivisionError
 
 
 async def read_chunks(folder: BlobFolder, name: str) -> list[bytes]:
-    return [piece async for piece in folder.read(name)]
+    return [chunk async for chunk in folder.read(name)]
 
 
 def test_put_read_replace_and_delete(tmp_path: Path):
@@ -32,7 +32,7 @@ def test_put_read_replace_and_delete(tmp_path: Path):
         folder = BlobFolder(str(tmp_path / "a" / "b"))
         long = os.urandom(CHUNK_BYTES + 1)
         assert await folder.put("x", iter_chunks(b"1", long)) == len(long) + 1
-        assert [len(piece) for piece in await read_chunks(folder, "x")] == [CHUNK_BYTES, 2]
+        assert [len(chunk) for chunk in await read_chunks(folder, "x")] == [CHUNK_BYTES, 2]
         assert (tmp_path / "a" / "b" / "x").stat().st_mode & 0o777 == 0o600
         assert await folder.put("x", iter_chunks(b"2")) == 1
         assert await read_chunks(folder, "x") == [b"2"]

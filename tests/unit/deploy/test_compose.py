@@ -100,7 +100,7 @@ def test_no_secret_is_in_the_file(project: dict[str, Any]):
         if re.search(r"PASSWORD|KEY|URL", variable)
     }
     assert len(values) >= 8
-    assert not {place for place, value in values.items() if not INTERPOLATION.search(value)}
+    assert not {location for location, value in values.items() if not INTERPOLATION.search(value)}
 
 
 def test_settings_are_valid(project: dict[str, Any], tmp_path: Path):

@@ -125,12 +125,12 @@ def test_full_disk_is_reported(settings: Settings, monkeypatch: pytest.MonkeyPat
 def test_program_on_the_port_is_reported(settings: Settings):
     with socket.create_server(("127.0.0.1", settings.server.port)) as server:
 
-        def answer() -> None:
+        def response() -> None:
             with server.accept()[0] as connection:
                 connection.recv(1024)
                 connection.sendall(b"SSH-2.0\r\n")
 
-        threading.Thread(target=answer, daemon=True).start()
+        threading.Thread(target=response, daemon=True).start()
         found = examine(settings)["port"]
     assert (found.status, found.message.startswith("another program")) == ("failed", True)
 

@@ -91,7 +91,7 @@ class RotationHarness:
         async with self.database.read_connection() as connection:
             return [dict(row) for row in (await connection.execute(query)).mappings()]
 
-    async def create_key(self, **asked: Any) -> tuple[str, str]:
+    async def create_key(self, **requested: Any) -> tuple[str, str]:
         """Creates a key with a rotation policy; returns its ID and text."""
         text = generate_key()
         values = {
@@ -102,13 +102,13 @@ class RotationHarness:
             "masked": "m",
             "scopes": [],
             "defaults": {},
-            "expires_at": asked.pop("expires_at", None),
+            "expires_at": requested.pop("expires_at", None),
             "last_rotated_at": None,
-            "rotation_policy": build_policy(RotationPolicy(**asked), None),
+            "rotation_policy": build_policy(RotationPolicy(**requested), None),
         }
-        async with self.office.write_session_as(self.caller, REQUEST_INFO) as desk:
-            row = await KEY_RESOURCES["organisation-service"].create(desk, values)
-            await store_digest(desk, row["id"], text)
+        async with self.office.write_session_as(self.caller, REQUEST_INFO) as session:
+            row = await KEY_RESOURCES["organisation-service"].create(session, values)
+            await store_digest(session, row["id"], text)
         return row["id"], text
 
     async def rotation_policy(self, key_id: str) -> dict[str, Any]:
@@ -116,9 +116,9 @@ class RotationHarness:
 
     async def request_rotation(self, key_id: str) -> str:
         """Returns the new key text, as `POST …/rotate` does."""
-        async with self.office.write_session_as(self.caller, REQUEST_INFO) as desk:
-            row = await KEY_RESOURCES["organisation-service"].get(desk, key_id)
-            return (await rotate_key(desk, row, None))[0]
+        async with self.office.write_session_as(self.caller, REQUEST_INFO) as session:
+            row = await KEY_RESOURCES["organisation-service"].get(session, key_id)
+            return (await rotate_key(session, row, None))[0]
 
     async def is_accepted(self, text: str) -> bool:
         self.identities.clear_cache()
@@ -166,10 +166,10 @@ def test_due_key_gets_a_pending_text_and_the_old_one_stays_valid(store_url: Secr
         assert scene.news.rings == rings
         assert len(await scene.fetch_rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
         assert await scene.is_accepted(new)
-        said = [
+        content = [
             row["action"] for row in await scene.fetch_rows(select(audit_log).where(audit_log.c.resource_id == key_id))
         ]
-        assert said == ["create", "rotate", "rotate"]
+        assert content == ["create", "rotate", "rotate"]
 
     run_scenario(store_url, scenario)
 
@@ -188,7 +188,7 @@ def test_pending_text_can_be_fetched_after_the_transition(store_url: Secret, clo
 
 
 @pytest.mark.parametrize(
-    ("asked", "due"),
+    ("requested", "due"),
     [
         ({"rotation_period": "monthly"}, "2026-12-01"),
         ({"rotation_period": "weekly"}, "2026-11-23"),
@@ -197,17 +197,17 @@ def test_pending_text_can_be_fetched_after_the_transition(store_url: Secret, clo
     ],
 )
 def test_next_rotation_is_at_midnight_and_explicit_date_wins(
-    store_url: Secret, clock: FakeClock, asked: dict[str, Any], due: str
+    store_url: Secret, clock: FakeClock, requested: dict[str, Any], due: str
 ):
     async def scenario(scene: RotationHarness) -> None:
-        key_id, _ = await scene.create_key(**asked)
+        key_id, _ = await scene.create_key(**requested)
         assert (await scene.rotation_policy(key_id))["next_rotation_at"] == f"{due}T00:00:00.000Z"
         clock.set_time(f"{due}T00:00:30")
         await scene.rotator.check_keys()
         following = (await scene.rotation_policy(key_id))["next_rotation_at"]
         days = (datetime.fromisoformat(following) - datetime.fromisoformat(f"{due}T00:00:00Z")).days
         assert days == {"monthly": 31, "weekly": 7}.get(
-            asked.get("rotation_period", ""), asked.get("rotation_period_days")
+            requested.get("rotation_period", ""), requested.get("rotation_period_days")
         )
 
     run_scenario(store_url, scenario)
@@ -236,10 +236,10 @@ def test_skips_expired_keys_and_keys_in_transition(store_url: Secret, clock: Fak
 def test_warns_once_a_day_ahead(store_url: Secret, clock: FakeClock, caplog: pytest.LogCaptureFixture):
     async def scenario(scene: RotationHarness) -> None:
         key_id, _ = await scene.create_key(rotation_period="weekly")
-        for moment, said in (("2026-11-21T23:00:00", 0), ("2026-11-22T00:00:01", 1), ("2026-11-22T10:00:00", 1)):
+        for moment, content in (("2026-11-21T23:00:00", 0), ("2026-11-22T00:00:01", 1), ("2026-11-22T10:00:00", 1)):
             clock.set_time(moment)
             await scene.rotator.check_keys()
-            assert [key_id in line.getMessage() for line in caplog.records].count(True) == said
+            assert [key_id in line.getMessage() for line in caplog.records].count(True) == content
         clock.set_time("2026-11-23T00:00:00")
         await scene.rotator.check_keys()
         assert "the old text of the key" in caplog.text

@@ -42,7 +42,7 @@ def run_ledger(url: Secret, tmp_path: Path, steps: Any) -> list[dict[str, Any]]:
 
     async def run() -> list[dict[str, Any]]:
         async with management_client(url) as api:
-            services: Services = api.app.state["office"]
+            services: Services = api.app.state["services"]
             await steps(writer, lambda: UsageLedger(settings, services), Path(settings.limits_folder))
             async with services.database.read_connection() as connection:
                 return [dict(row) for row in (await connection.execute(select(limit_usage))).mappings()]

@@ -80,15 +80,15 @@ async def exercise_routes(app: Litestar) -> None:
         sent = b"" if body is None else json.dumps(body).encode()
         return await send_request(app, method, f"/v1/{path}", sent, fields, query)
 
-    place = (await call_api("GET", "workspaces")).json()["data"][0]["id"]
-    body = {"name": "top", "workspace_id": place}
+    workspace = (await call_api("GET", "workspaces")).json()["data"][0]["id"]
+    body = {"name": "top", "workspace_id": workspace}
     made = (await call_api("POST", "shelves", body)).json()
     assert (made["name"], made["note"], made["object"]) == ("top", None, "shelf")
     assert (await call_api("POST", "shelves", {**body, "colour": 1})).status == 400
     assert (await call_api("POST", "shelves", body, **{"x-gateway-api-key": "nobody"})).status == 401
     read = await call_api("GET", f"shelves/{made['id']}")
     assert read.json() == made
-    listed = (await call_api("GET", "shelves", query=f"workspace_id={place}&page_size=1")).json()
+    listed = (await call_api("GET", "shelves", query=f"workspace_id={workspace}&page_size=1")).json()
     assert (listed["total"], listed["data"], listed["object"]) == (1, [made], "list")
     careful = {"if-match": read.headers["etag"]}
     changed = (await call_api("PUT", f"shelves/{made['id']}", {"note": "dusty"}, **careful)).json()

@@ -60,23 +60,23 @@ FIRST, NEXT = f"2026-11-23{MIDNIGHT}", f"2026-12-07{MIDNIGHT}"
 
 def test_next_reset_is_computed_on_read_and_stored_on_update(founded_url: Secret, clock: FakeClock):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        inside = f"?workspace_id={place}"
+        workspace = (await api.create_workspace())["id"]
+        inside = f"?workspace_id={workspace}"
         key, _ = await api.create_key(
-            "workspace/service", workspace_id=place, scopes=["logs.write"], usage_limits=WEEKLY_LIMIT
+            "workspace/service", workspace_id=workspace, scopes=["logs.write"], usage_limits=WEEKLY_LIMIT
         )
-        virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", "workspace_id": place}
+        virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", "workspace_id": workspace}
         made = await api.request_ok("POST", "virtual-keys", {**virtual, "usage_limits": WEEKLY_LIMIT})
         await api.request_ok("POST", "integrations", {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": "k"})
         share = {"enabled": True, "usage_limits": [WEEKLY_LIMIT]}
-        said = {"workspaces": [{"id": place, **share}], "global_workspace_access": share}
+        content = {"workspaces": [{"id": workspace, **share}], "global_workspace_access": share}
         paths = {
             f"api-keys/{key}": WEEKLY_LIMIT,
             f"virtual-keys/{made['slug']}{inside}": WEEKLY_LIMIT,
-            f"workspaces/{place}": [WEEKLY_LIMIT],
+            f"workspaces/{workspace}": [WEEKLY_LIMIT],
         }
-        await api.request_ok("PUT", f"workspaces/{place}", {"usage_limits": [WEEKLY_LIMIT]})
-        await api.request_ok("PUT", "integrations/i/workspaces", said)
+        await api.request_ok("PUT", f"workspaces/{workspace}", {"usage_limits": [WEEKLY_LIMIT]})
+        await api.request_ok("PUT", "integrations/i/workspaces", content)
 
         async def fetch_reset_times() -> set[str]:
             shown = [(await api.request_ok("GET", path))["usage_limits"] for path in paths]
@@ -97,7 +97,7 @@ def test_next_reset_is_computed_on_read_and_stored_on_update(founded_url: Secret
         assert await fetch_reset_times() == {NEXT}
         for path, limits in paths.items():
             await api.request_ok("PUT", path, {"usage_limits": limits})
-        await api.request_ok("PUT", "integrations/i/workspaces", said)
+        await api.request_ok("PUT", "integrations/i/workspaces", content)
         # Without the update, an earlier reset would be returned now.
         clock.set_time("2026-11-18T10:00:00")
         api.clear_caller_cache()

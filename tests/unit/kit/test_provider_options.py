@@ -234,9 +234,9 @@ def test_masked_secrets_keep_their_value_when_sent_back():
         "custom_headers": {**shown["custom_headers"], "b": "new-value-0123"},
         "aws_secret_access_key": None,
     }
-    _, kept = split_secrets("auth_config", changed, shown, hidden)
-    assert kept["custom_headers"] == {"a": SECRET_VALUE, "b": "new-value-0123"}
-    assert "aws_secret_access_key" not in kept
+    _, remaining = split_secrets("auth_config", changed, shown, hidden)
+    assert remaining["custom_headers"] == {"a": SECRET_VALUE, "b": "new-value-0123"}
+    assert "aws_secret_access_key" not in remaining
 
 
 def test_exports_options_headers_and_deployments():

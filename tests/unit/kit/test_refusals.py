@@ -62,8 +62,8 @@ def test_one_client_does_not_crowd_out_others(founded_url: Secret, monkeypatch: 
 
 def test_refusal_of_a_client_whose_body_is_not_read_yet_is_recorded(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        answer = await send_request(api.app, "GET", "/internal/identity", b"", {"x-gateway-api-key": "wrong"})
-        assert answer.status == 401
+        response = await send_request(api.app, "GET", "/internal/identity", b"", {"x-gateway-api-key": "wrong"})
+        assert response.status == 401
         assert [row["uri"] for row in await read_refusals(api)] == ["/internal/identity"]
 
     run_scenario(founded_url, scenario)
@@ -72,7 +72,7 @@ def test_refusal_of_a_client_whose_body_is_not_read_yet_is_recorded(founded_url:
 def test_malformed_origin_is_rejected(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         for origin in ("http://[", "http://[::1", "://", "null"):
-            status, answer, _ = await api.with_key("")("POST", "auth/sessions", {"api_key": api.key}, origin=origin)
-            assert (status, answer["data"]["errorCode"], origin in answer["data"]["message"]) == (403, "AB03", True)
+            status, response, _ = await api.with_key("")("POST", "auth/sessions", {"api_key": api.key}, origin=origin)
+            assert (status, response["data"]["errorCode"], origin in response["data"]["message"]) == (403, "AB03", True)
 
     run_scenario(founded_url, scenario)

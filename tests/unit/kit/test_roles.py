@@ -123,14 +123,14 @@ def test_organisation_flags_are_defaults_unless_locked():
     assert roles.non_default_flags({}, above) == above["security_settings"]
     left = {"managersWriteConfigs": False, "membersViewLogs": False, "managersWritePrompts": False}
     assert roles.non_default_flags(own, above) == left
-    kept = {**above, "security_settings_overrides": {"configs": False}}
-    assert roles.non_default_flags(own, kept) == {**left, "membersWriteConfigs": True}
+    remaining = {**above, "security_settings_overrides": {"configs": False}}
+    assert roles.non_default_flags(own, remaining) == {**left, "membersWriteConfigs": True}
     # Flags that are sent back unchanged are not a change.
-    assert roles.merge_flags(roles.effective_flags(own, kept), own, kept) == own["security_settings"]
+    assert roles.merge_flags(roles.effective_flags(own, remaining), own, remaining) == own["security_settings"]
     with pytest.raises(
         ForbiddenError, match=r"security_settings\.membersWriteConfigs is for the organisation to choose"
     ):
-        roles.merge_flags({"membersWriteConfigs": False}, own, kept)
+        roles.merge_flags({"membersWriteConfigs": False}, own, remaining)
     assert roles.merge_flags({"membersViewLogs": True, "membersWriteConfigs": None}, {}, above) == {
         "membersViewLogs": True
     }

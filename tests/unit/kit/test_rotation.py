@@ -16,7 +16,7 @@ def test_no_policy_without_request_or_enforced_period():
 
 
 @pytest.mark.parametrize(
-    ("asked", "enforced", "days"),
+    ("requested", "enforced", "days"),
     [
         (None, 9, 9),
         (RotationPolicy(key_transition_period_ms=3_600_000), 9, 9),
@@ -24,14 +24,14 @@ def test_no_policy_without_request_or_enforced_period():
         (RotationPolicy(rotation_period="monthly"), 30, None),
     ],
 )
-def test_period_names_match_their_days(asked: RotationPolicy | None, enforced: int, days: int | None):
-    written = build_policy(asked, enforced)
+def test_period_names_match_their_days(requested: RotationPolicy | None, enforced: int, days: int | None):
+    written = build_policy(requested, enforced)
     assert written is not None
     assert (written["rotation_period_days"], written["status"]) == (days, "ACTIVE")
 
 
 @pytest.mark.parametrize(
-    ("asked", "enforced"),
+    ("requested", "enforced"),
     [
         (RotationPolicy(rotation_period="weekly"), 8),
         (RotationPolicy(rotation_period_days=8), 7),
@@ -42,21 +42,21 @@ def test_period_names_match_their_days(asked: RotationPolicy | None, enforced: i
         (RotationPolicy(next_rotation_at=datetime.now(UTC) - timedelta(days=3)), None),
     ],
 )
-def test_rejects_contradictory_policies(asked: RotationPolicy, enforced: int | None):
+def test_rejects_contradictory_policies(requested: RotationPolicy, enforced: int | None):
     with pytest.raises(InvalidError):
-        build_policy(asked, enforced)
+        build_policy(requested, enforced)
 
 
 def test_explicit_rotation_date_is_rounded_down_to_midnight():
-    asked = RotationPolicy(rotation_period_days=5, next_rotation_at=datetime(2099, 3, 4, 17, tzinfo=UTC))
-    written = build_policy(asked, None)
+    requested = RotationPolicy(rotation_period_days=5, next_rotation_at=datetime(2099, 3, 4, 17, tzinfo=UTC))
+    written = build_policy(requested, None)
     assert written is not None
     assert written["next_rotation_at"] == "2099-03-04T00:00:00.000Z"
 
 
-@pytest.mark.parametrize("said", [RotationPolicy(rotation_period="weekly"), RotationPolicy(rotation_period_days=30)])
-def test_omitted_period_stays_unchanged(said: RotationPolicy):
-    before = build_policy(said, None)
+@pytest.mark.parametrize("content", [RotationPolicy(rotation_period="weekly"), RotationPolicy(rotation_period_days=30)])
+def test_omitted_period_stays_unchanged(content: RotationPolicy):
+    before = build_policy(content, None)
     after = build_policy(RotationPolicy(key_transition_period_ms=3_600_000), None, before)
     assert (before, after) == (before, {**(before or {}), "key_transition_period_ms": 3_600_000})
     ended = build_policy(RotationPolicy(rotation_period=None), None, before)
@@ -70,7 +70,7 @@ def test_omitted_period_stays_unchanged(said: RotationPolicy):
 
 @pytest.mark.parametrize("due", ["2020-01-01T00:00:00.000Z", "2099-01-01T00:00:00.000Z"])
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         None,
         RotationPolicy(),
@@ -80,16 +80,16 @@ def test_omitted_period_stays_unchanged(said: RotationPolicy):
         "as it was shown",
     ],
 )
-@pytest.mark.parametrize("said", [RotationPolicy(rotation_period="weekly"), RotationPolicy(rotation_period_days=7)])
+@pytest.mark.parametrize("content", [RotationPolicy(rotation_period="weekly"), RotationPolicy(rotation_period_days=7)])
 def test_unchanged_policy_does_not_postpone_the_rotation(
-    asked: RotationPolicy | str | None, due: str, said: RotationPolicy
+    requested: RotationPolicy | str | None, due: str, content: RotationPolicy
 ):
-    before = build_policy(said, 7)
+    before = build_policy(content, 7)
     assert before is not None
     before["next_rotation_at"] = due
-    if isinstance(asked, str):
-        asked = msgspec.convert(before, RotationPolicy)
-    after = build_policy(asked, 7, before)
+    if isinstance(requested, str):
+        requested = msgspec.convert(before, RotationPolicy)
+    after = build_policy(requested, 7, before)
     assert after is not None
     assert after["next_rotation_at"] == due
     # Another period restarts the schedule.

@@ -40,9 +40,9 @@ def make_verifier(*issuers: Issuer) -> TokenVerifier:
 
 
 def sign_token(name: str, **claims: Any) -> str:
-    said = {"organisation_id": "o", "sub": "somebody", "exp": time.time() + 60, "scope": "configs.list", **claims}
+    claim_set = {"organisation_id": "o", "sub": "somebody", "exp": time.time() + 60, "scope": "configs.list", **claims}
     head = {"alg": "ES256", "kid": "k", "typ": "JWT"}
-    return jws.serialize_compact(head, json.dumps(said), SIGNING_KEYS[name], algorithms=["ES256"])
+    return jws.serialize_compact(head, json.dumps(claim_set), SIGNING_KEYS[name], algorithms=["ES256"])
 
 
 def verify_token(known: TokenVerifier, text: str) -> int | str:
@@ -109,9 +109,9 @@ def test_cached_keys_go_to_the_issuer_with_the_same_url():
         source.load_keys(json.loads(make_jwks(name)))
     after = make_verifier(other, Issuer(jwks=make_jwks("one")), one)
     after.restore_keys(before.export_keys())
-    kept = {source.own.jwks_url: [row["x"] for row in source.rows] for source in after.sources}
-    assert kept[one.jwks_url] == [SIGNING_KEYS["one"].as_dict(private=False)["x"]] == kept[""]
-    assert kept[other.jwks_url] == [SIGNING_KEYS["other"].as_dict(private=False)["x"]]
+    remaining = {source.own.jwks_url: [row["x"] for row in source.rows] for source in after.sources}
+    assert remaining[one.jwks_url] == [SIGNING_KEYS["one"].as_dict(private=False)["x"]] == remaining[""]
+    assert remaining[other.jwks_url] == [SIGNING_KEYS["other"].as_dict(private=False)["x"]]
 
 
 def test_publishes_only_keys_that_the_engine_can_use():
@@ -132,12 +132,12 @@ def test_publishes_only_keys_that_the_engine_can_use():
     assert [row["kid"] for row in source.rows] == ["P-256", "P-384", "Ed25519", "RSA 2048", "RSA 8192"]
 
 
-@pytest.mark.parametrize("said", [{}, {"keys": None}, {"keys": {}}, {"error": "busy"}])
-def test_invalid_key_set_keeps_the_known_keys(said: dict[str, Any]):
+@pytest.mark.parametrize("content", [{}, {"keys": None}, {"keys": {}}, {"error": "busy"}])
+def test_invalid_key_set_keeps_the_known_keys(content: dict[str, Any]):
     (source,) = make_verifier(Issuer(jwks=make_jwks("one"))).sources
     known = list(source.rows)
     with pytest.raises(ValueError, match="array"):
-        source.load_keys(said)
+        source.load_keys(content)
     assert source.rows == known
 
 

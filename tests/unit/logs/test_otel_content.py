@@ -129,6 +129,6 @@ def test_oldest_messages_are_left_out_if_there_are_too_many():
     messages = [{"role": "user", "content": f"{number} " + "x" * 1000} for number in range(1000)]
     found = read({"messages": messages}, with_content=True)["input.messages"]
     assert len(found) < MAX_CONTENT_BYTES + 1000
-    kept = json.loads(found)
-    assert kept[-1]["parts"][0]["content"].startswith("999 ")
-    assert len(kept) > 100
+    remaining = json.loads(found)
+    assert remaining[-1]["parts"][0]["content"].startswith("999 ")
+    assert len(remaining) > 100

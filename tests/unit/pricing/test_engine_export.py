@@ -128,8 +128,8 @@ def test_web_searches_are_priced_per_search(listed: dict[str, Any]):
     price = prices_by_name(listed, "anthropic", "claude-sonnet-4")[-1]
     assert price["rates"]["web_search"] == [[0, 10_000_000_000]]
     units = {"web_search": {"price": 2.5}, "maps": {"price": 1}}
-    said = {"additional_units": units, "request_token": {"price": 0.002}}
-    (mine,) = export_operator_prices(msgspec.convert({"pay_as_you_go": said}, PricingConfig))
+    content = {"additional_units": units, "request_token": {"price": 0.002}}
+    (mine,) = export_operator_prices(msgspec.convert({"pay_as_you_go": content}, PricingConfig))
     assert mine["rates"] == {
         "input": [(0, 20_000_000)],
         "web_search": [(0, 25_000_000_000)],
@@ -137,15 +137,15 @@ def test_web_searches_are_priced_per_search(listed: dict[str, Any]):
     }
     # Units alone are not a price: tokens would cost nothing.
     assert export_operator_prices(msgspec.convert({"pay_as_you_go": {"additional_units": units}}, PricingConfig)) == []
-    told = (
+    reported = (
         engine_export.export_adjustments({"multiplier": {"default": 0.5, "additional_units": {"web_search": 2.0}}})
         or {}
     )
-    assert (told["factors"]["web_search"], told["factors"]["input"]) == (2_000_000, 500_000)
+    assert (reported["factors"]["web_search"], reported["factors"]["input"]) == (2_000_000, 500_000)
 
 
-def export_token_prices(said: dict[str, Any]) -> list[dict[str, Any]]:
-    return export_operator_prices(msgspec.convert({"pay_as_you_go": said}, PricingConfig))
+def export_token_prices(content: dict[str, Any]) -> list[dict[str, Any]]:
+    return export_operator_prices(msgspec.convert({"pay_as_you_go": content}, PricingConfig))
 
 
 def test_operator_units_use_the_engines_names():
@@ -176,12 +176,12 @@ def test_images_are_priced_by_quality_and_size():
     assert mine["images"] == {"standard": {"1024x1024": 40_000_000_000, "default": 80_000_000_000}}
     (other,) = export_token_prices({"image": {"standard": {"1024x1024": {"price": 4.5}}}})
     assert mine["version"] != other["version"]
-    told = engine_export.export_adjustments({"multiplier": {"default": 0.5, "image": {"default": 0.25}}}) or {}
-    assert (told["request"], told["image"]) == (500_000, 250_000)
+    reported = engine_export.export_adjustments({"multiplier": {"default": 0.5, "image": {"default": 0.25}}}) or {}
+    assert (reported["request"], reported["image"]) == (500_000, 250_000)
     assert "image" not in (engine_export.export_adjustments({"multiplier": {"default": 0.5}}) or {})
-    said = {"provider": "openai", "model": "m", "prices": [mine]}
-    row = {"id": "i", "allow_all": True, "models": [], "adjustment": told}
-    engine.check("snapshot", msgspec.json.encode({"epoch": "1", "prices": {"said": [said]}, "models": [row]}))
+    prices_json = {"provider": "openai", "model": "m", "prices": [mine]}
+    row = {"id": "i", "allow_all": True, "models": [], "adjustment": reported}
+    engine.check("snapshot", msgspec.json.encode({"epoch": "1", "prices": {"said": [prices_json]}, "models": [row]}))
 
 
 def test_batch_prices_are_exported_and_change_the_version():
@@ -196,18 +196,20 @@ def test_batch_prices_are_exported_and_change_the_version():
 
 
 def test_multipliers_are_exported_per_kind_with_a_default():
-    said = {"multiplier": {"default": 0.9, "request_token": 0.5, "response_token": 0, "additional_units": {"x": 3.0}}}
-    told = engine_export.export_adjustments(said)
-    assert told
-    assert (told["request"], told["factors"]["input"], told["factors"]["output"]) == (900_000, 500_000, 0)
-    others = {name: factor for name, factor in told["factors"].items() if name not in {"input", "output"}}
+    content = {
+        "multiplier": {"default": 0.9, "request_token": 0.5, "response_token": 0, "additional_units": {"x": 3.0}}
+    }
+    reported = engine_export.export_adjustments(content)
+    assert reported
+    assert (reported["request"], reported["factors"]["input"], reported["factors"]["output"]) == (900_000, 500_000, 0)
+    others = {name: factor for name, factor in reported["factors"].items() if name not in {"input", "output"}}
     assert set(others.values()) == {900_000}
-    assert len(told["factors"]) == 19
+    assert len(reported["factors"]) == 19
     hours = {"multiplier": {"cache_write_input_token": 2.0, "additional_units": {"cache_write_1h": 1.5}}}
     factors = (engine_export.export_adjustments(hours) or {})["factors"]
     assert (factors["cache_write"], factors["cache_write_1h"], factors["input"]) == (2_000_000, 1_500_000, 1_000_000)
     assert engine_export.export_adjustments(None) is None
-    assert told["version"] != (engine_export.export_adjustments(hours) or {})["version"]
+    assert reported["version"] != (engine_export.export_adjustments(hours) or {})["version"]
     huge = engine_export.export_adjustments({"multiplier": {"default": 1e300}})
     row = {"id": "i", "allow_all": True, "models": [], "adjustment": huge}
     engine.check("snapshot", msgspec.json.encode({"epoch": "1", "models": [row]}))

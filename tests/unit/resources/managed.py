@@ -51,7 +51,7 @@ class ManagementClient:
 
     def clear_caller_cache(self) -> None:
         """Makes the API authenticate callers again, as it does one second later."""
-        self.app.state["office"].clear_caller_cache()
+        self.app.state["services"].clear_caller_cache()
 
     async def __call__(
         self, method: str, path: str, body: object = None, **headers: str
@@ -60,8 +60,8 @@ class ManagementClient:
         fields = {"content-type": "application/json", **({"x-gateway-api-key": self.key} if self.key else {})}
         fields |= {name.replace("_", "-"): value for name, value in headers.items()}
         sent = b"" if body is None else json.dumps(body).encode()
-        answer = await send_request(self.app, method, f"/v1/{path}", sent, fields, query)
-        return answer.status, answer.json() if answer.body else None, answer.headers
+        response = await send_request(self.app, method, f"/v1/{path}", sent, fields, query)
+        return response.status, response.json() if response.body else None, response.headers
 
     def dependency(self, name: str) -> Any:
         """Returns a service that the application gives its routes."""
@@ -87,13 +87,13 @@ class ManagementClient:
                     yield name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
     async def request_ok(self, method: str, path: str, body: object = None, **headers: str) -> Any:
-        status, answer, _ = await self(method, path, body, **headers)
-        assert status == 200, (method, path, status, answer)
-        return answer
+        status, response, _ = await self(method, path, body, **headers)
+        assert status == 200, (method, path, status, response)
+        return response
 
     async def expect_error(self, status: int, word: str, method: str, path: str, body: object = None) -> None:
-        found, answer, _ = await self(method, path, body)
-        assert (found, word in str(answer)) == (status, True), (method, path, found, answer)
+        found, response, _ = await self(method, path, body)
+        assert (found, word in str(response)) == (status, True), (method, path, found, response)
 
     async def create_workspace(self, name: str = "w") -> Any:
         return await self.request_ok("POST", "workspaces", {"name": name})
@@ -117,9 +117,9 @@ class ManagementClient:
 
     async def create_user(self, email: str, role: str = "member", **fields: object) -> str:
         _, token = await self.invite_user(email, role, **fields)
-        status, answer, _ = await self.accept_invite(token)
-        assert status == 200, answer
-        return answer["id"]
+        status, response, _ = await self.accept_invite(token)
+        assert status == 200, response
+        return response["id"]
 
 
 def sign_token(**claims: object) -> str:
@@ -148,7 +148,7 @@ async def management_client(
     try:
         yield ManagementClient(app, database)
     finally:
-        await app.state["office"].database.close()
+        await app.state["services"].database.close()
         await database.close()
         IDLE_APPLICATIONS.append(app)
 

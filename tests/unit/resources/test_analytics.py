@@ -176,9 +176,9 @@ def test_cache_summary_compares_hits_with_other_requests(founded_url: Secret, tm
 def test_all_problems_of_filters_are_reported(founded_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         bad = f"status_code=2xx,404&ai_org_model=gpt-5&metadata={quote('[1]')}&cost_min=3&cost_max=2&virtual_keys=,"
-        status, answer, _ = await api("GET", f"analytics/graphs/requests?{bad}")
-        assert (status, answer["data"]["errorCode"]) == (400, "AB01")
-        assert {problem["path"] for problem in answer["data"]["errors"]} == {
+        status, response, _ = await api("GET", f"analytics/graphs/requests?{bad}")
+        assert (status, response["data"]["errorCode"]) == (400, "AB01")
+        assert {problem["path"] for problem in response["data"]["errors"]} == {
             "status_code",
             "ai_org_model",
             "metadata",

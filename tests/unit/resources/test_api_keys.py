@@ -60,10 +60,12 @@ CHANGES_WITHIN_LIMITS: list[dict[str, Any]] = [
 
 def test_limited_key_cannot_lift_limits_or_give_more(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        own, limited = await api.create_key("workspace/service", workspace_id=place, scopes=KEY_SCOPES, **KEY_LIMITS)
-        free, _ = await api.create_key("workspace/service", workspace_id=place, scopes=["completions.write"])
-        other, _ = await api.create_key("workspace/service", workspace_id=place, **CHILD_KEY)
+        workspace = (await api.create_workspace())["id"]
+        own, limited = await api.create_key(
+            "workspace/service", workspace_id=workspace, scopes=KEY_SCOPES, **KEY_LIMITS
+        )
+        free, _ = await api.create_key("workspace/service", workspace_id=workspace, scopes=["completions.write"])
+        other, _ = await api.create_key("workspace/service", workspace_id=workspace, **CHILD_KEY)
         for more in CHANGES_BEYOND_LIMITS:
             (name,) = more
             for key in (own, other):
@@ -90,16 +92,16 @@ def test_limited_key_cannot_lift_limits_or_give_more(founded_url: Secret):
 
 def test_rate_limits_and_expiry_also_bind_created_keys(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         rates = {"rate_limits": KEY_LIMITS["rate_limits"]}
-        _, slow = await api.create_key("workspace/service", workspace_id=place, scopes=KEY_SCOPES, **rates)
+        _, slow = await api.create_key("workspace/service", workspace_id=workspace, scopes=KEY_SCOPES, **rates)
         child = {"name": "child", "scopes": ["completions.write"]}
         await slow.expect_error(
             403, "rate_limits apply to the calling key", "POST", SERVICE_KEYS_PATH, {**child, **rates}
         )
         # A limit that only alerts does not restrict the key.
         warned = {"expires_at": midnight_in_days(30), "usage_limits": {"alert_threshold": 5}}
-        _, ending = await api.create_key("workspace/service", workspace_id=place, scopes=KEY_SCOPES, **warned)
+        _, ending = await api.create_key("workspace/service", workspace_id=workspace, scopes=KEY_SCOPES, **warned)
         for late in ({}, {"expires_at": midnight_in_days(31)}):
             await ending.expect_error(403, "expires_at", "POST", SERVICE_KEYS_PATH, {**child, **late})
         made = await ending.request_ok("POST", SERVICE_KEYS_PATH, {**child, "expires_at": midnight_in_days(29)})
@@ -110,11 +112,13 @@ def test_rate_limits_and_expiry_also_bind_created_keys(founded_url: Secret):
 
 def test_token_of_an_unknown_user_creates_no_key_beyond_its_expiry(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace()
-        organisation = (await api.request_ok("GET", f"workspaces/{place['id']}"))["organisation_id"]
-        user = await api.create_user("u@x.test", workspaces=[{"id": place["id"], "role": "admin"}])
-        lasting, _ = await api.create_key("workspace/service", workspace_id=place["id"], scopes=["completions.write"])
-        claims = {"organisation_id": organisation, "workspace_slug": place["slug"], "scope": " ".join(KEY_SCOPES)}
+        workspace = await api.create_workspace()
+        organisation = (await api.request_ok("GET", f"workspaces/{workspace['id']}"))["organisation_id"]
+        user = await api.create_user("u@x.test", workspaces=[{"id": workspace["id"], "role": "admin"}])
+        lasting, _ = await api.create_key(
+            "workspace/service", workspace_id=workspace["id"], scopes=["completions.write"]
+        )
+        claims = {"organisation_id": organisation, "workspace_slug": workspace["slug"], "scope": " ".join(KEY_SCOPES)}
 
         def client_with_token(name: str, end: float) -> ManagementClient:
             return api.with_key(sign_token(**claims, sub=name, exp=end))
@@ -147,11 +151,13 @@ def test_token_of_an_unknown_user_creates_no_key_beyond_its_expiry(founded_url: 
 
 def test_config_bound_key_binds_the_keys_it_creates(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        wanted = {"name": "c", "config": {"provider": "openai"}, "workspace_id": place}
+        workspace = (await api.create_workspace())["id"]
+        wanted = {"name": "c", "config": {"provider": "openai"}, "workspace_id": workspace}
         config, other = [(await api.request_ok("POST", "configs", wanted))["id"] for _ in range(2)]
         bound = {"config_id": config, "allow_config_override": False}
-        own, pinned = await api.create_key("workspace/service", workspace_id=place, scopes=KEY_SCOPES, defaults=bound)
+        own, pinned = await api.create_key(
+            "workspace/service", workspace_id=workspace, scopes=KEY_SCOPES, defaults=bound
+        )
         child = {"name": "child", "scopes": ["completions.write"]}
         for defaults in (
             {},
@@ -165,7 +171,7 @@ def test_config_bound_key_binds_the_keys_it_creates(founded_url: Secret):
         await pinned.request_ok("POST", SERVICE_KEYS_PATH, {**child, "defaults": {**bound, "metadata": {"team": "a"}}})
         # A key that may override its config binds nothing.
         _, usual = await api.create_key(
-            "workspace/service", workspace_id=place, scopes=KEY_SCOPES, defaults={"config_id": config}
+            "workspace/service", workspace_id=workspace, scopes=KEY_SCOPES, defaults={"config_id": config}
         )
         await usual.request_ok("POST", SERVICE_KEYS_PATH, child)
 
@@ -174,10 +180,10 @@ def test_config_bound_key_binds_the_keys_it_creates(founded_url: Secret):
 
 def test_limited_key_cannot_invite_users_with_unlimited_keys(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         scopes = sorted(rights.SCOPES_BY_KEY_TYPE["organisation-service"])
         _, limited = await api.create_key("organisation/service", scopes=scopes, usage_limits={"credit_limit": 5})
-        body = {"email": "a@x.test", "role": "member", "workspaces": [{"id": place, "role": "member"}]}
+        body = {"email": "a@x.test", "role": "member", "workspaces": [{"id": workspace, "role": "member"}]}
         along = {"scopes": ["completions.write"]}
         promised = {**body, "workspace_api_key_details": along}
         await limited.expect_error(403, "usage_limits", "POST", "admin/users/invites", promised)
@@ -190,14 +196,14 @@ def test_limited_key_cannot_invite_users_with_unlimited_keys(founded_url: Secret
 
 def test_transition_is_shorter_than_the_rotation_period(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        user = await api.create_user("u@x.test", workspaces=[{"id": place, "role": "member"}])
-        owned = {"workspace_id": place, "user_id": user, "scopes": ["completions.write"]}
+        workspace = (await api.create_workspace())["id"]
+        user = await api.create_user("u@x.test", workspaces=[{"id": workspace, "role": "member"}])
+        owned = {"workspace_id": workspace, "user_id": user, "scopes": ["completions.write"]}
         before, _ = await api.create_key("workspace/user", **owned)
         await api.request_ok("PUT", "admin/organisation/settings", {"user_api_key_rotation_period": "weekly"})
         after, _ = await api.create_key("workspace/user", **owned)
         own_policy = {"rotation_policy": {"rotation_period_days": 7}}
-        own, _ = await api.create_key("workspace/service", workspace_id=place, scopes=owned["scopes"], **own_policy)
+        own, _ = await api.create_key("workspace/service", workspace_id=workspace, scopes=owned["scopes"], **own_policy)
         for key in (before, after, own):
             path = f"api-keys/{key}/rotate"
             for long in (7 * DAY_MS, 365 * DAY_MS):
@@ -211,9 +217,9 @@ def test_transition_is_shorter_than_the_rotation_period(founded_url: Secret):
 
 def test_next_reset_is_in_the_future_and_stays_with_its_period(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         usage = {"credit_limit": 10, "periodic_reset_days": 9}
-        body = {"name": "k", "workspace_id": place, "scopes": ["completions.write"], "usage_limits": usage}
+        body = {"name": "k", "workspace_id": workspace, "scopes": ["completions.write"], "usage_limits": usage}
         for past in (midnight_in_days(-1), midnight_in_days(0), "2001-01-01T00:00:00Z"):
             spoilt = {**usage, "next_usage_reset_at": past}
             await api.expect_error(
@@ -245,12 +251,12 @@ def test_next_reset_is_in_the_future_and_stays_with_its_period(founded_url: Secr
             await connection.execute(update(api_keys).where(api_keys.c.id == key).values(usage_limits=passed))
         await api.request_ok("PUT", path, {"usage_limits": passed})
         async with api.database.read_connection() as connection:
-            kept = await connection.scalar(select(api_keys.c.usage_limits).where(api_keys.c.id == key))
-        assert kept == passed
+            remaining = await connection.scalar(select(api_keys.c.usage_limits).where(api_keys.c.id == key))
+        assert remaining == passed
         limits = {"usage_limits": [{**usage, "next_usage_reset_at": midnight_in_days(4)}]}
-        await api.request_ok("PUT", f"workspaces/{place}", limits)
-        await api.request_ok("PUT", f"workspaces/{place}", {"usage_limits": [usage]})
-        (found,) = (await api.request_ok("GET", f"workspaces/{place}"))["usage_limits"]
+        await api.request_ok("PUT", f"workspaces/{workspace}", limits)
+        await api.request_ok("PUT", f"workspaces/{workspace}", {"usage_limits": [usage]})
+        (found,) = (await api.request_ok("GET", f"workspaces/{workspace}"))["usage_limits"]
         assert found["next_usage_reset_at"] == midnight_in_days(4).replace("Z", ".000Z")
 
     run_scenario(founded_url, scenario)
@@ -259,17 +265,17 @@ def test_next_reset_is_in_the_future_and_stays_with_its_period(founded_url: Secr
 def test_new_keys_have_the_prefix_and_old_ones_stay_valid(founded_url: Secret):
     async def scenario() -> None:
         async with management_client(founded_url) as api:
-            place = (await api.create_workspace())["id"]
-            made = {"name": "k", "scopes": ["models.list"], "workspace_id": place}
+            workspace = (await api.create_workspace())["id"]
+            made = {"name": "k", "scopes": ["models.list"], "workspace_id": workspace}
             old = await api.request_ok("POST", SERVICE_KEYS_PATH, made)
         async with management_client(founded_url, key_prefix="acme") as api:
             texts = [old["key"], (await api.request_ok("POST", SERVICE_KEYS_PATH, made))["key"]]
             texts.append((await api.request_ok("POST", f"api-keys/{old['id']}/rotate", {}))["key"])
-            inside: dict[str, Any] = {"workspaces": [{"id": place, "role": "member"}]}
+            inside: dict[str, Any] = {"workspaces": [{"id": workspace, "role": "member"}]}
             scopes: dict[str, Any] = {"workspace_api_key_details": {"scopes": ["models.list"]}}
             _, invitation = await api.invite_user("u@x.test", **inside, **scopes)
-            _, answer, _ = await api.accept_invite(invitation)
-            texts += [key["key"] for key in answer["api_keys"]]
+            _, response, _ = await api.accept_invite(invitation)
+            texts += [key["key"] for key in response["api_keys"]]
             assert [text.startswith("acme") for text in texts] == [False, True, True, True]
             for text in texts:
                 await api.with_key(text).request_ok("GET", "models")
@@ -282,10 +288,10 @@ def test_new_keys_have_the_prefix_and_old_ones_stay_valid(founded_url: Secret):
 
 def test_metadata_nesting_depth_is_limited(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         for depth in (8, 9, 200, 900):
             metadata = {"flat": "x", "deep": json.loads("[" * (depth - 1) + '{"a":1}' + "]" * (depth - 1))}
-            body = {"name": "k", "scopes": ["completions.write"], "workspace_id": place}
+            body = {"name": "k", "scopes": ["completions.write"], "workspace_id": workspace}
             sent = ("POST", "api-keys/workspace/service", {**body, "defaults": {"metadata": metadata}})
             if depth == 8:
                 made = await api.request_ok(*sent)

@@ -24,9 +24,9 @@ CALL_SCOPES = ["completions.write"]
 CONFIG = {"name": "c", "config": {"provider": "openai"}}
 
 
-async def gather_statuses(*asked: Awaitable[tuple[int, Any, dict[str, str]]]) -> list[int]:
+async def gather_statuses(*requested: Awaitable[tuple[int, Any, dict[str, str]]]) -> list[int]:
     """Sends all requests at once; returns their statuses."""
-    return [status for status, _, _ in await asyncio.gather(*asked)]
+    return [status for status, _, _ in await asyncio.gather(*requested)]
 
 
 def test_concurrent_rotations_leave_two_valid_key_texts(founded_url: Secret):
@@ -35,10 +35,10 @@ def test_concurrent_rotations_leave_two_valid_key_texts(founded_url: Secret):
             made = await api.request_ok(
                 "POST", "api-keys/organisation/service", {"name": "r", "scopes": ["workspaces.list"]}
             )
-            asked = [api("POST", f"api-keys/{made['id']}/rotate", {}) for _ in range(4)]
-            answers = await asyncio.gather(*asked)
-            assert sorted(status for status, _, _ in answers) == [200, 409, 409, 409]
-            texts = [made["key"], *(answer["key"] for status, answer, _ in answers if status == 200)]
+            request = [api("POST", f"api-keys/{made['id']}/rotate", {}) for _ in range(4)]
+            responses = await asyncio.gather(*request)
+            assert sorted(status for status, _, _ in responses) == [200, 409, 409, 409]
+            texts = [made["key"], *(response["key"] for status, response, _ in responses if status == 200)]
             good = [(await api.with_key(text)("GET", "workspaces"))[0] for text in texts]
             assert good == [200, 200]
 
@@ -63,10 +63,10 @@ def test_concurrent_setting_changes_are_all_stored(founded_url: Secret):
                 api("PUT", defaults, {"output_guardrails": after}),
             )
             shown = await api.request_ok("GET", path)
-            kept = await api.request_ok("GET", defaults)
+            remaining = await api.request_ok("GET", defaults)
             assert statuses == [200] * 4
             assert (shown["block_inline_config"], shown["user_api_key_rotation_period"]) == (True, 30)
-            stored = [[one["id"] for one in kept[f"{kind}_guardrails"]] for kind in ("input", "output")]
+            stored = [[one["id"] for one in remaining[f"{kind}_guardrails"]] for kind in ("input", "output")]
             assert stored == [before, after]
 
     run_scenario(founded_url, scenario)
@@ -74,12 +74,12 @@ def test_concurrent_setting_changes_are_all_stored(founded_url: Secret):
 
 def test_member_removed_meanwhile_keeps_no_key(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         for number in range(ROUNDS):
-            user = await api.create_user(f"m{number}@x.test", workspaces=[{"id": place, "role": "member"}])
-            wanted = {"name": "k", "workspace_id": place, "user_id": user, "scopes": CALL_SCOPES}
+            user = await api.create_user(f"m{number}@x.test", workspaces=[{"id": workspace, "role": "member"}])
+            wanted = {"name": "k", "workspace_id": workspace, "user_id": user, "scopes": CALL_SCOPES}
             gone, made = await asyncio.gather(
-                api("DELETE", f"workspaces/{place}/users/{user}"), api("POST", "api-keys/workspace/user", wanted)
+                api("DELETE", f"workspaces/{workspace}/users/{user}"), api("POST", "api-keys/workspace/user", wanted)
             )
             assert (gone[0], made[0] in {200, 400}) == (200, True)
             if made[0] == 200:
@@ -91,34 +91,34 @@ def test_member_removed_meanwhile_keeps_no_key(founded_url: Secret):
 def test_workspace_deleted_meanwhile_keeps_no_key(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         for _ in range(ROUNDS):
-            place = (await api.create_workspace())["id"]
+            workspace = (await api.create_workspace())["id"]
             scopes = ["workspace_service_api_keys.create", "completions.write", "configs.list"]
-            _, inside = await api.create_key("workspace/service", workspace_id=place, scopes=scopes)
+            _, inside = await api.create_key("workspace/service", workspace_id=workspace, scopes=scopes)
             # The workspace's own key is cached, and sends a request at the same moment.
             assert (await inside("GET", "configs"))[0] == 200
             body = {"name": "k", "scopes": CALL_SCOPES}
-            answers = await asyncio.gather(
-                api("DELETE", f"workspaces/{place}", {"name": "w", "force_delete": True}),
-                api("POST", "api-keys/workspace/service", {**body, "workspace_id": place}),
+            responses = await asyncio.gather(
+                api("DELETE", f"workspaces/{workspace}", {"name": "w", "force_delete": True}),
+                api("POST", "api-keys/workspace/service", {**body, "workspace_id": workspace}),
                 inside("POST", "api-keys/workspace/service", body),
             )
-            assert answers[0][0] == 200
-            for status, answer, _ in answers[1:]:
+            assert responses[0][0] == 200
+            for status, response, _ in responses[1:]:
                 assert status in {200, 401, 403}
                 if status == 200:
-                    assert (await api("GET", f"api-keys/{answer['id']}"))[0] == 404
+                    assert (await api("GET", f"api-keys/{response['id']}"))[0] == 404
 
     run_scenario(founded_url, scenario)
 
 
 def test_config_of_a_new_key_is_not_deleted_meanwhile(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         for _ in range(ROUNDS):
-            config = await api.request_ok("POST", "configs", {**CONFIG, "workspace_id": place})
+            config = await api.request_ok("POST", "configs", {**CONFIG, "workspace_id": workspace})
             wanted = {
                 "name": "k",
-                "workspace_id": place,
+                "workspace_id": workspace,
                 "scopes": CALL_SCOPES,
                 "defaults": {"config_id": config["id"]},
             }
@@ -133,13 +133,13 @@ def test_config_of_a_new_key_is_not_deleted_meanwhile(founded_url: Secret):
 def test_one_default_per_workspace_and_one_delete_per_row(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         for _ in range(ROUNDS):
-            place = (await api.create_workspace())["id"]
-            wanted = {**CONFIG, "workspace_id": place, "isDefault": 1}
+            workspace = (await api.create_workspace())["id"]
+            wanted = {**CONFIG, "workspace_id": workspace, "isDefault": 1}
             assert await gather_statuses(*(api("POST", "configs", wanted) for _ in range(3))) == [200] * 3
-            rows = (await api.request_ok("GET", f"configs?workspace_id={place}"))["data"]
+            rows = (await api.request_ok("GET", f"configs?workspace_id={workspace}"))["data"]
             assert sum(row["is_default"] for row in rows) == 1
-            asked = [api("DELETE", f"configs/{rows[0]['id']}") for _ in range(3)]
-            assert sorted(await gather_statuses(*asked)) == [200, 404, 404]
+            request = [api("DELETE", f"configs/{rows[0]['id']}") for _ in range(3)]
+            assert sorted(await gather_statuses(*request)) == [200, 404, 404]
 
     run_scenario(founded_url, scenario)
 
@@ -161,7 +161,7 @@ def test_concurrent_update_rotate_and_delete_leave_no_valid_key(founded_url: Sec
 
 
 async def request_during_change(
-    api: ManagementClient, asked: Awaitable[tuple[int, Any, dict[str, str]]], *done: Delete | Update
+    api: ManagementClient, requested: Awaitable[tuple[int, Any, dict[str, str]]], *done: Delete | Update
 ) -> int:
     """Sends a request while another transaction holds the organisation's lock and executes these statements; returns
     the status.
@@ -169,7 +169,7 @@ async def request_during_change(
     async with api.database.write_transaction() as connection:
         organisation = await connection.scalar(select(organisations.c.id))
         await TenantStore(connection, str(organisation), None).lock_organisation(20_000)
-        waiting = asyncio.ensure_future(asked)
+        waiting = asyncio.ensure_future(requested)
         # Enough time to authenticate and to verify a password; a slower request is rejected at once.
         await asyncio.sleep(0.5)
         for statement in done:
@@ -202,44 +202,44 @@ def test_key_waiting_for_the_lock_is_checked_again(founded_url: Secret, fate: st
 
 def test_user_waiting_for_the_lock_is_checked_again(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        user = await api.create_user("m@x.test", workspaces=[{"id": place, "role": "manager"}])
+        workspace = (await api.create_workspace())["id"]
+        user = await api.create_user("m@x.test", workspaces=[{"id": workspace, "role": "manager"}])
         cookies = [await sign_in(api, "m@x.test") for _ in range(2)]
-        config = {**CONFIG, "workspace_id": place}
-        asked = api.with_key("")("POST", "configs", config, **cookies[0])
-        assert await request_during_change(api, asked, delete(sessions)) == 401
-        asked = api.with_key("")("POST", "configs", config, **await sign_in(api, "m@x.test"))
+        config = {**CONFIG, "workspace_id": workspace}
+        requests = api.with_key("")("POST", "configs", config, **cookies[0])
+        assert await request_during_change(api, requests, delete(sessions)) == 401
+        requests = api.with_key("")("POST", "configs", config, **await sign_in(api, "m@x.test"))
         left = delete(members).where(members.c.user_id == user)
-        assert await request_during_change(api, asked, left) == 403
-        assert (await api.request_ok("GET", f"configs?workspace_id={place}"))["total"] == 0
+        assert await request_during_change(api, requests, left) == 403
+        assert (await api.request_ok("GET", f"configs?workspace_id={workspace}"))["total"] == 0
 
     run_scenario(founded_url, scenario)
 
 
 async def sign_in(api: ManagementClient, email: str) -> dict[str, str]:
     """Returns the headers that a browser sends after signing in."""
-    _, answer, headers = await api.with_key("")("POST", "auth/sessions", {"email": email, "password": PASSWORD})
-    return {"cookie": headers["set-cookie"].partition(";")[0], "x_csrf_token": answer["csrf_token"]}
+    _, response, headers = await api.with_key("")("POST", "auth/sessions", {"email": email, "password": PASSWORD})
+    return {"cookie": headers["set-cookie"].partition(";")[0], "x_csrf_token": response["csrf_token"]}
 
 
 def test_no_session_starts_with_a_password_or_key_just_revoked(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         user = await api.create_user("m@x.test")
-        nobody = api.with_key("")
+        no_match = api.with_key("")
         cookie = await sign_in(api, "m@x.test")
         changed = update(users).where(users.c.id == user).values(password="another hash")
         old = {"email": "m@x.test", "password": PASSWORD}
         async with api.database.read_connection() as connection:
             known = await connection.scalar(select(users.c.password).where(users.c.id == user))
         back = update(users).where(users.c.id == user).values(password=known)
-        assert await request_during_change(api, nobody("POST", "auth/sessions", old), changed) == 401
-        assert await request_during_change(api, nobody("POST", "auth/sessions", {"api_key": api.key}), back) == 200
+        assert await request_during_change(api, no_match("POST", "auth/sessions", old), changed) == 401
+        assert await request_during_change(api, no_match("POST", "auth/sessions", {"api_key": api.key}), back) == 200
         wanted = {"current_password": PASSWORD, "new_password": "yet another password"}
-        assert await request_during_change(api, nobody("PUT", "auth/password", wanted, **cookie), changed) == 401
+        assert await request_during_change(api, no_match("PUT", "auth/password", wanted, **cookie), changed) == 401
         async with api.database.read_connection() as connection:
-            kept = await connection.scalar(select(users.c.password).where(users.c.id == user))
-        assert kept == "another hash"
+            remaining = await connection.scalar(select(users.c.password).where(users.c.id == user))
+        assert remaining == "another hash"
         gone = [delete(key_digests), delete(api_keys)]
-        assert await request_during_change(api, nobody("POST", "auth/sessions", {"api_key": api.key}), *gone) == 401
+        assert await request_during_change(api, no_match("POST", "auth/sessions", {"api_key": api.key}), *gone) == 401
 
     run_scenario(founded_url, scenario)

@@ -31,34 +31,40 @@ async def fetch_audit_records(api: ManagementClient, **wanted: str) -> list[dict
 
 def test_stores_headers_and_body_without_credentials(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         headers = {"x-team": CANARY}
         configurations = {"custom_headers": headers, "openai_project": "p"}
-        body = {"name": "v", "provider": "openai", "key": CANARY, "workspace_id": place, "model_config": configurations}
+        body = {
+            "name": "v",
+            "provider": "openai",
+            "key": CANARY,
+            "workspace_id": workspace,
+            "model_config": configurations,
+        }
         sent = {"user_agent": "tests", "authorization": CANARY, "x_unheard_of": CANARY, "x_request_id": "r-1"}
         status, made, _ = await api("POST", "virtual-keys", body, **sent)
         assert status == 200
         rows = await fetch_audit_records(api, request_id="r-1")
         assert [row["resource_type"] for row in rows] == ["integrations", "virtual_keys"]
         for row in rows:
-            said, kept = json.loads(row["request_body"]), json.loads(row["request_headers"])
-            assert said == {
+            content, remaining = json.loads(row["request_body"]), json.loads(row["request_headers"])
+            assert content == {
                 **body,
                 "key": "*****",
                 "model_config": {**configurations, "custom_headers": {"x-team": "*****"}},
             }
-            assert (kept["user-agent"], kept["content-type"]) == ("tests", "application/json")
-            assert [kept[name] for name in ("authorization", "x-unheard-of", "x-gateway-api-key")] == ["*****"] * 3
+            assert (remaining["user-agent"], remaining["content-type"]) == ("tests", "application/json")
+            assert [remaining[name] for name in ("authorization", "x-unheard-of", "x-gateway-api-key")] == ["*****"] * 3
             assert row["response_status_code"] == 200
         config = {"provider": "openai", "api_key": CANARY, "override_params": {"temperature": 1}}
         for form in (config, json.dumps(config)):
-            await api("POST", "configs", {"name": "c", "config": form, "workspace_id": place}, x_request_id="r-2")
+            await api("POST", "configs", {"name": "c", "config": form, "workspace_id": workspace}, x_request_id="r-2")
         first, second = [
             json.loads(row["request_body"])["config"] for row in await fetch_audit_records(api, request_id="r-2")
         ]
         assert first == {**config, "api_key": "*****"}
         assert second == "*****"
-        await api("DELETE", f"virtual-keys/{made['slug']}?workspace_id={place}", x_request_id="r-3")
+        await api("DELETE", f"virtual-keys/{made['slug']}?workspace_id={workspace}", x_request_id="r-3")
         assert {row["request_body"] for row in await fetch_audit_records(api, request_id="r-3")} == {""}
         assert CANARY not in str(await fetch_audit_records(api))
 
@@ -86,18 +92,18 @@ def test_records_sessions_ended_with_their_user_or_key(founded_url: Secret):
 
 def test_records_files_deleted_with_their_workspace(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace("going")
+        workspace = await api.create_workspace("going")
         organisation = (await api.request_ok("GET", "workspaces"))["data"][0]["organisation_id"]
-        home = {"organisation_id": organisation, "workspace_id": place["id"]}
-        kept, old = [
+        home = {"organisation_id": organisation, "workspace_id": workspace["id"]}
+        remaining, old = [
             {**new_file_row("batch", name, seconds, created_by=None), **home}
             for name, seconds in (("a.jsonl", 60), ("old.jsonl", -60))
         ]
         async with api.database.write_transaction() as connection:
-            await connection.execute(insert(files), [kept, old])
-        await api.request_ok("DELETE", f"workspaces/{place['id']}", {"name": "going", "force_delete": True})
+            await connection.execute(insert(files), [remaining, old])
+        await api.request_ok("DELETE", f"workspaces/{workspace['id']}", {"name": "going", "force_delete": True})
         rows = await fetch_audit_records(api, resource_type="files", action="delete")
-        assert [(row["resource_id"], row["workspace_id"]) for row in rows] == [(kept["id"], place["id"])]
+        assert [(row["resource_id"], row["workspace_id"]) for row in rows] == [(remaining["id"], workspace["id"])]
         async with api.database.read_connection() as connection:
             ends = (await connection.execute(select(files.c.expires_at))).scalars().all()
         assert max(ends) <= now()
@@ -107,27 +113,27 @@ def test_records_files_deleted_with_their_workspace(founded_url: Secret):
 
 def test_workspace_filter_finds_the_workspaces_own_records(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         models = {"models": [{"slug": "m", "enabled": True, "is_custom": True}]}
-        for where, found in (({"workspace_id": place}, 4), ({}, 0)):
+        for where, found in (({"workspace_id": workspace}, 4), ({}, 0)):
             made = {"name": "i", "ai_provider_id": "openai", "create_default_provider": False, **where}
             path = f"integrations/{(await api.request_ok('POST', 'integrations', made))['id']}"
             await api.request_ok("PUT", f"{path}/models", models)
             await api.request_ok("DELETE", f"{path}/models?slugs=m")
             await api.request_ok("PUT", f"{path}/models", models)
             await api.request_ok("DELETE", path)
-            rows = await fetch_audit_records(api, workspace_id=place, resource_type="integration_models")
+            rows = await fetch_audit_records(api, workspace_id=workspace, resource_type="integration_models")
             assert len([row for row in rows if row["uri"].startswith(f"/v1/{path}")]) == found
-        (row,) = await fetch_audit_records(api, workspace_id=place, resource_type="workspaces")
-        assert (row["action"], row["resource_id"]) == ("create", place)
+        (row,) = await fetch_audit_records(api, workspace_id=workspace, resource_type="workspaces")
+        assert (row["action"], row["resource_id"]) == ("create", workspace)
 
     run_scenario(founded_url, scenario)
 
 
 def test_audit_log_has_the_id_of_the_response_and_the_states_as_the_api_shows_them(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        body = {"name": "c", "config": {"provider": "openai"}, "workspace_id": place}
+        workspace = (await api.create_workspace())["id"]
+        body = {"name": "c", "config": {"provider": "openai"}, "workspace_id": workspace}
         _, made, head = await api("POST", "configs", body)
         _, changed, sent_head = await api(
             "PUT", f"configs/{made['slug']}", {"config": {"provider": "mock"}}, x_request_id="r-9"

@@ -262,9 +262,9 @@ def test_config_responses_have_both_documented_shapes(founded_url: Secret):
             "POST", "configs", {"name": "c", "config": {"provider": "openai"}, "workspace_id": home}
         )
         changed = await api.request_ok("PUT", f"configs/{made['slug']}", {"config": {"provider": "anthropic"}})
-        for answer in (made, changed):
-            assert answer["data"] == {name: answer[name] for name in ("id", "slug", "version_id")}
-            assert (answer["success"], answer["object"], "warnings" in answer) == (True, "config", False)
+        for response in (made, changed):
+            assert response["data"] == {name: response[name] for name in ("id", "slug", "version_id")}
+            assert (response["success"], response["object"], "warnings" in response) == (True, "config", False)
         assert changed["version_id"] != made["version_id"]
         # A new name is no new version.
         assert (await api.request_ok("PUT", f"configs/{made['slug']}", {"name": "d"}))["version_id"] == changed[
@@ -321,19 +321,19 @@ def test_invitation_proposes_names_and_describes_the_keys(founded_url: Secret):
         shown = await api.request_ok("GET", f"admin/users/invites/{made['id']}")
         assert {name: shown[name] for name in body} == body
         token = made["invite_link"].partition("token=")[2]
-        answer = await api.with_key("").request_ok(
+        response = await api.with_key("").request_ok(
             "POST", "auth/invites", {"token": token, "password": "a password of twelve"}
         )
-        user = await api.request_ok("GET", f"admin/users/{answer['id']}")
+        user = await api.request_ok("GET", f"admin/users/{response['id']}")
         assert (user["first_name"], user["last_name"]) == ("Ann", "Lee")
-        key = await api.request_ok("GET", f"api-keys/{answer['api_keys'][0]['id']}")
+        key = await api.request_ok("GET", f"api-keys/{response['api_keys'][0]['id']}")
         assert (key["name"], key["expires_at"], key["defaults"]["metadata"]) == (
             "my key",
             "2999-01-01T00:00:00.000Z",
             {"team": "a"},
         )
-        await api.request_ok("PUT", f"admin/users/{answer['id']}", {"first_name": "Anna"})
-        renamed = await api.request_ok("GET", f"admin/users/{answer['id']}")
+        await api.request_ok("PUT", f"admin/users/{response['id']}", {"first_name": "Anna"})
+        renamed = await api.request_ok("GET", f"admin/users/{response['id']}")
         assert (renamed["first_name"], renamed["role"]) == ("Anna", "member")
 
     run_scenario(founded_url, scenario)

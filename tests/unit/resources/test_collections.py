@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 ONE_STORE = True
 
 
-async def create_collection(api: ManagementClient, place: str | None, name: str, parent: str | None = None) -> Any:
-    body = {"name": name, "parent_collection_id": parent, "workspace_id": place}
+async def create_collection(api: ManagementClient, location: str | None, name: str, parent: str | None = None) -> Any:
+    body = {"name": name, "parent_collection_id": parent, "workspace_id": location}
     return await api.request_ok("POST", "collections", body)
 
 
-async def default_collection(api: ManagementClient, place: str) -> Any:
-    rows = (await api.request_ok("GET", f"collections?workspace_id={place}"))["data"]
+async def default_collection(api: ManagementClient, location: str) -> Any:
+    rows = (await api.request_ok("GET", f"collections?workspace_id={location}"))["data"]
     return next(row for row in rows if row["is_default"])
 
 
 def test_every_workspace_has_a_default_collection(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         await api.create_workspace()
-        places = (await api.request_ok("GET", "workspaces"))["data"]
+        workspaces = (await api.request_ok("GET", "workspaces"))["data"]
         rows = (await api.request_ok("GET", "collections"))["data"]
-        assert {row["workspace_id"] for row in rows} == {place["id"] for place in places}
+        assert {row["workspace_id"] for row in rows} == {location["id"] for location in workspaces}
         assert {(row["name"], row["is_default"], row["parent_collection_id"]) for row in rows} == {
             ("Default", True, None)
         }
-        place = places[0]["id"]
-        made = await create_prompt(api, place)
+        location = workspaces[0]["id"]
+        made = await create_prompt(api, location)
         shown = await api.request_ok("GET", f"prompts/{made['id']}")
-        own = await default_collection(api, place)
+        own = await default_collection(api, location)
         assert shown["collection_id"] == own["id"]
         path = f"collections/{own['id']}"
         await api.expect_error(409, "the default collection of a workspace cannot be deleted", "DELETE", path)
@@ -51,15 +51,15 @@ def test_every_workspace_has_a_default_collection(founded_url: Secret):
 
 def test_collections_nest_and_count_what_they_contain(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        outer = await create_collection(api, place, "My prompts")
+        workspace = (await api.create_workspace())["id"]
+        outer = await create_collection(api, workspace, "My prompts")
         assert re.fullmatch("co-my-prompts-[0-9a-f]{6}", outer["slug"])
         # The collection above decides the workspace.
         inner = await create_collection(api, None, "inner", outer["slug"])
-        other = await create_collection(api, place, "another", outer["id"])
-        prompt = await create_prompt(api, place, collection_id=outer["id"])
-        await create_prompt(api, place, collection_id=inner["id"])
-        await create_prompt(api, place, collection_id=inner["id"])
+        other = await create_collection(api, workspace, "another", outer["id"])
+        prompt = await create_prompt(api, workspace, collection_id=outer["id"])
+        await create_prompt(api, workspace, collection_id=inner["id"])
+        await create_prompt(api, workspace, collection_id=inner["id"])
         shown = await api.request_ok("GET", f"collections/{outer['slug']}")
         changed = (await api.request_ok("GET", f"prompts/{prompt['id']}"))["last_updated_at"]
         assert (shown["name"], shown["is_default"], shown["status"]) == ("My prompts", False, "active")
@@ -68,7 +68,7 @@ def test_collections_nest_and_count_what_they_contain(founded_url: Secret):
             (inner["id"], "inner"),
         ]
         assert [row["collection_details"]["prompts_count"] for row in shown["child_collections"]] == [0, 2]
-        rows = (await api.request_ok("GET", f"collections?workspace_id={place}"))["data"]
+        rows = (await api.request_ok("GET", f"collections?workspace_id={workspace}"))["data"]
         details = {row["id"]: row["collection_details"] for row in rows}
         assert details[outer["id"]] == {
             "child_collections_count": 2,
@@ -89,17 +89,17 @@ def test_collections_nest_and_count_what_they_contain(founded_url: Secret):
 
 def test_collection_with_contents_cannot_be_deleted(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        outer = await create_collection(api, place, "outer")
-        inner = await create_collection(api, place, "inner", outer["id"])
-        made = await create_prompt(api, place, collection_id=outer["id"])
-        await create_partial(api, place, "tone")
+        workspace = (await api.create_workspace())["id"]
+        outer = await create_collection(api, workspace, "outer")
+        inner = await create_collection(api, workspace, "inner", outer["id"])
+        made = await create_prompt(api, workspace, collection_id=outer["id"])
+        await create_partial(api, workspace, "tone")
         await api.request_ok("PUT", "prompts/partials/tone", {"collection_id": outer["id"]})
         path = f"collections/{outer['id']}"
         message = "it has 1 prompts, 1 partials, 1 collections; move them or delete them first"
         await api.expect_error(409, message, "DELETE", path)
         await api.request_ok("DELETE", f"collections/{inner['slug']}")
-        own = await default_collection(api, place)
+        own = await default_collection(api, workspace)
         for target in (f"prompts/{made['id']}", "prompts/partials/tone"):
             await api.request_ok("PUT", target, {"collection_id": own["slug"]})
         assert await api.request_ok("DELETE", path) == {}
@@ -110,17 +110,17 @@ def test_collection_with_contents_cannot_be_deleted(founded_url: Secret):
 
 def test_depth_and_number_of_collections_are_limited(founded_url: Secret, monkeypatch: pytest.MonkeyPatch):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         parent: str | None = None
         for level in range(kit.MAX_DEPTH):
-            parent = (await create_collection(api, place, f"level {level}", parent))["id"]
+            parent = (await create_collection(api, workspace, f"level {level}", parent))["id"]
         body = {"name": "too deep", "parent_collection_id": parent}
         await api.expect_error(
             409, "is on level 8; collections may be nested 8 levels deep", "POST", "collections", body
         )
         # The default collection is one of them.
         monkeypatch.setattr(kit, "MAX_COLLECTIONS", kit.MAX_DEPTH + 1)
-        body = {"name": "one too many", "workspace_id": place}
+        body = {"name": "one too many", "workspace_id": workspace}
         await api.expect_error(409, "has 9 collections; at most 9 are allowed", "POST", "collections", body)
 
     run_scenario(founded_url, scenario)
@@ -153,8 +153,8 @@ def test_lists_filter_by_workspace_and_name(founded_url: Secret):
 
 def test_if_match_protects_collections(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        path = f"collections/{(await create_collection(api, place, 'c'))['id']}"
+        workspace = (await api.create_workspace())["id"]
+        path = f"collections/{(await create_collection(api, workspace, 'c'))['id']}"
         _, shown, headers = await api("GET", path)
         assert (await api("PUT", path, {**shown, "name": "a"}, if_match=headers["etag"]))[0] == 200
         assert (await api("PUT", path, {"name": "b"}, if_match=headers["etag"]))[0] == 412

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 def test_config_in_use_cannot_be_archived_or_deleted(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        wanted = {"name": "c", "config": {"provider": "openai"}, "workspace_id": place}
+        workspace = (await api.create_workspace())["id"]
+        wanted = {"name": "c", "config": {"provider": "openai"}, "workspace_id": workspace}
         of_key, of_workspace, of_nobody = [(await api.request_ok("POST", "configs", wanted))["slug"] for _ in range(3)]
         key, _ = await api.create_key(
-            "workspace/service", workspace_id=place, scopes=["completions.write"], defaults={"config_id": of_key}
+            "workspace/service", workspace_id=workspace, scopes=["completions.write"], defaults={"config_id": of_key}
         )
-        await api.request_ok("PUT", f"workspaces/{place}", {"defaults": {"user_api_key_config": of_workspace}})
+        await api.request_ok("PUT", f"workspaces/{workspace}", {"defaults": {"user_api_key_config": of_workspace}})
         for slug, word in ((of_key, "the key"), (of_workspace, "the workspace")):
             await api.expect_error(409, word, "PUT", f"configs/{slug}", {"status": "archived"})
             await api.expect_error(409, word, "DELETE", f"configs/{slug}")
@@ -32,15 +32,15 @@ def test_config_in_use_cannot_be_archived_or_deleted(founded_url: Secret):
 
 def test_dry_run_checks_if_match(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         made = await api.request_ok(
-            "POST", "configs", {"name": "c", "config": {"provider": "openai"}, "workspace_id": place}
+            "POST", "configs", {"name": "c", "config": {"provider": "openai"}, "workspace_id": workspace}
         )
         path = f"configs/{made['slug']}"
         _, _, headers = await api("GET", path)
         read, wanted = headers["etag"], {"config": {"provider": "anthropic"}}
-        status, answer, _ = await api("PUT", f"{path}?dry_run=true", wanted, if_match=read)
-        assert (status, answer["version_id"]) == (200, "")
+        status, response, _ = await api("PUT", f"{path}?dry_run=true", wanted, if_match=read)
+        assert (status, response["version_id"]) == (200, "")
         # The dry run changed nothing, so the ETag is still valid.
         status, _, _ = await api("PUT", path, wanted, if_match=read)
         assert status == 200
@@ -52,11 +52,11 @@ def test_dry_run_checks_if_match(founded_url: Secret):
 
 def test_key_of_the_workspace_sees_versions_that_a_key_of_the_organisation_saved(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        body = {"name": "c", "config": {"provider": "openai"}, "workspace_id": place}
+        workspace = (await api.create_workspace())["id"]
+        body = {"name": "c", "config": {"provider": "openai"}, "workspace_id": workspace}
         path = f"configs/{(await api.request_ok('POST', 'configs', body))['slug']}"
         await api.request_ok("PUT", path, {"config": {"provider": "anthropic"}})
-        _, inside = await api.create_key("workspace/service", workspace_id=place, scopes=["configs.read"])
+        _, inside = await api.create_key("workspace/service", workspace_id=workspace, scopes=["configs.read"])
         for client in (api, inside):
             listed = await client.request_ok("GET", f"{path}/versions")
             assert ["anthropic" in row["config"] for row in listed["data"]] == [True, False]

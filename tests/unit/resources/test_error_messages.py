@@ -19,9 +19,9 @@ ONE_STORE = True
 def test_all_problems_of_a_body_are_reported_at_once(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         body = {"email": "ann", "role": "king", "workspces": [], "workspaces": [{"id": 7, "role": "x"}]}
-        status, answer, _ = await api("POST", "admin/users/invites", body)
+        status, response, _ = await api("POST", "admin/users/invites", body)
         assert status == 400
-        assert {one["path"]: one["message"] for one in answer["data"]["errors"]} == {
+        assert {one["path"]: one["message"] for one in response["data"]["errors"]} == {
             "email": "'ann' is not allowed: expected an e-mail address such as ann@example.com",
             "role": "'king' is not allowed: expected admin or member",
             "workspces": "is an unknown field; did you mean 'workspaces'? allowed: email, role, first_name, last_name, "
@@ -29,8 +29,8 @@ def test_all_problems_of_a_body_are_reported_at_once(founded_url: Secret):
             "workspaces[0].id": "7 is not allowed: expected a string",
             "workspaces[0].role": "'x' is not allowed: expected admin, manager or member",
         }
-        assert answer["data"]["message"].startswith("email 'ann' is not allowed: expected")
-        assert "; also role 'king'" in answer["data"]["message"]
+        assert response["data"]["message"].startswith("email 'ann' is not allowed: expected")
+        assert "; also role 'king'" in response["data"]["message"]
 
     run_scenario(founded_url, scenario)
 
@@ -66,16 +66,16 @@ def test_messages_say_what_is_allowed_without_patterns(founded_url: Secret):
                 "password this string is not allowed: expected a string of",
             ),
         ):
-            status, answer, _ = await api("POST", path, body)
-            message = answer["data"]["message"]
+            status, response, _ = await api("POST", path, body)
+            message = response["data"]["message"]
             assert (status, words in message) == (400, True), (path, message)
             assert not [word for word in ("regex", "^", "`str`") if word in message]
-        status, answer, _ = await api(
+        status, response, _ = await api(
             "POST", "api-keys/organisation/service", {"name": "k", "scopes": ["configs.lst", "x"]}
         )
-        assert [one["path"] for one in answer["data"]["errors"]] == ["scopes[0]", "scopes[1]"]
-        status, answer, _ = await api("GET", "configs?page_size=0&sort=size")
-        assert [one["path"] for one in answer["data"]["errors"]] == ["page_size", "sort"]
+        assert [one["path"] for one in response["data"]["errors"]] == ["scopes[0]", "scopes[1]"]
+        status, response, _ = await api("GET", "configs?page_size=0&sort=size")
+        assert [one["path"] for one in response["data"]["errors"]] == ["page_size", "sort"]
 
     run_scenario(founded_url, scenario)
 
@@ -83,17 +83,17 @@ def test_messages_say_what_is_allowed_without_patterns(founded_url: Secret):
 def test_malformed_json_is_reported_in_plain_words(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         fields = {"content-type": "application/json", "x-gateway-api-key": api.key}
-        answer = await send_request(api.app, "POST", "/v1/workspaces", b'{"name":"Team A",}', fields, "")
-        assert answer.json()["data"]["message"] == "the body is not valid JSON: trailing comma in object (byte 17)"
+        response = await send_request(api.app, "POST", "/v1/workspaces", b'{"name":"Team A",}', fields, "")
+        assert response.json()["data"]["message"] == "the body is not valid JSON: trailing comma in object (byte 17)"
 
     run_scenario(founded_url, scenario)
 
 
 def test_wrong_method_lists_the_allowed_ones_and_the_right_path(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        status, answer, head = await api("POST", "api-keys", {})
+        status, response, head = await api("POST", "api-keys", {})
         assert (status, head["allow"]) == (405, "GET, OPTIONS")
-        assert answer["data"]["message"].endswith("hint: POST /v1/api-keys/{kind}/{sub_kind}")
+        assert response["data"]["message"].endswith("hint: POST /v1/api-keys/{kind}/{sub_kind}")
 
     run_scenario(founded_url, scenario)
 

@@ -69,9 +69,11 @@ def test_problems_of_feedback_are_reported(founded_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         home = await open_workspace(api)
         _, client = await api.create_key("workspace/service", workspace_id=home["workspace_id"], **SCOPES)
-        status, answer, _ = await client("POST", "feedback", [{"value": 11, "weight": 2}, {"trace_id": "", "value": 1}])
+        status, response, _ = await client(
+            "POST", "feedback", [{"value": 11, "weight": 2}, {"trace_id": "", "value": 1}]
+        )
         assert status == 400
-        paths = {problem["path"] for problem in answer["data"]["errors"]}
+        paths = {problem["path"] for problem in response["data"]["errors"]}
         assert paths == {"[0].trace_id", "[0].value", "[0].weight", "[1].trace_id"}
         await client.expect_error(400, "expected 1 to 1000", "POST", "feedback", [])
         await client.expect_error(400, "value", "PUT", f"feedback/{new_id()}", {"weight": 1})

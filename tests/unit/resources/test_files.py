@@ -96,15 +96,15 @@ def test_failing_bucket_is_reported_and_leaves_nothing(founded_url: Secret, faul
             stack.push_async_callback(api.dependency("blobs").close)
             owner, client = await create_file_key(api)
             started_at = time.monotonic()
-            answers = [await upload(client)]
+            responses = [await upload(client)]
             assert (await client.request_ok("GET", "files"))["data"] == []
             file_id = await insert_file(api, owner, bytes=2)
-            answers.append(await client.fetch(f"/v1/files/{FILE}{file_id}/content"))
+            responses.append(await client.fetch(f"/v1/files/{FILE}{file_id}/content"))
             assert time.monotonic() - started_at < 15
-            for answer in answers:
-                assert answer.status == 503, answer
-                assert (answer.json()["success"], answer.json()["data"]["errorCode"]) == (False, "AB04")
-                message = answer.json()["data"]["message"]
+            for reply in responses:
+                assert reply.status == 503, reply
+                assert (reply.json()["success"], reply.json()["data"]["errorCode"]) == (False, "AB04")
+                message = reply.json()["data"]["message"]
                 assert (reason in message, hint in message) == (True, True), message
                 assert (SECRET in message, KEY_ID in message) == (False, False)
             # The content is deleted once the bucket is back, with the files that have expired.
@@ -125,8 +125,8 @@ def test_missing_content_is_not_found(founded_url: Secret, tmp_path: Path):
             found = await client.fetch(path)
             assert (found.status, found.body, found.headers["content-length"]) == (200, CONTENT, "2")
             (tmp_path / made["id"].removeprefix(FILE)).unlink()
-            answer = await client.fetch(path)
-            assert (answer.status, answer.json()["data"]["errorCode"]) == (404, "AB08")
+            response = await client.fetch(path)
+            assert (response.status, response.json()["data"]["errorCode"]) == (404, "AB08")
             empty = await insert_file(api, owner)
             (tmp_path / empty).touch()
             found = await client.fetch(f"/v1/files/{FILE}{empty}/content")

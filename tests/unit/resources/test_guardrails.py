@@ -47,7 +47,7 @@ async def create_guardrail(api: ManagementClient, **fields: object) -> Any:
 
 async def published(api: ManagementClient) -> dict[str, Any]:
     """Returns the rows that the data plane gets, by slug."""
-    vault: Vault = api.app.state["office"].vault
+    vault: Vault = api.app.state["services"].vault
     async with api.database.read_connection() as connection:
         found = await GuardrailTable(vault)._query_rows(connection, [])
     rows = [row for text, _, _ in found.values() for row in msgspec.json.decode(b"[%s]" % text)]
@@ -64,10 +64,10 @@ async def effective(api: ManagementClient, workspace_id: str) -> dict[str, Any]:
 
 def test_every_field_is_read_back_and_versions_are_kept(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace()
+        workspace = await api.create_workspace()
         checks = [{**WORDS, "name": "Length", "is_enabled": False}]
         actions = {"deny": True, "async": True, "on_fail": {"feedback": {"value": -9, "metadata": '{"team": "a"}'}}}
-        body = {"name": "My guardrail!", "checks": checks, "actions": actions, "workspace_id": place["slug"]}
+        body = {"name": "My guardrail!", "checks": checks, "actions": actions, "workspace_id": workspace["slug"]}
         made = await api.request_ok("POST", "guardrails", body)
         assert re.fullmatch("pg-my-gua-[0-9a-f]{6}", made["slug"])
         assert set(made) == {"id", "slug", "version_id", "object"}
@@ -78,7 +78,7 @@ def test_every_field_is_read_back_and_versions_are_kept(founded_url: Secret):
             "on_fail": {"feedback": {"value": -9, "weight": 1, "metadata": {"team": "a"}}},
         }
         assert (shown["checks"], shown["actions"]) == ([{**checks[0], "soft_deny_200": False}], wanted)
-        assert (shown["workspace_id"], shown["organisation_id"]) == (place["id"], place["organisation_id"])
+        assert (shown["workspace_id"], shown["organisation_id"]) == (workspace["id"], workspace["organisation_id"])
         assert (shown["version_id"], shown["status"]) == (made["version_id"], "active")
         # A client may send back what it read, which changes nothing; a new name makes no version.
         path = f"guardrails/{made['id']}"
@@ -97,9 +97,9 @@ def test_every_field_is_read_back_and_versions_are_kept(founded_url: Secret):
 
 def test_mistakes_are_reported_with_their_paths(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace()
-        both = {"workspace_id": place["id"], "organisation_id": place["organisation_id"]}
-        inside = {"name": "g", "workspace_id": place["id"]}
+        workspace = await api.create_workspace()
+        both = {"workspace_id": workspace["id"], "organisation_id": workspace["organisation_id"]}
+        inside = {"name": "g", "workspace_id": workspace["id"]}
         for body, word in (
             ({"name": "g", "checks": [WORDS]}, "workspace_id"),
             ({"name": "g", "checks": [WORDS], **both}, "organisation_id"),
@@ -112,25 +112,25 @@ def test_mistakes_are_reported_with_their_paths(founded_url: Secret):
             ({**inside, "checks": [WORDS], "actions": {"on_fail": {"feedback": {"metadata": "x"}}}}, "metadata"),
             ({**inside, "checks": [webhook(headers={"authorization": mask_secret(TOKEN)})]}, "is masked"),
         ):
-            status, answer, _ = await api("POST", "guardrails", body)
-            assert (status, word in str(answer["data"])) == (400, True), (body, answer)
+            status, response, _ = await api("POST", "guardrails", body)
+            assert (status, word in str(response["data"])) == (400, True), (body, response)
             # Clients of these routes read the error in another envelope, too.
-            assert set(answer["error"]) == {"message", "type", "param", "code"}
-        assert (await api.request_ok("GET", f"guardrails?workspace_id={place['id']}"))["total"] == 0
+            assert set(response["error"]) == {"message", "type", "param", "code"}
+        assert (await api.request_ok("GET", f"guardrails?workspace_id={workspace['id']}"))["total"] == 0
 
     run_scenario(founded_url, scenario)
 
 
 def test_credentials_are_masked_kept_and_bound_to_their_destination(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        made = await create_guardrail(api, workspace_id=place, checks=[WORDS, webhook()])
+        workspace = (await api.create_workspace())["id"]
+        made = await create_guardrail(api, workspace_id=workspace, checks=[WORDS, webhook()])
         path, masked = f"guardrails/{made['id']}", mask_secret(TOKEN)
         shown = await api.request_ok("GET", path)
         assert shown["checks"][1]["parameters"]["headers"] == {"authorization": masked}
         versions = await api.request_ok("GET", f"{path}/versions")
         audit = await api.request_ok(
-            "GET", f"audit-logs?start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z&workspace_id={place}"
+            "GET", f"audit-logs?start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z&workspace_id={workspace}"
         )
         assert TOKEN not in str([versions, audit])
         async with api.database.read_connection() as connection:
@@ -157,13 +157,13 @@ def test_credentials_are_masked_kept_and_bound_to_their_destination(founded_url:
 
 def test_credentials_of_partners_are_bound_to_their_host(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
 
         def partner(key: str, **parameters: object) -> dict[str, object]:
             return {"id": "lakera.guard", "parameters": {"credentials": {"apiKey": key}, **parameters}}
 
         made = await api.request_ok(
-            "POST", "guardrails", {"name": "g", "checks": [partner(TOKEN)], "workspace_id": place}
+            "POST", "guardrails", {"name": "g", "checks": [partner(TOKEN)], "workspace_id": workspace}
         )
         path, masked = f"guardrails/{made['id']}", mask_secret(TOKEN)
         shown = await api.request_ok("GET", path)
@@ -183,10 +183,10 @@ def test_credentials_of_partners_are_bound_to_their_host(founded_url: Secret):
 
 def test_masks_of_equal_looking_credentials_keep_their_check(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         texts = ["ab-first-secret-xyz", "ab-other-secret-xyz"]
         checks = [webhook(headers={"authorization": text}) for text in texts]
-        made = await create_guardrail(api, workspace_id=place, checks=checks)
+        made = await create_guardrail(api, workspace_id=workspace, checks=checks)
         path = f"guardrails/{made['id']}"
         masked = [webhook(headers={"authorization": mask_secret(text)}, timeout=9) for text in texts]
         await api.request_ok("PUT", path, {"checks": masked})
@@ -241,15 +241,15 @@ def test_owner_decides_scopes_and_visibility(founded_url: Secret):
 
 def test_members_read_and_managers_change(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        made = await create_guardrail(api, workspace_id=place)
+        workspace = (await api.create_workspace())["id"]
+        made = await create_guardrail(api, workspace_id=workspace)
         path = f"guardrails/{made['id']}"
         statuses: dict[str, list[int]] = {}
         for role in ("member", "manager"):
-            user = await api.create_user(f"{role}@x.test", workspaces=[{"id": place, "role": role}])
-            _, key = await api.create_key("workspace/user", workspace_id=place, user_id=user, scopes=SCOPES)
-            asked = (("GET", "guardrails", None), ("GET", path, None), ("PUT", path, {"name": role}))
-            statuses[role] = [(await key(*one))[0] for one in asked]
+            user = await api.create_user(f"{role}@x.test", workspaces=[{"id": workspace, "role": role}])
+            _, key = await api.create_key("workspace/user", workspace_id=workspace, user_id=user, scopes=SCOPES)
+            request = (("GET", "guardrails", None), ("GET", path, None), ("PUT", path, {"name": role}))
+            statuses[role] = [(await key(*one))[0] for one in request]
         assert statuses == {"member": [200, 200, 403], "manager": [200, 200, 200]}
 
     run_scenario(founded_url, scenario)
@@ -260,7 +260,7 @@ def test_defaults_are_resolved_and_reach_the_data_plane(founded_url: Secret):
         here, there = [await api.create_workspace(name) for name in ("here", "there")]
         own = await create_guardrail(api, workspace_id=here["id"])
         shared = await create_guardrail(api, organisation_id=here["organisation_id"])
-        defaults, place = "admin/organisation/defaults", f"workspaces/{here['id']}"
+        defaults, workspace = "admin/organisation/defaults", f"workspaces/{here['id']}"
         await api.request_ok("PUT", defaults, {"input_guardrails": [shared["slug"]]})
         read = await api.request_ok("GET", defaults)
         assert (read["input_guardrails"], read["output_guardrails"]) == (
@@ -269,7 +269,7 @@ def test_defaults_are_resolved_and_reach_the_data_plane(founded_url: Secret):
         )
         await api.request_ok("PUT", defaults, read)
         both = {"input_guardrails": [own["id"], shared["id"], own["slug"]], "output_guardrails": [own["slug"]]}
-        shown = await api.request_ok("PUT", place, {"defaults": both})
+        shown = await api.request_ok("PUT", workspace, {"defaults": both})
         assert shown["defaults"]["input_guardrails"] == [own["slug"], shared["slug"]]
         assert await effective(api, here["id"]) == {
             "input_guardrails": [shared["id"], own["id"]],
@@ -277,12 +277,12 @@ def test_defaults_are_resolved_and_reach_the_data_plane(founded_url: Secret):
         }
         assert await effective(api, there["id"]) == {"input_guardrails": [shared["id"]]}
         # Unknown and archived guardrails, and those of another owner, are rejected with the field and the value.
-        await api.request_ok("PUT", place, {"defaults": {}})
+        await api.request_ok("PUT", workspace, {"defaults": {}})
         await api.request_ok("PUT", f"guardrails/{own['id']}", {"status": "archived"})
         unknown = [own["slug"], "pg-unknown-0123ab"]
         for path, body, word in (
             (defaults, {"output_guardrails": unknown}, "output_guardrails[1] 'pg-unknown-0123ab' is no guardrail"),
-            (place, {"defaults": {"input_guardrails": unknown}}, "defaults.input_guardrails[0]"),
+            (workspace, {"defaults": {"input_guardrails": unknown}}, "defaults.input_guardrails[0]"),
             (f"workspaces/{there['id']}", {"defaults": {"input_guardrails": [own["id"]]}}, "that is not archived"),
         ):
             await api.expect_error(404, word, "PUT", path, body)
@@ -299,7 +299,7 @@ def test_exclusions_are_merged_or_replaced(founded_url: Secret):
         path = "workspace-exclusions/input-guardrails"
 
         async def exclude(*listed: tuple[Any, bool], override: bool = False) -> set[str]:
-            rows = [{"workspace_id": place["slug"], "excluded": is_excluded} for place, is_excluded in listed]
+            rows = [{"workspace_id": workspace["slug"], "excluded": is_excluded} for workspace, is_excluded in listed]
             body = {"workspaces": rows, "override_existing": override}
             assert await api.request_ok("PUT", path, body) == {}
             shown = await api.request_ok("GET", f"{path}?organisation_id={here['organisation_id']}")
@@ -324,21 +324,21 @@ def test_exclusions_are_merged_or_replaced(founded_url: Secret):
 
 def test_guardrail_in_use_is_neither_archived_nor_deleted(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace("team")
-        own = await create_guardrail(api, workspace_id=place["id"])
-        shared = await create_guardrail(api, organisation_id=place["organisation_id"])
+        workspace = await api.create_workspace("team")
+        own = await create_guardrail(api, workspace_id=workspace["id"])
+        shared = await create_guardrail(api, organisation_id=workspace["organisation_id"])
         defaults = {"output_guardrails": [shared["id"]]}
         await api.request_ok("PUT", "admin/organisation/defaults", defaults)
-        await api.request_ok("PUT", f"workspaces/{place['id']}", {"defaults": {"input_guardrails": [own["id"]]}})
+        await api.request_ok("PUT", f"workspaces/{workspace['id']}", {"defaults": {"input_guardrails": [own["id"]]}})
         for made, word in ((own, "of the workspace 'team'"), (shared, "of the organisation")):
             path = f"guardrails/{made['slug']}"
             await api.expect_error(409, word, "DELETE", path)
             await api.expect_error(409, word, "PUT", path, {"status": "archived"})
             await api.request_ok("PUT", path, {"name": "renamed", "status": "active"})
-        await api.request_ok("PUT", f"workspaces/{place['id']}", {"defaults": {}})
+        await api.request_ok("PUT", f"workspaces/{workspace['id']}", {"defaults": {}})
         config = {"provider": "openai", "targets": [{"output_guardrails": [own["slug"]]}]}
         config["strategy"] = {"mode": "single"}
-        body = {"name": "c", "slug": "my-config", "config": config, "workspace_id": place["id"]}
+        body = {"name": "c", "slug": "my-config", "config": config, "workspace_id": workspace["id"]}
         await api.request_ok("POST", "configs", body)
         await api.expect_error(409, "the config 'my-config'", "DELETE", f"guardrails/{own['slug']}")
         await api.request_ok("DELETE", "configs/my-config")
@@ -349,15 +349,15 @@ def test_guardrail_in_use_is_neither_archived_nor_deleted(founded_url: Secret):
 
 def test_published_rows_follow_changes(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace("gone")
-        made = await create_guardrail(api, workspace_id=place["id"])
-        shared = await create_guardrail(api, organisation_id=place["organisation_id"])
+        workspace = await api.create_workspace("gone")
+        made = await create_guardrail(api, workspace_id=workspace["id"])
+        shared = await create_guardrail(api, organisation_id=workspace["organisation_id"])
         rows = await published(api)
         assert rows[made["slug"]] == {
             "id": made["id"],
             "slug": made["slug"],
-            "workspace": place["id"],
-            "organisation": place["organisation_id"],
+            "workspace": workspace["id"],
+            "organisation": workspace["organisation_id"],
             "version": made["version_id"],
             "checks": [{**WORDS, "is_enabled": True}],
             "actions": FULL_ACTIONS,
@@ -370,8 +370,8 @@ def test_published_rows_follow_changes(founded_url: Secret):
         assert (row["version"], row["actions"]["deny"]) == (changed["version_id"], True)
         await api.request_ok("PUT", path, {"status": "archived"})
         assert set(await published(api)) == {shared["slug"]}
-        await api.expect_error(409, "1 guardrails", "DELETE", f"workspaces/{place['id']}")
-        await api.request_ok("DELETE", f"workspaces/{place['id']}", {"name": "gone", "force_delete": True})
+        await api.expect_error(409, "1 guardrails", "DELETE", f"workspaces/{workspace['id']}")
+        await api.request_ok("DELETE", f"workspaces/{workspace['id']}", {"name": "gone", "force_delete": True})
         assert set(await published(api)) == {shared["slug"]}
         listed = await api.request_ok("GET", "guardrails")
         assert [row["id"] for row in listed["data"]] == [shared["id"]]
@@ -381,15 +381,15 @@ def test_published_rows_follow_changes(founded_url: Secret):
 
 def test_repeated_and_outdated_requests_change_nothing(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        body = {"name": "g", "checks": [WORDS], "workspace_id": place}
+        workspace = (await api.create_workspace())["id"]
+        body = {"name": "g", "checks": [WORDS], "workspace_id": workspace}
         made, again = [await api.request_ok("POST", "guardrails", body, idempotency_key="k") for _ in range(2)]
         assert made == again
         path = f"guardrails/{made['id']}"
         _, _, headers = await api("GET", path)
         assert (await api("PUT", path, {"name": "first"}, if_match=headers["etag"]))[0] == 200
-        status, answer, _ = await api("PUT", path, {"name": "lost"}, if_match=headers["etag"])
-        assert (status, answer["error"]["param"]) == (412, "If-Match")
+        status, response, _ = await api("PUT", path, {"name": "lost"}, if_match=headers["etag"])
+        assert (status, response["error"]["param"]) == (412, "If-Match")
         assert (await api.request_ok("GET", path))["name"] == "first"
 
     run_scenario(founded_url, scenario)
@@ -397,12 +397,12 @@ def test_repeated_and_outdated_requests_change_nothing(founded_url: Secret):
 
 def test_catalogue_has_the_checks_of_the_engine(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        _, reader = await api.create_key("workspace/service", workspace_id=place, scopes=["guardrails.list"])
+        workspace = (await api.create_workspace())["id"]
+        _, reader = await api.create_key("workspace/service", workspace_id=workspace, scopes=["guardrails.list"])
         found = await reader.request_ok("GET", "guardrails/checks")
         assert found["data"] == engine.guardrail_checks()
         assert found["total"] == len(found["data"]) > 0
-        _, other = await api.create_key("workspace/service", workspace_id=place, scopes=["configs.list"])
+        _, other = await api.create_key("workspace/service", workspace_id=workspace, scopes=["configs.list"])
         await other.expect_error(403, "guardrails.list", "GET", "guardrails/checks")
 
     run_scenario(founded_url, scenario)
@@ -410,20 +410,20 @@ def test_catalogue_has_the_checks_of_the_engine(founded_url: Secret):
 
 def test_requests_of_the_page_work(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place, research = [await api.create_workspace(name) for name in ("team", "research")]
+        workspace, research = [await api.create_workspace(name) for name in ("team", "research")]
         _, team = await api.create_key(
-            "workspace/service", workspace_id=place["id"], scopes=[*SCOPES, "workspaces.update"]
+            "workspace/service", workspace_id=workspace["id"], scopes=[*SCOPES, "workspaces.update"]
         )
-        asked = [*read_requests("docs/guardrails.md"), *read_requests("docs/guardrail-results.md")]
-        assert len(asked) >= 6
-        body = asked[0][2]
+        requests = [*read_requests("docs/guardrails.md"), *read_requests("docs/guardrail-results.md")]
+        assert len(requests) >= 6
+        body = requests[0][2]
         own = await team.request_ok("POST", "guardrails", body)
-        shared = await api.request_ok("POST", "guardrails", {**body, "organisation_id": place["organisation_id"]})
-        for method, path, sent in asked:
+        shared = await api.request_ok("POST", "guardrails", {**body, "organisation_id": workspace["organisation_id"]})
+        for method, path, sent in requests:
             is_organisations = path.startswith(("admin/", "workspace-exclusions/"))
             text = msgspec.json.encode(sent).decode().replace("ws-research-1f2e3d", research["slug"])
             text = text.replace("pg-short-1f2e3d", (shared if is_organisations else own)["slug"])
-            target = path.replace("$GUARDRAIL", own["id"]).replace("$WORKSPACE", place["id"])
+            target = path.replace("$GUARDRAIL", own["id"]).replace("$WORKSPACE", workspace["id"])
             await (api if is_organisations else team).request_ok(method, target, msgspec.json.decode(text))
 
     run_scenario(founded_url, scenario)

@@ -20,7 +20,7 @@ ID_LIKE_SLUG = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 def test_rejects_slugs_that_have_the_form_of_an_id(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         made = {"name": "i", "ai_provider_id": "openai", "key": KEY}
         vault = {"vault_addr": "https://v.example", "vault_auth_type": "token", "vault_token": "t"}
         secret = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
@@ -29,15 +29,18 @@ def test_rejects_slugs_that_have_the_form_of_an_id(founded_url: Secret):
             for path, body in (
                 ("integrations", {**made, "slug": slug}),
                 ("integrations", {**made, "default_provider_slug": slug}),
-                ("providers", {"name": "p", "integration_id": "shared", "workspace_id": place, "slug": slug}),
-                ("virtual-keys", {"name": "v", "provider": "openai", "key": KEY, "workspace_id": place, "slug": slug}),
+                ("providers", {"name": "p", "integration_id": "shared", "workspace_id": workspace, "slug": slug}),
+                (
+                    "virtual-keys",
+                    {"name": "v", "provider": "openai", "key": KEY, "workspace_id": workspace, "slug": slug},
+                ),
                 ("secret-references", {**secret, "slug": slug}),
             ):
                 await api.expect_error(400, "slug", "POST", path, body)
-            access = {"id": place, "enabled": True, "default_provider_slug": slug}
+            access = {"id": workspace, "enabled": True, "default_provider_slug": slug}
             await api.expect_error(400, "slug", "PUT", "integrations/shared/workspaces", {"workspaces": [access]})
             # A slug derived from a name does not have the form of an ID either.
-            wanted = {"name": slug, "provider": "openai", "key": KEY, "workspace_id": place}
+            wanted = {"name": slug, "provider": "openai", "key": KEY, "workspace_id": workspace}
             named = await api.request_ok("POST", "virtual-keys", wanted)
             assert named["slug"].startswith("key-")
 
@@ -59,13 +62,13 @@ def test_id_takes_precedence_over_an_equal_slug(founded_url: Secret):
                 update(integrations).where(integrations.c.id == ours["id"]).values(description="x")
             )
         assert (await api.request_ok("GET", f"integrations/{ours['id']}"))["name"] == "ours"
-        place = (await api.create_workspace())["id"]
-        every = {"workspaces": [{"id": place, "enabled": True, "create_default_provider": False}]}
+        workspace = (await api.create_workspace())["id"]
+        every = {"workspaces": [{"id": workspace, "enabled": True, "create_default_provider": False}]}
         for row in (ours, theirs):
             await api.request_ok("PUT", f"integrations/{row['id']}/workspaces", every)
-        body = {"name": "p", "integration_id": ours["id"], "workspace_id": place}
+        body = {"name": "p", "integration_id": ours["id"], "workspace_id": workspace}
         provider = await api.request_ok("POST", "providers", body)
-        shown = await api.request_ok("GET", f"providers/{provider['slug']}?workspace_id={place}")
+        shown = await api.request_ok("GET", f"providers/{provider['slug']}?workspace_id={workspace}")
         assert shown["integration_id"] == ours["slug"]
 
     run_scenario(founded_url, scenario)
@@ -168,8 +171,8 @@ def test_new_address_requires_the_key_again(founded_url: Secret, move: str):
         body = {"name": "i", "ai_provider_id": provider, "key": KEY, "configurations": before}
         path = f"integrations/{(await api.request_ok('POST', 'integrations', body))['id']}"
         masked = (await api.request_ok("GET", path))["masked_key"]
-        for said in ({}, {"key": masked}):
-            await api.expect_error(400, "'path': 'key'", "PUT", path, {"configurations": after, **said})
+        for options in ({}, {"key": masked}):
+            await api.expect_error(400, "'path': 'key'", "PUT", path, {"configurations": after, **options})
         assert (await api.request_ok("GET", path))["configurations"] == before
         # The key stays if the address is unchanged.
         await api.request_ok("PUT", path, {"configurations": before, "key": masked, "name": "renamed"})
@@ -185,15 +188,15 @@ def test_new_host_requires_header_secrets_again(founded_url: Secret):
         made = {"name": "i", "ai_provider_id": "openai", "configurations": {**HOST, **headers}}
         path = f"integrations/{(await api.request_ok('POST', 'integrations', made))['id']}"
         shown = (await api.request_ok("GET", path))["configurations"]
-        place = "configurations.custom_headers"
-        await api.expect_error(400, place, "PUT", path, {"configurations": {**shown, **OTHER}})
+        location = "configurations.custom_headers"
+        await api.expect_error(400, location, "PUT", path, {"configurations": {**shown, **OTHER}})
         await api.request_ok("PUT", path, {"configurations": {**OTHER, **headers}})
         model = {"slug": "m", "enabled": True, "is_custom": True, "configurations": {**HOST, **headers}}
         # The headers of the integration go to the model's host too.
-        await api.expect_error(400, f"'path': '{place}'", "PUT", f"{path}/models", {"models": [model]})
+        await api.expect_error(400, f"'path': '{location}'", "PUT", f"{path}/models", {"models": [model]})
         await api.request_ok("PUT", f"{path}/models", {"models": [model], "configurations": headers})
         moved = {**model, "configurations": {**shown, **OTHER}}
-        await api.expect_error(400, f"models[0].{place}", "PUT", f"{path}/models", {"models": [moved]})
+        await api.expect_error(400, f"models[0].{location}", "PUT", f"{path}/models", {"models": [moved]})
         await api.request_ok("PUT", f"{path}/models", {"models": [{**model, "configurations": {**OTHER, **headers}}]})
 
     run_scenario(founded_url, scenario)
@@ -254,10 +257,10 @@ def test_new_model_host_requires_header_secrets_again(founded_url: Secret):
         shown = (await api.request_ok("GET", path))["configurations"]["custom_headers"]
         host = {"custom_host": "https://far.example"}
         models = {"models": [{"slug": "m", "enabled": True, "is_custom": True, "configurations": host}]}
-        place = "configurations.custom_headers"
+        location = "configurations.custom_headers"
         partly = {**shown, "x-other": "another-of-the-team"}
         for sent in ({}, {"custom_headers": shown}, {"custom_headers": partly}, {"custom_headers": None}):
-            await api.expect_error(400, place, "PUT", f"{path}/models", {**models, "configurations": sent})
+            await api.expect_error(400, location, "PUT", f"{path}/models", {**models, "configurations": sent})
         others = {"custom_headers": headers, "openai_project": "q"}
         await api.expect_error(400, "openai_project", "PUT", f"{path}/models", {**models, "configurations": others})
         await api.request_ok("PUT", f"{path}/models", {**models, "configurations": {"custom_headers": headers}})
@@ -268,12 +271,12 @@ def test_new_model_host_requires_header_secrets_again(founded_url: Secret):
 
 def test_virtual_keys_and_secret_references_bind_credentials_too(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        body = {"name": "v", "provider": "openai", "key": KEY, "workspace_id": place, "model_config": HOST}
-        path = f"virtual-keys/{(await api.request_ok('POST', 'virtual-keys', body))['slug']}?workspace_id={place}"
+        workspace = (await api.create_workspace())["id"]
+        body = {"name": "v", "provider": "openai", "key": KEY, "workspace_id": workspace, "model_config": HOST}
+        path = f"virtual-keys/{(await api.request_ok('POST', 'virtual-keys', body))['slug']}?workspace_id={workspace}"
         masked = (await api.request_ok("GET", path))["masked_api_key"]
-        for said in ({}, {"key": masked}, {"key": ""}):
-            await api.expect_error(400, "'path': 'key'", "PUT", path, {"model_config": OTHER, **said})
+        for content in ({}, {"key": masked}, {"key": ""}):
+            await api.expect_error(400, "'path': 'key'", "PUT", path, {"model_config": OTHER, **content})
         await api.request_ok("PUT", path, {"model_config": HOST, "name": "renamed"})
         await api.request_ok("PUT", path, {"model_config": OTHER, "key": KEY})
         vault = {"vault_addr": "https://v.example", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
@@ -281,8 +284,8 @@ def test_virtual_keys_and_secret_references_bind_credentials_too(founded_url: Se
         path = f"secret-references/{(await api.request_ok('POST', 'secret-references', made))['id']}"
         shown = (await api.request_ok("GET", path))["auth_config"]
         moved = {"vault_addr": "https://w.example"}
-        for said in (moved, {**shown, **moved}):
-            await api.expect_error(400, "auth_config.vault_token", "PUT", path, {"auth_config": said})
+        for content in (moved, {**shown, **moved}):
+            await api.expect_error(400, "auth_config.vault_token", "PUT", path, {"auth_config": content})
         await api.request_ok("PUT", path, {"auth_config": shown})
         await api.request_ok("PUT", path, {"auth_config": {**vault, **moved}})
 
@@ -291,13 +294,13 @@ def test_virtual_keys_and_secret_references_bind_credentials_too(founded_url: Se
 
 def test_integration_of_a_virtual_key_is_not_accessible_directly(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         made = await api.request_ok(
-            "POST", "virtual-keys", {"name": "v", "provider": "openai", "key": KEY, "workspace_id": place}
+            "POST", "virtual-keys", {"name": "v", "provider": "openai", "key": KEY, "workspace_id": workspace}
         )
-        slug = (await api.request_ok("GET", f"virtual-keys/{made['slug']}?workspace_id={place}"))["integration_id"]
+        slug = (await api.request_ok("GET", f"virtual-keys/{made['slug']}?workspace_id={workspace}"))["integration_id"]
         verbs = [f"workspace_integrations.{verb}" for verb in ("read", "update", "delete")]
-        _, inside = await api.create_key("workspace/service", workspace_id=place, scopes=verbs)
+        _, inside = await api.create_key("workspace/service", workspace_id=workspace, scopes=verbs)
         model = {"slug": "m", "enabled": False}
         for who in (api, inside):
             for method, rest, body in (
@@ -309,7 +312,7 @@ def test_integration_of_a_virtual_key_is_not_accessible_directly(founded_url: Se
                 ("DELETE", "", None),
             ):
                 await who.expect_error(404, slug, method, f"integrations/{slug}{rest}", body)
-        await api.request_ok("PUT", f"virtual-keys/{made['slug']}?workspace_id={place}", {"key": "sk-another-key"})
+        await api.request_ok("PUT", f"virtual-keys/{made['slug']}?workspace_id={workspace}", {"key": "sk-another-key"})
 
     run_scenario(founded_url, scenario)
 
@@ -317,18 +320,18 @@ def test_integration_of_a_virtual_key_is_not_accessible_directly(founded_url: Se
 @pytest.mark.parametrize("kind", ["integrations", "virtual-keys"])
 def test_secret_manager_cannot_choose_the_host_of_a_stored_key(founded_url: Secret, kind: str):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         vault = {"vault_addr": "https://v.example", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
         made = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
         secret = (await api.request_ok("POST", "secret-references", made))["id"]
         provider = "ai_provider_id" if kind == "integrations" else "provider"
-        body = {"name": "v", provider: "openai", "key": KEY, "workspace_id": place}
-        path = f"{kind}/{(await api.request_ok('POST', kind, body))['slug']}?workspace_id={place}"
+        body = {"name": "v", provider: "openai", "key": KEY, "workspace_id": workspace}
+        path = f"{kind}/{(await api.request_ok('POST', kind, body))['slug']}?workspace_id={workspace}"
         mapped = {"secret_mappings": [{"target_field": "configurations.custom_host", "secret_reference_id": secret}]}
-        place = "'path': 'secret_mappings[0].target_field'"
+        workspace = "'path': 'secret_mappings[0].target_field'"
         for more in ({}, {"key": KEY}):
-            await api.expect_error(400, place, "PUT", path, {**mapped, **more})
-        await api.expect_error(400, place, "POST", kind, {**body, **mapped})
+            await api.expect_error(400, workspace, "PUT", path, {**mapped, **more})
+        await api.expect_error(400, workspace, "POST", kind, {**body, **mapped})
         assert (await api.request_ok("GET", path))["secret_mappings"] == []
         # Another project is not another address.
         project = {"target_field": "configurations.openai_project", "secret_reference_id": secret}
@@ -340,12 +343,15 @@ def test_secret_manager_cannot_choose_the_host_of_a_stored_key(founded_url: Secr
 def test_workspace_given_by_slug_gets_no_unwanted_provider(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         await api.request_ok("POST", "integrations", {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": KEY})
-        places = [await api.create_workspace() for _ in range(2)]
-        named = [places[0]["id"], places[1]["slug"]]
+        workspaces = [await api.create_workspace() for _ in range(2)]
+        named = [workspaces[0]["id"], workspaces[1]["slug"]]
         accesses = [{"id": name, "enabled": True, "create_default_provider": False} for name in named]
         body = {"workspaces": accesses, "global_workspace_access": {"enabled": True}}
         await api.request_ok("PUT", "integrations/i/workspaces", body)
-        made = [(await api.request_ok("GET", f"providers?workspace_id={place['id']}"))["total"] for place in places]
+        made = [
+            (await api.request_ok("GET", f"providers?workspace_id={workspace['id']}"))["total"]
+            for workspace in workspaces
+        ]
         assert made == [0, 0]
 
     run_scenario(founded_url, scenario)
@@ -359,7 +365,7 @@ def test_rejects_models_that_the_engine_would_reject(founded_url: Secret):
         path = f"integrations/{(await api.request_ok('POST', 'integrations', made))['id']}/models"
         sold = {"slug": "m", "enabled": True, "is_custom": True}
         price = {"pay_as_you_go": {"request_token": {"price": 2e9}}}
-        for field, value, place in (
+        for field, value, location in (
             (
                 "configurations",
                 {"custom_headers": {"Host": "b.example"}},
@@ -370,7 +376,7 @@ def test_rejects_models_that_the_engine_would_reject(founded_url: Secret):
             ("pricing_config", price, "models[1].pricing_config"),
         ):
             models = [{**sold, "slug": "good"}, {**sold, field: value}]
-            await api.expect_error(400, place, "PUT", path, {"models": models, "key": KEY})
+            await api.expect_error(400, location, "PUT", path, {"models": models, "key": KEY})
         listed = (await api.request_ok("GET", path))["models"]
         assert not [row for row in listed if row["is_custom"]]
 
@@ -379,14 +385,14 @@ def test_rejects_models_that_the_engine_would_reject(founded_url: Secret):
 
 def test_last_usage_reset_is_shown_to_permitted_callers_only(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        places = [(await api.create_workspace())["id"] for _ in range(2)]
+        workspaces = [(await api.create_workspace())["id"] for _ in range(2)]
         made = {"name": "i", "ai_provider_id": "openai", "key": KEY}
         path = f"integrations/{(await api.request_ok('POST', 'integrations', made))['id']}"
         scopes = ["workspace_integrations.list", "workspace_integrations.read"]
         asking = [api] + [
-            (await api.create_key("workspace/service", workspace_id=one, scopes=scopes))[1] for one in places
+            (await api.create_key("workspace/service", workspace_id=one, scopes=scopes))[1] for one in workspaces
         ]
-        shares = [{"id": place, "enabled": True} for place in places]
+        shares = [{"id": workspace, "enabled": True} for workspace in workspaces]
         await api.request_ok("PUT", f"{path}/workspaces", {"workspaces": shares})
 
         async def fetch_reset_flags() -> list[bool]:

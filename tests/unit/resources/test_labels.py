@@ -18,22 +18,22 @@ ONE_STORE = True
 PUBLISH = "prompts.publish"
 
 
-async def create_label(api: ManagementClient, place: str, name: str, **fields: object) -> str:
-    made = await api.request_ok("POST", "labels", {"name": name, "workspace_id": place, **fields})
+async def create_label(api: ManagementClient, location: str, name: str, **fields: object) -> str:
+    made = await api.request_ok("POST", "labels", {"name": name, "workspace_id": location, **fields})
     assert made["object"] == "label"
     return made["id"]
 
 
 def test_every_field_is_read_back(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace()
+        workspace = await api.create_workspace()
         fields = {"name": "canary", "description": "for a few", "color_code": "#00ff00", "protected": True}
-        organisation = {"organization_id": place["organisation_id"]}
-        label = await create_label(api, place["slug"], **{**fields, **organisation})
+        organisation = {"organization_id": workspace["organisation_id"]}
+        label = await create_label(api, workspace["slug"], **{**fields, **organisation})
         path = f"labels/{label}"
-        shown = await api.request_ok("GET", f"{path}?organisation_id={place['organisation_id']}")
-        expected = {**fields, "id": label, "workspace_id": place["id"], "is_universal": False, "status": "active"}
-        expected |= {"organisation_id": place["organisation_id"], "object": "label"}
+        shown = await api.request_ok("GET", f"{path}?organisation_id={workspace['organisation_id']}")
+        expected = {**fields, "id": label, "workspace_id": workspace["id"], "is_universal": False, "status": "active"}
+        expected |= {"organisation_id": workspace["organisation_id"], "object": "label"}
         assert {name: shown[name] for name in expected} == expected
         assert await api.request_ok("PUT", path, shown) == {}
         changed = {"name": "beta", "description": None, "color_code": None, "protected": False}
@@ -48,8 +48,8 @@ def test_every_field_is_read_back(founded_url: Secret):
 
 def test_built_in_labels_keep_their_names(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        rows = (await api.request_ok("GET", f"labels?workspace_id={place}"))["data"]
+        workspace = (await api.create_workspace())["id"]
+        rows = (await api.request_ok("GET", f"labels?workspace_id={workspace}"))["data"]
         assert {(row["name"], row["is_universal"], row["protected"]) for row in rows} == {
             (name, True, False) for name in ("production", "staging", "development")
         }
@@ -65,8 +65,8 @@ def test_built_in_labels_keep_their_names(founded_url: Secret):
 @pytest.mark.parametrize("name", ["latest", "default", "12", "", "a@b", "a b", "a..b", "x" * 256, "a\n"])
 def test_names_that_select_no_label_are_rejected(founded_url: Secret, name: str):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        await api.expect_error(400, "name", "POST", "labels", {"name": name, "workspace_id": place})
+        workspace = (await api.create_workspace())["id"]
+        await api.expect_error(400, "name", "POST", "labels", {"name": name, "workspace_id": workspace})
 
     run_scenario(founded_url, scenario)
 
@@ -111,9 +111,9 @@ def test_lists_filter_by_workspace_and_name(founded_url: Secret):
 
 def test_label_on_a_version_cannot_be_deleted(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        label = await create_label(api, place, "canary")
-        made = [await create_prompt(api, place, slug=f"p{number}") for number in range(7)]
+        workspace = (await api.create_workspace())["id"]
+        label = await create_label(api, workspace, "canary")
+        made = [await create_prompt(api, workspace, slug=f"p{number}") for number in range(7)]
         for prompt in made:
             await put_label(api, prompt["id"], prompt["version_id"], label)
         named = "'p0', 'p1', 'p2', 'p3', 'p4' and 2 more; remove it from them first"
@@ -129,12 +129,12 @@ def test_label_on_a_version_cannot_be_deleted(founded_url: Secret):
 
 def test_protected_label_needs_the_scope_to_publish(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        _, writer = await api.create_key("workspace/service", workspace_id=place, scopes=SCOPES)
-        _, publisher = await api.create_key("workspace/service", workspace_id=place, scopes=[*SCOPES, PUBLISH])
-        made = await create_prompt(api, place)
+        workspace = (await api.create_workspace())["id"]
+        _, writer = await api.create_key("workspace/service", workspace_id=workspace, scopes=SCOPES)
+        _, publisher = await api.create_key("workspace/service", workspace_id=workspace, scopes=[*SCOPES, PUBLISH])
+        made = await create_prompt(api, workspace)
         second = await add_version(api, made["id"], "two")
-        label, free = await find_label(api, place, "production"), await find_label(api, place, "staging")
+        label, free = await find_label(api, workspace, "production"), await find_label(api, workspace, "staging")
         path = f"prompts/{made['id']}/versions"
         await writer.expect_error(403, PUBLISH, "PUT", f"labels/{label}", {"protected": True})
         await writer.expect_error(403, PUBLISH, "POST", "labels", {"name": "x", "protected": True})
@@ -159,9 +159,9 @@ def test_number_of_labels_is_limited(founded_url: Secret, monkeypatch: pytest.Mo
     monkeypatch.setattr(kit, "MAX_LABELS", 4)
 
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        await create_label(api, place, "one")
-        body = {"name": "two", "workspace_id": place}
+        workspace = (await api.create_workspace())["id"]
+        await create_label(api, workspace, "one")
+        body = {"name": "two", "workspace_id": workspace}
         await api.expect_error(409, "has 4 labels; at most 4 are allowed", "POST", "labels", body)
 
     run_scenario(founded_url, scenario)
@@ -169,8 +169,8 @@ def test_number_of_labels_is_limited(founded_url: Secret, monkeypatch: pytest.Mo
 
 def test_if_match_protects_labels(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        path = f"labels/{await create_label(api, place, 'canary')}"
+        workspace = (await api.create_workspace())["id"]
+        path = f"labels/{await create_label(api, workspace, 'canary')}"
         _, _, headers = await api("GET", path)
         assert (await api("PUT", path, {"description": "a"}, if_match=headers["etag"]))[0] == 200
         assert (await api("PUT", path, {"description": "b"}, if_match=headers["etag"]))[0] == 412

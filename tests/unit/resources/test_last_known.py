@@ -62,10 +62,10 @@ def test_expired_unscoped_or_missing_keys_are_unknown():
 
 
 def test_configs_and_providers_are_those_of_the_workspace():
-    said = make_store_data(KEY_ROW)
-    assert known.find_config(said, "w", "pc-1") == known.find_config(said, "w", "c-1") == b'{"provider":"@a"}'
-    assert known.find_config(said, "v", "pc-1") is None
-    rows, models = known.list_providers(said, "w")
+    content = make_store_data(KEY_ROW)
+    assert known.find_config(content, "w", "pc-1") == known.find_config(content, "w", "c-1") == b'{"provider":"@a"}'
+    assert known.find_config(content, "v", "pc-1") is None
+    rows, models = known.list_providers(content, "w")
     assert [(row["slug"], row["allow_all_models"]) for row in rows] == [("a", False)]
     # A deployment alone is not a model of the catalogue.
     assert models[rows[0]["integration_id"]] == [{"slug": "m", "enabled": True}]

@@ -71,10 +71,10 @@ async def create_export(client: ManagementClient, **fields: Any) -> str:
 async def download(api: ManagementClient, client: ManagementClient, export_id: str) -> list[dict[str, Any]]:
     url = urlsplit((await client.request_ok("GET", f"logs/exports/{export_id}/download"))["signed_url"])
     assert url.path == f"/v1/logs/exports/{export_id}/file"
-    answer = await api.with_key("").fetch(f"{url.path}?{url.query}")
-    assert answer.status == 200
-    assert answer.headers["content-length"] == str(len(answer.body))
-    return [json.loads(line) for line in answer.body.splitlines()]
+    response = await api.with_key("").fetch(f"{url.path}?{url.query}")
+    assert response.status == 200
+    assert response.headers["content-length"] == str(len(response.body))
+    return [json.loads(line) for line in response.body.splitlines()]
 
 
 def test_export_writes_the_requested_fields_of_matching_logs(founded_url: Secret, tmp_path: Path):
@@ -186,9 +186,9 @@ def test_problems_of_an_export_are_reported(founded_url: Secret, tmp_path: Path)
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         _, client = await create_exporting_key(api)
         body = {"filters": {"status_code": "x", "cost_min": 2, "cost_max": 1}, "requested_data": ["id"]}
-        status, answer, _ = await client("POST", "logs/exports", body)
+        status, response, _ = await client("POST", "logs/exports", body)
         assert status == 400
-        paths = {problem["path"] for problem in answer["data"]["errors"]}
+        paths = {problem["path"] for problem in response["data"]["errors"]}
         assert paths == {"filters.status_code", "filters.cost_min"}
         await client.expect_error(400, "requested_data", "POST", "logs/exports", {"filters": {}})
         await client.expect_error(

@@ -39,16 +39,16 @@ def test_requests_of_the_pages_work(founded_url: Secret, tmp_path: Path):
         home = await open_workspace(api)
         _, client = await api.create_key("workspace/service", workspace_id=home["workspace_id"], scopes=SCOPES)
         made = {"$LOG_ID": logs.record(**home), "$TRACE_ID": logs.record(**home)}
-        asked = [request for page in PAGES for request in read_requests(page)]
-        assert len(asked) >= 14
-        for method, path, body in asked:
+        requests = [request for page in PAGES for request in read_requests(page)]
+        assert len(requests) >= 14
+        for method, path, body in requests:
             for name, value in made.items():
                 path = path.replace(name, value)  # noqa: PLW2901 - the ids of this run
             sender = api if path.startswith("admin/") else client
-            status, answer, _ = await sender(method, path, body)
+            status, response, _ = await sender(method, path, body)
             # The export is not complete yet, which its link says.
-            assert status == (409 if path.endswith("/download") else 200), (method, path, answer)
+            assert status == (409 if path.endswith("/download") else 200), (method, path, response)
             if path == "logs/exports":
-                made["$EXPORT_ID"] = answer["id"]
+                made["$EXPORT_ID"] = response["id"]
 
     run_logged(founded_url, tmp_path, scenario)

@@ -89,10 +89,14 @@ def test_search_finds_words_of_bodies_for_callers_that_may_view_them(founded_url
 def test_log_has_its_request_response_and_figures(founded_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, READ_SCOPES)
-        asked, answered = {"model": "gpt-5"}, {"id": "r"}
+        request, responded = {"model": "gpt-5"}, {"id": "r"}
         headers = {"x-gateway-trace-id": "t", "x-portkey-metadata": "{}", "accept": "*/*"}
         log_id = logs.record(
-            (asked, answered), **home, request_headers=headers, last_used_option_index="config.targets[1]", body="kept"
+            (request, responded),
+            **home,
+            request_headers=headers,
+            last_used_option_index="config.targets[1]",
+            body="kept",
         )
         log = await reader.request_ok("GET", f"logs/{log_id}?path_format=v2&created_at=2026-11-20T12:00:00Z")
         assert log["_id"] == log_id
@@ -100,10 +104,10 @@ def test_log_has_its_request_response_and_figures(founded_url: Secret, tmp_path:
             "url": "/v1/chat/completions",
             "method": "POST",
             "headers": headers,
-            "body": asked,
+            "body": request,
             "gatewayHeaders": {"trace-id": "t", "metadata": "{}"},
         }
-        assert log["response"]["body"] == log["originalResponse"]["body"] == answered
+        assert log["response"]["body"] == log["originalResponse"]["body"] == responded
         assert log["response"]["lastUsedOptionJsonPath"] == "config.targets[1]"
         metrics = log["metrics"]
         assert (metrics["cost"], metrics["cost_currency"], metrics["workspace_slug"]) == (
@@ -157,9 +161,9 @@ async def join_workspace(api: ManagementClient, workspace_id: str, role: str) ->
 def test_restricted_roles_see_their_own_requests_only(founded_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, service = await create_workspace_key(api, READ_SCOPES)
-        place = home["workspace_id"]
-        user, member = await join_workspace(api, place, "member")
-        _, manager = await join_workspace(api, place, "manager")
+        workspace = home["workspace_id"]
+        user, member = await join_workspace(api, workspace, "member")
+        _, manager = await join_workspace(api, workspace, "manager")
         own = logs.record(({}, {}), **home, user_id=user, trace_id="t")
         others = logs.record(({}, {}), **home, user_id="somebody", trace_id="t")
 
@@ -179,10 +183,10 @@ def test_restricted_roles_see_their_own_requests_only(founded_url: Secret, tmp_p
         assert await visible(member) == {own}
         assert await visible(manager) == await visible(service) == {own, others}
         # The workspace's own flag takes precedence.
-        await api.request_ok("PUT", f"workspaces/{place}", {"security_settings": {"membersViewAllData": True}})
+        await api.request_ok("PUT", f"workspaces/{workspace}", {"security_settings": {"membersViewAllData": True}})
         assert await visible(member) == {own, others}
         flags = {"membersViewAllData": False, "managersViewAllData": False}
-        await api.request_ok("PUT", f"workspaces/{place}", {"security_settings": flags})
+        await api.request_ok("PUT", f"workspaces/{workspace}", {"security_settings": flags})
         assert await visible(member) == {own}
         manager.clear_caller_cache()
         assert (await manager.request_ok("GET", "logs"))["data"] == []
@@ -194,22 +198,22 @@ def test_restricted_roles_see_their_own_requests_only(founded_url: Secret, tmp_p
 def test_flags_hide_contents_from_members_and_logs_from_admins(founded_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, service = await create_workspace_key(api, WRITE_SCOPES)
-        place = home["workspace_id"]
-        _, member = await join_workspace(api, place, "member")
+        workspace = home["workspace_id"]
+        _, member = await join_workspace(api, workspace, "member")
         log_id = logs.record(({}, {}), **home)
-        await api.request_ok("PUT", f"workspaces/{place}", {"security_settings": {"membersViewLogs": False}})
+        await api.request_ok("PUT", f"workspaces/{workspace}", {"security_settings": {"membersViewLogs": False}})
         member.clear_caller_cache()
         # Although the key may write logs, which alone would allow it.
         await member.expect_error(403, "its settings forbid it", "GET", f"logs/{log_id}")
         assert len((await member.request_ok("GET", "logs"))["data"]) == 1
         await service.request_ok("GET", f"logs/{log_id}")
         flags = {"organisationAdminsViewLogs": False}
-        await api.request_ok("PUT", f"workspaces/{place}", {"security_settings": flags})
+        await api.request_ok("PUT", f"workspaces/{workspace}", {"security_settings": flags})
         await api.expect_error(404, "no log with the id", "GET", f"logs/{log_id}")
-        await api.expect_error(403, "its settings forbid it", "GET", f"logs/{log_id}?workspace_slug={place}")
+        await api.expect_error(403, "its settings forbid it", "GET", f"logs/{log_id}?workspace_slug={workspace}")
         assert len((await api.request_ok("GET", "logs"))["data"]) == 1
         flags = {"organisationAdminsViewLogMetadata": False}
-        await api.request_ok("PUT", f"workspaces/{place}", {"security_settings": flags})
+        await api.request_ok("PUT", f"workspaces/{workspace}", {"security_settings": flags})
         assert (await api.request_ok("GET", "logs"))["data"] == []
         graph = await api.request_ok("GET", f"analytics/graphs/requests?{RANGE}&workspace_slug=*")
         assert graph["summary"]["total"] == 1
@@ -279,10 +283,10 @@ def test_custom_logs_become_records_without_credentials(founded_url: Secret, tmp
         found = [(await client.request_ok("GET", f"logs/{one}"))["metrics"] for one in many["ids"]]
         assert [(row["is_success"], row["ai_org"]) for row in found] == [(False, "openai"), (True, "anthropic")]
         assert found[0]["trace_id"] == many["ids"][0]
-        status, answer, _ = await client("POST", "logs", [{"request": {"body": 1}, "response": {"status": 99}}])
+        status, response, _ = await client("POST", "logs", [{"request": {"body": 1}, "response": {"status": 99}}])
         assert status == 400
         assert {"[0].request.url", "[0].response.body", "[0].response.status"} <= {
-            problem["path"] for problem in answer["data"]["errors"]
+            problem["path"] for problem in response["data"]["errors"]
         }
         for items in ([], [CUSTOM_LOG] * 1001):
             await client.expect_error(400, "expected 1 to 1000", "POST", "logs", items)
@@ -382,9 +386,9 @@ def test_tail_streams_new_logs_of_the_workspace(founded_url: Secret, tmp_path: P
         assert await anext(stream) == ("connected", {})
         found = asyncio.ensure_future(anext(stream))
         await asyncio.sleep(0.1)
-        for place in (other, home):
-            logs.record(**place, response_status_code=500)
-            logs.record(**place, metadata={"team": place["workspace_slug"]})
+        for workspace in (other, home):
+            logs.record(**workspace, response_status_code=500)
+            logs.record(**workspace, metadata={"team": workspace["workspace_slug"]})
         logs.flush()
         name, log = await found
         assert (name, log["workspace_id"], log["cost"]) == ("log", home["workspace_id"], 2)

@@ -26,33 +26,35 @@ WORKSPACE_SCOPES = [
 class MappedSecretHarness:
     """A workspace, a key that may manage its integrations, and a secret reference that it may use."""
 
-    def __init__(self, api: ManagementClient, place: str, inside: ManagementClient, secret: str) -> None:
-        self.api, self.place, self.inside, self.secret = api, place, inside, secret
+    def __init__(self, api: ManagementClient, location: str, inside: ManagementClient, secret: str) -> None:
+        self.api, self.place, self.inside, self.secret = api, location, inside, secret
 
     def make_mapping(self, field: str = "key", **more: object) -> dict[str, Any]:
         return {"target_field": field, "secret_reference_id": self.secret, **more}
 
-    def make_body(self, kind: str, provider: str, said: dict[str, Any], *mappings: dict[str, Any]) -> dict[str, Any]:
+    def make_body(self, kind: str, provider: str, content: dict[str, Any], *mappings: dict[str, Any]) -> dict[str, Any]:
         named = ("ai_provider_id", "configurations") if kind == "integrations" else ("provider", "model_config")
         known = {"name": "i", "workspace_id": self.place, "secret_mappings": list(mappings or [self.make_mapping()])}
-        return {**known, **dict(zip(named, (provider, said), strict=True))}
+        return {**known, **dict(zip(named, (provider, content), strict=True))}
 
-    async def create_resource(self, kind: str, provider: str, said: dict[str, Any], *mappings: dict[str, Any]) -> str:
-        body = self.make_body(kind, provider, said, *mappings)
+    async def create_resource(
+        self, kind: str, provider: str, content: dict[str, Any], *mappings: dict[str, Any]
+    ) -> str:
+        body = self.make_body(kind, provider, content, *mappings)
         return f"{kind}/{(await self.api.request_ok('POST', kind, body))['slug']}?workspace_id={self.place}"
 
 
-async def set_up_harness(api: ManagementClient, **said: object) -> MappedSecretHarness:
-    place = (await api.create_workspace())["id"]
-    _, inside = await api.create_key("workspace/service", workspace_id=place, scopes=WORKSPACE_SCOPES)
+async def set_up_harness(api: ManagementClient, **content: object) -> MappedSecretHarness:
+    workspace = (await api.create_workspace())["id"]
+    _, inside = await api.create_key("workspace/service", workspace_id=workspace, scopes=WORKSPACE_SCOPES)
     made = {
         "name": "s",
         "manager_type": "hashicorp_vault",
         "auth_config": VAULT_AUTH_CONFIG,
         "secret_path": "a/b",
-        **said,
+        **content,
     }
-    return MappedSecretHarness(api, place, inside, (await api.request_ok("POST", "secret-references", made))["id"])
+    return MappedSecretHarness(api, workspace, inside, (await api.request_ok("POST", "secret-references", made))["id"])
 
 
 FOR_EACH_KIND = pytest.mark.parametrize("kind", ["integrations", "virtual-keys"])
@@ -62,9 +64,9 @@ FOR_EACH_KIND = pytest.mark.parametrize("kind", ["integrations", "virtual-keys"]
 def test_mapped_secret_goes_to_the_providers_own_host_only(founded_url: Secret, kind: str):
     async def scenario(api: ManagementClient) -> None:
         at = await set_up_harness(api)
-        for provider, said in (("openai", {}), ("bedrock", BEDROCK_OPTIONS)):
-            await at.inside.request_ok("POST", kind, at.make_body(kind, provider, said))
-        for provider, said, mappings in (
+        for provider, content in (("openai", {}), ("bedrock", BEDROCK_OPTIONS)):
+            await at.inside.request_ok("POST", kind, at.make_body(kind, provider, content))
+        for provider, content, mappings in (
             ("openai", HOST, []),
             ("azure-ai", FOUNDRY_OPTIONS, []),
             ("huggingface", {"huggingface_base_url": "https://a.example"}, []),
@@ -72,7 +74,7 @@ def test_mapped_secret_goes_to_the_providers_own_host_only(founded_url: Secret, 
             ("openai", HOST, [at.make_mapping("configurations.openai_project")]),
             ("openai", {}, [at.make_mapping(), at.make_mapping("configurations.custom_host")]),
         ):
-            body = at.make_body(kind, provider, said, *mappings)
+            body = at.make_body(kind, provider, content, *mappings)
             await at.inside.expect_error(403, REQUIRED_SCOPE, "POST", kind, body)
             await api.request_ok("POST", kind, body)
 
@@ -113,8 +115,8 @@ def test_model_host_cannot_redirect_a_mapped_secret(founded_url: Secret):
         made = await at.inside.request_ok("POST", "integrations", at.make_body("integrations", "openai", {}))
         path = f"integrations/{made['id']}"
 
-        def make_models_body(slug: str, said: dict[str, str], **more: object) -> dict[str, Any]:
-            return {"models": [{"slug": slug, "enabled": True, "is_custom": True, "configurations": said}], **more}
+        def make_models_body(slug: str, content: dict[str, str], **more: object) -> dict[str, Any]:
+            return {"models": [{"slug": slug, "enabled": True, "is_custom": True, "configurations": content}], **more}
 
         for more in ({}, {"key": "sk-0123456789"}):
             await at.inside.expect_error(

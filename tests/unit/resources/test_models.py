@@ -15,9 +15,15 @@ ONE_STORE = True
 
 def test_config_header_limits_the_list_to_its_providers(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         for slug in ("p", "q"):
-            made = {"name": slug, "slug": slug, "ai_provider_id": "openai", "key": "sk-01234567", "workspace_id": place}
+            made = {
+                "name": slug,
+                "slug": slug,
+                "ai_provider_id": "openai",
+                "key": "sk-01234567",
+                "workspace_id": workspace,
+            }
             path = f"integrations/{(await api.request_ok('POST', 'integrations', made))['id']}/models"
             models = [{"slug": "m", "enabled": True, "is_custom": True}]
             await api.request_ok("PUT", path, {"models": models, "allow_all_models": False})
@@ -38,7 +44,7 @@ def test_config_header_limits_the_list_to_its_providers(founded_url: Secret):
             ),
         ):
             sent = {"x_gateway_config": json.dumps(config)}
-            found = await api.request_ok("GET", f"models?workspace_id={place}", **sent)
+            found = await api.request_ok("GET", f"models?workspace_id={workspace}", **sent)
             assert [model["id"] for model in found["data"]] == expected, config
 
     run_scenario(founded_url, scenario)
@@ -46,15 +52,15 @@ def test_config_header_limits_the_list_to_its_providers(founded_url: Secret):
 
 def test_finds_a_model_in_the_given_workspace(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        places = [await api.create_workspace() for _ in range(2)]
-        for place, slug in zip(places, ("one", "two"), strict=True):
+        workspaces = [await api.create_workspace() for _ in range(2)]
+        for location, slug in zip(workspaces, ("one", "two"), strict=True):
             made = {"name": "i", "ai_provider_id": "openai", "key": "sk-01234567", "default_provider_slug": "p"}
-            path = f"integrations/{(await api.request_ok('POST', 'integrations', {**made, 'workspace_id': place['id']}))['id']}"
+            path = f"integrations/{(await api.request_ok('POST', 'integrations', {**made, 'workspace_id': location['id']}))['id']}"
             models = [{"slug": slug, "enabled": True, "is_custom": True}]
             await api.request_ok("PUT", f"{path}/models", {"models": models, "allow_all_models": False})
         assert (await api.request_ok("GET", "models/@p/two"))["id"] == "@p/two"
-        assert (await api.request_ok("GET", f"models/@p/two?workspace_id={places[1]['slug']}"))["id"] == "@p/two"
-        await api.expect_error(404, "@p/two", "GET", f"models/@p/two?workspace_id={places[0]['id']}")
+        assert (await api.request_ok("GET", f"models/@p/two?workspace_id={workspaces[1]['slug']}"))["id"] == "@p/two"
+        await api.expect_error(404, "@p/two", "GET", f"models/@p/two?workspace_id={workspaces[0]['id']}")
 
     run_scenario(founded_url, scenario)
 
@@ -66,26 +72,32 @@ COHERE = {"user_agent": "cohere/7.3.1"}
 
 async def create_providers(api: ManagementClient) -> str:
     """Creates the providers `p` (models a, b and one that is disabled) and `q` (model c); returns their workspace."""
-    place = (await api.create_workspace())["id"]
+    workspace = (await api.create_workspace())["id"]
     for slug, names in (("p", ("a", "b", "off")), ("q", ("c",))):
-        made = {"name": slug, "slug": slug, "ai_provider_id": "openai", "key": "sk-01234567", "workspace_id": place}
+        made = {"name": slug, "slug": slug, "ai_provider_id": "openai", "key": "sk-01234567", "workspace_id": workspace}
         path = f"integrations/{(await api.request_ok('POST', 'integrations', made))['id']}/models"
         models = [{"slug": name, "enabled": name != "off", "is_custom": True} for name in names]
         await api.request_ok("PUT", path, {"models": models, "allow_all_models": False})
-    return place
+    return workspace
 
 
-async def create_key(api: ManagementClient, place: str, config: dict[str, object], **more: object) -> ManagementClient:
+async def create_key(
+    api: ManagementClient, location: str, config: dict[str, object], **more: object
+) -> ManagementClient:
     """Creates a key of the workspace with a default config; returns a client that uses it."""
-    saved = await api.request_ok("POST", "configs", {"name": "c", "config": config, "workspace_id": place})
-    fields = {"workspace_id": place, "scopes": ["completions.write"], "defaults": {"config_id": saved["slug"], **more}}
+    saved = await api.request_ok("POST", "configs", {"name": "c", "config": config, "workspace_id": location})
+    fields = {
+        "workspace_id": location,
+        "scopes": ["completions.write"],
+        "defaults": {"config_id": saved["slug"], **more},
+    }
     return (await api.create_key("workspace/service", **fields))[1]
 
 
 def test_key_with_one_provider_uses_plain_names(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await create_providers(api)
-        one = await create_key(api, place, {"provider": "@p"})
+        location = await create_providers(api)
+        one = await create_key(api, location, {"provider": "@p"})
         listed = await one.request_ok("GET", "models")
         assert [(model["id"], model["type"]) for model in listed["data"]] == [("a", "model"), ("b", "model")]
         assert (await one.request_ok("GET", "models?after_id=a"))["data"][0]["id"] == "b"
@@ -99,7 +111,7 @@ def test_key_with_one_provider_uses_plain_names(founded_url: Secret):
         assert (await one.request_ok("GET", "models/c", **config))["id"] == "c"
         named = (await one.request_ok("GET", "models", x_gateway_provider="@p"))["data"]
         assert [model["id"] for model in named] == ["@p/a", "@p/b"]
-        bound = await create_key(api, place, {"provider": "@p"}, allow_config_override=False)
+        bound = await create_key(api, location, {"provider": "@p"}, allow_config_override=False)
         assert [model["id"] for model in (await bound.request_ok("GET", "models", **config))["data"]] == ["a", "b"]
 
     run_scenario(founded_url, scenario)
@@ -107,12 +119,12 @@ def test_key_with_one_provider_uses_plain_names(founded_url: Secret):
 
 def test_key_with_several_providers_uses_names_with_the_provider(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await create_providers(api)
+        location = await create_providers(api)
         targets = [{"provider": "@p"}, {"provider": "@q"}]
-        both = await create_key(api, place, {"strategy": {"mode": "fallback"}, "targets": targets})
+        both = await create_key(api, location, {"strategy": {"mode": "fallback"}, "targets": targets})
         assert [model["id"] for model in (await both.request_ok("GET", "models"))["data"]] == ["@p/a", "@p/b", "@q/c"]
         assert [(await both.request_ok("GET", f"models/{name}"))["id"] for name in ("a", "c")] == ["a", "c"]
-        _, without = await api.create_key("workspace/service", workspace_id=place, scopes=["completions.write"])
+        _, without = await api.create_key("workspace/service", workspace_id=location, scopes=["completions.write"])
         await without.expect_error(404, "@slug/model", "GET", "models/a")
 
     run_scenario(founded_url, scenario)
@@ -168,7 +180,7 @@ def test_errors_have_the_format_of_the_client(founded_url: Secret):
 
 def test_catalogue_contains_only_models_that_can_be_called(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         for slug in ("google", "vertex-ai", "openai", "bedrock"):
             options = {
                 "vertex-ai": {"vertex_project_id": "p", "vertex_region": "r"},
@@ -179,18 +191,18 @@ def test_catalogue_contains_only_models_that_can_be_called(founded_url: Secret):
                     "aws_secret_access_key": "0123456789abcdef",
                 },
             }.get(slug)
-            made = {"name": slug, "slug": slug, "ai_provider_id": slug, "key": "sk-01234567", "workspace_id": place}
+            made = {"name": slug, "slug": slug, "ai_provider_id": slug, "key": "sk-01234567", "workspace_id": workspace}
             await api.request_ok("POST", "integrations", made | ({"configurations": options} if options else {}))
-        listed = (await api.request_ok("GET", f"models?workspace_id={place}"))["data"]
+        listed = (await api.request_ok("GET", f"models?workspace_id={workspace}"))["data"]
         ids = {model["id"] for model in listed}
         assert {"@openai/gpt-4o", "@google/gemini-2.5-pro", "@vertex-ai/claude-opus-4-5"} <= ids
         assert not [name for name in ids if name.startswith(("@google/claude", "@openai/ft:", "@bedrock/regional."))]
         assert not [name for name in ids if name.endswith(("-", ":free", ":extended"))]
-        one = await create_key(api, place, {"provider": "@google"})
+        one = await create_key(api, workspace, {"provider": "@google"})
         assert (await one.request_ok("GET", "models/gemini-2.5-pro"))["id"] == "gemini-2.5-pro"
         await one.expect_error(404, "claude-opus-4-5", "GET", "models/claude-opus-4-5")
         # Versions that the price list covers by a pattern can be called, though they are not listed.
-        other = await create_key(api, place, {"provider": "@openai"})
+        other = await create_key(api, workspace, {"provider": "@openai"})
         assert (await other.request_ok("GET", "models/gpt-4o-mini-2024-07-18"))["id"] == "gpt-4o-mini-2024-07-18"
 
     run_scenario(founded_url, scenario)

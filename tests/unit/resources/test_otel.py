@@ -38,8 +38,8 @@ async def list_newest(client: ManagementClient) -> dict[str, Any]:
 
 async def post(client: ManagementClient, path: str, body: bytes, **headers: str) -> tuple[int, Any]:
     fields = {"x-gateway-api-key": client.key, **{name.replace("_", "-"): text for name, text in headers.items()}}
-    answer = await send_request(client.app, "POST", f"/v1/{path}", body, fields)
-    return answer.status, answer.json()
+    response = await send_request(client.app, "POST", f"/v1/{path}", body, fields)
+    return response.status, response.json()
 
 
 def test_span_of_a_model_call_becomes_a_log(founded_url: Secret, tmp_path: Path):
@@ -111,8 +111,8 @@ def test_log_records_become_logs(founded_url: Secret, tmp_path: Path):
         }
         call = {"observedTimeUnixNano": str(moment - 10**9), "attributes": encode_attributes(CALL_ATTRIBUTES)}
         bad = {"timeUnixNano": "never"}
-        answer = await client.request_ok("POST", "otel/v1/logs", make_logs(record, call, bad))
-        assert answer["partialSuccess"]["rejectedLogRecords"] == "1"
+        response = await client.request_ok("POST", "otel/v1/logs", make_logs(record, call, bad))
+        assert response["partialSuccess"]["rejectedLogRecords"] == "1"
         first, second = (await client.request_ok("GET", "logs"))["data"]
         assert (first["span_name"], first["trace_id"], first["parent_span_id"]) == ("agent.failed", TRACE, SPAN)
         assert (first["is_success"], first["metadata"]["team"]) == (False, "red")
@@ -151,7 +151,7 @@ def test_errors_have_the_envelope_of_the_management_api(founded_url: Secret, tmp
                 (gzip.compress(b" " * 17 * 1024 * 1024), {**json_type, "content_encoding": "gzip"}, 413),
                 (b"{", json_type, 400),
             ):
-                found, answer = await post(client, path, body, **headers)
-                assert (found, answer["success"], answer["data"]["errorCode"]) == (status, False, "AB01")
+                found, response = await post(client, path, body, **headers)
+                assert (found, response["success"], response["data"]["errorCode"]) == (status, False, "AB01")
 
     run_logged(founded_url, tmp_path, scenario)

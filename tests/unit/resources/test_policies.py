@@ -60,8 +60,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     return FakeClock(monkeypatch)
 
 
-async def create_policy(api: ManagementClient, path: str, place: str, **fields: object) -> str:
-    return (await api.request_ok("POST", path, {**BODIES[path], "workspace_id": place, **fields}))["id"]
+async def create_policy(api: ManagementClient, path: str, location: str, **fields: object) -> str:
+    return (await api.request_ok("POST", path, {**BODIES[path], "workspace_id": location, **fields}))["id"]
 
 
 async def add_usage(api: ManagementClient, policy: str, start: int, **usage: Any) -> dict[str, str]:
@@ -90,15 +90,15 @@ async def created_at(api: ManagementClient, policy: str) -> int:
 @pytest.mark.parametrize("path", [USAGE, RATE])
 def test_created_policy_is_read_listed_updated_and_archived(founded_url: Secret, path: str):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace()
-        made = await api.request_ok("POST", path, {**BODIES[path], "workspace_id": place["slug"]})
+        workspace = await api.create_workspace()
+        made = await api.request_ok("POST", path, {**BODIES[path], "workspace_id": workspace["slug"]})
         kind = "usage-limits-policy" if path == USAGE else "rate-limits-policy"
         assert set(made) == {"id", "object"}
         assert made["object"] == kind
         shown = await api.request_ok("GET", f"{path}/{made['id']}")
         assert {name: shown[name] for name in BODIES[path]} == BODIES[path]
-        assert (shown["workspace_id"], shown["status"], shown["object"]) == (place["id"], "active", kind)
-        assert await api.request_ok("GET", f"{path}?workspace_id={place['slug']}") == {
+        assert (shown["workspace_id"], shown["status"], shown["object"]) == (workspace["id"], "active", kind)
+        assert await api.request_ok("GET", f"{path}?workspace_id={workspace['slug']}") == {
             "object": "list",
             "total": 1,
             "data": [shown],
@@ -119,7 +119,7 @@ def test_created_policy_is_read_listed_updated_and_archived(founded_url: Secret,
         assert (await api.request_ok("GET", f"{path}?status=archived"))["data"] == [archived]
         actions = [
             (row["resource_type"], row["action"])
-            for row in (await api.request_ok("GET", f"audit-logs?workspace_id={place['id']}"))["records"]
+            for row in (await api.request_ok("GET", f"audit-logs?workspace_id={workspace['id']}"))["records"]
         ]
         assert actions[:4] == [("policies", verb) for verb in ("delete", "update", "update", "create")]
 
@@ -128,11 +128,11 @@ def test_created_policy_is_read_listed_updated_and_archived(founded_url: Secret,
 
 def test_lists_filter_by_type_and_unit(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        cost = await create_policy(api, USAGE, place)
-        requests = await create_policy(api, USAGE, place, type="requests", credit_limit=20)
-        weekly = await create_policy(api, RATE, place)
-        tokens = await create_policy(api, RATE, place, type="tokens", unit="rpm")
+        workspace = (await api.create_workspace())["id"]
+        cost = await create_policy(api, USAGE, workspace)
+        requests = await create_policy(api, USAGE, workspace, type="requests", credit_limit=20)
+        weekly = await create_policy(api, RATE, workspace)
+        tokens = await create_policy(api, RATE, workspace, type="tokens", unit="rpm")
         for query, found in {
             f"{USAGE}?type=cost": [cost],
             f"{USAGE}?page_size=1&current_page=1": [cost],
@@ -171,11 +171,11 @@ def test_workspace_key_needs_no_workspace_and_sees_only_its_own(founded_url: Sec
 
 def test_routes_have_aliases_under_v2(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         for path in (USAGE, RATE):
-            made = await create_policy(api, path, place)
-            answer = await api.fetch(f"/v2/{path}/{made}")
-            assert (answer.status, answer.json()["id"]) == (200, made)
+            made = await create_policy(api, path, workspace)
+            response = await api.fetch(f"/v2/{path}/{made}")
+            assert (response.status, response.json()["id"]) == (200, made)
 
     run_scenario(founded_url, scenario)
 
@@ -274,9 +274,9 @@ def test_reports_all_problems_of_a_body(
     founded_url: Secret, path: str, fields: dict[str, Any], problems: dict[str, str]
 ):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        status, answer, _ = await api("POST", path, {**BODIES[path], "workspace_id": place, **fields})
-        errors = {one["path"]: one["message"] for one in answer["data"]["errors"]}
+        workspace = (await api.create_workspace())["id"]
+        status, response, _ = await api("POST", path, {**BODIES[path], "workspace_id": workspace, **fields})
+        errors = {one["path"]: one["message"] for one in response["data"]["errors"]}
         assert (status, set(errors)) == (400, set(problems)), errors
         for field, words in problems.items():
             assert words in errors[field], (field, errors[field])
@@ -287,12 +287,12 @@ def test_reports_all_problems_of_a_body(
 
 def test_update_validates_against_the_stored_policy(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        usage = await create_policy(api, USAGE, place)
+        workspace = (await api.create_workspace())["id"]
+        usage = await create_policy(api, USAGE, workspace)
         tools = await create_policy(
-            api, RATE, place, target="mcp_tools", conditions=[{"key": "mcp_server", "value": "files"}]
+            api, RATE, workspace, target="mcp_tools", conditions=[{"key": "mcp_server", "value": "files"}]
         )
-        plain = await create_policy(api, RATE, place)
+        plain = await create_policy(api, RATE, workspace)
         tool = {"conditions": [{"key": "mcp_tool", "value": ["read", "list"]}]}
         kinds = {"conditions": [{"key": "endpoint_type", "value": "embed"}]}
         await api.request_ok("PUT", f"{RATE}/{tools}", tool)
@@ -313,8 +313,8 @@ def test_update_validates_against_the_stored_policy(founded_url: Secret):
 
 def test_period_is_replaced_and_its_next_reset_stays(founded_url: Secret, clock: FakeClock):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        policy = f"{USAGE}/{await create_policy(api, USAGE, place)}"
+        workspace = (await api.create_workspace())["id"]
+        policy = f"{USAGE}/{await create_policy(api, USAGE, workspace)}"
 
         async def read(*names: str) -> tuple[Any, ...]:
             shown = await api.request_ok("GET", policy)
@@ -345,8 +345,8 @@ def test_period_is_replaced_and_its_next_reset_stays(founded_url: Secret, clock:
 
 def test_usage_is_shown_for_the_current_period_and_reset(founded_url: Secret, clock: FakeClock):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        policy = await create_policy(api, USAGE, place)
+        workspace = (await api.create_workspace())["id"]
+        policy = await create_policy(api, USAGE, workspace)
         exhausted = {"status": "exhausted", "is_threshold_alert_sent": True, "is_exhausted_alert_sent": True}
         start = await created_at(api, policy)
         ids = await add_usage(
@@ -388,7 +388,7 @@ def test_usage_is_shown_for_the_current_period_and_reset(founded_url: Secret, cl
         await api.request_ok("PUT", f"{USAGE}/{policy}", {"reset_usage_for_value": "bob"})
         await api.request_ok("PUT", f"{USAGE}/{policy}", {"reset_usage_for_value": "nobody"})
         assert await read_usage(api, policy) == {"ada": cleared, "bob": cleared}
-        records = (await api.request_ok("GET", f"audit-logs?workspace_id={place}"))["records"]
+        records = (await api.request_ok("GET", f"audit-logs?workspace_id={workspace}"))["records"]
         resets = [row for row in records if row["action"] == "reset"]
         assert [(row["before"]["value_key"], row["before"]["current_usage"]) for row in resets] == [
             ("bob", 3),
@@ -462,13 +462,13 @@ def test_map_of_usage_is_limited_to_the_highest(founded_url: Secret, monkeypatch
 
 def test_policies_end_with_their_workspace(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace()
-        policy = await create_policy(api, USAGE, place["id"])
-        await create_policy(api, RATE, place["id"])
+        workspace = await api.create_workspace()
+        policy = await create_policy(api, USAGE, workspace["id"])
+        await create_policy(api, RATE, workspace["id"])
         await add_usage(api, policy, 1, a={})
-        path = f"workspaces/{place['id']}"
+        path = f"workspaces/{workspace['id']}"
         await api.expect_error(409, "1 usage_limits_policies, 1 rate_limits_policies", "DELETE", path)
-        await api.request_ok("DELETE", path, {"name": place["name"], "force_delete": True})
+        await api.request_ok("DELETE", path, {"name": workspace["name"], "force_delete": True})
         for where in (USAGE, RATE):
             assert (await api.request_ok("GET", where))["total"] == 0
         async with api.database.read_connection() as connection:
@@ -480,9 +480,9 @@ def test_policies_end_with_their_workspace(founded_url: Secret):
 
 def test_if_match_protects_policies(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         for path in (USAGE, RATE):
-            policy = f"{path}/{await create_policy(api, path, place)}"
+            policy = f"{path}/{await create_policy(api, path, workspace)}"
             _, _, headers = await api("GET", policy)
             assert (await api("PUT", policy, {"name": "a"}, if_match=headers["etag"]))[0] == 200
             assert (await api("PUT", policy, {"name": "b"}, if_match=headers["etag"]))[0] == 412
@@ -504,13 +504,13 @@ def test_endpoint_types_are_operations_of_the_data_plane():
 
 def test_requests_of_the_page_work(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         scopes = [f"policies.{verb}" for verb in ("create", "read", "update", "delete")]
-        _, client = await api.create_key("workspace/service", workspace_id=place, scopes=scopes)
-        asked = read_requests("docs/policies.md")
-        assert len(asked) >= 7
+        _, client = await api.create_key("workspace/service", workspace_id=workspace, scopes=scopes)
+        requests = read_requests("docs/policies.md")
+        assert len(requests) >= 7
         policy = ""
-        for method, path, body in asked:
+        for method, path, body in requests:
             made = await client.request_ok(method, path.replace("$POLICY_ID", policy), body)
             policy = made["id"] if path == USAGE else policy
 

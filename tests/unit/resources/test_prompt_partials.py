@@ -20,8 +20,8 @@ PARTIALS = "prompts/partials"
 
 def test_every_field_is_read_back(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace()
-        folder = await api.request_ok("POST", "collections", {"name": "c", "workspace_id": place["id"]})
+        workspace = await api.create_workspace()
+        folder = await api.request_ok("POST", "collections", {"name": "c", "workspace_id": workspace["id"]})
         body = {"name": "Friendly tone", "string": "Be {{how}}.", "version_description": "first"}
         made = await api.request_ok("POST", PARTIALS, {**body, "collection_id": folder["id"]})
         assert re.fullmatch("ppp-friendly-t?-?[0-9a-f]{6}", made["slug"]), made["slug"]
@@ -32,7 +32,7 @@ def test_every_field_is_read_back(founded_url: Secret):
             "id": made["id"],
             "slug": made["slug"],
             "collection_id": folder["id"],
-            "workspace_id": place["id"],
+            "workspace_id": workspace["id"],
             "version": 1,
             "default_version": 1,
             "latest_version": 1,
@@ -71,8 +71,8 @@ def test_every_field_is_read_back(founded_url: Secret):
 
 def test_changed_name_or_status_makes_no_version(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        made = await create_partial(api, place, "tone")
+        workspace = (await api.create_workspace())["id"]
+        made = await create_partial(api, workspace, "tone")
         for change in ({"name": "n"}, {"status": "archived"}, {"status": "active"}, {"string": "text"}):
             after = await api.request_ok("PUT", f"{PARTIALS}/tone", change)
             assert after == {"prompt_partial_version_id": made["version_id"]}
@@ -84,16 +84,16 @@ def test_changed_name_or_status_makes_no_version(founded_url: Secret):
 
 def test_unknown_partials_and_cycles_are_rejected(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        body = {"name": "n", "workspace_id": place, "slug": "one"}
+        workspace = (await api.create_workspace())["id"]
+        body = {"name": "n", "workspace_id": workspace, "slug": "one"}
         await api.expect_error(400, "'none', which does not exist", "POST", PARTIALS, {**body, "string": "{{>none}}"})
         await api.expect_error(400, "one > one", "POST", PARTIALS, {**body, "string": "{{>one}}"})
-        await create_partial(api, place, "one")
-        await create_partial(api, place, "two", "{{>one}}")
-        await create_partial(api, place, "three", "{{>two}}")
+        await create_partial(api, workspace, "one")
+        await create_partial(api, workspace, "two", "{{>one}}")
+        await create_partial(api, workspace, "three", "{{>two}}")
         await api.expect_error(400, "one > three > two > one", "PUT", f"{PARTIALS}/one", {"string": "{{>three}}"})
         # An unpublished version counts too: publishing it must not make a cycle.
-        await create_partial(api, place, "four")
+        await create_partial(api, workspace, "four")
         await api.request_ok("PUT", f"{PARTIALS}/four", {"string": "{{>three}}"})
         await api.expect_error(400, "one > four > three", "PUT", f"{PARTIALS}/one", {"string": "{{>four}}"})
         await api.request_ok("PUT", f"{PARTIALS}/four", {"string": "again without"})
@@ -133,9 +133,9 @@ def test_partial_in_use_cannot_be_deleted_or_archived(founded_url: Secret):
 
 def test_partial_is_activated_only_if_its_partials_exist(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        await create_partial(api, place, "inner")
-        await create_partial(api, place, "outer", "{{>inner}}")
+        workspace = (await api.create_workspace())["id"]
+        await create_partial(api, workspace, "inner")
+        await create_partial(api, workspace, "outer", "{{>inner}}")
         await api.request_ok("PUT", f"{PARTIALS}/outer", {"status": "archived"})
         await api.request_ok("DELETE", f"{PARTIALS}/inner")
         await api.expect_error(
@@ -175,9 +175,9 @@ def test_numbers_of_partials_and_versions_are_limited(founded_url: Secret, monke
     monkeypatch.setattr(kit, "MAX_VERSIONS", 2)
 
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        await create_partial(api, place, "one")
-        body = {"name": "n", "string": "s", "workspace_id": place}
+        workspace = (await api.create_workspace())["id"]
+        await create_partial(api, workspace, "one")
+        body = {"name": "n", "string": "s", "workspace_id": workspace}
         await api.expect_error(409, "has 1 partials; at most 1 are allowed", "POST", PARTIALS, body)
         await api.request_ok("PUT", f"{PARTIALS}/one", {"string": "two"})
         await api.expect_error(409, "has 2 versions", "PUT", f"{PARTIALS}/one", {"string": "three"})
@@ -189,8 +189,8 @@ def test_numbers_of_partials_and_versions_are_limited(founded_url: Secret, monke
 
 def test_if_match_protects_partials(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        path = f"{PARTIALS}/{(await create_partial(api, place, 'tone'))['id']}"
+        workspace = (await api.create_workspace())["id"]
+        path = f"{PARTIALS}/{(await create_partial(api, workspace, 'tone'))['id']}"
         for method, target, change in (
             ("PUT", path, {"string": "new"}),
             ("PUT", f"{path}/makeDefault", {"version": 2}),

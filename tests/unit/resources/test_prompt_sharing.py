@@ -29,7 +29,7 @@ def test_shared_prompt_can_be_read_and_not_changed(founded_url: Secret):
         made = await create_prompt(api, owner["id"], name="greeting")
         await create_prompt(api, owner["id"], name="private")
         path = f"prompts/{made['slug']}"
-        theirs, others, own = [await client_of(api, place) for place in (friend, stranger, owner)]
+        theirs, others, own = [await client_of(api, location) for location in (friend, stranger, owner)]
         await theirs.expect_error(404, made["slug"], "GET", path)
         shared = await own.request_ok("POST", f"{path}/share", {"workspaces": [friend["slug"], owner["id"]]})
         expected = {
@@ -179,7 +179,7 @@ def test_key_of_the_organisation_forks_into_any_workspace(founded_url: Secret):
 def test_member_of_both_workspaces_forks_between_them(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         owner, friend, stranger = await create_workspaces(api, "owner", "friend", "stranger")
-        roles = [{"id": place["id"], "role": "manager"} for place in (owner, friend)]
+        roles = [{"id": workspace["id"], "role": "manager"} for workspace in (owner, friend)]
         user = await api.create_user("u@example.test", workspaces=roles)
         _, client = await api.create_key("organisation/user", user_id=user, scopes=SCOPES)
         made = await create_prompt(api, owner["id"])
@@ -218,7 +218,7 @@ def test_workspace_with_shared_prompts_cannot_be_deleted(founded_url: Secret):
 def test_slug_of_several_shared_prompts_is_ambiguous(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         one, two, friend = await create_workspaces(api, "one", "two", "friend")
-        made = [await create_prompt(api, place["id"], slug="same") for place in (one, two)]
+        made = [await create_prompt(api, location["id"], slug="same") for location in (one, two)]
         for prompt in made:
             await api.request_ok("POST", f"prompts/{prompt['id']}/share")
         client = await client_of(api, friend)

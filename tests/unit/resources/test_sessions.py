@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 async def sign_in(api: ManagementClient, body: dict[str, Any]) -> tuple[ManagementClient, dict[str, str]]:
     anybody = api.with_key("")
-    status, answer, headers = await anybody("POST", "auth/sessions", body)
-    assert status == 200, answer
-    return anybody, {"cookie": headers["set-cookie"].split(";")[0], "x_csrf_token": answer["csrf_token"]}
+    status, response, headers = await anybody("POST", "auth/sessions", body)
+    assert status == 200, response
+    return anybody, {"cookie": headers["set-cookie"].split(";")[0], "x_csrf_token": response["csrf_token"]}
 
 
 def test_session_ends_with_the_key_text_that_opened_it(founded_url: Secret):

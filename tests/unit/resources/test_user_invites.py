@@ -38,8 +38,8 @@ def test_expired_invite_cannot_open_an_existing_account(founded_url: Secret):
             values = {"status": "pending", "expires_at": now() + 3_600_000}
             await connection.execute(update(invites).where(invites.c.id == old).values(values))
         await api.expect_error(409, "user of this organisation already", "POST", f"{INVITES_PATH}/{old}/resend")
-        status, answer, _ = await api.accept_invite(old_token, OTHER_PASSWORD)
-        assert (status, "already" in str(answer)) == (409, True)
+        status, response, _ = await api.accept_invite(old_token, OTHER_PASSWORD)
+        assert (status, "already" in str(response)) == (409, True)
         for password, expected in ((PASSWORD, 200), (OTHER_PASSWORD, 401)):
             body = {"email": "ada@x.test", "password": password}
             assert (await api.with_key("")("POST", "auth/sessions", body))[0] == expected
@@ -49,15 +49,15 @@ def test_expired_invite_cannot_open_an_existing_account(founded_url: Secret):
 
 def test_resending_requires_the_right_to_grant_the_roles(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace()
+        workspace = await api.create_workspace()
         scopes = sorted(
             (user_scopes("member") & SCOPES_BY_KEY_TYPE["organisation-service"]) | {"organisation_users.create"}
         )
-        _, desk = await api.create_key("organisation/service", scopes=scopes)
+        _, session = await api.create_key("organisation/service", scopes=scopes)
         plain, _ = await api.invite_user("b@x.test")
-        assert (await desk("POST", f"{INVITES_PATH}/{plain}/resend"))[0] == 200
+        assert (await session("POST", f"{INVITES_PATH}/{plain}/resend"))[0] == 200
         _, small = await api.create_key("organisation/service", scopes=["organisation_users.create"])
-        inside, _ = await api.invite_user("c@x.test", workspaces=[{"id": place["id"], "role": "admin"}])
+        inside, _ = await api.invite_user("c@x.test", workspaces=[{"id": workspace["id"], "role": "admin"}])
         await small.expect_error(403, "may not give", "POST", f"{INVITES_PATH}/{inside}/resend")
         # Another invitation to the same address is pending, and only one link may exist at a time.
         first, _ = await api.invite_user("d@x.test")
@@ -72,16 +72,16 @@ def test_one_of_two_concurrent_invites_is_created(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         for number in range(8):
             bodies = [{"email": f"e{number}@x.test", "role": role, "workspaces": []} for role in ("member", "admin")]
-            answers = await asyncio.gather(*(api("POST", INVITES_PATH, body) for body in bodies))
-            assert sorted(status for status, _, _ in answers) == [200, 409]
+            responses = await asyncio.gather(*(api("POST", INVITES_PATH, body) for body in bodies))
+            assert sorted(status for status, _, _ in responses) == [200, 409]
 
     run_scenario(founded_url, scenario)
 
 
 def test_accepting_again_with_an_idempotency_key_is_replayed(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace()
-        promised = [{"id": place["id"], "role": "member"}]
+        workspace = await api.create_workspace()
+        promised = [{"id": workspace["id"], "role": "member"}]
         along = {"scopes": ["completions.write"]}
         _, token = await api.invite_user("f@x.test", workspaces=promised, workspace_api_key_details=along)
         first = await api.accept_invite(token, idempotency_key="once")
@@ -113,12 +113,12 @@ def test_invite_link_uses_the_public_url_of_the_gateway(founded_url: Secret):
 
 def test_key_details_obey_the_rules_of_their_workspaces(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         rule = {"settings": {"user_api_key_max_ttl": 3600, "user_key_metadata": {f"r{n}": "" for n in range(60)}}}
-        await api.request_ok("PUT", f"workspaces/{place}", rule)
+        await api.request_ok("PUT", f"workspaces/{workspace}", rule)
         moment = datetime.now(UTC)
         ok = {"scopes": ["completions.write"], "expiry": (moment + timedelta(minutes=50)).isoformat()}
-        invite = {"email": "a@x.test", "role": "member", "workspaces": [{"id": place, "role": "member"}]}
+        invite = {"email": "a@x.test", "role": "member", "workspaces": [{"id": workspace, "role": "member"}]}
         for details, word in (
             ({"expiry": (moment + timedelta(hours=2)).isoformat()}, "workspace_api_key_details.expiry"),
             ({"metadata": {"a": "x" * 513}}, "workspace_api_key_details.metadata.a"),
@@ -129,10 +129,10 @@ def test_key_details_obey_the_rules_of_their_workspaces(founded_url: Secret):
             await api.expect_error(400, word, "POST", INVITES_PATH, body)
         made = await api.request_ok("POST", INVITES_PATH, {**invite, "workspace_api_key_details": ok})
         # A stricter rule shortens the key, and does not keep the person out.
-        await api.request_ok("PUT", f"workspaces/{place}", {"settings": {"user_api_key_max_ttl": 60}})
-        status, answer, _ = await api.accept_invite(made["invite_link"].partition("token=")[2])
-        assert status == 200, answer
-        key = await api.request_ok("GET", f"api-keys/{answer['api_keys'][0]['id']}")
+        await api.request_ok("PUT", f"workspaces/{workspace}", {"settings": {"user_api_key_max_ttl": 60}})
+        status, response, _ = await api.accept_invite(made["invite_link"].partition("token=")[2])
+        assert status == 200, response
+        key = await api.request_ok("GET", f"api-keys/{response['api_keys'][0]['id']}")
         assert datetime.fromisoformat(key["expires_at"]) <= datetime.now(UTC) + timedelta(seconds=60)
 
     run_scenario(founded_url, scenario)
@@ -140,13 +140,13 @@ def test_key_details_obey_the_rules_of_their_workspaces(founded_url: Secret):
 
 def test_metadata_of_rules_and_keys_is_limited_together(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        user = await api.create_user("a@x.test", workspaces=[{"id": place, "role": "member"}])
+        workspace = (await api.create_workspace())["id"]
+        user = await api.create_user("a@x.test", workspaces=[{"id": workspace, "role": "member"}])
         long = {"settings": {"user_key_metadata": {"a": "x" * 513}}}
-        await api.expect_error(400, "settings.user_key_metadata.a", "PUT", f"workspaces/{place}", long)
+        await api.expect_error(400, "settings.user_key_metadata.a", "PUT", f"workspaces/{workspace}", long)
         rule = {"settings": {"user_key_metadata": {f"r{n}": "" for n in range(60)}}}
-        await api.request_ok("PUT", f"workspaces/{place}", rule)
-        key = {"name": "k", "scopes": ["completions.write"], "workspace_id": place, "user_id": user}
+        await api.request_ok("PUT", f"workspaces/{workspace}", rule)
+        key = {"name": "k", "scopes": ["completions.write"], "workspace_id": workspace, "user_id": user}
         path = "api-keys/workspace/user"
         body = {**key, "defaults": {"metadata": {f"k{n}": "" for n in range(5)}}}
         await api.expect_error(400, "at most 64 keys, not 65", "POST", path, body)

@@ -15,24 +15,26 @@ if TYPE_CHECKING:
 
 def test_removed_users_credentials_are_invalid(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace()
+        workspace = await api.create_workspace()
         organisation = (await api.request_ok("GET", "workspaces"))["data"][0]["organisation_id"]
-        inside = [{"id": place["id"], "role": "member"}]
+        inside = [{"id": workspace["id"], "role": "member"}]
         user = await api.create_user("u@x.test", workspaces=inside)
-        _, own = await api.create_key("workspace/user", workspace_id=place["id"], user_id=user, scopes=["configs.list"])
+        _, own = await api.create_key(
+            "workspace/user", workspace_id=workspace["id"], user_id=user, scopes=["configs.list"]
+        )
         _, _, fields = await api.with_key("")("POST", "auth/sessions", {"email": "u@x.test", "password": PASSWORD})
         cookie = {"cookie": fields["set-cookie"].partition(";")[0]}
-        said = {"organisation_id": organisation, "workspace_slug": place["slug"], "exp": time.time() + 600}
+        content = {"organisation_id": organisation, "workspace_slug": workspace["slug"], "exp": time.time() + 600}
         texts = [
-            sign_token(**said, **claims, scope="configs.list workspace_service_api_keys.create")
+            sign_token(**content, **claims, scope="configs.list workspace_service_api_keys.create")
             for claims in ({"sub": user}, {"email_id": "U@x.test"}, {"email_id": "other@x.test"})
         ]
-        path, key = f"configs?workspace_id={place['id']}", {"name": "k", "scopes": ["configs.list"]}
+        path, key = f"configs?workspace_id={workspace['id']}", {"name": "k", "scopes": ["configs.list"]}
 
         async def fetch_statuses() -> list[int]:
-            asked = [own("GET", path), api.with_key("")("GET", path, **cookie)]
-            asked += [api.with_key(text)("GET", path) for text in texts]
-            return [(await one)[0] for one in asked]
+            requested = [own("GET", path), api.with_key("")("GET", path, **cookie)]
+            requested += [api.with_key(text)("GET", path) for text in texts]
+            return [(await one)[0] for one in requested]
 
         assert await fetch_statuses() == [200] * 5
         # Removing the user must not grant a right that the role lacks.
@@ -51,15 +53,20 @@ def test_removed_users_credentials_are_invalid(founded_url: Secret):
 
 def test_org_admin_has_keys_in_every_workspace_until_demoted(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        places = [(await api.create_workspace())["id"] for _ in range(2)]
-        inside = [{"id": places[0], "role": "member"}]
+        workspaces = [(await api.create_workspace())["id"] for _ in range(2)]
+        inside = [{"id": workspaces[0], "role": "member"}]
         admin = await api.create_user("a@x.test", role="admin", workspaces=inside)
         member = await api.create_user("m@x.test", workspaces=inside)
-        key = {"name": "k", "workspace_id": places[1], "user_id": member, "scopes": ["configs.create", "configs.list"]}
+        key = {
+            "name": "k",
+            "workspace_id": workspaces[1],
+            "user_id": member,
+            "scopes": ["configs.create", "configs.list"],
+        }
         await api.expect_error(400, "not a member of this workspace", "POST", "api-keys/workspace/user", key)
         made = [
-            await api.create_key("workspace/user", **{**key, "workspace_id": place, "user_id": admin})
-            for place in places
+            await api.create_key("workspace/user", **{**key, "workspace_id": location, "user_id": admin})
+            for location in workspaces
         ]
         config = {"name": "c", "config": {"provider": "openai"}}
         for _, own in made:
@@ -73,14 +80,14 @@ def test_org_admin_has_keys_in_every_workspace_until_demoted(founded_url: Secret
 
 def test_service_keys_cannot_outlive_their_user_by_a_request_of_that_user(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        inside = {"id": place, "role": "manager"}
+        workspace = (await api.create_workspace())["id"]
+        inside = {"id": workspace, "role": "manager"}
         admin = await api.create_user("a@x.test", role="admin")
         manager = await api.create_user("m@x.test", workspaces=[inside])
-        paths = {"a@x.test": f"admin/users/{admin}", "m@x.test": f"workspaces/{place}/users/{manager}"}
+        paths = {"a@x.test": f"admin/users/{admin}", "m@x.test": f"workspaces/{workspace}/users/{manager}"}
         bodies = {
             "a@x.test": ("organisation", {"scopes": sorted(SCOPES_BY_KEY_TYPE["organisation-service"])}),
-            "m@x.test": ("workspace", {"scopes": ["workspace_users.delete"], "workspace_id": place}),
+            "m@x.test": ("workspace", {"scopes": ["workspace_users.delete"], "workspace_id": workspace}),
         }
         held: list[ManagementClient] = []
         for email, path in paths.items():
@@ -89,8 +96,8 @@ def test_service_keys_cannot_outlive_their_user_by_a_request_of_that_user(founde
             made = await browser.request_ok("POST", f"api-keys/{kind}/service", {"name": "k", **body}, **own)
             held.append(api.with_key(made["key"]))
             await held[-1].expect_error(403, "keep_service_keys", "DELETE", f"{path}?keep_service_keys=true")
-            status, answer, _ = await browser("DELETE", f"{path}?keep_service_keys=true", **own)
-            assert (status, "another user" in str(answer)) == (403, True), answer
+            status, response, _ = await browser("DELETE", f"{path}?keep_service_keys=true", **own)
+            assert (status, "another user" in str(response)) == (403, True), response
         # Another caller may keep the key. The key of `penstock init` belongs to nobody, and then neither does this one.
         await api.request_ok("DELETE", f"{paths['a@x.test']}?keep_service_keys=true")
         await held[0].request_ok("GET", "workspaces")
@@ -107,12 +114,12 @@ def test_invitation_sent_with_a_deleted_key_ends_with_the_user(founded_url: Secr
             body = {"name": "k", "scopes": sorted(SCOPES_BY_KEY_TYPE["organisation-service"])}
             made = await browser.request_ok("POST", "api-keys/organisation/service", body, **own)
             invite, token = await api.with_key(made["key"]).invite_user(f"late{number}@x.test", "admin")
-            _, kept = await api.invite_user(f"other{number}@x.test")
+            _, remaining = await api.invite_user(f"other{number}@x.test")
             await api.request_ok("DELETE", f"api-keys/{made['id']}")
             method, sent = change
             await api.request_ok(method, f"admin/users/{user}", sent)
             assert (await api.request_ok("GET", f"admin/users/invites/{invite}"))["status"] == "cancelled"
             assert (await api.accept_invite(token))[0] == 404
-            assert (await api.accept_invite(kept))[0] == 200
+            assert (await api.accept_invite(remaining))[0] == 200
 
     run_scenario(founded_url, scenario)

@@ -35,11 +35,11 @@ LOOSER_LIMITS: list[dict[str, Any]] = [
 
 def test_workspace_key_cannot_loosen_the_workspaces_limits(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        path = f"workspaces/{place}"
+        workspace = (await api.create_workspace())["id"]
+        path = f"workspaces/{workspace}"
         await api.request_ok("PUT", path, WORKSPACE_LIMITS)
         scopes = ["workspaces.read", "workspaces.update"]
-        _, inside = await api.create_key("workspace/service", workspace_id=place, scopes=scopes)
+        _, inside = await api.create_key("workspace/service", workspace_id=workspace, scopes=scopes)
         before = await api.request_ok("GET", path)
         for more in LOOSER_LIMITS:
             await inside.expect_error(403, next(iter(more)), "PUT", path, more)
@@ -68,10 +68,10 @@ def test_workspace_key_cannot_loosen_the_workspaces_limits(founded_url: Secret):
 def test_workspace_without_a_rotation_period_uses_the_orgs(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         await api.request_ok("PUT", "admin/organisation/settings", {"user_api_key_rotation_period": "weekly"})
-        place = (await api.create_workspace())["id"]
-        path = f"workspaces/{place}"
+        workspace = (await api.create_workspace())["id"]
+        path = f"workspaces/{workspace}"
         scopes = ["workspaces.read", "workspaces.update"]
-        _, inside = await api.create_key("workspace/service", workspace_id=place, scopes=scopes)
+        _, inside = await api.create_key("workspace/service", workspace_id=workspace, scopes=scopes)
         await inside.expect_error(403, "settings", "PUT", path, {"settings": {"user_api_key_rotation_period": 365}})
         await inside.request_ok("PUT", path, {"settings": {"user_api_key_rotation_period": 6}})
         # Without its own period the workspace would fall back to the organisation's, which is longer.
@@ -83,23 +83,23 @@ def test_workspace_without_a_rotation_period_uses_the_orgs(founded_url: Secret):
 
 def test_workspace_admins_cannot_loosen_its_limits(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace()
-        path = f"workspaces/{place['id']}"
+        workspace = await api.create_workspace()
+        path = f"workspaces/{workspace['id']}"
         await api.request_ok("PUT", path, WORKSPACE_LIMITS)
         before = await api.request_ok("GET", path)
-        inside = [{"id": place["id"], "role": "admin"}]
+        inside = [{"id": workspace["id"], "role": "admin"}]
         manager = await api.create_user("m@x.test", workspaces=inside)
         leader = await api.create_user("a@x.test", role="admin")
         (organisation,) = {before["organisation_id"]}
         for user, tightens, loosens in ((manager, 200, 403), (leader, 200, 200)):
             email = (await api.request_ok("GET", f"admin/users/{user}"))["email"]
-            for caller, fields in await clients_by_credential(api, organisation, place["slug"], user, email):
+            for caller, fields in await clients_by_credential(api, organisation, workspace["slug"], user, email):
                 lower = {"usage_limits": [{"credit_limit": 4}], "description": "ours"}
                 assert (await caller("PUT", path, lower, **fields))[0] == tightens
                 await api.request_ok("PUT", path, WORKSPACE_LIMITS)
                 for more in LOOSER_LIMITS:
-                    status, answer, _ = await caller("PUT", path, more, **fields)
-                    assert (status, loosens != 403 or "only keys and admins of the organisation" in str(answer)) == (
+                    status, response, _ = await caller("PUT", path, more, **fields)
+                    assert (status, loosens != 403 or "only keys and admins of the organisation" in str(response)) == (
                         loosens,
                         True,
                     )
@@ -112,20 +112,20 @@ async def clients_by_credential(
     api: ManagementClient, organisation: str, slug: str, user: str, email: str
 ) -> list[tuple[ManagementClient, dict[str, str]]]:
     """Returns clients of one user: with a session, with tokens, and with an organisation key."""
-    nobody = api.with_key("")
-    _, answer, headers = await nobody("POST", "auth/sessions", {"email": email, "password": PASSWORD})
-    cookie = {"cookie": headers["set-cookie"].partition(";")[0], "x_csrf_token": answer["csrf_token"]}
-    said = {"organisation_id": organisation, "sub": user, "exp": time.time() + 600, "scope": "workspaces.update"}
-    tokens = [sign_token(**claims) for claims in (said, {**said, "workspace_slug": slug})]
+    no_match = api.with_key("")
+    _, response, headers = await no_match("POST", "auth/sessions", {"email": email, "password": PASSWORD})
+    cookie = {"cookie": headers["set-cookie"].partition(";")[0], "x_csrf_token": response["csrf_token"]}
+    claim_set = {"organisation_id": organisation, "sub": user, "exp": time.time() + 600, "scope": "workspaces.update"}
+    tokens = [sign_token(**claims) for claims in (claim_set, {**claim_set, "workspace_slug": slug})]
     _, own = await api.create_key("organisation/user", user_id=user, scopes=["workspaces.update"])
-    return [(nobody, cookie), (own, {}), *((api.with_key(text), {}) for text in tokens)]
+    return [(no_match, cookie), (own, {}), *((api.with_key(text), {}) for text in tokens)]
 
 
 def test_etag_changes_with_every_part_of_the_response(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         user = await api.create_user("a@x.test")
-        path = f"workspaces/{place}"
+        path = f"workspaces/{workspace}"
         _, _, headers = await api("GET", path)
         tag = headers["etag"]
         status, body, again = await api("GET", path, if_none_match=tag)
@@ -133,13 +133,13 @@ def test_etag_changes_with_every_part_of_the_response(founded_url: Secret):
         await api.request_ok("POST", f"{path}/users", {"users": [{"id": user, "role": "member"}]})
         status, body, headers = await api("GET", path, if_none_match=tag)
         assert (status, len(body["users"]), headers["etag"] != tag) == (200, 1, True)
-        made = {"name": "i", "ai_provider_id": "openai", "key": "sk-0123456789", "workspace_id": place}
+        made = {"name": "i", "ai_provider_id": "openai", "key": "sk-0123456789", "workspace_id": workspace}
         integration = await api.request_ok("POST", "integrations", made)
-        (provider,) = (await api.request_ok("GET", f"providers?workspace_id={place}"))["data"]
-        behind = f"providers/{provider['slug']}?workspace_id={place}"
+        (provider,) = (await api.request_ok("GET", f"providers?workspace_id={workspace}"))["data"]
+        behind = f"providers/{provider['slug']}?workspace_id={workspace}"
         _, _, headers = await api("GET", behind)
-        told = {"configurations": {"openai_project": "p"}}
-        await api.request_ok("PUT", f"integrations/{integration['id']}", told)
+        reported = {"configurations": {"openai_project": "p"}}
+        await api.request_ok("PUT", f"integrations/{integration['id']}", reported)
         status, body, _ = await api("GET", behind, if_none_match=headers["etag"])
         assert (status, body["model_config"]) == (200, {"openai_project": "p"})
 
@@ -148,9 +148,9 @@ def test_etag_changes_with_every_part_of_the_response(founded_url: Secret):
 
 def test_if_match_covers_the_row_and_not_related_rows(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
+        workspace = (await api.create_workspace())["id"]
         user = await api.create_user("a@x.test")
-        path = f"workspaces/{place}"
+        path = f"workspaces/{workspace}"
         _, _, headers = await api("GET", path)
         read = headers["etag"]
         await api.request_ok("POST", f"{path}/users", {"users": [{"id": user, "role": "member"}]})
@@ -179,19 +179,19 @@ def test_guardrails_are_ids_or_slugs_and_at_most_100(founded_url: Secret):
 
 def test_equal_names_get_unique_slugs_despite_collisions(founded_url: Secret, monkeypatch: pytest.MonkeyPatch):
     async def scenario(api: ManagementClient) -> None:
-        place = {"workspace_id": (await api.create_workspace())["id"]}
+        workspace = {"workspace_id": (await api.create_workspace())["id"]}
         vault = {"vault_addr": "https://v.example", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
         secret = {"manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
         for path, body in (
             ("workspaces", {}),
-            ("configs", {"config": {"provider": "openai"}, **place}),
-            ("integrations", {"ai_provider_id": "openai", **place}),
-            ("virtual-keys", {"provider": "openai", "key": "sk-0123456789", **place}),
+            ("configs", {"config": {"provider": "openai"}, **workspace}),
+            ("integrations", {"ai_provider_id": "openai", **workspace}),
+            ("virtual-keys", {"provider": "openai", "key": "sk-0123456789", **workspace}),
             ("secret-references", secret),
-            ("prompts", {**SMALL, **place}),
-            ("prompts/partials", {"string": "text", **place}),
-            ("collections", place),
-            ("guardrails", {"checks": [{"id": "default.wordCount", "parameters": {"maxWords": 9}}], **place}),
+            ("prompts", {**SMALL, **workspace}),
+            ("prompts/partials", {"string": "text", **workspace}),
+            ("collections", workspace),
+            ("guardrails", {"checks": [{"id": "default.wordCount", "parameters": {"maxWords": 9}}], **workspace}),
         ):
             chance = (f"{number // 2:06x}" for number in itertools.count())
             monkeypatch.setattr(secrets, "token_hex", lambda _count, chance=chance: next(chance))

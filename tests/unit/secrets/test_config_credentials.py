@@ -57,9 +57,9 @@ def make_pool_config(*keys: str, **more: object) -> dict[str, Any]:
 def test_finds_and_restores_secrets_at_any_depth(config: dict[str, Any]):
     divided = split_credentials(config)
     assert KEY not in str(divided.masked)
-    kept = SplitDocument(divided.masked, decode_secrets(encode_secrets(divided.secrets)))
-    assert join_credentials(kept) == config
-    assert restore_masks("config", divided.masked, kept) == config
+    remaining = SplitDocument(divided.masked, decode_secrets(encode_secrets(divided.secrets)))
+    assert join_credentials(remaining) == config
+    assert restore_masks("config", divided.masked, remaining) == config
 
 
 def test_url_secrets_are_masked_and_the_host_is_shown():
@@ -241,8 +241,8 @@ def test_parameter_secrets_require_unchanged_siblings():
         assert OTHER in str(restore_masks("config", sent, before))
     with pytest.raises(InvalidError) as refused:
         restore_masks("config", make_tools_config({**tool, "server_url": "https://elsewhere.test"}), before)
-    places = [problem.path.removeprefix("config.override_params.tools[0].") for problem in refused.value.problems]
-    assert places == ["authorization", "headers[0].value"]
+    locations = [problem.path.removeprefix("config.override_params.tools[0].") for problem in refused.value.problems]
+    assert locations == ["authorization", "headers[0].value"]
 
 
 @pytest.mark.parametrize(
@@ -262,14 +262,14 @@ def test_parameter_secrets_do_not_reach_other_targets(targets: list[Any]):
         restore_masks("config", {**before.masked, "targets": targets}, before)
 
 
-@pytest.mark.parametrize("place", [("hook",), ("hook", "auth"), ()])
-def test_parameter_secret_requires_an_unchanged_url(place: tuple[str, ...]):
+@pytest.mark.parametrize("location", [("hook",), ("hook", "auth"), ()])
+def test_parameter_secret_requires_an_unchanged_url(location: tuple[str, ...]):
     def make_config(address: str, secret: str) -> dict[str, Any]:
         inner: dict[str, Any] = {"token": secret}
-        if place[1:]:
+        if location[1:]:
             inner = {"auth": inner}
         inner["url"] = address
-        return {"provider": "openai", "override_params": {"hook": inner} if place else inner}
+        return {"provider": "openai", "override_params": {"hook": inner} if location else inner}
 
     before = split_credentials(make_config("https://one.test", KEY))
     assert KEY in str(restore_masks("config", before.masked, before))
@@ -337,8 +337,8 @@ JSON_VALUES = st.recursive(
 @given(st.dictionaries(MEMBER_NAMES, JSON_VALUES, max_size=5))
 def test_unchanged_masked_config_restores_the_original(config: dict[str, Any]):
     before = split_credentials(config)
-    kept = SplitDocument(before.masked, decode_secrets(encode_secrets(before.secrets)))
-    again = restore_masks("config", before.masked, kept, [before])
+    remaining = SplitDocument(before.masked, decode_secrets(encode_secrets(before.secrets)))
+    again = restore_masks("config", before.masked, remaining, [before])
     assert is_same_document(split_credentials(again), before)
     assert join_credentials(before) == config
 

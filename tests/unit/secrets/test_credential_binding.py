@@ -62,9 +62,9 @@ def test_each_field_is_classified_as_address_or_not():
 
 
 def test_unknown_fields_count_as_address_and_secrets_do_not():
-    said = {"made_next_year": "x", "custom_host": "https://a.example", "api_key": "x", "openai_project": "p"}
-    assert address_fields(said) == {"made_next_year": "x", "custom_host": "https://a.example"}
-    assert arbitrary_host_fields({**said, "aws_region": "eu-west-1", "api_version": "v"}) == [
+    content = {"made_next_year": "x", "custom_host": "https://a.example", "api_key": "x", "openai_project": "p"}
+    assert address_fields(content) == {"made_next_year": "x", "custom_host": "https://a.example"}
+    assert arbitrary_host_fields({**content, "aws_region": "eu-west-1", "api_version": "v"}) == [
         "custom_host",
         "made_next_year",
     ]

@@ -71,8 +71,8 @@ def test_machine_identity_requires_identity_lend(place: FakeSecretBackend, auth:
     question = SecretLookup("r-1", "one", "aws_sm", auth, "a/b")
     secrets = SecretCache(Settings())
     assert (refresh_cache(secrets, question), place.asked, fill_fields(secrets)) == (True, 0, None)
-    lent = SecretCache(Settings(identity=Identity(allow_provider_use=True)))
-    assert (refresh_cache(lent, question), place.asked, fill_fields(lent)) == (True, 1, ("first", {}))
+    borrowed = SecretCache(Settings(identity=Identity(allow_provider_use=True)))
+    assert (refresh_cache(borrowed, question), place.asked, fill_fields(borrowed)) == (True, 1, ("first", {}))
 
 
 def test_changed_lookup_is_fetched_at_once_without_the_old_value(place: FakeSecretBackend):

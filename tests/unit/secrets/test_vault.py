@@ -127,8 +127,8 @@ def test_values_sealed_after_a_rollback_open_after_restart(store_url: Secret):
 def test_tampered_value_does_not_open():
     sealed = bytearray(MasterKeys([OLD]).seal(b"content", "snapshot"))
     assert MasterKeys([NEW, OLD]).open(bytes(sealed), "snapshot") == b"content"
-    for purpose, place in (("other", 0), ("snapshot", len(sealed) - 1)):
-        sealed[place] ^= place and 1
+    for purpose, location in (("other", 0), ("snapshot", len(sealed) - 1)):
+        sealed[location] ^= location and 1
         with pytest.raises(SettingsError, match="changed"):
             MasterKeys([OLD]).open(bytes(sealed), purpose)
 

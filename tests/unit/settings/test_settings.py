@@ -139,15 +139,15 @@ def test_all_problems_are_reported_with_path_and_allowed_values(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "content"),
     [
         ("[server", "is not valid TOML"),
         ("server = 1", "must be a table"),
         ("[server]\nhost = 'example.com'", "IP address"),
     ],
 )
-def test_unusable_file_reports_the_reason(tmp_path: Path, text: str, said: str):
-    with pytest.raises(SettingsError, match=said):
+def test_unusable_file_reports_the_reason(tmp_path: Path, text: str, content: str):
+    with pytest.raises(SettingsError, match=content):
         load_settings(write_settings_file(tmp_path, text), {})
 
 
@@ -172,8 +172,8 @@ def test_key_is_required_off_loopback_even_without_any_keys():
 def test_engine_receives_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     settings = load_settings(None, {"PENSTOCK_SERVER_RUN_DIR": "/run/p"})
-    told = json.loads(encode_engine_settings(settings, 3))
-    assert told == {
+    reported = json.loads(encode_engine_settings(settings, 3))
+    assert reported == {
         "control_socket": "/run/p/control.sock",
         "worker": 3,
         "workers": Server().workers,
@@ -271,24 +271,26 @@ def engine_defaults(struct: str) -> dict[str, object]:
     )
     known = dict(re.findall(r"^ {12}(\w+): (.*),$", values, re.MULTILINE))
     assert list(known) == re.findall(r"^    pub (\w+):", fields, re.MULTILINE)
-    return {name: parse_rust_literal(said) for name, said in known.items() if said != "WorkloadIdentity::default()"}
+    return {
+        name: parse_rust_literal(content) for name, content in known.items() if content != "WorkloadIdentity::default()"
+    }
 
 
 def test_engine_settings_are_complete_with_equal_defaults():
-    told = json.loads(encode_engine_settings(Settings(), 1))
-    assert told.pop("identity") == engine_defaults("WorkloadIdentity")
+    reported = json.loads(encode_engine_settings(Settings(), 1))
+    assert reported.pop("identity") == engine_defaults("WorkloadIdentity")
     # In its own tests, the engine has no network address, no control process and no spool.
     own = engine_defaults("Settings") | {
-        name: told[name] for name in ("control_socket", "port", "spool_path", "limits_path")
+        name: reported[name] for name in ("control_socket", "port", "spool_path", "limits_path")
     }
-    assert told == own
+    assert reported == own
 
 
 def test_ecs_container_path_becomes_a_url():
-    told = json.loads(
+    reported = json.loads(
         encode_engine_settings(load_settings(None, {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/v2/c/1"}), 1)
     )
-    assert told["identity"]["aws_container_url"] == "http://169.254.170.2/v2/c/1"
+    assert reported["identity"]["aws_container_url"] == "http://169.254.170.2/v2/c/1"
 
 
 def test_header_lists_use_their_environment_names():
@@ -297,10 +299,10 @@ def test_header_lists_use_their_environment_names():
         "HEADERS_TO_METADATA": "X-Team,x-user",
         "ORGANISATION_HEADERS_TO_MASK": "x-private",
     }
-    told = json.loads(encode_engine_settings(load_settings(None, environ), 1))
-    assert told["header_aliases"] == ["x-portkey-", "x-acme-"]
-    assert told["headers_to_metadata"] == ["X-Team", "x-user"]
-    assert told["sensitive_headers"] == ["x-private"]
+    reported = json.loads(encode_engine_settings(load_settings(None, environ), 1))
+    assert reported["header_aliases"] == ["x-portkey-", "x-acme-"]
+    assert reported["headers_to_metadata"] == ["X-Team", "x-user"]
+    assert reported["sensitive_headers"] == ["x-private"]
     assert load_settings(None, {"GATEWAY_HEADER_ALIASES": ""}).security.header_aliases == ()
 
 
@@ -317,9 +319,9 @@ def test_proxy_variables_are_read_in_either_case_and_kept_secret():
         "no_proxy": "a.example, *.b",
     }
     read = load_settings(None, environ)
-    told = json.loads(encode_engine_settings(read, 1))
-    assert (told["https_proxy"], told["http_proxy"]) == ("http://u:sesame@one.example:3128", "two.example")
-    assert told["no_proxy"] == ["a.example", "*.b"]
+    reported = json.loads(encode_engine_settings(read, 1))
+    assert (reported["https_proxy"], reported["http_proxy"]) == ("http://u:sesame@one.example:3128", "two.example")
+    assert reported["no_proxy"] == ["a.example", "*.b"]
     assert "sesame" not in repr(read)
     assert load_settings(None, {"HTTPS_PROXY": " ", "https_proxy": "lower.example"}).upstream.https_proxy is None
     for wrong in ("socks5://u:sesame@one.example", "https://u:sesame@one.example", "http://", "u:sesame@one.example:x"):
@@ -381,8 +383,8 @@ def test_secret_is_masked_and_cannot_be_pickled():
 def test_redis_url_is_secret_and_sent_to_the_engine_only():
     read = load_settings(None, {"REDIS_URL": "redis://:hidden@cache.example:6379/1", "PENSTOCK_REDIS_WAIT_MS": "20"})
     assert "hidden" not in repr(read)
-    told = json.loads(encode_engine_settings(read, 1))
-    assert (told["redis_url"], told["redis_wait_ms"]) == ("redis://:hidden@cache.example:6379/1", 20)
+    reported = json.loads(encode_engine_settings(read, 1))
+    assert (reported["redis_url"], reported["redis_wait_ms"]) == ("redis://:hidden@cache.example:6379/1", 20)
 
 
 @pytest.mark.parametrize("url", ["http://:hidden@cache.example", "cache.example:6379", "hidden"])

@@ -18,7 +18,7 @@ ROUNDS = 200
 
 
 def open_log(folder: Path) -> AppendLog:
-    return AppendLog(lambda place, flags: os.open(folder / str(place), flags, 0o600))
+    return AppendLog(lambda location, flags: os.open(folder / str(location), flags, 0o600))
 
 
 def make_chunks(**content: bytes) -> dict[str, Chunk]:
@@ -28,7 +28,7 @@ def make_chunks(**content: bytes) -> dict[str, Chunk]:
 def test_reads_back_what_was_written(tmp_path: Path):
     chance = random.Random(3)  # noqa: S311 - what is written is no secret
     content: dict[str, Chunk] = {}
-    kept = open_log(tmp_path)
+    remaining = open_log(tmp_path)
     for number in range(ROUNDS):
         for _ in range(chance.randrange(3)):
             content[f"p{chance.randrange(20)}"] = Chunk.from_bytes(chance.randbytes(chance.randrange(500)))
@@ -36,34 +36,34 @@ def test_reads_back_what_was_written(tmp_path: Path):
             content.pop(chance.choice(sorted(content)))
         if chance.random() < 0.2:
             # Another process continues with the same log.
-            kept = open_log(tmp_path)
-        kept.save(b"head %d" % number, content)
+            remaining = open_log(tmp_path)
+        remaining.save(b"head %d" % number, content)
         assert open_log(tmp_path).load() == (b"head %d" % number, content)
 
 
 def test_small_change_is_a_small_write(tmp_path: Path):
-    kept = open_log(tmp_path)
-    kept.save(b"1", make_chunks(large=bytes(100_000), small=b"1"))
+    remaining = open_log(tmp_path)
+    remaining.save(b"1", make_chunks(large=bytes(100_000), small=b"1"))
     (before,) = [path.stat().st_size for path in tmp_path.iterdir()]
-    kept.save(b"2", make_chunks(large=bytes(100_000), small=b"2"))
+    remaining.save(b"2", make_chunks(large=bytes(100_000), small=b"2"))
     (after,) = [path.stat().st_size for path in tmp_path.iterdir()]
     assert 0 < after - before < 500
 
 
 def test_log_size_is_bounded(tmp_path: Path):
-    kept = open_log(tmp_path)
+    remaining = open_log(tmp_path)
     for number in range(100):
-        kept.save(b"%d" % number, make_chunks(one=os.urandom(10_000), other=bytes(10_000)))
+        remaining.save(b"%d" % number, make_chunks(one=os.urandom(10_000), other=bytes(10_000)))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2 * 3 * 21_000
 
 
 def test_partial_write_is_ignored(tmp_path: Path):
     first, second = make_chunks(a=b"1", b=b"2"), make_chunks(a=b"3")
-    kept = open_log(tmp_path)
-    kept.save(b"first", first)
+    remaining = open_log(tmp_path)
+    remaining.save(b"first", first)
     (path,) = tmp_path.iterdir()
     whole = path.stat().st_size
-    kept.save(b"second", second)
+    remaining.save(b"second", second)
     content = path.read_bytes()
     for size in range(whole, len(content)):
         path.write_bytes(content[:size])
@@ -74,8 +74,8 @@ def test_partial_write_is_ignored(tmp_path: Path):
 
 
 def test_failed_write_keeps_the_last_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    kept = open_log(tmp_path)
-    kept.save(b"1", make_chunks(a=b"1"))
+    remaining = open_log(tmp_path)
+    remaining.save(b"1", make_chunks(a=b"1"))
 
     def raise_no_space(_file: int, _data: bytes, _offset: int) -> int:
         message = "no space"
@@ -84,9 +84,9 @@ def test_failed_write_keeps_the_last_state(tmp_path: Path, monkeypatch: pytest.M
     with monkeypatch.context() as failing:
         failing.setattr("os.pwrite", raise_no_space)
         with pytest.raises(OSError, match="no space"):
-            kept.save(b"2", make_chunks(a=b"2"))
+            remaining.save(b"2", make_chunks(a=b"2"))
     assert open_log(tmp_path).load() == (b"1", make_chunks(a=b"1"))
-    kept.save(b"3", make_chunks(a=b"3"))
+    remaining.save(b"3", make_chunks(a=b"3"))
     assert open_log(tmp_path).load() == (b"3", make_chunks(a=b"3"))
 
 
@@ -103,7 +103,7 @@ class UnopenableCipher:
 
 def test_unopenable_log_is_reported_and_rewritten(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     open_log(tmp_path).save(b"1", make_chunks(a=b"canary"))
-    shut = AppendLog(lambda place, flags: os.open(tmp_path / str(place), flags, 0o600), UnopenableCipher())
+    shut = AppendLog(lambda location, flags: os.open(tmp_path / str(location), flags, 0o600), UnopenableCipher())
     assert shut.load() is None
     assert ["it stays shut" in record.getMessage() for record in caplog.records] == [True]
     assert "canary" not in caplog.text

@@ -104,7 +104,7 @@ def test_key_keeps_its_id_when_it_moves_in_the_file(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "path", "said"),
+    ("text", "path", "content"),
     [
         ("[[keys]]\nname = 'a'\nkye = 'x'", "keys[0].kye", "allowed: name, id, key, sha256, expires_at"),
         ("[[keys]]\nname = 'a'", "keys[0]", "needs either key or sha256"),
@@ -130,11 +130,11 @@ def test_key_keeps_its_id_when_it_moves_in_the_file(tmp_path: Path):
         ("keys = 1", "keys", "must be a list of tables"),
     ],
 )
-def test_errors_are_reported_with_their_path(tmp_path: Path, text: str, path: str, said: str):
+def test_errors_are_reported_with_their_path(tmp_path: Path, text: str, path: str, content: str):
     with pytest.raises(SettingsError) as caught:
         build_snapshot(make_settings(tmp_path, text), {})
     first = caught.value.problems[0]
-    assert (first.path, said in first.message) == (path, True), str(caught.value)
+    assert (first.path, content in first.message) == (path, True), str(caught.value)
 
 
 def test_engine_parser_validates_the_snapshot_last(tmp_path: Path):
@@ -222,27 +222,27 @@ def test_closing_ends_all_waits():
 
 def test_published_snapshot_is_stored_for_a_restart():
     first, second = Snapshot("1", b"one"), Snapshot("2", b"two" * 100_000, {"p": Chunk.from_bytes(b"piece")}, 2)
-    kept = SnapshotBackup(first)
-    published = SnapshotChannel(kept.load_latest(), kept)
+    remaining = SnapshotBackup(first)
+    published = SnapshotChannel(remaining.load_latest(), remaining)
     assert published.current == first
     published.publish(second)
-    assert kept.load_latest() == second
+    assert remaining.load_latest() == second
 
 
 def test_crash_during_a_write_keeps_the_previous_snapshot(monkeypatch: pytest.MonkeyPatch):
-    kept = SnapshotBackup(Snapshot("1", b"one"))
-    kept.store(Snapshot("2", b"two"))
+    remaining = SnapshotBackup(Snapshot("1", b"one"))
+    remaining.store(Snapshot("2", b"two"))
 
-    def write_partially(place: int, data: bytes, offset: int) -> int:
+    def write_partially(location: int, data: bytes, offset: int) -> int:
         if len(data) < 10:
             raise KeyboardInterrupt
-        return whole(place, data[: len(data) - 9], offset)
+        return whole(location, data[: len(data) - 9], offset)
 
     whole = os.pwrite
     with monkeypatch.context() as dying:
         dying.setattr("os.pwrite", write_partially)
         with pytest.raises(KeyboardInterrupt):
-            kept.store(Snapshot("3", b"three"))
-    assert kept.load_latest().epoch == "2"
-    kept.store(Snapshot("4", b"four"))
-    assert kept.load_latest().epoch == "4"
+            remaining.store(Snapshot("3", b"three"))
+    assert remaining.load_latest().epoch == "2"
+    remaining.store(Snapshot("4", b"four"))
+    assert remaining.load_latest().epoch == "4"

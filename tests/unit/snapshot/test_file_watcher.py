@@ -97,10 +97,10 @@ def test_invalid_file_is_logged_once_and_snapshot_stays(tmp_path: Path, caplog: 
     scene.path.write_text("[[keys]]\nname = 'a'\nkye = 'canary'\n")
     scene.check_file(5)
     assert scene.epoch == scene.first
-    said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert len(said) == 1
-    assert "keys[0].kye" in said[0]
-    assert "canary" not in said[0]
+    content = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(content) == 1
+    assert "keys[0].kye" in content[0]
+    assert "canary" not in content[0]
     scene.path.write_text(TWO)
     scene.check_file(2)
     assert scene.epoch != scene.first

@@ -47,10 +47,10 @@ async def last_change(api: ManagementClient) -> frozenset[str]:
         return frozenset(await connection.scalar(query) or ())
 
 
-async def create_limits(api: ManagementClient, place: str) -> dict[str, str]:
+async def create_limits(api: ManagementClient, location: str) -> dict[str, str]:
     """Creates a limit of each kind in a workspace; returns the ids of some objects."""
-    await api.request_ok("PUT", f"workspaces/{place}", {"usage_limits": [{"credit_limit": 9}]})
-    inside = {"workspace_id": place}
+    await api.request_ok("PUT", f"workspaces/{location}", {"usage_limits": [{"credit_limit": 9}]})
+    inside = {"workspace_id": location}
     key, _ = await api.create_key("workspace/service", scopes=["completions.write"], **inside, **BOTH)
     await api.create_key("workspace/service", scopes=["completions.write"], **inside)
     virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", "rate_limits": RATE_LIMITS, **inside}
@@ -58,10 +58,10 @@ async def create_limits(api: ManagementClient, place: str) -> dict[str, str]:
     return {
         "key": key,
         "provider": provider,
-        "usage": await create_policy(api, USAGE, place),
-        "rate": await create_policy(api, RATE, place),
+        "usage": await create_policy(api, USAGE, location),
+        "rate": await create_policy(api, RATE, location),
         "tools": await create_policy(
-            api, RATE, place, target="mcp_tools", conditions=[{"key": "mcp_tool", "value": "a"}]
+            api, RATE, location, target="mcp_tools", conditions=[{"key": "mcp_tool", "value": "a"}]
         ),
     }
 
@@ -109,9 +109,9 @@ def test_limits_of_all_owners_are_published(founded_url: Secret):
 
 def test_change_reads_only_the_section_of_its_workspace(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        made = await create_limits(api, place)
-        sections, section = LimitSections(), limits_section(place)
+        workspace = (await api.create_workspace())["id"]
+        made = await create_limits(api, workspace)
+        sections, section = LimitSections(), limits_section(workspace)
         before = await read_rules(api, sections)
         changes: list[tuple[str, str, Any, str]] = [
             ("PUT", f"{USAGE}/{made['usage']}", {"credit_limit": 40}, "usage policy 40000000000"),
@@ -119,7 +119,7 @@ def test_change_reads_only_the_section_of_its_workspace(founded_url: Secret):
             ("PUT", f"api-keys/{made['key']}", {"usage_limits": {"credit_limit": 42}}, "usage api_key 42000000000"),
             (
                 "PUT",
-                f"virtual-keys/{made['provider']}?workspace_id={place}",
+                f"virtual-keys/{made['provider']}?workspace_id={workspace}",
                 {"usage_limits": {"credit_limit": 43}},
                 "usage provider 43000000000",
             ),
@@ -129,25 +129,25 @@ def test_change_reads_only_the_section_of_its_workspace(founded_url: Secret):
             parts = await last_change(api)
             assert section in parts
             # Without its section, nothing is read.
-            assert rule not in (await read_rules(api, sections, parts - {section}))[place]
-            assert rule in (await read_rules(api, sections, parts))[place]
+            assert rule not in (await read_rules(api, sections, parts - {section}))[workspace]
+            assert rule in (await read_rules(api, sections, parts))[workspace]
         assert set(await read_rules(api, sections, frozenset())) == set(before)
         integration = {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": "k"}
         await api.request_ok("POST", "integrations", integration)
         await api.request_ok("PUT", "integrations/i/workspaces", {"global_workspace_access": SHARED})
         parts = await last_change(api)
         assert LIMITS in parts
-        assert "usage integration 3000000000" in (await read_rules(api, sections, parts))[place]
-        await api.request_ok("DELETE", f"workspaces/{place}", {"name": "w", "force_delete": True})
-        assert place not in await read_rules(api, sections, frozenset({section}))
+        assert "usage integration 3000000000" in (await read_rules(api, sections, parts))[workspace]
+        await api.request_ok("DELETE", f"workspaces/{workspace}", {"name": "w", "force_delete": True})
+        assert workspace not in await read_rules(api, sections, frozenset({section}))
 
     run_scenario(founded_url, scenario)
 
 
 def test_section_is_read_again_when_a_period_ends(founded_url: Secret, clock: FakeClock):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        await create_policy(api, USAGE, place)
+        workspace = (await api.create_workspace())["id"]
+        await create_policy(api, USAGE, workspace)
         sections = LimitSections()
 
         async def read_period() -> tuple[int, int]:

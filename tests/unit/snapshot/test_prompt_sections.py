@@ -47,11 +47,11 @@ async def read_rows(api: ManagementClient, table: CheckedTable, *sections: str) 
 
 def test_prompt_is_published_with_the_versions_that_have_a_name(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        made = await create_prompt(api, place, slug="greeting", name='Say "hi" \\ 🙂', **TEMPLATE)
+        workspace = (await api.create_workspace())["id"]
+        made = await create_prompt(api, workspace, slug="greeting", name='Say "hi" \\ 🙂', **TEMPLATE)
         ids = [made["version_id"], *[await add_version(api, "greeting", f"{number}") for number in (2, 3, 4, 5)]]
-        await put_label(api, "greeting", ids[1], await find_label(api, place, "production"))
-        await put_label(api, "greeting", ids[4], await find_label(api, place, "staging"))
+        await put_label(api, "greeting", ids[1], await find_label(api, workspace, "production"))
+        await put_label(api, "greeting", ids[4], await find_label(api, workspace, "staging"))
         await api.request_ok("PUT", "prompts/greeting/makeDefault", {"version": 3})
         rows = await read_rows(api, PromptTable())
         assert rows == {
@@ -59,7 +59,7 @@ def test_prompt_is_published_with_the_versions_that_have_a_name(founded_url: Sec
                 "id": made["id"],
                 "slug": "greeting",
                 "name": 'Say "hi" \\ 🙂',
-                "workspace": place,
+                "workspace": workspace,
                 "default": 3,
                 "latest": 5,
                 "labels": {"production": 2, "staging": 5},
@@ -79,9 +79,9 @@ def test_prompt_is_published_with_the_versions_that_have_a_name(founded_url: Sec
 
 def test_small_prompt_and_odd_text_are_published_as_stored(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        await create_partial(api, place, "tone", ODD_TEXT.replace("{{>tone}}", ""))
-        await create_prompt(api, place, slug="odd", string=ODD_TEXT, parameters={"a": [1, 2.5, None, ODD_TEXT]})
+        workspace = (await api.create_workspace())["id"]
+        await create_partial(api, workspace, "tone", ODD_TEXT.replace("{{>tone}}", ""))
+        await create_prompt(api, workspace, slug="odd", string=ODD_TEXT, parameters={"a": [1, 2.5, None, ODD_TEXT]})
         (version,) = (await read_rows(api, PromptTable()))["odd"]["versions"]
         assert version["content"] == {
             "string": ODD_TEXT,
@@ -101,8 +101,8 @@ def test_small_prompt_and_odd_text_are_published_as_stored(founded_url: Secret):
 
 def test_deepest_fields_are_published(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        await create_prompt(api, place, slug="deep", parameters={"a": nest(MAX_DEPTH - 1)}, tool_choice={"b": 1})
+        workspace = (await api.create_workspace())["id"]
+        await create_prompt(api, workspace, slug="deep", parameters={"a": nest(MAX_DEPTH - 1)}, tool_choice={"b": 1})
         (version,) = (await read_rows(api, PromptTable()))["deep"]["versions"]
         assert version["content"]["parameters"] == {"a": nest(MAX_DEPTH - 1)}
         body = {"patch": True, "tools": [{"a": nest(MAX_DEPTH - 1)}]}
@@ -113,8 +113,8 @@ def test_deepest_fields_are_published(founded_url: Secret):
 
 def test_partial_is_published_with_its_default_and_newest_version(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        made = await create_partial(api, place, "tone", "one")
+        workspace = (await api.create_workspace())["id"]
+        made = await create_partial(api, workspace, "tone", "one")
         ids = [made["version_id"]]
         for text in ("two", "three"):
             after = await api.request_ok("PUT", "prompts/partials/tone", {"string": text})
@@ -123,7 +123,7 @@ def test_partial_is_published_with_its_default_and_newest_version(founded_url: S
             "tone": {
                 "id": made["id"],
                 "slug": "tone",
-                "workspace": place,
+                "workspace": workspace,
                 "default": 1,
                 "latest": 3,
                 "versions": [
@@ -156,8 +156,8 @@ def test_only_active_prompts_of_active_workspaces_are_published(founded_url: Sec
 
 def test_full_read_has_the_rows_of_every_section(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        made = {f"p{number}": (await create_prompt(api, place, slug=f"p{number}"))["id"] for number in range(24)}
+        workspace = (await api.create_workspace())["id"]
+        made = {f"p{number}": (await create_prompt(api, workspace, slug=f"p{number}"))["id"] for number in range(24)}
         rows = await read_rows(api, PromptTable())
         assert {slug: row["id"] for slug, row in rows.items()} == made
         for digits in {own_id[-2:] for own_id in made.values()}:
@@ -180,9 +180,9 @@ def test_sharing_is_published(founded_url: Secret):
 
 def test_change_names_only_the_section_of_its_prompt(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = (await api.create_workspace())["id"]
-        made, partial = await create_prompt(api, place), await create_partial(api, place, "tone")
-        label = (await api.request_ok("POST", "labels", {"name": "beta", "workspace_id": place}))["id"]
+        workspace = (await api.create_workspace())["id"]
+        made, partial = await create_prompt(api, workspace), await create_partial(api, workspace, "tone")
+        label = (await api.request_ok("POST", "labels", {"name": "beta", "workspace_id": workspace}))["id"]
         section, path = prompt_section(made["id"]), f"prompts/{made['id']}"
         version = f"{path}/versions/{made['version_id']}"
         changes: list[tuple[str, str, Any, str]] = [
@@ -201,7 +201,7 @@ def test_change_names_only_the_section_of_its_prompt(founded_url: Secret):
             assert await last_change(api) == {expected}, (method, target)
         before = await count_changes(api)
         await api.request_ok("PUT", f"labels/{label}", {"description": "on no prompt"})
-        await api.request_ok("POST", "collections", {"name": "c", "workspace_id": place})
+        await api.request_ok("POST", "collections", {"name": "c", "workspace_id": workspace})
         assert await count_changes(api) == before
 
     run_scenario(founded_url, scenario)
@@ -214,12 +214,12 @@ async def count_changes(api: ManagementClient) -> int:
 
 def test_engine_reads_other_versions_one_by_one(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        place = await api.create_workspace()
-        made = await create_prompt(api, place["id"], **TEMPLATE)
+        workspace = await api.create_workspace()
+        made = await create_prompt(api, workspace["id"], **TEMPLATE)
         second = await add_version(api, made["id"], "two")
         path = f"/internal/prompts/{made['id']}"
-        answer = await api.fetch(f"{path}/1")
-        assert (answer.status, answer.json()) == (
+        response = await api.fetch(f"{path}/1")
+        assert (response.status, response.json()) == (
             200,
             {"number": 1, "id": made["version_id"], "content": CONTENT},
         )

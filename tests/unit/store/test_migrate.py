@@ -66,12 +66,12 @@ def insert_sample_rows(connection: Connection) -> None:
     """
     for table in metadata.sorted_tables:
         left_out = {column for column in table.columns if column.nullable and column.name.startswith("sealed")}
-        kept = (
+        remaining = (
             column
             for column in table.columns
             if column not in left_out | {removed_members.c.workspace_id, audit_log.c.refused_from}
         )
-        row = {column.name: sample_value(column) for column in kept}
+        row = {column.name: sample_value(column) for column in remaining}
         connection.execute(insert(table).values({**row, **({"config": "{}"} if "config" in row else {})}))
 
 
@@ -148,7 +148,7 @@ def test_migration_lowercases_emails_unless_ambiguous(store_url: Secret):
             organisation = {"id": "o", "slug": "o", "name": "o", "settings": {}, **times}
             await connection.execute(insert(organisations).values(organisation))
             await connection.execute(
-                insert(users), [{"id": own, "email": said, **person} for own, said in typed.items()]
+                insert(users), [{"id": own, "email": content, **person} for own, content in typed.items()]
             )
         await migrate(database)
         async with database.read_connection() as connection:
@@ -166,8 +166,8 @@ def test_migration_ends_keys_whose_creator_has_no_access(store_url: Secret):
         await migrate(database, "0012_removed_workspace_members")
         times = {"created_at": 1, "last_updated_at": 1}
         inside = {"organisation_id": "o", **times}
-        place = {"slug": "w", "name": "w", "is_default": False, "defaults": {}, "settings": {}, "status": "active"}
-        place["creation_source"] = "api"
+        location = {"slug": "w", "name": "w", "is_default": False, "defaults": {}, "settings": {}, "status": "active"}
+        location["creation_source"] = "api"
         person = {"first_name": "", "last_name": "", **inside}
         key = {"name": "k", "type": "workspace-service", "status": "active", "creation_mode": "ui", "masked": "k"}
         key |= {"scopes": [], "defaults": {}, "workspace_id": "w", **inside}
@@ -179,7 +179,7 @@ def test_migration_ends_keys_whose_creator_has_no_access(store_url: Secret):
                 _insert_rows,
                 {
                     "organisations": [{"id": "o", "slug": "o", "name": "o", "settings": {}, **times}],
-                    "workspaces": [{"id": "w", **place, **inside}],
+                    "workspaces": [{"id": "w", **location, **inside}],
                     "users": [{"id": own, "email": own, "role": role, **person} for own, role in roles.items()],
                     "members": [
                         {"id": "m", "workspace_id": "w", "user_id": "member", "role": "member", "scopes": [], **inside}
@@ -210,8 +210,8 @@ def test_migration_gives_each_workspace_a_default_collection_and_labels(store_ur
         await migrate(database)
         await migrate(database, "0017_policies")
         times = {"created_at": 1, "last_updated_at": 1}
-        place = {"slug": "w", "name": "w", "is_default": False, "defaults": {}, "settings": {}, "status": "active"}
-        place |= {"organisation_id": "o", "creation_source": "api", **times}
+        location = {"slug": "w", "name": "w", "is_default": False, "defaults": {}, "settings": {}, "status": "active"}
+        location |= {"organisation_id": "o", "creation_source": "api", **times}
         version = {"organisation_id": "o", "resource": "configs", "content": {}, "created_at": 1}
         config = {"name": "c", "config": "{}", "version_id": "v", "is_default": False, "status": "active"}
         config |= {"organisation_id": "o", "workspace_id": "two", "slug": "c", **times}
@@ -220,7 +220,7 @@ def test_migration_gives_each_workspace_a_default_collection_and_labels(store_ur
                 _insert_rows,
                 {
                     "organisations": [{"id": "o", "slug": "o", "name": "o", "settings": {}, **times}],
-                    "workspaces": [{**place, "id": name, "slug": name} for name in ("one", "two")],
+                    "workspaces": [{**location, "id": name, "slug": name} for name in ("one", "two")],
                     "configs": [{"id": "c", **config}],
                     # A key of the organisation saved the first version.
                     "versions": [
@@ -240,7 +240,7 @@ def test_migration_gives_each_workspace_a_default_collection_and_labels(store_ur
         }
         assert len({row["slug"] for row in folders}) == 2
         assert {(row.workspace_id, row.name) for row in names} == {
-            (place, name) for place in ("one", "two") for name in UNIVERSAL_LABELS
+            (location, name) for location in ("one", "two") for name in UNIVERSAL_LABELS
         }
         assert {row.id: row.workspace_id for row in owners} == {"1": "two", "2": "two", "3": None}
         await database.close()

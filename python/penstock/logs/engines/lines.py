@@ -85,8 +85,8 @@ def _merge_feedback(batch: RecordBatch, prepared: PreparedBatch) -> list[dict[st
             continue
         first = merged.setdefault(feedback["id"], feedback)
         if first["organisation_id"] == feedback["organisation_id"]:
-            kept = {field: first[field] for field in ("workspace_id", "created_at") if first[field] is not None}
-            first |= {field: value for field, value in feedback.items() if value is not None} | kept
+            remaining = {field: first[field] for field in ("workspace_id", "created_at") if first[field] is not None}
+            first |= {field: value for field, value in feedback.items() if value is not None} | remaining
     return list(merged.values())
 
 

@@ -73,18 +73,18 @@ async def get_invite_page() -> Response[bytes]:
 @post("/", status_code=200, guards=[own_pages_only], summary="Accept invite", tags=TAGS, opt={"is_once": True})
 async def accept_invitation(
     data: JSONBody[AcceptInvite],
-    office: NamedDependency[Services],
+    services: NamedDependency[Services],
     passwords: NamedDependency[PasswordService],
     request: Request[Any, Any, Any],
 ) -> AcceptedInvite:
     """Accepts an invitation: creates the user with a password, as a member of the workspaces that the invitation names."""
     is_once = "idempotency-key" in request.headers
-    async with office.database.read_connection() as connection:
+    async with services.database.read_connection() as connection:
         # With an idempotency key, an invitation that is already accepted must still be found, so that the first
         # response can be repeated.
         invite = await (find_by_token if is_once else find_open)(connection, data.token)
     hashed = await passwords.hash_password(data.password)
-    async with office.write_session_as(invite_caller(invite), await read_request_metadata(request)) as session:
+    async with services.write_session_as(invite_caller(invite), await read_request_metadata(request)) as session:
         await claim_idempotency_key(session, request)
         # Read again inside the write transaction, where no other request can write: a link can be used only once.
         invite = await find_open(session.connection, data.token)

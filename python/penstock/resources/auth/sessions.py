@@ -67,7 +67,7 @@ class CreatedSession(msgspec.Struct, frozen=True):
 @post("/", status_code=200, guards=[own_pages_only], summary="Sign in", tags=TAGS, opt={"refuses": ERROR_DESCRIPTIONS})
 async def sign_in(
     data: JSONBody[SignIn],
-    office: NamedDependency[Services],
+    services: NamedDependency[Services],
     passwords: NamedDependency[PasswordService],
     identities: NamedDependency[CallerAuthenticator],
     settings: NamedDependency[Settings],
@@ -77,9 +77,9 @@ async def sign_in(
     wait up to ten seconds, or get 429. The body must be JSON; pages of other origins are rejected.
     """
     about = await read_request_metadata(request)
-    caller, password_hash = await _authenticate(data, about.client, office, passwords, identities)
+    caller, password_hash = await _authenticate(data, about.client, services, passwords, identities)
     text = secrets.token_urlsafe(32)
-    async with office.write_session_as(caller, about) as session:
+    async with services.write_session_as(caller, about) as session:
         if data.api_key is not None:
             await identities.authenticate_uncached(session.connection, PresentedCredential("key", data.api_key.strip()))
         elif data.sign_in_token is not None:
@@ -98,14 +98,16 @@ async def sign_in(
 
 
 @delete("/", status_code=200, guards=[signed_in_only], summary="Sign out", tags=TAGS)
-async def sign_out(work: NamedDependency[RequestContext], office: NamedDependency[Services]) -> Response[EmptyResponse]:
+async def sign_out(
+    work: NamedDependency[RequestContext], services: NamedDependency[Services]
+) -> Response[EmptyResponse]:
     """Signs out and ends the session."""
     if work.caller.session_id is None:
         raise ForbiddenError("a token is not a session; it expires by itself")
     async with work.unchecked_write_session() as session:
         await session.delete(sessions, sessions.c.id == work.caller.session_id)
         await session.record_change("sessions.delete", before={"id": work.caller.session_id})
-    office.clear_caller_cache()
+    services.clear_caller_cache()
     return Response(EmptyResponse(), cookies=[Cookie(SESSION_COOKIE, value="", path="/", max_age=0, samesite="strict")])
 
 

@@ -77,8 +77,8 @@ async fn fetch_container_keys(url: &str, identity: &WorkloadIdentity) -> Result<
 async fn fetch_instance_keys(url: &str) -> Result<(IssuedCredential, Duration), String> {
     let service = MetadataService::parse(url)?;
     let path = |rest: &str| format!("{}{rest}", service.path);
-    let asks = [("x-aws-ec2-metadata-token-ttl-seconds", METADATA_TOKEN_TTL_SECONDS)];
-    let pass = require_ok(service.send_request("PUT", &path("/latest/api/token"), &asks).await?)?;
+    let requests = [("x-aws-ec2-metadata-token-ttl-seconds", METADATA_TOKEN_TTL_SECONDS)];
+    let pass = require_ok(service.send_request("PUT", &path("/latest/api/token"), &requests).await?)?;
     let pass = [("x-aws-ec2-metadata-token", parse_utf8(&pass)?)];
     let roles = require_ok(service.send_request("GET", &path(ROLE_CREDENTIALS_PATH), &pass).await?)?;
     let role = parse_utf8(&roles)?.lines().next().unwrap_or_default();

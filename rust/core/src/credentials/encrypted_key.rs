@@ -21,11 +21,11 @@ const PEM_END: &str = "-----END ENCRYPTED PRIVATE KEY-----";
 
 /// Decrypts a key; only one key is decrypted at a time.
 pub async fn decrypt_key(
-    wallet: &CredentialCache,
+    credential_cache: &CredentialCache,
     pem: String,
     passphrase: String,
 ) -> Result<(IssuedCredential, Duration), String> {
-    let turn = Arc::clone(&wallet.decryption_lock).lock_owned().await;
+    let turn = Arc::clone(&credential_cache.decryption_lock).lock_owned().await;
     let decrypt = move || {
         let key = decrypt_pem(&pem, &passphrase);
         drop(turn);
@@ -112,10 +112,10 @@ mod tests {
 
     #[tokio::test]
     async fn decrypts_one_key_at_a_time() {
-        let wallet = CredentialCache::default();
+        let credential_cache = CredentialCache::default();
         let (_, pem) = encrypted_key(10);
-        let turn = Arc::clone(&wallet.decryption_lock).lock_owned().await;
-        let waiting = decrypt_key(&wallet, pem, "open sesame".into());
+        let turn = Arc::clone(&credential_cache.decryption_lock).lock_owned().await;
+        let waiting = decrypt_key(&credential_cache, pem, "open sesame".into());
         tokio::pin!(waiting);
         let early_result = tokio::time::timeout(Duration::from_millis(20), &mut waiting).await;
         assert!(early_result.is_err(), "somebody else has the turn");

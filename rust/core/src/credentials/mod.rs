@@ -47,9 +47,9 @@ pub async fn fetch_credential(
     grant: &Grant,
 ) -> Result<Arc<IssuedCredential>> {
     let fetch = state.credential_cache.get_or_fetch(grant, || issue_credential(state, grant));
-    let patience = FETCH_TIMEOUT.min(target.timeout);
+    let max_wait = FETCH_TIMEOUT.min(target.timeout);
     let found =
-        tokio::time::timeout(patience, fetch).await.unwrap_or_else(|_| Err("the credential request timed out".into()));
+        tokio::time::timeout(max_wait, fetch).await.unwrap_or_else(|_| Err("the credential request timed out".into()));
     found.map_err(|message| Error::CredentialUnavailable { provider: target.provider.slug(), message })
 }
 

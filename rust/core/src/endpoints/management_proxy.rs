@@ -243,8 +243,8 @@ fn collect_counters(state: &GatewayState) -> Bytes {
     read["buffered_body_bytes"] = state.shared.body_memory.used_bytes().into();
     read["epoch"] = state.snapshot_epoch().into();
     read["breakers_open"] = state.shared.breakers.open_count().into();
-    if let Some(neighbours) = &state.shared.node_store {
-        read["notes_dropped"] = neighbours.dropped_count().into();
+    if let Some(node_store) = &state.shared.node_store {
+        read["notes_dropped"] = node_store.dropped_count().into();
     }
     if let Some(redis) = &state.shared.redis {
         let figures = &redis.metrics;
@@ -287,7 +287,7 @@ async fn maintain_limits(state: &GatewayState) {
 
 /// Executes node store commands at the control process, forever.
 async fn run_node_store_commands(state: &GatewayState) {
-    let errands = state.shared.node_store.as_ref().and_then(|neighbours| neighbours.take_command_receiver());
+    let errands = state.shared.node_store.as_ref().and_then(|node_store| node_store.take_command_receiver());
     let Some(mut errands) = errands else { return };
     while let Some(command) = errands.recv().await {
         match command {

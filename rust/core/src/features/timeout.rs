@@ -16,8 +16,8 @@ const DELIVERY_RESERVE_FRACTION: f64 = 0.05;
 
 /// Returns the deadline for a client that announced how long it waits (`patience`). Returns `None` if the time
 /// overflows.
-pub fn client_deadline(patience: Duration) -> Option<Instant> {
-    Instant::now().checked_add(patience.mul_f64(1.0 - DELIVERY_RESERVE_FRACTION))
+pub fn client_deadline(max_wait: Duration) -> Option<Instant> {
+    Instant::now().checked_add(max_wait.mul_f64(1.0 - DELIVERY_RESERVE_FRACTION))
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -130,12 +130,12 @@ fn parse_output(batch: Option<Bytes>) -> Result<(String, BatchOutput), String> {
         model: Option<String>,
     }
     let batch: Batch = batch.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-    let said = |text: Option<String>| text.filter(|text| !text.is_empty());
-    if let Some(id) = said(batch.output_file_id) {
+    let build_value = |text: Option<String>| text.filter(|text| !text.is_empty());
+    if let Some(id) = build_value(batch.output_file_id) {
         let (endpoint, model) = (batch.endpoint.unwrap_or_default(), batch.model.unwrap_or_default());
         return Ok((id, BatchOutput::ProviderFile { endpoint, model }));
     }
-    let url = said(batch.output_blob).ok_or(batch.status)?;
+    let url = build_value(batch.output_blob).ok_or(batch.status)?;
     // Removes the signature in the query, which must not appear in a record.
     Ok((url.split('?').next().unwrap_or_default().to_owned(), BatchOutput::Blob(url)))
 }

@@ -26,15 +26,15 @@ impl TextScope {
     /// its reasoning and the arguments of tools.
     pub fn select(self, stage: Stage, texts: &[TextPart], measures: bool) -> Vec<usize> {
         let last = texts.iter().map(|part| part.group).max().unwrap_or_default();
-        let is_said = |part: &TextPart| matches!(part.kind, TextKind::Text | TextKind::Refusal | TextKind::ToolResult);
+        let is_set = |part: &TextPart| matches!(part.kind, TextKind::Text | TextKind::Refusal | TextKind::ToolResult);
         let is_in_scope = |part: &TextPart| match self {
-            Self::LastMessage if stage == Stage::Output => !measures || is_said(part),
-            Self::LastMessage => part.group == last && (!measures || is_said(part)),
+            Self::LastMessage if stage == Stage::Output => !measures || is_set(part),
+            Self::LastMessage => part.group == last && (!measures || is_set(part)),
             Self::User => part.role == TextRole::User && part.kind == TextKind::Text,
             Self::System => part.role == TextRole::System,
             Self::ToolResults => part.kind == TextKind::ToolResult,
             Self::ToolArguments => part.kind == TextKind::ToolArguments,
-            Self::All => !measures || is_said(part),
+            Self::All => !measures || is_set(part),
         };
         texts.iter().enumerate().filter(|(_, part)| is_in_scope(part)).map(|(index, _)| index).collect()
     }

@@ -127,7 +127,7 @@ impl NodeCounters {
     /// If a file cannot be read or removed.
     pub fn remove_past(&self, now_ms: u64) -> io::Result<usize> {
         let Self::Folder(folder) = self else { return Ok(0) };
-        let (mut removed, mut kept) = (0, 0);
+        let (mut removed, mut remaining) = (0, 0);
         for shard in read_folder(&folder.path)? {
             for path in read_folder(&shard)? {
                 let Some(file) = folder.lock_file(&path, false)? else { continue };
@@ -135,11 +135,11 @@ impl NodeCounters {
                     fs::remove_file(&path)?;
                     removed += 1;
                 } else {
-                    kept += 1;
+                    remaining += 1;
                 }
             }
         }
-        folder.file_count.store(kept, Ordering::Relaxed);
+        folder.file_count.store(remaining, Ordering::Relaxed);
         Ok(removed)
     }
 

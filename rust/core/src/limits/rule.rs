@@ -184,18 +184,18 @@ struct ValuePattern(Box<str>);
 impl ValuePattern {
     /// Compares in time linear in both lengths for each wildcard, without backtracking.
     fn matches(&self, value: &str) -> bool {
-        let mut pieces = self.0.split('*');
-        let Some(mut rest) = pieces.next().and_then(|first| value.strip_prefix(first)) else { return false };
-        let mut pieces = pieces.peekable();
-        if pieces.peek().is_none() {
+        let mut chunks = self.0.split('*');
+        let Some(mut rest) = chunks.next().and_then(|first| value.strip_prefix(first)) else { return false };
+        let mut chunks = chunks.peekable();
+        if chunks.peek().is_none() {
             return rest.is_empty();
         }
-        while let Some(piece) = pieces.next() {
-            if pieces.peek().is_none() {
-                return rest.ends_with(piece);
+        while let Some(chunk) = chunks.next() {
+            if chunks.peek().is_none() {
+                return rest.ends_with(chunk);
             }
-            match rest.find(piece) {
-                Some(at) => rest = &rest[at + piece.len()..],
+            match rest.find(chunk) {
+                Some(at) => rest = &rest[at + chunk.len()..],
                 None => return false,
             }
         }

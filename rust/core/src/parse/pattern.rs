@@ -170,7 +170,7 @@ mod tests {
         let results: Vec<_> = (0..1000).map(|number| patterns.compile(&format!(r"\pN\pL{number}")).map(drop)).collect();
         let first = results.iter().position(Result::is_err).unwrap();
         assert!(results[first].as_ref().unwrap_err().contains("4194304"), "{:?}", results[first]);
-        assert!(results[first + 1..].iter().all(|told| *told == Err(String::new())));
+        assert!(results[first + 1..].iter().all(|reported| *reported == Err(String::new())));
     }
 
     #[test]

@@ -145,8 +145,8 @@ fn has_token_run(word: &[u8]) -> bool {
 /// percent-encoded.
 fn url_secrets(text: &str) -> Vec<&str> {
     let Some((_, rest)) = text.split_once("://") else { return Vec::new() };
-    let (place, query) = rest.split_once(['?', '#']).unwrap_or((rest, ""));
-    let authority = place.split('/').next().unwrap_or_default();
+    let (location, query) = rest.split_once(['?', '#']).unwrap_or((rest, ""));
+    let authority = location.split('/').next().unwrap_or_default();
     let user = authority.rsplit_once('@').map(|(user, _)| user.split_once(':').map_or(user, |(_, password)| password));
     let secret_value = |pair: &'_ str| {
         let name = pair.split('=').next().unwrap_or_default();

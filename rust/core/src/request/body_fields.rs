@@ -64,8 +64,8 @@ pub(crate) async fn read_body_fields(
 /// Returns the model named in the first bytes of a form that is still arriving. The model may carry a provider prefix.
 async fn read_form_model(kind: &str, body: &mut Body) -> Result<String> {
     let Some(mut form) = FormScanner::from_content_type(kind) else { return Ok(String::new()) };
-    let is_enough = |piece: &[u8]| {
-        form.feed(piece);
+    let is_enough = |chunk: &[u8]| {
+        form.feed(chunk);
         form.model().is_some() || form.is_finished()
     };
     body.wait_for_prefix(MAX_FORM_PREFIX_BYTES, is_enough).await?;

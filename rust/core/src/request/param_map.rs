@@ -32,7 +32,7 @@ pub fn param_rules(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<
     ) && !target.is_passthrough;
     is_worded
         .then(|| target.provider.row().param_rules_for_model(operation, model))
-        .filter(|wording| !wording.is_identity())
+        .filter(|rules| !rules.is_identity())
 }
 
 /// Writes the effective model or deployment into the body, if the provider reads it only from there.
@@ -56,14 +56,14 @@ pub fn model_setter(call: &Call<'_>, model: String) -> impl FnOnce(&[u8]) -> Opt
 }
 
 /// Applies the parameter mapping to a body and records dropped parameters for the client.
-pub async fn apply_param_rules(wording: &'static ParamRules, body: Body, log: &mut RequestLog) -> Result<Body> {
+pub async fn apply_param_rules(rules: &'static ParamRules, body: Body, log: &mut RequestLog) -> Result<Body> {
     let Body::Complete(bytes) = &body else { return Ok(body) };
     let mapped = if bytes.len() > MAX_INLINE_BYTES {
         let bytes = bytes.clone();
         // The mapping neither panics nor is cancelled, unless the process shuts down.
-        tokio::task::spawn_blocking(move || wording.apply(&bytes)).await.map_err(|_| Error::Draining)?
+        tokio::task::spawn_blocking(move || rules.apply(&bytes)).await.map_err(|_| Error::Draining)?
     } else {
-        wording.apply(bytes)
+        rules.apply(bytes)
     };
     let Some((mapped, dropped)) = mapped else { return Ok(body) };
     if !dropped.is_empty() {

@@ -42,11 +42,11 @@ pub enum TransformMode {
 }
 
 impl TransformMode {
-    pub fn from_translation(translation: Option<&Translation>, mends: bool) -> Self {
+    pub fn from_translation(translation: Option<&Translation>, normalises: bool) -> Self {
         match translation {
             Some(translation) if translation.is_passthrough() => Self::NativeFormat,
             Some(_) => Self::Translated,
-            None if mends => Self::ResponseEdited,
+            None if normalises => Self::ResponseEdited,
             None => Self::Unchanged,
         }
     }

@@ -130,7 +130,7 @@ impl<'c> TargetResolver<'c> {
         let features = &node.features;
         let settings = Duration::from_millis(self.settings.request_timeout_ms);
         let timeout = features.request_timeout.resolve(control.request_timeout, settings)?;
-        let patience = features.request_timeout.or_setting(settings);
+        let max_wait = features.request_timeout.or_setting(settings);
         let forward = features.forward_headers.resolve(control.forward_headers)?;
         let headers = &self.call.head.headers;
         let stored = node.api_key.as_ref().or_else(|| saved.and_then(|saved| saved.api_key.as_ref()));
@@ -161,7 +161,7 @@ impl<'c> TargetResolver<'c> {
             caller: *self.caller,
             forward_headers: forward,
             timeout,
-            configured_timeout: patience,
+            configured_timeout: max_wait,
             inspects_stream: inspects,
             // A stream that is inspected must not be compressed, whatever the client accepts.
             response_coding: if inspects { ResponseCoding::Uncompressed } else { ResponseCoding::AnyAccepted },

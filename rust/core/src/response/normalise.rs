@@ -49,28 +49,28 @@ pub fn normaliser_for(call: &Call<'_>, target: &Target<'_>, body: &[u8]) -> Opti
     let operation = call.route.operation;
     // All other operations keep the provider's own format on purpose.
     let is_known = operation.api_format().is_some() || operation.is_file_operation() || operation == Operation::Models;
-    let mending = || {
+    let normaliser = || {
         Normaliser::new(target.provider.row(), operation, call.client_api_format(), target.is_strict)
             .for_request(body)
             .for_list_shape(client_sdk::model_list_shape(operation, &call.head.headers))
     };
-    (is_known && !target.is_passthrough).then(mending)
+    (is_known && !target.is_passthrough).then(normaliser)
 }
 
 /// Returns true if this response needs normalising.
-pub fn needs_normalising(mending: Normaliser, incoming: &IncomingResponse) -> bool {
-    incoming.head.status >= 400 || mending.changes_responses() || is_html_page(mending, &incoming.head)
+pub fn needs_normalising(normaliser: Normaliser, incoming: &IncomingResponse) -> bool {
+    incoming.head.status >= 400 || normaliser.changes_responses() || is_html_page(normaliser, &incoming.head)
 }
 
 /// Returns true if the response is an HTML page. No API returns one, so another server responded in place of the
 /// provider.
-fn is_html_page(mending: Normaliser, head: &ResponseHead) -> bool {
-    head.status == 200 && !mending.may_return_html() && head.headers.has_media_type("text/html")
+fn is_html_page(normaliser: Normaliser, head: &ResponseHead) -> bool {
+    head.status == 200 && !normaliser.may_return_html() && head.headers.has_media_type("text/html")
 }
 
 /// Returns the response in the form that the client receives.
 pub async fn normalise_response(
-    mending: Normaliser,
+    normaliser: Normaliser,
     incoming: IncomingResponse,
     deadline: &mut Deadline,
 ) -> Result<IncomingResponse> {
@@ -81,14 +81,14 @@ pub async fn normalise_response(
         // The body of a budget error is passed through unchanged.
         BUDGET_EXHAUSTED_STATUS => Ok(with_request_id(incoming)),
         400.. if is_plain || compressed_response::is_gzip(&head.headers) => {
-            Box::pin(normalise_error(mending, incoming, deadline)).await
+            Box::pin(normalise_error(normaliser, incoming, deadline)).await
         }
-        200 if is_html_page(mending, head) => Err(invalid_response_error(mending, incoming, deadline).await?),
+        200 if is_html_page(normaliser, head) => Err(invalid_response_error(normaliser, incoming, deadline).await?),
         200 if is_plain && is_events => {
             let IncomingResponse { head, body } = incoming;
-            Ok(IncomingResponse { head, body: body.map_chunks(mending.stream_normaliser()) })
+            Ok(IncomingResponse { head, body: body.map_chunks(normaliser.stream_normaliser()) })
         }
-        200 if is_plain && is_json => normalise_body(mending, incoming, deadline).await,
+        200 if is_plain && is_json => normalise_body(normaliser, incoming, deadline).await,
         _ => Ok(incoming),
     }
 }
@@ -128,12 +128,12 @@ pub fn may_hide_error(operation: Operation, incoming: &IncomingResponse) -> bool
 }
 
 async fn normalise_body(
-    mending: Normaliser,
+    normaliser: Normaliser,
     incoming: IncomingResponse,
     deadline: &mut Deadline,
 ) -> Result<IncomingResponse> {
     let IncomingResponse { head, mut body } = incoming;
-    let most = if mending.is_for_model_list() { MAX_LIST_BYTES } else { MAX_BODY_BYTES };
+    let most = if normaliser.is_for_model_list() { MAX_LIST_BYTES } else { MAX_BODY_BYTES };
     if body.content_length().is_none_or(|length| length <= most)
         && let Some(response) = deadline.enforce(penstock_net::collect(&mut body, most)).await?
     {
@@ -141,8 +141,8 @@ async fn normalise_body(
         let job = move || {
             let text = response.strip_prefix(UTF8_BOM).unwrap_or(&response);
             match serde_json::from_slice::<IgnoredAny>(text) {
-                Ok(_) => Ok(mending.normalise_body(response)),
-                Err(_) => Err(Error::invalid_response(mending.provider(), status, &response)),
+                Ok(_) => Ok(normaliser.normalise_body(response)),
+                Err(_) => Err(Error::invalid_response(normaliser.provider(), status, &response)),
             }
         };
         body = ResponseBody::from_bytes(run_offloaded(length, job).await??);
@@ -152,7 +152,7 @@ async fn normalise_body(
 
 /// Reads a successful response that does not come from the provider's API and converts it to an error.
 async fn invalid_response_error(
-    mending: Normaliser,
+    normaliser: Normaliser,
     incoming: IncomingResponse,
     deadline: &mut Deadline,
 ) -> Result<Error> {
@@ -160,11 +160,11 @@ async fn invalid_response_error(
     let error_body =
         deadline.enforce(penstock_net::collect(&mut body, MAX_ERROR_BODY_BYTES)).await?.unwrap_or_default();
     let error_body = if delivery::is_uncompressed(&head.headers) { error_body } else { Bytes::new() };
-    Ok(Error::invalid_response(mending.provider(), head.status, &error_body))
+    Ok(Error::invalid_response(normaliser.provider(), head.status, &error_body))
 }
 
 async fn normalise_error(
-    mending: Normaliser,
+    normaliser: Normaliser,
     incoming: IncomingResponse,
     deadline: &mut Deadline,
 ) -> Result<IncomingResponse> {
@@ -182,7 +182,7 @@ async fn normalise_error(
     let is_events = delivery::is_event_stream(&head.headers);
     let normalised = plain.and_then(|plain| {
         let error_body = extract_error_body(&head.headers, plain);
-        mending
+        normaliser
             .normalise_error(head.status, &error_body, id.as_deref())
             .or_else(|| is_events.then(|| error_body.into()))
     });

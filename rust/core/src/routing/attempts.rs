@@ -407,13 +407,13 @@ impl<'w> RouteExecutor<'w> {
         }
         // Waits for the first chunk without limit if other targets remain or heartbeats are off. Otherwise the stream
         // starts after one heartbeat interval.
-        let patience = match self.state.settings.heartbeat_ms {
+        let max_wait = match self.state.settings.heartbeat_ms {
             0 => Duration::MAX,
             _ if self.has_alternatives => Duration::MAX,
             beat => Duration::from_millis(beat),
         };
         let operation = self.call.requested_operation();
-        response.await_body_start(operation, patience).await?;
+        response.await_body_start(operation, max_wait).await?;
         let may_try_again = self.has_alternatives || self.retry_policy(node).max_retries() > 0;
         if may_try_again { response.reject_first_error_event(operation) } else { Ok(()) }
     }

@@ -116,9 +116,9 @@ fn invalid_request(path: &str, message: &str) -> Error {
 
 fn build_head(head: &RequestHead, request: &ExplainRequest<'_>) -> Result<RequestHead> {
     let mut headers = Headers::default();
-    let is_said =
+    let is_set =
         |name: &[u8]| request.headers.keys().any(|header_name| header_name.as_bytes().eq_ignore_ascii_case(name));
-    for (name, value) in head.headers.iter().filter(|(name, _)| *name != b"content-length" && !is_said(name)) {
+    for (name, value) in head.headers.iter().filter(|(name, _)| *name != b"content-length" && !is_set(name)) {
         headers.push(name, value);
     }
     for (name, value) in &request.headers {

@@ -30,13 +30,13 @@ impl<'w> RouteExecutor<'w> {
         Box::pin(async move {
             let (mark, started_at) = (self.target_key(first), Instant::now());
             self.has_alternatives = true;
-            let paces = &self.state.shared.latency_histograms;
-            paces.add_hedge_tokens(mark, hedge.max_ratio);
-            let observed = hedge.percentile.and_then(|percent| paces.percentile(mark, percent));
+            let latencies = &self.state.shared.latency_histograms;
+            latencies.add_hedge_tokens(mark, hedge.max_ratio);
+            let observed = hedge.percentile.and_then(|percent| latencies.percentile(mark, percent));
             let (Some(wait), Some(carried)) = (observed.or(hedge.delay), self.replay_body.try_clone()) else {
                 let result = self.run_from(first).await;
                 if !triggers_fallback(fallback, &result) && !self.log.is_from_cache() {
-                    paces.record_latency(mark, started_at.elapsed());
+                    latencies.record_latency(mark, started_at.elapsed());
                 }
                 return (result, 1);
             };
@@ -54,7 +54,7 @@ impl<'w> RouteExecutor<'w> {
                     Some(result) => RaceOutcome::FirstOnly(result),
                     // The breaker of the second target may have opened in the meantime.
                     None if !twin.is_available(second)
-                        || !paces.try_spend_hedge_token(mark)
+                        || !latencies.try_spend_hedge_token(mark)
                         || !twin.try_enter(second) =>
                     {
                         RaceOutcome::FirstOnly(one.await)
@@ -64,7 +64,7 @@ impl<'w> RouteExecutor<'w> {
             };
             drop(twin);
             if raced.measures_first_latency(fallback) && !self.log.is_from_cache() {
-                paces.record_latency(mark, started_at.elapsed());
+                latencies.record_latency(mark, started_at.elapsed());
             }
             self.record_race_outcome(raced, first, second, wait, hedged_log)
         })

@@ -96,7 +96,7 @@ impl UpstreamResponse {
 
     /// Waits until the body has begun, or is complete if it is small. Nothing is sent to the client before that, so a
     /// break counts as a failed attempt. A stream that stays silent for `patience` counts as begun.
-    pub(crate) async fn await_body_start(&mut self, operation: Operation, patience: Duration) -> Result<()> {
+    pub(crate) async fn await_body_start(&mut self, operation: Operation, max_wait: Duration) -> Result<()> {
         let Self { incoming: IncomingResponse { head, body }, deadline, .. } = self;
         // Both futures are pinned here, because an async function stores its arguments twice.
         if delivery::should_buffer(
@@ -115,7 +115,7 @@ impl UpstreamResponse {
         } else {
             let first = pin!(body.wait_for_first_chunk());
             let started = pin!(deadline.enforce(first));
-            if let Ok(started) = tokio::time::timeout(patience, started).await {
+            if let Ok(started) = tokio::time::timeout(max_wait, started).await {
                 started?;
             }
         }

@@ -21,15 +21,15 @@ pub struct Hedge {
 impl Hedge {
     pub fn parse(value: &Value, reading: &mut ConfigReader) -> Option<Self> {
         let mut hedge = Self { delay: None, percentile: None, max_ratio: DEFAULT_MAX_RATIO };
-        let mut is_said = !value.is_object();
+        let mut is_set = !value.is_object();
         reading.read_keys(value, |reading, key, value| {
             match key {
                 "after_ms" => {
-                    is_said = true;
+                    is_set = true;
                     hedge.delay = reading.read_integer(value, &(1..=u64::MAX)).map(Duration::from_millis);
                 }
                 "percentile" => {
-                    is_said = true;
+                    is_set = true;
                     hedge.percentile = parse_number_in_range(value, MIN_PERCENTILE..=99.9, reading);
                 }
                 "max_ratio" => {
@@ -39,7 +39,7 @@ impl Hedge {
             }
             true
         });
-        if !is_said {
+        if !is_set {
             reading.report_problem("needs `after_ms` or `percentile`");
         }
         Some(hedge).filter(|_| value.is_object())

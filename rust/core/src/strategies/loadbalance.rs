@@ -72,8 +72,8 @@ impl StickyPolicy {
     /// Returns the hash of the sticky fields of a request; `None` if it has none of them.
     fn hash_request(&self, input: &ConditionInput<'_>) -> Option<u64> {
         let found: Vec<_> = self.hash_fields.iter().map(|field| field.resolve(input).to_scalar_string()).collect();
-        let is_said = found.iter().any(Option::is_some);
-        is_said.then(|| stable_hash(found.iter().map(|text| text.as_deref().unwrap_or_default())))
+        let is_set = found.iter().any(Option::is_some);
+        is_set.then(|| stable_hash(found.iter().map(|text| text.as_deref().unwrap_or_default())))
     }
 }
 

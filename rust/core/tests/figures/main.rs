@@ -36,11 +36,11 @@ async fn circuit_breaker_opens_within_one_second_and_recovers_within_five() {
         send_at_rate(&rig, &json!({"strategy": {"mode": "fallback"}, "targets": [mock_target("well")]}), 300, 300)
             .await;
     let began = Instant::now();
-    let answers = send_at_rate(&rig, &config, 300, 600).await;
-    assert!(answers.iter().all(|(_, _, response)| response.status == 200));
+    let responses = send_at_rate(&rig, &config, 300, 600).await;
+    assert!(responses.iter().all(|(_, _, response)| response.status == 200));
     let last = ill.request_times().into_iter().max().unwrap();
     assert!(last - began < Duration::from_secs(1), "{:?}", last - began);
-    let open = answers.iter().filter(|(at, ..)| *at > last);
+    let open = responses.iter().filter(|(at, ..)| *at > last);
     let took = median(open.map(|(_, took, _)| *took).collect());
     let usually = median(usual.iter().map(|(_, took, _)| *took).collect());
     assert!(took < usually + Duration::from_millis(5), "{took:?}, without {usually:?}");
@@ -48,8 +48,8 @@ async fn circuit_breaker_opens_within_one_second_and_recovers_within_five() {
     ill.is_failing.store(false, Ordering::Relaxed);
     rig.state.shared.clock.advance(Duration::from_secs(30));
     let (ended, before) = (Instant::now(), ill.request_times().len());
-    let answers = send_at_rate(&rig, &config, 300, 300).await;
-    let back = answers
+    let responses = send_at_rate(&rig, &config, 300, 300).await;
+    let back = responses
         .iter()
         .filter(|(_, _, response)| routing_headers(response)[0] == "config.targets[0]")
         .map(|(at, ..)| *at)

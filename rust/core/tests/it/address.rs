@@ -167,15 +167,15 @@ async fn checks_hosts_of_configs_and_saved_providers() {
     rig.apply_snapshot(&json!({"epoch": "1",
         "providers": [{"slug": "near", "provider": "openai", "api_key": "sk-canary", "custom_host": host}],
         "configs": [{"slug": "pc-near", "config": config}, {"slug": "pc-via", "config": {"provider": "@near"}}]}));
-    let ask =
+    let build_request =
         |name, value: &str| TestRequest::new("POST", CHAT_PATH).header(name, value).body(chat_body("mock", false));
-    for ask in [
-        ask("x-gateway-config", &config.to_string()),
-        ask("x-gateway-config", "pc-near"),
-        ask("x-gateway-config", "pc-via"),
-        ask("x-gateway-provider", "@near"),
+    for build_request in [
+        build_request("x-gateway-config", &config.to_string()),
+        build_request("x-gateway-config", "pc-near"),
+        build_request("x-gateway-config", "pc-via"),
+        build_request("x-gateway-provider", "@near"),
     ] {
-        let response = rig.send(ask).await;
+        let response = rig.send(build_request).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"));
     }
     assert!(!accepts_connection_within(&listener, Duration::from_millis(30)).await);

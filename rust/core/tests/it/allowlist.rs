@@ -51,13 +51,13 @@ fn buffered_upload_request(provider: &str, form: String) -> TestRequest {
 }
 
 fn upload_request(provider: &str, form: Body) -> TestRequest {
-    let ask = TestRequest::new("POST", "/v1/files").header("x-gateway-provider", &format!("@{provider}"));
-    ask.header("content-type", FORM_CONTENT_TYPE).with_body(form)
+    let request = TestRequest::new("POST", "/v1/files").header("x-gateway-provider", &format!("@{provider}"));
+    request.header("content-type", FORM_CONTENT_TYPE).with_body(form)
 }
 
 fn batch_request(provider: &str, made: &Value) -> TestRequest {
-    let ask = TestRequest::new("POST", "/v1/batches").header("x-gateway-provider", &format!("@{provider}"));
-    ask.header("content-type", "application/json").body(made.to_string())
+    let request = TestRequest::new("POST", "/v1/batches").header("x-gateway-provider", &format!("@{provider}"));
+    request.header("content-type", "application/json").body(made.to_string())
 }
 
 fn batch_body() -> Value {
@@ -89,8 +89,8 @@ async fn rejects_file_with_a_line_for_another_model() {
         if code == "model_not_allowed" {
             let chat = TestRequest::new("POST", "/v1/chat/completions").header("x-gateway-provider", &format!("@{at}"));
             let model = if at == "some" { "other" } else { "bad" };
-            let asked = json!({"model": model, "messages": []}).to_string();
-            let chat = rig.send(chat.header("content-type", "application/json").body(asked)).await;
+            let request = json!({"model": model, "messages": []}).to_string();
+            let chat = rig.send(chat.header("content-type", "application/json").body(request)).await;
             assert_eq!(response.text(), chat.text(), "as a chat with it is refused");
         }
     }
@@ -132,11 +132,11 @@ async fn rejects_message_batch_with_another_model() {
     let saved = ["anthropic", "openai"]
         .map(|slug| json!({"slug": slug, "provider": slug, "models": "some", "custom_host": provider.url() + "/v1"}));
     rig.apply_snapshot(&json!({"epoch": "1", "models": models, "providers": saved}));
-    let ask = |at: &str, path: &str, model: &str| {
+    let build_request = |at: &str, path: &str, model: &str| {
         let made =
             json!({"requests": [{"custom_id": "1", "params": {"model": model, "max_tokens": 1, "messages": []}}]});
-        let ask = TestRequest::new("POST", path).header("x-gateway-provider", &format!("@{at}"));
-        ask.header("anthropic-version", "2023-06-01").header("content-type", "application/json").body(made.to_string())
+        let build_request = TestRequest::new("POST", path).header("x-gateway-provider", &format!("@{at}"));
+        build_request.header("anthropic-version", "2023-06-01").header("content-type", "application/json").body(made.to_string())
     };
     let batches = "/v1/messages/batches";
     for (at, path, model) in [
@@ -147,12 +147,12 @@ async fn rejects_message_batch_with_another_model() {
         ("anthropic", "/v1/messages/batches/a%2Fx/cancel", "good"),
         ("anthropic", "/v1/proxy/v1/messages/batches", "good"),
     ] {
-        let response = rig.send(ask(at, path, model)).await;
+        let response = rig.send(build_request(at, path, model)).await;
         assert_eq!(response.status, 403, "{at} {path} {model}: {}", response.text());
     }
     assert!(provider.ledger_entries().is_empty());
     for path in [batches, "/v1/messages/batches/b/cancel"] {
-        assert_eq!(rig.send(ask("anthropic", path, "good")).await.status, 200, "{path}");
+        assert_eq!(rig.send(build_request("anthropic", path, "good")).await.status, 200, "{path}");
     }
     assert_eq!(provider.ledger_entries().len(), 2);
 }
@@ -160,20 +160,20 @@ async fn rejects_message_batch_with_another_model() {
 /// Starts a provider that records the bytes of one request and sets the flag once it has responded.
 async fn start_recording_provider() -> (ScriptedServer, Arc<Mutex<(String, bool)>>) {
     let read = Arc::new(Mutex::new((String::new(), false)));
-    let kept = Arc::clone(&read);
+    let shared = Arc::clone(&read);
     let provider = ScriptedServer::start(move |mut io, _| {
-        let kept = Arc::clone(&kept);
+        let shared = Arc::clone(&shared);
         async move {
-            let mut piece = vec![0; 64 * 1024];
-            while let Ok(count @ 1..) = io.read(&mut piece).await {
-                let mut kept = kept.lock().unwrap();
-                kept.0.push_str(&String::from_utf8_lossy(&piece[..count]));
-                if kept.0.ends_with("--b-1--\r\n") || kept.0.ends_with("\r\n0\r\n\r\n") {
+            let mut chunk = vec![0; 64 * 1024];
+            while let Ok(count @ 1..) = io.read(&mut chunk).await {
+                let mut shared = shared.lock().unwrap();
+                shared.0.push_str(&String::from_utf8_lossy(&chunk[..count]));
+                if shared.0.ends_with("--b-1--\r\n") || shared.0.ends_with("\r\n0\r\n\r\n") {
                     break;
                 }
             }
             let _ = io.write_all(&json_response("200 OK", "", r#"{"id":"file-1"}"#)).await;
-            kept.lock().unwrap().1 = true;
+            shared.lock().unwrap().1 = true;
         }
     })
     .await;
@@ -192,8 +192,8 @@ async fn aborts_streamed_upload_at_a_forbidden_model() {
             apply_model_allowlists(&rig);
             let form = upload_form(&lines, "batch");
             let (feeder, feed) = feed_channel(|| ());
-            for piece in form.as_bytes().chunks(10_000) {
-                feeder.push(bytes::Bytes::copy_from_slice(piece));
+            for chunk in form.as_bytes().chunks(10_000) {
+                feeder.push(bytes::Bytes::copy_from_slice(chunk));
             }
             feeder.finish(BodyEnd::Complete);
             let body = Body::Streamed(feed, (!is_chunked).then_some(form.len() as u64));
@@ -228,48 +228,48 @@ async fn does_not_forward_form_without_closing_boundary() {
 
 /// Starts a provider whose stored file has these lines; returns the log of its requests.
 async fn start_provider_with_file(status: &'static str, lines: String) -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&asked);
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let shared = Arc::clone(&requests);
     let provider = ScriptedServer::start(move |mut io, _| {
-        let (kept, lines) = (Arc::clone(&kept), lines.clone());
+        let (shared, lines) = (Arc::clone(&shared), lines.clone());
         async move {
             while let Some(request) = crate::harness::scripted::read_request(&mut io).await {
                 let request = String::from_utf8(request).unwrap();
-                let answer = if request.starts_with("GET ") {
+                let response = if request.starts_with("GET ") {
                     json_response(status, "", &lines)
                 } else {
                     json_response("200 OK", "", r#"{"id":"batch-1","object":"batch"}"#)
                 };
-                kept.lock().unwrap().push(request);
-                io.write_all(&answer).await.unwrap();
+                shared.lock().unwrap().push(request);
+                io.write_all(&response).await.unwrap();
             }
         }
     })
     .await;
-    (provider, asked)
+    (provider, requests)
 }
 
-fn request_targets(asked: &Mutex<Vec<String>>) -> Vec<String> {
+fn request_targets(requests: &Mutex<Vec<String>>) -> Vec<String> {
     let first = |request: &String| request.split(" HTTP").next().unwrap().to_owned();
-    asked.lock().unwrap().iter().map(first).collect()
+    requests.lock().unwrap().iter().map(first).collect()
 }
 
 #[tokio::test]
 async fn checks_stored_file_before_creating_a_batch() {
-    let (provider, asked) =
+    let (provider, requested) =
         start_provider_with_file("200 OK", batch_line("good") + batch_line("good").trim_end()).await;
     let rig = TestGateway::for_url(&provider.url());
     apply_model_allowlists(&rig);
-    let ask = batch_request("some", &batch_body()).header("range", "bytes=0-1").header("openai-project", "p-1");
-    let response = rig.send(ask).await;
+    let request = batch_request("some", &batch_body()).header("range", "bytes=0-1").header("openai-project", "p-1");
+    let response = rig.send(request).await;
     assert_eq!((response.status, &response.json()["id"]), (200, &json!("batch-1")), "{}", response.text());
-    assert_eq!(request_targets(&asked), ["GET /v1/files/file-1/content", "POST /v1/batches"]);
-    let first = asked.lock().unwrap()[0].clone();
+    assert_eq!(request_targets(&requested), ["GET /v1/files/file-1/content", "POST /v1/batches"]);
+    let first = requested.lock().unwrap()[0].clone();
     assert!(!first.contains("range") && first.contains("openai-project: p-1"), "{first}");
     // If all models are allowed, the file is not fetched.
-    asked.lock().unwrap().clear();
+    requested.lock().unwrap().clear();
     assert_eq!(rig.send(batch_request("all", &batch_body())).await.status, 200);
-    assert_eq!(request_targets(&asked), ["POST /v1/batches"]);
+    assert_eq!(request_targets(&requested), ["POST /v1/batches"]);
 }
 
 #[tokio::test]
@@ -280,12 +280,12 @@ async fn rejects_batch_of_stored_file_with_another_model() {
         ("404 Not Found", "{}".into(), "invalid_batch"),
         ("206 Partial Content", batch_line("good"), "invalid_batch"),
     ] {
-        let (provider, asked) = start_provider_with_file(status, lines).await;
+        let (provider, requested) = start_provider_with_file(status, lines).await;
         let rig = TestGateway::for_url(&provider.url());
         apply_model_allowlists(&rig);
         let response = rig.send(batch_request("some", &batch_body())).await;
         assert_eq!(status_and_code(&response), expected_rejection(code), "{}", response.text());
-        assert_eq!(request_targets(&asked), ["GET /v1/files/file-1/content"]);
+        assert_eq!(request_targets(&requested), ["GET /v1/files/file-1/content"]);
     }
 }
 

@@ -20,8 +20,8 @@ async fn returns_batch_output_as_lines() {
     let response = rig.send(get_request("/v1/batches/b-1/output?api-version=2")).await;
     assert_eq!((response.status, response.json()["custom_id"].as_str()), (200, Some("1")));
     assert_eq!(response.header("content-type"), Some("application/octet-stream"));
-    let asked: Vec<_> = provider.ledger_entries().into_iter().map(|seen| seen.path).collect();
-    assert_eq!(asked, ["/v1/batches/b-1?api-version=2", "/v1/files/file-mock-output/content?api-version=2"]);
+    let requests: Vec<_> = provider.ledger_entries().into_iter().map(|seen| seen.path).collect();
+    assert_eq!(requests, ["/v1/batches/b-1?api-version=2", "/v1/files/file-mock-output/content?api-version=2"]);
     assert_eq!(rig.drain_records().len(), 2);
 }
 
@@ -57,24 +57,24 @@ async fn reports_missing_output_and_forwards_provider_errors() {
 async fn start_azure(
     blob: impl Fn(&str) -> String + Send + Sync + 'static,
 ) -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let (hearing, blob) = (Arc::clone(&heard), Arc::new(blob));
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let (shared_log, blob) = (Arc::clone(&received), Arc::new(blob));
     let provider = ScriptedServer::start(move |mut io, _| {
-        let (hearing, blob) = (Arc::clone(&hearing), Arc::clone(&blob));
+        let (shared_log, blob) = (Arc::clone(&shared_log), Arc::clone(&blob));
         async move {
             let here = format!("http://{}", io.local_addr().unwrap());
-            while let Some(asked) = read_request(&mut io).await {
-                let asked = String::from_utf8(asked).unwrap();
-                hearing.lock().unwrap().push(asked.clone());
+            while let Some(request) = read_request(&mut io).await {
+                let request = String::from_utf8(request).unwrap();
+                shared_log.lock().unwrap().push(request.clone());
                 let batch =
                     json!({"id": "b", "status": "completed", "output_file_id": null, "output_blob": blob(&here)});
-                let (status, body) = if asked.starts_with("POST /t/oauth2") {
-                    let is_for_storage = asked.contains("scope=https%3A%2F%2Fstorage.azure.com%2F.default");
+                let (status, body) = if request.starts_with("POST /t/oauth2") {
+                    let is_for_storage = request.contains("scope=https%3A%2F%2Fstorage.azure.com%2F.default");
                     let token = if is_for_storage { "for-storage" } else { "for-batches" };
                     ("200 OK", json!({"access_token": token, "expires_in": 3600}).to_string())
-                } else if asked.contains("/batches/b?") {
+                } else if request.contains("/batches/b?") {
                     ("200 OK", batch.to_string())
-                } else if asked.contains("Bearer for-storage\r\n") || asked.contains("sig=s1") {
+                } else if request.contains("Bearer for-storage\r\n") || request.contains("sig=s1") {
                     ("200 OK", "{\"custom_id\":\"1\"}\n".to_owned())
                 } else {
                     (
@@ -87,7 +87,7 @@ async fn start_azure(
         }
     })
     .await;
-    (provider, heard)
+    (provider, received)
 }
 
 fn rig_trusting_loopback() -> TestGateway {
@@ -95,17 +95,17 @@ fn rig_trusting_loopback() -> TestGateway {
 }
 
 /// Builds a request for batch output at Azure with these credential headers.
-fn output_request(provider: &ScriptedServer, said: &[(&str, &str)]) -> TestRequest {
-    let ask = TestRequest::new("GET", "/v1/batches/b/output")
+fn output_request(provider: &ScriptedServer, content: &[(&str, &str)]) -> TestRequest {
+    let request = TestRequest::new("GET", "/v1/batches/b/output")
         .header("x-gateway-provider", "azure-openai")
         .header("x-gateway-azure-api-version", "2025-04-01-preview")
         .header("x-gateway-custom-host", &provider.url());
-    said.iter().fold(ask, |ask, (name, value)| ask.header(name, value))
+    content.iter().fold(request, |request, (name, value)| request.header(name, value))
 }
 
 #[tokio::test]
 async fn reads_blob_output_with_a_storage_token() {
-    let (provider, heard) = start_azure(|here| format!("{here}/out/1/results.jsonl")).await;
+    let (provider, received) = start_azure(|here| format!("{here}/out/1/results.jsonl")).await;
     let rig = rig_trusting_loopback();
     let url = provider.url();
     let entra = [
@@ -118,33 +118,33 @@ async fn reads_blob_output_with_a_storage_token() {
     let response =
         rig.send(output_request(&provider, &entra).header("range", "bytes=0-9").header("x-team", "red")).await;
     assert_eq!((response.status, response.text().as_str()), (200, "{\"custom_id\":\"1\"}\n"));
-    let last = heard.lock().unwrap().last().unwrap().clone();
+    let last = received.lock().unwrap().last().unwrap().clone();
     assert!(last.starts_with("GET /out/1/results.jsonl HTTP/1.1\r\n"), "{last}");
     assert!(last.contains("x-ms-version: ") && last.contains("range: bytes=0-9") && !last.contains("x-team"), "{last}");
-    let given = heard.lock().unwrap().iter().filter(|asked| asked.starts_with("POST ")).count();
+    let given = received.lock().unwrap().iter().filter(|request| request.starts_with("POST ")).count();
     assert_eq!((given, rig.drain_records().len()), (2, 2));
     // A token from the request is forwarded unchanged, and the storage's error is returned.
     let response = rig.send(output_request(&provider, &[("x-gateway-azure-ad-token", "of-my-own")])).await;
     assert_eq!((response.status, response.error_code().as_str()), (403, "AuthorizationFailure"), "{}", response.text());
     assert!(
         response.text().contains("no (request r-1)")
-            && heard.lock().unwrap().last().unwrap().contains("Bearer of-my-own")
+            && received.lock().unwrap().last().unwrap().contains("Bearer of-my-own")
     );
     // Storage does not accept an API key, so the key is not sent to it.
-    let asked = heard.lock().unwrap().len();
+    let request = received.lock().unwrap().len();
     let response = rig.send(output_request(&provider, &[("authorization", "Bearer sk-1")])).await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_provider_option"));
     assert!(response.text().contains("azure_auth_mode"), "{}", response.text());
-    assert_eq!(heard.lock().unwrap().len(), asked + 1);
+    assert_eq!(received.lock().unwrap().len(), request + 1);
 }
 
 #[tokio::test]
 async fn reads_signed_output_url_without_token_or_logging_it() {
-    let (provider, heard) = start_azure(|here| format!("{here}/out/a%20b.jsonl?sv=1&sig=s1")).await;
+    let (provider, received) = start_azure(|here| format!("{here}/out/a%20b.jsonl?sv=1&sig=s1")).await;
     let rig = rig_trusting_loopback();
     let response = rig.send(output_request(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
     assert_eq!((response.status, response.json()["custom_id"].as_str()), (200, Some("1")));
-    let last = heard.lock().unwrap().last().unwrap().clone();
+    let last = received.lock().unwrap().last().unwrap().clone();
     assert!(last.starts_with("GET /out/a%20b.jsonl?sv=1&sig=s1 ") && !last.contains("authorization"), "{last}");
     let records = format!("{:?}", rig.drain_records());
     assert!(records.contains("a%2520b.jsonl"), "{records}");
@@ -156,7 +156,7 @@ async fn sends_no_token_outside_azure_storage() {
     for blob in
         ["https://evil.example/a", "http://acct.blob.core.windows.net/a", "https://blob.core.windows.net/a", "nowhere"]
     {
-        let (provider, heard) = start_azure(move |_| blob.to_owned()).await;
+        let (provider, received) = start_azure(move |_| blob.to_owned()).await;
         let response =
             rig_trusting_loopback().send(output_request(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
         assert_eq!(
@@ -165,7 +165,7 @@ async fn sends_no_token_outside_azure_storage() {
             "{blob}: {}",
             response.text()
         );
-        assert_eq!(heard.lock().unwrap().len(), 1);
+        assert_eq!(received.lock().unwrap().len(), 1);
     }
     // Other providers have no blob output, so the URL is ignored.
     let (provider, _) = start_azure(|here| format!("{here}/out/a?sig=s1")).await;
@@ -180,24 +180,24 @@ async fn forwards_gateway_files_and_batches_to_control_process() {
     let rig = TestGateway::for_provider(&provider);
     rig.apply_snapshot(&json!({"epoch": "1", "catalogue": true,
         "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk-1")}]}));
-    let ask = |method: &str, target: &str| {
+    let build_request = |method: &str, target: &str| {
         TestRequest::new(method, target).header("x-gateway-api-key", "pk-1").header("content-type", "application/json")
     };
     let made = r#"{"input_file_id":"gw_file_1","endpoint":"/v1/chat/completions","completion_window":"immediate"}"#;
-    for ask in [
-        ask("GET", "/v1/files"),
-        ask("GET", "/v1/batches/gw_batch_1/output").header("x-gateway-provider", "mock"),
-        ask("POST", "/v1/batches").header("x-gateway-provider", "mock").body(made),
+    for build_request in [
+        build_request("GET", "/v1/files"),
+        build_request("GET", "/v1/batches/gw_batch_1/output").header("x-gateway-provider", "mock"),
+        build_request("POST", "/v1/batches").header("x-gateway-provider", "mock").body(made),
     ] {
         // No control process runs in this test.
-        assert_eq!(rig.send(ask).await.error_code(), "management_unavailable");
+        assert_eq!(rig.send(build_request).await.error_code(), "management_unavailable");
     }
     assert!(provider.ledger_entries().is_empty());
     let theirs = made.replace("gw_file_1", "file-1");
-    let passed = rig.send(ask("POST", "/v1/batches").header("x-gateway-provider", "mock").body(theirs.clone())).await;
+    let passed = rig.send(build_request("POST", "/v1/batches").header("x-gateway-provider", "mock").body(theirs.clone())).await;
     assert_eq!((passed.status, passed.json()["object"].as_str()), (200, Some("batch")));
     assert_eq!(provider.ledger_entries().len(), 1);
-    assert_eq!(rig.send(ask("POST", "/v1/batches").body(theirs)).await.error_code(), "management_unavailable");
+    assert_eq!(rig.send(build_request("POST", "/v1/batches").body(theirs)).await.error_code(), "management_unavailable");
 }
 
 #[tokio::test]
@@ -212,17 +212,17 @@ async fn counts_large_batch_once_in_memory_budget() {
     let mut body =
         br#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions","completion_window":"24h"}"#.to_vec();
     body.resize(room * 3 / 4, b' ');
-    let ask = || {
-        let ask = TestRequest::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
-        ask.header("content-type", "application/json").header("x-gateway-api-key", "pk-1")
+    let build_request = || {
+        let build_request = TestRequest::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
+        build_request.header("content-type", "application/json").header("x-gateway-api-key", "pk-1")
     };
     let (feeder, fed) = feed_channel(|| ());
-    for piece in body.chunks(100_000) {
-        feeder.push(piece.to_vec().into());
+    for chunk in body.chunks(100_000) {
+        feeder.push(chunk.to_vec().into());
     }
     feeder.finish(BodyEnd::Complete);
-    for ask in [ask().with_body(Body::Streamed(fed, Some(body.len() as u64))), ask().body(body)] {
-        assert_eq!(rig.send(ask).await.status, 200);
+    for build_request in [build_request().with_body(Body::Streamed(fed, Some(body.len() as u64))), build_request().body(body)] {
+        assert_eq!(rig.send(build_request).await.status, 200);
         assert_eq!(rig.state.shared.body_memory.used_bytes(), 0);
     }
 }
@@ -235,9 +235,9 @@ async fn does_not_read_batch_body_before_authentication() {
         "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk-1")}]}));
     let batch = |key: &str| {
         let (feeder, fed) = feed_channel(|| ());
-        let ask = TestRequest::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
-        let ask = ask.header("content-type", "application/json").header("x-gateway-api-key", key);
-        (feeder, ask.with_body(Body::Streamed(fed, None)))
+        let request = TestRequest::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
+        let request = request.header("content-type", "application/json").header("x-gateway-api-key", key);
+        (feeder, request.with_body(Body::Streamed(fed, None)))
     };
     // The body of this request never arrives.
     let (feeder, stranger) = batch("pk-2");

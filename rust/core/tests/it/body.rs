@@ -24,16 +24,16 @@ async fn assembles_a_chunked_body() {
     let rig = TestGateway::for_provider(&provider);
     let body = chat_body("mock", false);
     for length in [None, Some(body.len() as u64)] {
-        let (feeder, ask) = streamed_request(CHAT_PATH, length);
-        let pieces = body.clone();
+        let (feeder, request) = streamed_request(CHAT_PATH, length);
+        let chunks = body.clone();
         let feeding = tokio::spawn(async move {
-            for piece in pieces.into_bytes().chunks(7) {
-                feeder.push(Bytes::copy_from_slice(piece));
+            for chunk in chunks.into_bytes().chunks(7) {
+                feeder.push(Bytes::copy_from_slice(chunk));
                 tokio::task::yield_now().await;
             }
             feeder.finish(BodyEnd::Complete);
         });
-        assert_eq!(rig.send(ask).await.status, 200);
+        assert_eq!(rig.send(request).await.status, 200);
         feeding.await.unwrap();
     }
     for entry in provider.ledger_entries() {
@@ -49,13 +49,13 @@ async fn streams_upload_with_its_length_or_chunked() {
     let rig = TestGateway::for_provider(&provider);
     let body: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
     for length in [None, Some(body.len() as u64)] {
-        let (feeder, ask) = streamed_request("/v1/files", length);
-        for piece in body.chunks(50_001) {
-            feeder.push(Bytes::copy_from_slice(piece));
+        let (feeder, request) = streamed_request("/v1/files", length);
+        for chunk in body.chunks(50_001) {
+            feeder.push(Bytes::copy_from_slice(chunk));
             feeder.push(Bytes::new());
         }
         feeder.finish(BodyEnd::Complete);
-        let echo = rig.send(ask).await.json();
+        let echo = rig.send(request).await.json();
         assert_eq!(pick_fields(&echo, ["body_bytes", "body_sha"]), json!([body.len(), sha256_hex(&body)]));
         let framing = length.map_or(json!([null, "chunked"]), |length| json!([length.to_string(), null]));
         assert_eq!(pick_fields(&echo["headers"], ["content-length", "transfer-encoding"]), framing);
@@ -76,9 +76,9 @@ async fn forwards_upload_before_it_is_complete() {
     })
     .await;
     let rig = TestGateway::for_url(&provider.url());
-    let (feeder, ask) = streamed_request("/v1/files", Some(6));
+    let (feeder, request) = streamed_request("/v1/files", Some(6));
     feeder.push(Bytes::from_static(b"abc"));
-    let sending = tokio::spawn(async move { rig.send(ask).await.status });
+    let sending = tokio::spawn(async move { rig.send(request).await.status });
     let head = with_timeout(response.recv()).await.unwrap();
     assert!(String::from_utf8_lossy(&head).contains("content-length: 6\r\n"));
     feeder.push(Bytes::from_static(b"def"));
@@ -94,13 +94,13 @@ async fn slow_provider_applies_backpressure_to_upload() {
     })
     .await;
     let rig = TestGateway::for_url(&provider.url());
-    let (feeder, ask) = streamed_request("/v1/files", None);
-    let sending = tokio::spawn(async move { drop(rig.handle_request(ask).await) });
+    let (feeder, request) = streamed_request("/v1/files", None);
+    let sending = tokio::spawn(async move { drop(rig.handle_request(request).await) });
     let mut taken = 0_u64;
-    let piece = Bytes::from(vec![0; 64 * 1024]);
+    let chunk = Bytes::from(vec![0; 64 * 1024]);
     // The provider reads nothing, so `push` returns false sooner or later and stays false.
-    while feeder.push(piece.clone()) && taken < 100_000_000 {
-        taken += piece.len() as u64;
+    while feeder.push(chunk.clone()) && taken < 100_000_000 {
+        taken += chunk.len() as u64;
         tokio::task::yield_now().await;
     }
     assert!(taken < 50_000_000, "{taken}");
@@ -115,8 +115,8 @@ async fn rejects_oversized_body_before_sending_anything() {
         // Declared but not sent, or sent without being declared.
         let (_feeder, declared) = streamed_request(target, Some(1001));
         let whole = post_request(target, "x".repeat(1001));
-        for ask in [declared, whole] {
-            let response = rig.send(ask).await;
+        for request in [declared, whole] {
+            let response = rig.send(request).await;
             assert_eq!(response.status, 413, "{target}: {}", response.text());
             assert!(response.text().contains("1000 bytes"));
             assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "body_too_large"]));
@@ -132,12 +132,12 @@ async fn rejects_growing_body_once_it_exceeds_the_limit() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_body_bytes = 1000);
     for target in [CHAT_PATH, "/v1/files"] {
-        let (feeder, ask) = streamed_request(target, None);
+        let (feeder, request) = streamed_request(target, None);
         for _ in 0..11 {
             feeder.push(Bytes::from(vec![b' '; 100]));
         }
         // The body never ends.
-        let response = rig.send(ask).await;
+        let response = rig.send(request).await;
         assert_eq!((response.status, response.error_code().as_str()), (413, "body_too_large"), "{target}");
     }
 }
@@ -148,10 +148,10 @@ async fn wrong_content_length_never_desyncs_the_connection() {
     let rig = TestGateway::for_provider(&provider);
     for (sent, code) in [("123", "incomplete_body"), ("1234GET /smuggled HTTP/1.1\r\n\r\n", "invalid_framing")] {
         rig.send(get_request("/v1/models")).await;
-        let (feeder, ask) = streamed_request("/v1/files", Some(4));
+        let (feeder, request) = streamed_request("/v1/files", Some(4));
         feeder.push(sent.into());
         feeder.finish(BodyEnd::Complete);
-        let response = with_timeout(rig.send(ask)).await;
+        let response = with_timeout(rig.send(request)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, code));
         assert_eq!(rig.state.upstream.idle_connection_count(), 0);
     }
@@ -163,10 +163,10 @@ async fn reports_interrupted_body_as_bad_request() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for (target, length) in [(CHAT_PATH, None), (CHAT_PATH, Some(100)), ("/v1/files", None), ("/v1/files", Some(100))] {
-        let (feeder, ask) = streamed_request(target, length);
+        let (feeder, request) = streamed_request(target, length);
         feeder.push(Bytes::from_static(b"{\"model\":"));
         feeder.finish(BodyEnd::Disconnected);
-        let response = rig.send(ask).await;
+        let response = rig.send(request).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "incomplete_body"), "{target} {length:?}");
         assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["aborted", "incomplete_body"]));
     }
@@ -218,22 +218,22 @@ async fn survives_very_deep_and_very_long_json() {
 async fn restricts_content_types_except_on_proxy_paths() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let ask = |target: &str, kind: &str| {
+    let build_request = |target: &str, kind: &str| {
         TestRequest::new("POST", target)
             .header("x-gateway-provider", "mock")
             .header("content-type", kind)
             .body(chat_body("mock", false))
     };
     for kind in ["text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"] {
-        let response = rig.send(ask(CHAT_PATH, kind)).await;
+        let response = rig.send(build_request(CHAT_PATH, kind)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{kind}");
         assert!(response.text().contains("application/json"));
-        let echo = rig.send(ask("/v1/proxy/audio/transcriptions", kind)).await.json();
+        let echo = rig.send(build_request("/v1/proxy/audio/transcriptions", kind)).await.json();
         assert_eq!(echo["headers"]["content-type"], kind);
     }
     for path in ["/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits"] {
         for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/mixed; boundary=x", "audio"] {
-            let response = rig.send(ask(path, kind)).await;
+            let response = rig.send(build_request(path, kind)).await;
             assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{path} {kind}");
             assert!(
                 response.text().contains("takes multipart/form-data, audio/* or application/json"),
@@ -242,12 +242,12 @@ async fn restricts_content_types_except_on_proxy_paths() {
             );
         }
         for kind in ["Multipart/Form-Data; boundary=x", "audio/wav", "AUDIO/mpeg", "application/json"] {
-            let echo = rig.send(ask(path, kind)).await.json();
+            let echo = rig.send(build_request(path, kind)).await.json();
             assert_eq!(echo["headers"]["content-type"], kind, "{path}");
         }
     }
     for kind in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json"] {
-        assert_eq!(rig.send(ask(CHAT_PATH, kind)).await.status, 200, "{kind}");
+        assert_eq!(rig.send(build_request(CHAT_PATH, kind)).await.status, 200, "{kind}");
     }
 }
 
@@ -289,10 +289,10 @@ async fn returns_response_sent_before_the_body_was_read() {
             "whole, closes: {closes}"
         );
 
-        let (feeder, ask) = streamed_request("/v1/files", Some(size as u64));
+        let (feeder, request) = streamed_request("/v1/files", Some(size as u64));
         feeder.push(Bytes::from(vec![b'y'; size]));
         feeder.finish(BodyEnd::Complete);
-        let reply = rig.send(ask).await;
+        let reply = rig.send(request).await;
         assert_eq!(
             (reply.status, reply.json()["error"]["message"].as_str()),
             (413, Some("mock error: too large")),
@@ -300,8 +300,8 @@ async fn returns_response_sent_before_the_body_was_read() {
         );
 
         // The client itself is slow; the response does not wait for the rest of its body.
-        let (_feeder, ask) = streamed_request("/v1/files", Some(size as u64));
-        let reply = rig.send(ask).await;
+        let (_feeder, request) = streamed_request("/v1/files", Some(size as u64));
+        let reply = rig.send(request).await;
         assert_eq!(
             (reply.status, reply.json()["error"]["message"].as_str()),
             (413, Some("mock error: too large")),
@@ -327,10 +327,10 @@ async fn delivers_large_body_completely() {
 async fn aborts_upload_when_the_client_disconnects() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let (feeder, ask) = streamed_request("/v1/files", Some(100));
+    let (feeder, request) = streamed_request("/v1/files", Some(100));
     feeder.push(Bytes::from_static(b"abc"));
     let state = std::sync::Arc::clone(&rig.state);
-    let work = tokio::time::timeout(Duration::from_millis(50), penstock_core::gateway::handle(&state, ask.build()));
+    let work = tokio::time::timeout(Duration::from_millis(50), penstock_core::gateway::handle(&state, request.build()));
     assert!(work.await.is_err());
     wait_until("the provider sees it", || provider.ledger_entries().len() == 1).await;
     assert_eq!(provider.ledger_entries()[0].outcome, penstock_mock::Outcome::ClientClosed);

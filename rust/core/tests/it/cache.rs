@@ -36,10 +36,10 @@ async fn repeats_cached_response_without_calling_the_provider() {
         assert_eq!((&first.body, first.header("content-type")), (&second.body, second.header("content-type")));
         wait_for_ledger_entries(&provider, count).await;
     }
-    let said = ["cache_status", "total_units", "is_success"];
+    let fields = ["cache_status", "total_units", "is_success"];
     let records = rig.drain_records();
     assert_eq!(
-        (pick_fields(&records[0], said), pick_fields(&records[1], said)),
+        (pick_fields(&records[0], fields), pick_fields(&records[1], fields)),
         (json!(["miss", 15, true]), json!(["hit", null, true]))
     );
 }
@@ -48,9 +48,9 @@ async fn repeats_cached_response_without_calling_the_provider() {
 async fn accept_header_is_part_of_cache_key_on_proxy_paths() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let asked = |kind| cacheable_request("/v1/proxy/chat/completions", false).header("accept", kind);
+    let build_request = |kind| cacheable_request("/v1/proxy/chat/completions", false).header("accept", kind);
     for (kind, status) in [("image/*", "MISS"), ("application/json", "MISS"), ("image/*", "HIT")] {
-        assert_eq!(routing_headers(&rig.send(asked(kind)).await)[2], status, "{kind}");
+        assert_eq!(routing_headers(&rig.send(build_request(kind)).await)[2], status, "{kind}");
     }
     // A known operation always returns the same content type, so `accept` does not matter.
     for (kind, status) in [("*/*", "MISS"), ("application/json", "HIT")] {
@@ -66,7 +66,7 @@ async fn accept_header_is_part_of_cache_key_on_proxy_paths() {
 async fn max_age_and_forwarded_headers_change_the_cache_key() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let asked = |age: u64, language: &str| {
+    let build_request = |age: u64, language: &str| {
         let config = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": age}, "forward_headers": ["accept-language"]});
         post_with_config(&config, CHAT_PATH, chat_body("mock", false))
             .header("accept-language", language)
@@ -74,7 +74,7 @@ async fn max_age_and_forwarded_headers_change_the_cache_key() {
     };
     let ways = [(600, "de", "MISS"), (600, "de", "HIT"), (60, "de", "MISS"), (600, "fr", "MISS"), (600, "de", "HIT")];
     for (age, language, status) in ways {
-        assert_eq!(routing_headers(&rig.send(asked(age, language)).await)[2], status, "{age} {language}");
+        assert_eq!(routing_headers(&rig.send(build_request(age, language)).await)[2], status, "{age} {language}");
     }
 }
 
@@ -171,8 +171,8 @@ async fn force_refresh_replaces_cached_response() {
         rig.send(cacheable_request(CHAT_PATH, false)).await,
     ];
     assert_eq!(statuses.map(|response| routing_headers(&response)[2].to_owned()), ["MISS", "REFRESH", "HIT"]);
-    let kept = cacheable_request(CHAT_PATH, false).header("x-gateway-cache-force-refresh", "false");
-    assert_eq!(routing_headers(&rig.send(kept).await)[2], "HIT");
+    let remaining = cacheable_request(CHAT_PATH, false).header("x-gateway-cache-force-refresh", "false");
+    assert_eq!(routing_headers(&rig.send(remaining).await)[2], "HIT");
     wait_for_ledger_entries(&provider, 2).await;
 }
 
@@ -184,11 +184,11 @@ async fn override_params_change_the_cache_key() {
         json!({"strategy": {"mode": "single"}, "cache": "simple",
         "targets": [{"provider": "mock", "override_params": {"seed": seed}}]})
     };
-    let ask = |seed| {
+    let build_request = |seed| {
         post_with_config(&config(seed), CHAT_PATH, chat_body("mock", false)).header("x-gateway-cache-namespace", "n")
     };
     for (seed, expected) in [(1, "MISS"), (1, "HIT"), (2, "MISS")] {
-        assert_eq!(routing_headers(&rig.send(ask(seed)).await)[2], expected);
+        assert_eq!(routing_headers(&rig.send(build_request(seed)).await)[2], expected);
     }
 }
 
@@ -197,10 +197,10 @@ async fn does_not_cache_requests_that_create_objects() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let paths = ["/v1/threads", "/v1/threads/t/messages", "/v1/assistants", "/v1/vector_stores", "/v1/proxy/evals"];
-    for (place, path) in paths.iter().enumerate() {
+    for (index, path) in paths.iter().enumerate() {
         for count in [1, 2] {
             assert_eq!(routing_headers(&rig.send(cacheable_request(path, false)).await)[2], "DISABLED", "{path}");
-            wait_for_ledger_entries(&provider, place * 2 + count).await;
+            wait_for_ledger_entries(&provider, index * 2 + count).await;
         }
     }
 }
@@ -230,10 +230,10 @@ async fn does_not_cache_without_a_config() {
 
 #[tokio::test]
 async fn deployment_and_strict_compliance_change_the_cache_key() {
-    let answer = br#"{"choices":[]}"#.to_vec();
-    let played = GoldenProvider::start(200, "application/json", answer, 99).await;
+    let response = br#"{"choices":[]}"#.to_vec();
+    let played = GoldenProvider::start(200, "application/json", response, 99).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let ask = |deployment: &str, strict: bool| {
+    let build_request = |deployment: &str, strict: bool| {
         let config = json!({"provider": "azure-openai", "custom_host": played.server.url(), "api_key": "k",
             "cache": "simple", "api_version": "2025-01-01", "strict_open_ai_compliance": strict});
         post_with_config(&config, CHAT_PATH, chat_body("m", false))
@@ -243,10 +243,10 @@ async fn deployment_and_strict_compliance_change_the_cache_key() {
     for (deployment, strict, expected) in
         [("one", true, "MISS"), ("one", true, "HIT"), ("two", true, "MISS"), ("two", false, "MISS")]
     {
-        assert_eq!(routing_headers(&rig.send(ask(deployment, strict)).await)[2], expected, "{deployment} {strict}");
+        assert_eq!(routing_headers(&rig.send(build_request(deployment, strict)).await)[2], expected, "{deployment} {strict}");
     }
-    let asked: Vec<_> = played.request_lines.lock().unwrap().clone();
-    assert!(asked[0].contains("/deployments/one/") && asked[1].contains("/deployments/two/"), "{asked:?}");
+    let requests: Vec<_> = played.request_lines.lock().unwrap().clone();
+    assert!(requests[0].contains("/deployments/one/") && requests[1].contains("/deployments/two/"), "{requests:?}");
 }
 
 #[tokio::test]
@@ -275,8 +275,8 @@ async fn tracing_and_retry_headers_do_not_change_the_cache_key() {
     .enumerate()
     {
         let body = chat_body("mock?chunks=3", false).replace("hi", name);
-        let asked = |value: &str| post_with_config(&config_with_cache(), CHAT_PATH, body.clone()).header(name, value);
-        let (first, second) = (rig.send(asked("one")).await, rig.send(asked("two")).await);
+        let build_request = |value: &str| post_with_config(&config_with_cache(), CHAT_PATH, body.clone()).header(name, value);
+        let (first, second) = (rig.send(build_request("one")).await, rig.send(build_request("two")).await);
         assert_eq!((routing_headers(&first)[2], routing_headers(&second)[2]), ("MISS", "HIT"), "{name}");
         wait_for_ledger_entries(&provider, count + 1).await;
     }

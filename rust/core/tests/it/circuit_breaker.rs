@@ -103,9 +103,9 @@ async fn saved_config_keeps_its_breaker_across_snapshots() {
         config_with_breaker(&[mock_target("status=503"), mock_target("chunks=1")], &sensitive_breaker_config());
     for (epoch, named) in [("1", "pc-1"), ("2", "pc-1"), ("3", "c-1")] {
         rig.apply_snapshot(&json!({"epoch": epoch, "configs": [{"id": "c-1", "slug": "pc-1", "config": config}]}));
-        let ask = crate::harness::post_request(crate::harness::CHAT_PATH, crate::harness::chat_body("mock", false))
+        let request = crate::harness::post_request(crate::harness::CHAT_PATH, crate::harness::chat_body("mock", false))
             .header("x-gateway-config", named);
-        assert_eq!(rig.send(ask).await.status, 200);
+        assert_eq!(rig.send(request).await.status, 200);
     }
     wait_for_ledger_entries(&provider, 4).await;
 }
@@ -118,11 +118,11 @@ async fn passthrough_target_has_one_breaker_per_provider() {
     rig.apply_snapshot(&json!({"epoch": "1", "providers": [saved("one"), saved("two")]}));
     let config =
         config_with_breaker(&[json!({"passthrough": true}), mock_target("chunks=1")], &sensitive_breaker_config());
-    let asked =
+    let build_request =
         |named: &str, model: &str| post_with_config(&config, CHAT_PATH, chat_body(&format!("@{named}/{model}"), false));
-    for (named, model, answers) in [("one", "mock?status=503", 1), ("one", "mock", 1), ("two", "mock", 0)] {
-        let response = rig.send(asked(named, model)).await;
-        assert_eq!(routing_headers(&response)[0], format!("config.targets[{answers}]"), "{named}: {}", response.text());
+    for (named, model, responses) in [("one", "mock?status=503", 1), ("one", "mock", 1), ("two", "mock", 0)] {
+        let response = rig.send(build_request(named, model)).await;
+        assert_eq!(routing_headers(&response)[0], format!("config.targets[{responses}]"), "{named}: {}", response.text());
     }
 }
 
@@ -151,9 +151,9 @@ async fn half_open_breaker_allows_a_single_attempt() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.retry_backoff_ms = 1);
     let config = prepare_half_open_breaker(&rig, &provider, two_target_config("fallback")).await;
-    let ask = || rig.send(post_with_config(&config, CHAT_PATH, chat_body("mock?status=503&first_ms=200", false)));
-    let answers = tokio::join!(ask(), ask(), ask(), ask(), ask());
-    for response in [&answers.0, &answers.1, &answers.2, &answers.3, &answers.4] {
+    let send_request = || rig.send(post_with_config(&config, CHAT_PATH, chat_body("mock?status=503&first_ms=200", false)));
+    let responses = tokio::join!(send_request(), send_request(), send_request(), send_request(), send_request());
+    for response in [&responses.0, &responses.1, &responses.2, &responses.3, &responses.4] {
         assert_eq!((response.status, routing_headers(response)[0]), (200, "config.targets[1]"));
     }
     let models: Vec<_> = wait_for_ledger_entries(&provider, 6).await.into_iter().map(|entry| entry.model).collect();
@@ -172,11 +172,11 @@ async fn checks_breaker_when_fallback_reaches_the_target() {
         &sensitive_breaker_config(),
     );
     config["targets"][0]["cb_config"] = json!({"failure_threshold": 99, "cooldown_interval": 30_000});
-    let ask = |behaviour: &str| post_with_config(&config, CHAT_PATH, chat_body(&format!("mock?{behaviour}"), false));
+    let build_request = |behaviour: &str| post_with_config(&config, CHAT_PATH, chat_body(&format!("mock?{behaviour}"), false));
     // While the first target is slow, another request opens the second target's breaker.
-    let (slow, quick) = tokio::join!(rig.send(ask("status=503&first_ms=300")), async {
+    let (slow, quick) = tokio::join!(rig.send(build_request("status=503&first_ms=300")), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        rig.send(ask("status=503")).await
+        rig.send(build_request("status=503")).await
     });
     assert_eq!((routing_headers(&slow)[0], routing_headers(&quick)[0]), ("config.targets[2]", "config.targets[2]"));
     let models: Vec<_> = wait_for_ledger_entries(&provider, 5).await.into_iter().map(|entry| entry.model).collect();
@@ -189,12 +189,12 @@ async fn client_errors_leave_half_open_breaker_unchanged() {
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_body_bytes = 2 * 1024 * 1024);
     let config = prepare_half_open_breaker(&rig, &provider, two_target_config("loadbalance")).await;
     let form = |feeding: Body| {
-        let ask = crate::harness::TestRequest::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
-        ask.header("content-type", "multipart/form-data; boundary=x").with_body(feeding)
+        let request = crate::harness::TestRequest::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
+        request.header("content-type", "multipart/form-data; boundary=x").with_body(feeding)
     };
-    let fed = |end: BodyEnd, pieces: usize| {
+    let fed = |end: BodyEnd, chunks: usize| {
         let (feeder, reading) = feed_channel(|| ());
-        for _ in 0..pieces {
+        for _ in 0..chunks {
             feeder.push(vec![0; 1024 * 1024].into());
         }
         feeder.finish(end);
@@ -203,13 +203,13 @@ async fn client_errors_leave_half_open_breaker_unchanged() {
     let hurried = || post_with_config(&config, CHAT_PATH, chat_body("mock?first_ms=3000", false));
     let mut tried = 0;
     for _ in 0..60 {
-        for (ask, code) in [
+        for (request, code) in [
             (form(fed(BodyEnd::Disconnected, 1)), "incomplete_body"),
             (form(fed(BodyEnd::Complete, 3)), "body_too_large"),
             (hurried().header("x-gateway-request-timeout", "5"), "timeout"),
             (hurried().header("x-stainless-timeout", "0.005"), "timeout"),
         ] {
-            rig.send(ask).await;
+            rig.send(request).await;
             let record = rig.single_record();
             if record["last_used_option_index"] == "config.targets[0]" {
                 assert_eq!(record["error"], code);
@@ -287,13 +287,13 @@ async fn opens_under_load_and_recovers_after_the_cooldown() {
     let rig = TestGateway::for_url(&ill.server.url());
     let mut config = config_with_breaker(&[mock_target("ill"), mock_target("well")], &json!({"failure_threshold": 4}));
     config["retry"] = json!({"attempts": 3, "on_status_codes": [503]});
-    let answers = send_at_rate(&rig, &config, 300, 600).await;
-    assert!(answers.iter().all(|(_, _, response)| response.status == 200));
+    let responses = send_at_rate(&rig, &config, 300, 600).await;
+    assert!(responses.iter().all(|(_, _, response)| response.status == 200));
     assert_eq!(rig.state.shared.breakers.open_count(), 1);
     // The failures stop and the cooldown passes.
     ill.is_failing.store(false, Ordering::Relaxed);
     rig.state.shared.clock.advance(Duration::from_secs(30));
-    let answers = send_at_rate(&rig, &config, 300, 300).await;
-    assert!(answers.iter().any(|(_, _, response)| routing_headers(response)[0] == "config.targets[0]"));
+    let responses = send_at_rate(&rig, &config, 300, 300).await;
+    assert!(responses.iter().any(|(_, _, response)| routing_headers(response)[0] == "config.targets[0]"));
     assert_eq!(rig.state.shared.breakers.open_count(), 0);
 }

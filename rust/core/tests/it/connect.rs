@@ -21,7 +21,7 @@ use tokio::{
 async fn refused_session_returns_its_status_and_writes_a_record() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for (ask, expected, code) in [
+    for (request, expected, code) in [
         (realtime_request("/v1/realtime?model=m&mock-status=429"), 429, Value::Null),
         (TestRequest::new("GET", REALTIME_PATH), 400, json!("provider_required")),
         (
@@ -40,7 +40,7 @@ async fn refused_session_returns_its_status_and_writes_a_record() {
             json!("invalid_custom_host"),
         ),
     ] {
-        let (status, _) = expect_rejection(&rig, ask).await;
+        let (status, _) = expect_rejection(&rig, request).await;
         let record = rig.single_record();
         assert_eq!(
             pick_fields(&record, ["response_status_code", "is_success"]),
@@ -57,13 +57,13 @@ async fn subprotocol_key_authenticates_and_is_not_forwarded() {
     let rig = TestGateway::for_provider(&provider);
     rig.apply_snapshot(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk-1")}],
         "providers": [{"slug": "mine", "provider": "mock", "api_key": "sk-stored"}]}));
-    let asked = |target: &str, key: &str| {
+    let build_request = |target: &str, key: &str| {
         let protocols = format!("realtime, openai-insecure-api-key.{key}, openai-beta.realtime-v1");
         TestRequest::new("GET", target).header("sec-websocket-protocol", &protocols)
     };
-    let (status, _) = expect_rejection(&rig, asked("/v1/realtime?model=@mine/m", "pk-2")).await;
+    let (status, _) = expect_rejection(&rig, build_request("/v1/realtime?model=@mine/m", "pk-2")).await;
     assert_eq!((status, rig.single_record()["error"].as_str()), (401, Some("03")));
-    let mut talk = open_realtime(&rig, asked("/v1/realtime?model=%40mine%2Fgpt-realtime", "pk-1")).await;
+    let mut talk = open_realtime(&rig, build_request("/v1/realtime?model=%40mine%2Fgpt-realtime", "pk-1")).await;
     assert_eq!(talk.protocol.as_deref(), Some("realtime"));
     assert_eq!(talk.receive_event().await["session"]["model"], "gpt-realtime");
     talk.close(1000, "").await;
@@ -98,8 +98,8 @@ async fn refused_session_falls_back_to_the_next_target() {
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [
         {"provider": "openai", "api_key": "sk", "custom_host": "http://127.0.0.1:4009/v1"},
         {"provider": "mock", "override_params": {"model": "another one"}}]});
-    let asked = TestRequest::new("GET", REALTIME_PATH).header("x-gateway-config", &config.to_string());
-    let talk = open_realtime(&rig, asked).await;
+    let request = TestRequest::new("GET", REALTIME_PATH).header("x-gateway-config", &config.to_string());
+    let talk = open_realtime(&rig, request).await;
     talk.close(1000, "").await;
     let response = pick_fields(&rig.single_record(), ["ai_org", "last_used_option_index", "outcome", "ai_model"]);
     assert_eq!(response, json!(["mock", "config.targets[1]", "complete", "another one"]));
@@ -138,16 +138,16 @@ async fn refusal_body_is_returned_up_to_64_kib() {
     let head =
         "HTTP/1.1 403 Forbidden\r\ncontent-type: text/plain\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
     for (length, response) in [(9, 9), (65_536, 65_536), (300_000, 65_536)] {
-        let said = "n".repeat(length);
-        let body = [head.as_bytes(), &encode_chunks(said.as_bytes(), 5000), b"0\r\n\r\n"].concat();
+        let response_body = "n".repeat(length);
+        let body = [head.as_bytes(), &encode_chunks(response_body.as_bytes(), 5000), b"0\r\n\r\n"].concat();
         let provider = ScriptedServer::start_closing_after_response(body).await;
         let rig = TestGateway::for_url(&provider.url());
-        let UpgradeOutcome::Rejected(answer) = connect_realtime(&rig, realtime_request(REALTIME_PATH)).await else {
+        let UpgradeOutcome::Rejected(reply) = connect_realtime(&rig, realtime_request(REALTIME_PATH)).await else {
             panic!("it was opened")
         };
-        let ClientResponseBody::Complete(body) = &answer.body else { panic!("a stream") };
-        assert_eq!((response_status(&answer), body.len(), &body[..9]), (403, response, &said.as_bytes()[..9]));
-        assert_eq!(answer.head.headers.get_str("content-length"), Some(response.to_string().as_str()));
+        let ClientResponseBody::Complete(body) = &reply.body else { panic!("a stream") };
+        assert_eq!((response_status(&reply), body.len(), &body[..9]), (403, response, &response_body.as_bytes()[..9]));
+        assert_eq!(reply.head.headers.get_str("content-length"), Some(response.to_string().as_str()));
     }
 }
 
@@ -155,14 +155,14 @@ async fn refusal_body_is_returned_up_to_64_kib() {
 async fn refused_handshake_is_explained_on_request() {
     let (provider, (_kept, bad)) = (Server::start().await, start_refusing_provider("503 Service Unavailable").await);
     let rig = gateway_trusting_localhost(&provider);
-    let UpgradeOutcome::Rejected(answer) =
+    let UpgradeOutcome::Rejected(response) =
         connect_realtime(&rig, realtime_request_with_config(&bad).header("x-gateway-explain", "true")).await
     else {
         panic!("a session")
     };
-    let said: Value = serde_json::from_str(answer.head.headers.get_str("x-gateway-explanation").unwrap()).unwrap();
-    assert_eq!(pick_fields(&said["target"], ["provider", "model"]), json!(["mock", "gpt-realtime"]), "{said}");
-    assert_eq!(pick_fields(&said["decisions"][0], ["step", "status"]), json!(["tried", 503]), "{said}");
+    let fields: Value = serde_json::from_str(response.head.headers.get_str("x-gateway-explanation").unwrap()).unwrap();
+    assert_eq!(pick_fields(&fields["target"], ["provider", "model"]), json!(["mock", "gpt-realtime"]), "{fields}");
+    assert_eq!(pick_fields(&fields["decisions"][0], ["step", "status"]), json!(["tried", 503]), "{fields}");
 }
 
 #[tokio::test]
@@ -239,16 +239,16 @@ async fn session_over_tls_requires_a_trusted_authority() {
             settings.tls_ca = trusts.then(|| tls_file("authority.pem"));
         })
     };
-    let ask =
+    let build_request =
         || realtime_request(REALTIME_PATH).header("x-gateway-custom-host", &format!("https://localhost:{port}/v1"));
     let trusting = rig(true);
-    let mut talk = open_realtime(&trusting, ask()).await;
+    let mut talk = open_realtime(&trusting, build_request()).await;
     assert_eq!(talk.receive_event().await["session"]["model"], "gpt-realtime");
     talk.send_event(json!({"type": "response.create"})).await;
     assert_eq!(talk.receive_until("response.output_text.delta").await["delta"], "Hello");
     talk.receive_until("response.done").await;
     talk.close(1000, "done").await;
     assert_eq!(pick_fields(&trusting.single_record(), ["outcome", "total_units"]), json!(["complete", 20]));
-    let (status, reply) = expect_rejection(&rig(false), ask()).await;
+    let (status, reply) = expect_rejection(&rig(false), build_request()).await;
     assert_eq!((status, &reply["error"]["code"]), (502, &json!("upstream_connect_failed")), "{reply}");
 }

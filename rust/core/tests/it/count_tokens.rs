@@ -32,8 +32,8 @@ async fn translates_converse_counts_except_for_bedrock() {
         (&json!("gpt-4o"), &json!("What is the answer?"))
     );
     let played = GoldenProvider::start(200, "application/json", b"{\"inputTokens\":7}".to_vec(), 50).await;
-    let ask = played.build_request("bedrock", CONVERSE_COUNT_PATH, converse_count_body().to_string().into());
-    let response = GoldenProvider::gateway_trusting_loopback().send(ask).await;
+    let request = played.build_request("bedrock", CONVERSE_COUNT_PATH, converse_count_body().to_string().into());
+    let response = GoldenProvider::gateway_trusting_loopback().send(request).await;
     assert_eq!(response.json(), json!({"inputTokens": 7}), "{}", response.text());
     let (head, body) = played.parse_last_request();
     assert!(
@@ -59,9 +59,9 @@ async fn counts_tokens_locally_if_the_provider_cannot() {
             .await;
         assert_eq!((response.status, response.json()), (200, json!({"inputTokens": 12})), "{provider}");
         let records = rig.drain_records();
-        let said: Vec<_> =
+        let fields: Vec<_> =
             records.iter().map(|record| pick_fields(record, ["ai_org", "outcome", "req_units"])).collect();
-        assert_eq!(said, vec![json!([provider, "complete", null]); 3]);
+        assert_eq!(fields, vec![json!([provider, "complete", null]); 3]);
     }
     assert_eq!(played.server.connection_count(), 0);
     // Pass-through requests are not counted locally.
@@ -131,11 +131,11 @@ async fn reuses_the_connection_of_a_rejected_count() {
 #[tokio::test]
 async fn rejects_an_uncountable_request_in_the_client_format() {
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let ask = |path: &str, body: &str| {
-        let ask = TestRequest::new("POST", path).header("x-gateway-provider", "openai");
-        ask.header("content-type", "application/json").header("authorization", "Bearer sk-1").body(body.to_owned())
+    let build_request = |path: &str, body: &str| {
+        let build_request = TestRequest::new("POST", path).header("x-gateway-provider", "openai");
+        build_request.header("content-type", "application/json").header("authorization", "Bearer sk-1").body(body.to_owned())
     };
-    let response = rig.send(ask(CONVERSE_COUNT_PATH, r#"{"input":{"converse":{"messages":[]}}}"#)).await;
+    let response = rig.send(build_request(CONVERSE_COUNT_PATH, r#"{"input":{"converse":{"messages":[]}}}"#)).await;
     assert_eq!(
         (response.status, &response.json()["__type"]),
         (400, &json!("ValidationException")),
@@ -165,7 +165,7 @@ async fn rejects_an_uncountable_request_in_the_client_format() {
             "generateContentRequest.contents[0].parts[0].text: must be a string",
         ),
     ] {
-        let response = rig.send(ask(path, body)).await;
+        let response = rig.send(build_request(path, body)).await;
         let error = &response.json()["error"];
         let kinds = json!([response.status, error["type"], error["status"]]);
         let is_messages = path == MESSAGES_COUNT_PATH;

@@ -65,10 +65,10 @@ async fn fetches_and_caches_a_service_account_token() {
     assert_eq!(issuer.received_requests().len(), 1, "it is kept");
     let form = issuer.form_fields(0);
     assert_eq!(form[0].1, "urn:ietf:params:oauth:grant-type:jwt-bearer");
-    let (said, signed) = form[1].1.rsplit_once('.').unwrap();
+    let (content, signed) = form[1].1.rsplit_once('.').unwrap();
     let public = UnparsedPublicKey::new(&signature::RSA_PKCS1_2048_8192_SHA256, key.public_key());
-    public.verify(said.as_bytes(), &BASE64_URL_SAFE_NO_PAD.decode(signed).unwrap()).expect("the account signed it");
-    let (head, claims) = said.split_once('.').unwrap();
+    public.verify(content.as_bytes(), &BASE64_URL_SAFE_NO_PAD.decode(signed).unwrap()).expect("the account signed it");
+    let (head, claims) = content.split_once('.').unwrap();
     let part = |text: &str| serde_json::from_slice::<Value>(&BASE64_URL_SAFE_NO_PAD.decode(text).unwrap()).unwrap();
     let (head, claims) = (part(head), part(claims));
     assert_eq!(head, json!({"alg": "RS256", "typ": "JWT", "kid": "k-1"}));
@@ -107,9 +107,9 @@ async fn request_timeout_bounds_the_credential_fetch() {
     })
     .await;
     let provider = Server::start().await;
-    let ask = vertex_request(&provider, &service_account_json(&key, &silent.url()))
+    let request = vertex_request(&provider, &service_account_json(&key, &silent.url()))
         .header("x-gateway-request-timeout", "100");
-    let response = start_gateway().send(ask).await;
+    let response = start_gateway().send(request).await;
     assert_eq!(
         (response.status, response.error_code().as_str()),
         (502, "credential_unavailable"),
@@ -128,12 +128,12 @@ const ENCRYPTED_KEY: &str = include_str!("tls/sealed_key.pem");
 const PUBLIC_KEY: &str = include_str!("tls/sealed_key.public.pem");
 
 fn oracle_request(at: &Server, passphrase: &str) -> TestRequest {
-    let mut ask = custom_host_request("oracle", at)
+    let mut request = custom_host_request("oracle", at)
         .header("x-gateway-oracle-private-key", &ENCRYPTED_KEY.trim().replace('\n', "\\n"));
     for field in ["region", "tenancy", "user", "fingerprint"] {
-        ask = ask.header(&format!("x-gateway-oracle-{field}"), field);
+        request = request.header(&format!("x-gateway-oracle-{field}"), field);
     }
-    if passphrase.is_empty() { ask } else { ask.header("x-gateway-oracle-key-passphrase", passphrase) }
+    if passphrase.is_empty() { request } else { request.header("x-gateway-oracle-key-passphrase", passphrase) }
 }
 
 #[tokio::test]
@@ -151,7 +151,7 @@ async fn decrypts_an_oracle_key_and_signs_with_it() {
         let field = |name: &str| entry.header(name).unwrap().to_owned();
         let authorization = field("authorization");
         let signature = authorization.split("signature=\"").nth(1).unwrap().trim_end_matches('"');
-        let said = format!(
+        let body = format!(
             "date: {}\n(request-target): post {}\nhost: {}\ncontent-length: {}\ncontent-type: {}\nx-content-sha256: {}",
             field("date"),
             entry.path,
@@ -161,7 +161,7 @@ async fn decrypts_an_oracle_key_and_signs_with_it() {
             field("x-content-sha256"),
         );
         let key = UnparsedPublicKey::new(&signature::RSA_PKCS1_2048_8192_SHA256, &public);
-        key.verify(said.as_bytes(), &BASE64_STANDARD.decode(signature).unwrap()).expect("it signed these words");
+        key.verify(body.as_bytes(), &BASE64_STANDARD.decode(signature).unwrap()).expect("it signed these words");
         assert!(!format!("{entry:?}").contains("open sesame"));
     }
     let records = format!("{records:?}");
@@ -224,7 +224,7 @@ async fn does_not_send_a_stored_secret_to_a_requested_authority() {
     let row = json!({"slug": "az", "provider": "azure-openai", "options": options, "custom_host": provider.url()});
     rig.apply_snapshot(&json!({"epoch": "1", "providers": [row]}));
     let evil = CredentialIssuer::start_with_tokens().await;
-    let ask = || {
+    let build_request = || {
         TestRequest::new("POST", CHAT_PATH)
             .header("content-type", "application/json")
             .header("x-gateway-azure-deployment-id", "d")
@@ -232,8 +232,8 @@ async fn does_not_send_a_stored_secret_to_a_requested_authority() {
     };
     let config = json!({"provider": "@az", "azure_authority_host": evil.server.url()}).to_string();
     for asking in [
-        ask().header("x-gateway-provider", "@az").header("x-gateway-azure-authority-host", &evil.server.url()),
-        ask().header("x-gateway-config", &config),
+        build_request().header("x-gateway-provider", "@az").header("x-gateway-azure-authority-host", &evil.server.url()),
+        build_request().header("x-gateway-config", &config),
     ] {
         let response = rig.send(asking).await;
         assert_eq!(
@@ -267,10 +267,10 @@ async fn assumes_a_role_once_and_signs_with_its_keys() {
     for _ in 0..2 {
         rig.send(bedrock()).await;
     }
-    let asked = issuer.received_requests();
-    assert_eq!(asked.len(), 1, "it is kept");
+    let requests = issuer.received_requests();
+    assert_eq!(requests.len(), 1, "it is kept");
     assert!(
-        asked[0].contains("authorization: AWS4-HMAC-SHA256 Credential=AKID/") && asked[0].contains("/eu-west-1/sts/")
+        requests[0].contains("authorization: AWS4-HMAC-SHA256 Credential=AKID/") && requests[0].contains("/eu-west-1/sts/")
     );
     let form = issuer.form_fields(0);
     for (name, value) in [("Action", "AssumeRole"), ("RoleArn", "arn:aws:iam::1:role/r"), ("ExternalId", "ext-1")] {
@@ -299,20 +299,20 @@ async fn falls_back_if_assuming_a_role_fails() {
          "aws_secret_access_key": "s", "aws_role_arn": "arn:aws:iam::1:role/r", "aws_sts_endpoint": issuer.server.url()},
         {"provider": "openai", "api_key": "sk-2", "custom_host": format!("{}/v1", provider.url())}]);
     let config = json!({"strategy": {"mode": "fallback"}, "targets": targets});
-    let ask = TestRequest::new("POST", CHAT_PATH)
+    let request = TestRequest::new("POST", CHAT_PATH)
         .header("content-type", "application/json")
         .header("x-gateway-config", &config.to_string())
         .body(chat_body("mock", false));
-    let response = start_gateway().send(ask).await;
+    let response = start_gateway().send(request).await;
     assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(authorization_headers(&provider), ["Bearer sk-2"]);
     let alone = json!({"provider": "bedrock", "custom_host": provider.url(), "aws_region": "eu-west-1",
         "aws_access_key_id": "AKID", "aws_secret_access_key": "s", "aws_role_arn": "r", "aws_sts_endpoint": issuer.server.url()});
-    let ask = TestRequest::new("POST", CHAT_PATH)
+    let request = TestRequest::new("POST", CHAT_PATH)
         .header("content-type", "application/json")
         .header("x-gateway-config", &alone.to_string())
         .body(chat_body("mock", false));
-    let response = start_gateway().send(ask).await;
+    let response = start_gateway().send(request).await;
     assert!(response.status == 502 && response.text().contains("not yours"), "{}", response.text());
 }
 
@@ -368,12 +368,12 @@ async fn fetches_instance_keys_with_a_session_token_and_caches_them() {
     for _ in 0..2 {
         rig.send(stored_provider_request()).await;
     }
-    let asked = service.received_requests();
-    assert_eq!(asked.len(), 3, "{asked:?}");
-    assert!(asked[0].starts_with("PUT /latest/api/token ") && asked[0].contains("-ttl-seconds: 300\r\n"));
-    assert!(asked[1].starts_with("GET /latest/meta-data/iam/security-credentials/ "));
-    assert!(asked[2].starts_with("GET /latest/meta-data/iam/security-credentials/my-role "));
-    assert!(asked[1..].iter().all(|one| one.contains("x-aws-ec2-metadata-token: the-word\r\n")), "{asked:?}");
+    let requests = service.received_requests();
+    assert_eq!(requests.len(), 3, "{requests:?}");
+    assert!(requests[0].starts_with("PUT /latest/api/token ") && requests[0].contains("-ttl-seconds: 300\r\n"));
+    assert!(requests[1].starts_with("GET /latest/meta-data/iam/security-credentials/ "));
+    assert!(requests[2].starts_with("GET /latest/meta-data/iam/security-credentials/my-role "));
+    assert!(requests[1..].iter().all(|one| one.contains("x-aws-ec2-metadata-token: the-word\r\n")), "{requests:?}");
     for entry in provider.ledger_entries() {
         let signed = entry.header("authorization").unwrap();
         assert!(signed.contains("Credential=ASIA-OWN/") && signed.contains("/eu-west-1/bedrock/"), "{signed}");
@@ -395,8 +395,8 @@ async fn assumes_a_role_with_container_credentials() {
     };
     let options = json!({"aws_region": "eu-west-1", "aws_role_arn": "arn:aws:iam::1:role/r", "aws_sts_endpoint": sts.server.url()});
     let response = gateway_with_identity(&provider, identity, &options).send(stored_provider_request()).await;
-    let asked = container.received_requests();
-    assert!(asked[0].starts_with("GET /v2/credentials/1 ") && asked[0].contains("authorization: container-word\r\n"));
+    let requests = container.received_requests();
+    assert!(requests[0].starts_with("GET /v2/credentials/1 ") && requests[0].contains("authorization: container-word\r\n"));
     assert!(sts.received_requests()[0].contains("Credential=ASIA-OWN/"), "{}", response.text());
     assert!(authorization_headers(&provider)[0].contains("Credential=ASIA-GIVEN/"));
 }
@@ -446,17 +446,17 @@ async fn machine_keys_serve_only_stored_providers_if_allowed() {
     let response =
         gateway_with_identity(&provider, own(false), &service_role_options()).send(stored_provider_request()).await;
     assert!(response.status == 400 && response.text().contains("identity.allow_provider_use"), "{}", response.text());
-    let asking = |ask: TestRequest| {
-        ask.header("x-gateway-aws-region", "eu-west-1").header("x-gateway-aws-auth-type", "serviceRole")
+    let asking = |build_request: TestRequest| {
+        build_request.header("x-gateway-aws-region", "eu-west-1").header("x-gateway-aws-auth-type", "serviceRole")
     };
-    let role = |ask: TestRequest| ask.header("x-gateway-aws-role-arn", "arn:aws:iam::1:role/r");
+    let role = |build_request: TestRequest| build_request.header("x-gateway-aws-role-arn", "arn:aws:iam::1:role/r");
     let rig = gateway_with_identity(&provider, own(true), &json!({"aws_region": "eu-west-1"}));
-    for ask in [
+    for build_request in [
         asking(custom_host_request("bedrock", &provider)),
         asking(stored_provider_request()),
         role(asking(stored_provider_request())),
     ] {
-        let response = rig.send(ask).await;
+        let response = rig.send(build_request).await;
         assert!(response.status == 400 && response.text().contains("only a stored provider"), "{}", response.text());
     }
     assert!(service.received_requests().is_empty() && provider.ledger_entries().is_empty());
@@ -484,11 +484,11 @@ async fn fetches_an_azure_vm_token_once_for_concurrent_requests() {
     assert_eq!((first.status, second.status), (200, 200), "{}", first.text());
     rig.send(stored_provider_request()).await;
     assert_eq!(authorization_headers(&provider), vec!["Bearer token-1"; 3]);
-    let asked = service.received_requests();
-    assert_eq!(asked.len(), 1, "{asked:?}");
+    let requests = service.received_requests();
+    assert_eq!(requests.len(), 1, "{requests:?}");
     let line = "GET /metadata/identity/oauth2/token?api-version=2018-02-01&\
         resource=https%3A%2F%2Fcognitiveservices.azure.com&client_id=m-1 HTTP/1.1\r\n";
-    assert!(asked[0].starts_with(line) && asked[0].contains("metadata: true\r\n"), "{}", asked[0]);
+    assert!(requests[0].starts_with(line) && requests[0].contains("metadata: true\r\n"), "{}", requests[0]);
 }
 
 #[tokio::test]
@@ -507,9 +507,9 @@ async fn fetches_an_azure_app_token_with_the_identity_header() {
     let mode = json!({"azure_auth_mode": "managed", "azure_entra_scope": "https://ai.azure.com/.default"});
     let response = azure_gateway(&provider, identity, &mode).send(stored_provider_request()).await;
     assert_eq!(authorization_headers(&provider), ["Bearer t"], "{}", response.text());
-    let asked = app.received_requests();
-    assert!(asked[0].starts_with("GET /msi/token?api-version=2019-08-01&resource=https%3A%2F%2Fai.azure.com HTTP/1.1"));
-    assert!(asked[0].contains("x-identity-header: app-word\r\n") && !asked[0].contains("metadata:"), "{}", asked[0]);
+    let requests = app.received_requests();
+    assert!(requests[0].starts_with("GET /msi/token?api-version=2019-08-01&resource=https%3A%2F%2Fai.azure.com HTTP/1.1"));
+    assert!(requests[0].contains("x-identity-header: app-word\r\n") && !requests[0].contains("metadata:"), "{}", requests[0]);
 }
 
 #[tokio::test]
@@ -534,8 +534,8 @@ async fn exchanges_workload_tokens_only_at_the_configured_authority() {
         "azure_entra_client_id": "c-other"});
     let of_another =
         json!({"azure_auth_mode": "workload", "azure_workload_tenant_id": "t-2", "azure_workload_client_id": "c-2"});
-    let asked = [(workload, "t-pod", "c-pod"), (federated, "t-other", "c-other"), (of_another, "t-2", "c-2")];
-    for (number, (mode, tenant, client)) in asked.iter().enumerate() {
+    let requested = [(workload, "t-pod", "c-pod"), (federated, "t-other", "c-other"), (of_another, "t-2", "c-2")];
+    for (number, (mode, tenant, client)) in requested.iter().enumerate() {
         let response = azure_gateway(&provider, identity.clone(), mode).send(stored_provider_request()).await;
         assert_eq!(response.status, 200, "{}", response.text());
         assert!(
@@ -598,7 +598,7 @@ async fn requests_cannot_use_the_azure_machine_identity() {
     for mode in ["managed", "workload", "entraFederated"] {
         for asking in [custom_host_request("azure-openai", &provider), stored_provider_request()] {
             let fields = ["azure-entra-tenant-id", "azure-entra-client-id", "azure-resource-name", "azure-api-version"];
-            let asking = fields.iter().fold(asking, |ask, name| ask.header(&format!("x-gateway-{name}"), "x"));
+            let asking = fields.iter().fold(asking, |request, name| request.header(&format!("x-gateway-{name}"), "x"));
             let response = rig.send(asking.header("x-gateway-azure-auth-mode", mode)).await;
             assert!(
                 response.status == 400 && response.text().contains("only a stored provider"),

@@ -21,10 +21,10 @@ async fn accepts_provider_name_with_bearer_token() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for path in [CHAT_PATH, MESSAGES_PATH, "/v1/proxy/anything"] {
-        let ask = request_without_provider(path)
+        let request = request_without_provider(path)
             .header("x-gateway-provider", "mock")
             .header("Authorization", "bearer sk-caller");
-        assert_eq!(rig.send(ask).await.status, 200, "{path}");
+        assert_eq!(rig.send(request).await.status, 200, "{path}");
         assert_eq!(single_sent_request(&provider).header("authorization"), Some("Bearer sk-caller"), "{path}");
     }
 }
@@ -34,10 +34,10 @@ async fn accepts_inline_config_with_one_provider() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let config = json!({"provider": "openai", "api_key": "sk-config", "custom_host": format!("{}/v1", provider.url())});
-    let ask = request_without_provider(CHAT_PATH)
+    let request = request_without_provider(CHAT_PATH)
         .header("x-gateway-config", &config.to_string())
         .header("authorization", "Bearer sk-caller");
-    assert_eq!(rig.send(ask).await.status, 200);
+    assert_eq!(rig.send(request).await.status, 200);
     assert_eq!(single_sent_request(&provider).header("authorization"), Some("Bearer sk-config"));
 }
 
@@ -83,11 +83,11 @@ async fn client_headers_do_not_replace_saved_key() {
         {"slug": "anth", "provider": "anthropic", "api_key": "sk-saved", "custom_host": host}]}));
     for (slug, expected) in [("@open", [Some("Bearer sk-saved"), None]), ("@anth", [None, Some("sk-saved")])] {
         for path in ["/v1/assistants", "/v1/files", "/v1/proxy/messages"] {
-            let mut ask = request_without_provider(path).header("x-gateway-provider", slug);
+            let mut request = request_without_provider(path).header("x-gateway-provider", slug);
             for name in ["authorization", "x-api-key", "X-API-Key", "api-key", "x-goog-api-key"] {
-                ask = ask.header(name, "Bearer sk-caller");
+                request = request.header(name, "Bearer sk-caller");
             }
-            let response = rig.send(ask.header("x-gateway-forward-headers", "authorization,x-api-key,api-key")).await;
+            let response = rig.send(request.header("x-gateway-forward-headers", "authorization,x-api-key,api-key")).await;
             assert_eq!(response.status, 200, "{path}: {}", response.text());
             let entry = single_sent_request(&provider);
             assert_eq!(["authorization", "x-api-key"].map(|name| entry.header(name)), expected, "{path} {slug}");
@@ -103,7 +103,7 @@ async fn saved_headers_allow_credential_options_from_elsewhere() {
             .await;
     let provider = Server::start().await;
     let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    let said = [
+    let content = [
         ("azure-auth-mode", "entra"),
         ("azure-entra-tenant-id", "t"),
         ("azure-entra-client-id", "c"),
@@ -111,7 +111,7 @@ async fn saved_headers_allow_credential_options_from_elsewhere() {
         ("azure-authority-host", &issuer.url()),
     ];
     let mut config = json!({"provider": "@az"});
-    for (name, value) in said {
+    for (name, value) in content {
         config[name.replace('-', "_")] = value.into();
     }
     rig.apply_snapshot(
@@ -119,20 +119,20 @@ async fn saved_headers_allow_credential_options_from_elsewhere() {
         "provider": "azure-openai", "custom_host": provider.url(), "headers": {"x-team": "red"},
         "options": {"resource_name": "res", "api_version": "2024-10-21"}}]}),
     );
-    let ask = TestRequest::new("POST", CHAT_PATH)
+    let request = TestRequest::new("POST", CHAT_PATH)
         .header("content-type", "application/json")
         .header("x-gateway-azure-deployment-id", "d")
         .body(chat_body("gpt-4o", false));
-    let by_fields = said.iter().fold(ask.header("x-gateway-provider", "@az"), |ask, (name, value)| {
-        ask.header(&format!("x-gateway-{name}"), value)
+    let by_fields = content.iter().fold(request.header("x-gateway-provider", "@az"), |request, (name, value)| {
+        request.header(&format!("x-gateway-{name}"), value)
     });
     let by_config = TestRequest::new("POST", CHAT_PATH)
         .header("content-type", "application/json")
         .header("x-gateway-azure-deployment-id", "d")
         .header("x-gateway-config", "pc-entra")
         .body(chat_body("gpt-4o", false));
-    for ask in [by_fields, by_config] {
-        let response = rig.send(ask).await;
+    for request in [by_fields, by_config] {
+        let response = rig.send(request).await;
         let came = provider.ledger_entries();
         let entry = came.last().unwrap_or_else(|| panic!("{}", response.text()));
         let fields = ["authorization", "x-team"].map(|name| entry.header(name));
@@ -150,16 +150,16 @@ async fn sends_anthropic_oauth_token_as_bearer_from_any_header() {
     let token = "sk-ant-oat01-0123456789";
     for path in [MESSAGES_PATH, "/v1/messages/batches", "/v1/proxy/messages"] {
         for (name, value) in [("authorization", format!("Bearer {token}")), ("x-api-key", token.to_owned())] {
-            let ask = request_without_provider(path)
+            let request = request_without_provider(path)
                 .header("x-gateway-api-key", GATEWAY_KEY)
                 .header("x-gateway-provider", "anthropic")
                 .header("x-gateway-custom-host", &host)
                 .header("anthropic-beta", "oauth-2025-04-20")
                 .header(name, &value);
-            assert_eq!(rig.send(ask).await.status, 200, "{path} {name}");
+            assert_eq!(rig.send(request).await.status, 200, "{path} {name}");
             let entry = single_sent_request(&provider);
-            let said = ["authorization", "x-api-key", "anthropic-beta"].map(|name| entry.header(name));
-            assert_eq!(said, [Some("Bearer sk-ant-oat01-0123456789"), None, Some("oauth-2025-04-20")], "{path} {name}");
+            let headers = ["authorization", "x-api-key", "anthropic-beta"].map(|name| entry.header(name));
+            assert_eq!(headers, [Some("Bearer sk-ant-oat01-0123456789"), None, Some("oauth-2025-04-20")], "{path} {name}");
         }
     }
 }
@@ -173,19 +173,19 @@ async fn forwards_other_auth_schemes_except_the_gateway_key() {
         |id: &str| format!("AWS4-HMAC-SHA256 Credential={id}/20261121/eu-west-1/bedrock/aws4_request, Signature=0");
     for path in [CHAT_PATH, "/v1/files", "/v1/proxy/anything"] {
         for value in ["Basic dXNlcjpzZWNyZXQ=".to_owned(), signed("AKIDPROVIDER"), "sk-without-a-scheme".to_owned()] {
-            let ask =
+            let request =
                 request_without_provider(path).header("x-gateway-provider", "mock").header("authorization", &value);
-            assert_eq!(rig.send(ask.header("x-gateway-api-key", GATEWAY_KEY)).await.status, 200, "{path}");
+            assert_eq!(rig.send(request.header("x-gateway-api-key", GATEWAY_KEY)).await.status, 200, "{path}");
             assert_eq!(single_sent_request(&provider).header("authorization"), Some(value.as_str()), "{path}");
         }
         for with_its_header in [false, true] {
-            let mut ask = request_without_provider(path)
+            let mut request = request_without_provider(path)
                 .header("x-gateway-provider", "mock")
                 .header("authorization", &signed(GATEWAY_KEY));
             if with_its_header {
-                ask = ask.header("x-gateway-api-key", GATEWAY_KEY);
+                request = request.header("x-gateway-api-key", GATEWAY_KEY);
             }
-            assert_eq!(rig.send(ask).await.status, 200, "{path}");
+            assert_eq!(rig.send(request).await.status, 200, "{path}");
             assert_eq!(single_sent_request(&provider).header("authorization"), None, "{path}");
         }
     }
@@ -196,17 +196,17 @@ async fn accepts_gateway_key_and_provider_key_in_any_two_headers() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     rig.apply_snapshot(&snapshot_with_keys());
-    let places = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
+    let locations = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
     let written =
-        |place: &str, key: &str| if place == "authorization" { format!("Bearer {key}") } else { key.to_owned() };
+        |location: &str, key: &str| if location == "authorization" { format!("Bearer {key}") } else { key.to_owned() };
     for path in [CHAT_PATH, "/v1/files", "/v1/proxy/anything"] {
-        for ours in places.into_iter().chain(["x-gateway-api-key"]) {
-            for theirs in places.into_iter().filter(|place| *place != ours) {
-                let ask = request_without_provider(path)
+        for ours in locations.into_iter().chain(["x-gateway-api-key"]) {
+            for theirs in locations.into_iter().filter(|location| *location != ours) {
+                let request = request_without_provider(path)
                     .header("x-gateway-provider", "mock")
                     .header(theirs, &written(theirs, "sk-theirs"));
                 assert_eq!(
-                    rig.send(ask.header(ours, &written(ours, GATEWAY_KEY))).await.status,
+                    rig.send(request.header(ours, &written(ours, GATEWAY_KEY))).await.status,
                     200,
                     "{path} {ours} {theirs}"
                 );
@@ -225,8 +225,8 @@ async fn accepts_gateway_key_and_provider_key_in_any_two_headers() {
         };
         assert_eq!(rig.send(twice(GATEWAY_KEY).header("x-gateway-provider", "mock")).await.status, 200, "{path}");
         assert_eq!(single_sent_request(&provider).header("authorization"), None, "{path}");
-        let ask = twice("sk-theirs").header("x-gateway-provider", "mock").header("x-gateway-api-key", GATEWAY_KEY);
-        assert_eq!(rig.send(ask).await.status, 200, "{path}");
+        let request = twice("sk-theirs").header("x-gateway-provider", "mock").header("x-gateway-api-key", GATEWAY_KEY);
+        assert_eq!(rig.send(request).await.status, 200, "{path}");
         assert_eq!(single_sent_request(&provider).header("authorization"), Some("Bearer sk-theirs"), "{path}");
     }
 }
@@ -237,14 +237,14 @@ async fn accepts_gateway_key_in_own_header_or_authorization() {
     let rig = TestGateway::for_provider(&provider);
     rig.apply_snapshot(&snapshot_with_keys());
     for path in [CHAT_PATH, MESSAGES_PATH, "/v1/proxy/anything"] {
-        let ask = || request_without_provider(path).header("x-gateway-provider", "mock");
-        let own = ask().header("x-gateway-api-key", GATEWAY_KEY).header("authorization", "Bearer sk-caller");
+        let build_request = || request_without_provider(path).header("x-gateway-provider", "mock");
+        let own = build_request().header("x-gateway-api-key", GATEWAY_KEY).header("authorization", "Bearer sk-caller");
         assert_eq!(rig.send(own).await.status, 200, "{path}");
         assert_eq!(single_sent_request(&provider).header("authorization"), Some("Bearer sk-caller"), "{path}");
-        let alias = ask().header("x-portkey-api-key", GATEWAY_KEY);
+        let alias = build_request().header("x-portkey-api-key", GATEWAY_KEY);
         assert_eq!(rig.send(alias).await.status, 200, "{path}");
         assert_eq!(single_sent_request(&provider).header("authorization"), None, "{path}");
-        let bearer = ask().header("authorization", &format!("Bearer {GATEWAY_KEY}"));
+        let bearer = build_request().header("authorization", &format!("Bearer {GATEWAY_KEY}"));
         assert_eq!(rig.send(bearer).await.status, 200, "{path}");
         assert_eq!(single_sent_request(&provider).header("authorization"), None, "{path}");
         assert!(rig.drain_records().iter().all(|record| record["api_key_id"] == "k-1"));
@@ -263,13 +263,13 @@ async fn does_not_forward_gateway_key_that_is_sent_twice() {
         ("api-key", GATEWAY_KEY.into()),
     ] {
         for path in [CHAT_PATH, MESSAGES_PATH, "/v1/proxy/anything"] {
-            let ask = request_without_provider(path)
+            let request = request_without_provider(path)
                 .header("x-gateway-provider", "mock")
                 .header("x-gateway-api-key", GATEWAY_KEY);
-            assert_eq!(rig.send(ask.header(name, &value)).await.status, 200, "{path} {name}");
+            assert_eq!(rig.send(request.header(name, &value)).await.status, 200, "{path} {name}");
             let entry = single_sent_request(&provider);
-            let said = ["authorization", "x-api-key", "api-key"].map(|name| entry.header(name));
-            assert_eq!(said, [None; 3], "{path} {name}");
+            let headers = ["authorization", "x-api-key", "api-key"].map(|name| entry.header(name));
+            assert_eq!(headers, [None; 3], "{path} {name}");
         }
     }
 }
@@ -279,7 +279,7 @@ async fn rejects_missing_or_invalid_key() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     rig.apply_snapshot(&snapshot_with_keys());
-    let ask = |path| request_without_provider(path).header("x-gateway-provider", "mock");
+    let build_request = |path| request_without_provider(path).header("x-gateway-provider", "mock");
     for (name, value, code) in [
         ("x-none", "", "03"),
         ("authorization", "Bearer sk-caller", "03"),
@@ -288,9 +288,9 @@ async fn rejects_missing_or_invalid_key() {
         ("x-gateway-api-key", "pk-old", "03"),
         ("authorization", "Bearer pk-old", "03"),
     ] {
-        let response = rig.send(ask(CHAT_PATH).header(name, value)).await;
+        let response = rig.send(build_request(CHAT_PATH).header(name, value)).await;
         assert_eq!((response.status, response.error_code().as_str()), (401, code), "{name}: {value}");
-        let response = rig.send(ask(MESSAGES_PATH).header(name, value)).await;
+        let response = rig.send(build_request(MESSAGES_PATH).header(name, value)).await;
         assert_eq!(response.json()["error"]["type"], "authentication_error", "{name}: {value}");
     }
     assert!(provider.ledger_entries().is_empty());
@@ -327,7 +327,7 @@ async fn errors_do_not_contain_credentials() {
     let rig = TestGateway::for_url("http://127.0.0.1:1");
     rig.apply_snapshot(&snapshot_with_keys());
     let config = r#"{"provider":"nobody","api_key":"sk-canary"}"#;
-    for ask in [
+    for request in [
         request_without_provider(CHAT_PATH).header("x-gateway-api-key", "pk-canary-wrong"),
         request_without_provider(CHAT_PATH).header("x-gateway-api-key", GATEWAY_KEY).header("x-gateway-config", config),
         request_without_provider(CHAT_PATH)
@@ -335,7 +335,7 @@ async fn errors_do_not_contain_credentials() {
             .header("x-gateway-provider", "mock"),
         request_without_provider(MESSAGES_PATH).header("authorization", "Bearer sk-canary"),
     ] {
-        let response = rig.send(ask).await;
+        let response = rig.send(request).await;
         assert!(response.status >= 400 && !response.text().contains("canary"), "{}", response.text());
     }
 }

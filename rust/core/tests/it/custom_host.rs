@@ -21,8 +21,8 @@ async fn custom_host_replaces_provider_address() {
     // Anthropic's SDK sends its key in the `x-api-key` header.
     assert_eq!(rig.send(to("anthropic", MESSAGES_PATH).header("x-api-key", "sk-ant")).await.status, 200);
     let entry = single_sent_request(&provider);
-    let said = ["x-api-key", "authorization", "anthropic-version"].map(|name| entry.header(name));
-    assert_eq!(said, [Some("sk-ant"), None, Some("2023-06-01")]);
+    let headers = ["x-api-key", "authorization", "anthropic-version"].map(|name| entry.header(name));
+    assert_eq!(headers, [Some("sk-ant"), None, Some("2023-06-01")]);
 }
 
 #[tokio::test]
@@ -32,10 +32,10 @@ async fn does_not_send_saved_key_to_custom_host_of_request() {
     rig.apply_snapshot(
         &json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "openai", "api_key": "sk-saved"}]}),
     );
-    let ask = request_without_provider(CHAT_PATH)
+    let request = request_without_provider(CHAT_PATH)
         .header("x-gateway-provider", "@mine")
         .header("x-gateway-custom-host", &provider.url());
-    let response = rig.send(ask).await;
+    let response = rig.send(request).await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"));
     let config = json!({"provider": "@mine", "custom_host": provider.url()}).to_string();
     assert_eq!(rig.send(request_without_provider(CHAT_PATH).header("x-gateway-config", &config)).await.status, 400);
@@ -82,8 +82,8 @@ async fn binds_saved_key_to_its_host_on_every_path_and_alias() {
             [("x-gateway-config", "pc-loose"), ("x-gateway-provider", "ollama")],
             [("x-gateway-config", "pc-loose"), custom],
         ] {
-            let ask = fields.iter().fold(request_without_provider(path), |ask, (name, value)| ask.header(name, value));
-            let response = rig.send(ask).await;
+            let request = fields.iter().fold(request_without_provider(path), |request, (name, value)| request.header(name, value));
+            let response = rig.send(request).await;
             let code = response.error_code();
             assert!(
                 response.status == 400 && ["invalid_custom_host", "provider_required"].contains(&&*code),

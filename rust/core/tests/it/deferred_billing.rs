@@ -38,11 +38,11 @@ fn ok_response(kind: &str, body: &[u8]) -> Vec<u8> {
 /// cancel request with the completed one, plain or gzip-compressed.
 async fn start_responses_provider(is_packed: bool) -> ScriptedServer {
     ScriptedServer::start(move |mut stream, _| async move {
-        while let Some(asked) = read_request(&mut stream).await {
-            let asked = String::from_utf8_lossy(&asked).into_owned();
-            let begins = asked.starts_with("POST /v1/responses ");
+        while let Some(request) = read_request(&mut stream).await {
+            let request = String::from_utf8_lossy(&request).into_owned();
+            let begins = request.starts_with("POST /v1/responses ");
             let text = if begins { response_body("queued", &Value::Null) } else { completed_response() };
-            let answer = if asked.contains("stream=true") {
+            let response = if request.contains("stream=true") {
                 let event = format!(
                     "event: response.completed\ndata: {{\"type\":\"response.completed\",\"response\":{text}}}\n\n"
                 );
@@ -52,7 +52,7 @@ async fn start_responses_provider(is_packed: bool) -> ScriptedServer {
             } else {
                 ok_response("application/json", text.as_bytes())
             };
-            stream.write_all(&answer).await.unwrap();
+            stream.write_all(&response).await.unwrap();
         }
     })
     .await
@@ -60,8 +60,8 @@ async fn start_responses_provider(is_packed: bool) -> ScriptedServer {
 
 fn apply_prices(rig: &TestGateway) {
     let price = json!({"version": "v", "rates": {"input": [[0, 1_000_000]], "output": [[0, 2_000_000]]}});
-    let said = json!([{"provider": "mock", "model": "asked-for", "prices": [price]}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}}));
+    let prices_json = json!([{"provider": "mock", "model": "asked-for", "prices": [price]}]);
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}}));
 }
 
 fn responses_request(method: &str, path: &str) -> TestRequest {
@@ -86,9 +86,9 @@ async fn wait_for_record(rig: &TestGateway) -> Value {
 }
 
 /// Sends the requests one by one. Returns the cost, units and model that each record shows.
-async fn collect_costs(rig: &TestGateway, asks: &[(&str, &str)]) -> Vec<Value> {
+async fn collect_costs(rig: &TestGateway, requests: &[(&str, &str)]) -> Vec<Value> {
     let mut costs = Vec::new();
-    for (method, path) in asks {
+    for (method, path) in requests {
         let response = rig.send(responses_request(method, path)).await;
         assert_eq!(response.status, 200, "{}", response.text());
         let record = wait_for_record(rig).await;
@@ -116,9 +116,9 @@ async fn background_response_is_billed_once() {
         );
         for first in 0..looks.len() {
             let others = [looks[(first + 1) % 3], looks[(first + 2) % 3]];
-            let asks = [("POST", RESPONSES_PATH), looks[first], others[0], others[1]];
+            let requests = [("POST", RESPONSES_PATH), looks[first], others[0], others[1]];
             let expected = [begun.clone(), paid.clone(), nothing.clone(), nothing.clone()];
-            assert_eq!(collect_costs(&rig, &asks).await, expected, "{is_packed} {first}");
+            assert_eq!(collect_costs(&rig, &requests).await, expected, "{is_packed} {first}");
         }
     }
 }
@@ -127,8 +127,8 @@ async fn background_response_is_billed_once() {
 #[tokio::test]
 async fn broken_background_stream_is_billed_on_resume() {
     let provider = ScriptedServer::start(move |mut stream, _| async move {
-        while let Some(asked) = read_request(&mut stream).await {
-            let begins = asked.starts_with(b"POST ");
+        while let Some(request) = read_request(&mut stream).await {
+            let begins = request.starts_with(b"POST ");
             let event =
                 |kind: &str, text: &str| format!("data: {{\"type\":\"response.{kind}\",\"response\":{text}}}\n\n");
             if begins {
@@ -138,8 +138,8 @@ async fn broken_background_stream_is_billed_on_resume() {
                 stream.write_all([head, &begun, word].concat().as_bytes()).await.unwrap();
                 return;
             }
-            let answer = ok_response("text/event-stream", event("completed", &completed_response()).as_bytes());
-            stream.write_all(&answer).await.unwrap();
+            let response = ok_response("text/event-stream", event("completed", &completed_response()).as_bytes());
+            stream.write_all(&response).await.unwrap();
         }
     })
     .await;
@@ -180,8 +180,8 @@ async fn wait_for_key_count(redis: &RedisServer, pattern: &str, count: usize) {
 async fn wait_for_key_value(redis: &RedisServer, name: &str, expected: &str) {
     let mut connection = redis.connect().await;
     for _ in 0..2_000 {
-        let said: Option<String> = redis::cmd("GET").arg(name).query_async(&mut connection).await.unwrap();
-        if said.as_deref() == Some(expected) {
+        let content: Option<String> = redis::cmd("GET").arg(name).query_async(&mut connection).await.unwrap();
+        if content.as_deref() == Some(expected) {
             return;
         }
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
@@ -210,28 +210,28 @@ async fn background_response_is_billed_on_another_node() {
 
 /// Starts a mock of Gemini that signs its function calls. Also returns the requests that it receives.
 async fn start_gemini() -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let hearing = Arc::clone(&heard);
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let shared_log = Arc::clone(&received);
     let provider = ScriptedServer::start(move |mut stream, _| {
-        let hearing = Arc::clone(&hearing);
+        let shared_log = Arc::clone(&shared_log);
         async move {
-            while let Some(asked) = read_request(&mut stream).await {
-                hearing.lock().unwrap().push(String::from_utf8_lossy(&asked).into_owned());
-                let answer = json!({"responseId": "r", "candidates": [{"finishReason": "STOP", "content": {"parts": [
+            while let Some(request) = read_request(&mut stream).await {
+                shared_log.lock().unwrap().push(String::from_utf8_lossy(&request).into_owned());
+                let response = json!({"responseId": "r", "candidates": [{"finishReason": "STOP", "content": {"parts": [
                     {"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2lnbmVk"}]}}]});
-                stream.write_all(&ok_response("application/json", answer.to_string().as_bytes())).await.unwrap();
+                stream.write_all(&ok_response("application/json", response.to_string().as_bytes())).await.unwrap();
             }
         }
     })
     .await;
-    (provider, heard)
+    (provider, received)
 }
 
 #[tokio::test]
 async fn nodes_share_tool_call_signatures_of_the_same_caller() {
-    let ((provider, heard), redis) = (start_gemini().await, RedisServer::start().await);
+    let ((provider, received_count), redis) = (start_gemini().await, RedisServer::start().await);
     let (one, other) = (start_node(&provider.url(), &redis).await, start_node(&provider.url(), &redis).await);
-    let ask = |key: &str, turns: &Value| {
+    let build_request = |key: &str, turns: &Value| {
         let config = json!({"provider": "google", "custom_host": provider.url(), "api_key": key});
         let body = json!({"model": "gemini-3-flash", "messages": turns}).to_string();
         TestRequest::new("POST", CHAT_PATH)
@@ -240,16 +240,16 @@ async fn nodes_share_tool_call_signatures_of_the_same_caller() {
             .body(body)
     };
     let question = json!({"role": "user", "content": "hi"});
-    let response: Value = serde_json::from_slice(&one.send(ask("sk-1", &json!([question]))).await.body).unwrap();
+    let response: Value = serde_json::from_slice(&one.send(build_request("sk-1", &json!([question]))).await.body).unwrap();
     wait_for_key_count(&redis, "penstock:signature:*", 1).await;
     let call = &response["choices"][0]["message"]["tool_calls"][0];
     let calls = json!([{"id": call["id"], "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
     let result = json!({"role": "tool", "tool_call_id": call["id"], "content": "r"});
     let turns = json!([question, {"role": "assistant", "tool_calls": calls}, result]);
     for (key, is_found) in [("sk-1", true), ("sk-2", false)] {
-        let response = other.send(ask(key, &turns)).await;
+        let response = other.send(build_request(key, &turns)).await;
         assert_eq!(response.header("x-gateway-not-translated"), (!is_found).then_some("thought_signature"), "{key}");
-        let last = heard.lock().unwrap().last().unwrap().clone();
+        let last = received_count.lock().unwrap().last().unwrap().clone();
         assert_eq!(last.contains("c2lnbmVk"), is_found, "{last}");
     }
 }

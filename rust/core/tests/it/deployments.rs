@@ -18,10 +18,10 @@ async fn config_maps_models_to_deployments() {
         let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
         let config = json!({"provider": "azure-openai", "api_key": "k", "resource_name": "r",
             "custom_host": played.server.url(), "deployments": deployments});
-        let ask =
+        let request =
             TestRequest::new("POST", path).header("content-type", "application/json").body(chat_body(model, false));
         let response =
-            GoldenProvider::gateway_trusting_loopback().send(ask.header("x-gateway-config", &config.to_string())).await;
+            GoldenProvider::gateway_trusting_loopback().send(request.header("x-gateway-config", &config.to_string())).await;
         let (head, body) = played.parse_last_request();
         assert!(head.starts_with(line), "{head} {}", response.text());
         assert_eq!(body["model"], told_model, "{path} {head}");
@@ -37,18 +37,18 @@ async fn model_override_must_be_allowed() {
         "providers": [{"slug": "br", "provider": "bedrock", "api_key": "k", "custom_host": played.server.url(),
             "models": "m", "options": options}],
         "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true}, {"slug": "fine", "enabled": true}]}]}));
-    let ask = |name: &str, model: &str| {
-        let ask = TestRequest::new("POST", CHAT_PATH)
+    let build_request = |name: &str, model: &str| {
+        let build_request = TestRequest::new("POST", CHAT_PATH)
             .header("x-gateway-provider", "@br")
             .header("content-type", "application/json");
-        ask.header(&format!("x-gateway-{name}"), model).body(chat_body("good", false))
+        build_request.header(&format!("x-gateway-{name}"), model).body(chat_body("good", false))
     };
     for name in ["aws-bedrock-model", "provider-model"] {
-        let response = rig.send(ask(name, "bad")).await;
+        let response = rig.send(build_request(name, "bad")).await;
         assert_eq!((response.status, response.error_code().as_str()), (403, "model_not_allowed"), "{name}");
     }
     assert_eq!(played.server.connection_count(), 0);
-    rig.send(ask("provider-model", "fine")).await;
+    rig.send(build_request("provider-model", "fine")).await;
     assert!(
         played.parse_last_request().0.starts_with("POST /model/fine/converse "),
         "{}",
@@ -69,17 +69,17 @@ async fn deployment_override_must_be_allowed() {
             row("db", "databricks", json!({"databricks_workspace": "w"}))],
         "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true},
             {"slug": "own", "enabled": true, "options": {"deployment_id": "its-own"}}]}]}));
-    let ask = |provider: &str, path: &str, model: &str| {
-        let ask = TestRequest::new("POST", path).header("x-gateway-provider", provider);
-        ask.header("content-type", "application/json").body(chat_body(model, false))
+    let build_request = |provider: &str, path: &str, model: &str| {
+        let build_request = TestRequest::new("POST", path).header("x-gateway-provider", provider);
+        build_request.header("content-type", "application/json").body(chat_body(model, false))
     };
     let alias = json!({"provider": "@az", "deployments": [{"alias": "good", "deployment_id": "bad", "api_version": "2024-10-21"}]});
     for (at, asking) in [
-        ask("@az", CHAT_PATH, "good").header("x-gateway-azure-deployment-id", "bad"),
-        ask("@az", "/v1/proxy/deployments/bad/chat/completions", "good"),
-        ask("@az", "/openai/deployments/bad/chat/completions", "good"),
-        ask("@az", CHAT_PATH, "good").header("x-gateway-config", &alias.to_string()),
-        ask("@db", CHAT_PATH, "good").header("x-gateway-databricks-serving-endpoint-name", "bad"),
+        build_request("@az", CHAT_PATH, "good").header("x-gateway-azure-deployment-id", "bad"),
+        build_request("@az", "/v1/proxy/deployments/bad/chat/completions", "good"),
+        build_request("@az", "/openai/deployments/bad/chat/completions", "good"),
+        build_request("@az", CHAT_PATH, "good").header("x-gateway-config", &alias.to_string()),
+        build_request("@db", CHAT_PATH, "good").header("x-gateway-databricks-serving-endpoint-name", "bad"),
     ]
     .into_iter()
     .enumerate()
@@ -97,7 +97,7 @@ async fn deployment_override_must_be_allowed() {
     for (provider, model, deployment) in
         [("@az", "good", "good"), ("@usual", "good", "usual"), ("@usual", "own", "its-own"), ("@az", "own", "its-own")]
     {
-        rig.send(ask(provider, CHAT_PATH, model)).await;
+        rig.send(build_request(provider, CHAT_PATH, model)).await;
         let line = played.parse_last_request().0;
         assert!(line.starts_with(&format!("POST /deployments/{deployment}/chat/completions?")), "{model}: {line}");
     }
@@ -114,9 +114,9 @@ async fn rejects_request_without_model_if_models_are_restricted() {
         "providers": [row("some", "openai", json!({})), row("most", "openai", json!({})), row("all", "openai", json!({})),
             row("az", "azure-openai", usual)],
         "models": [models("some", false, true), models("most", true, false), models("all", true, true), models("az", false, true)]}));
-    let ask = |at: &str, path: &str, body: &str| {
-        let ask = TestRequest::new("POST", path).header("x-gateway-provider", &format!("@{at}"));
-        ask.header("content-type", "application/json").body(body.to_owned())
+    let build_request = |at: &str, path: &str, body: &str| {
+        let build_request = TestRequest::new("POST", path).header("x-gateway-provider", &format!("@{at}"));
+        build_request.header("content-type", "application/json").body(body.to_owned())
     };
     let unnamed = [
         ("/v1/responses", r#"{"prompt":{"id":"pmpt_1"}}"#),
@@ -125,11 +125,11 @@ async fn rejects_request_without_model_if_models_are_restricted() {
         (CHAT_PATH, r#"{"messages":[{"role":"user","content":"hi"}]}"#),
     ];
     let graded = r#"{"model":"m","training_file":"f","method":{"type":"reinforcement","reinforcement":{"grader":{"type":"score_model","model":"n"}}}}"#;
-    let response = rig.send(ask("some", unnamed[2].0, graded)).await;
+    let response = rig.send(build_request("some", unnamed[2].0, graded)).await;
     assert_eq!((response.status, response.error_code().as_str()), (403, "model_not_allowed"), "{}", response.text());
     for (path, body) in unnamed {
         for at in ["some", "most"] {
-            let response = rig.send(ask(at, path, body)).await;
+            let response = rig.send(build_request(at, path, body)).await;
             assert_eq!(
                 (response.status, response.error_code().as_str()),
                 (403, "model_not_allowed"),
@@ -140,14 +140,14 @@ async fn rejects_request_without_model_if_models_are_restricted() {
     }
     assert_eq!(played.server.connection_count(), 0);
     for (path, body) in unnamed {
-        assert_eq!(rig.send(ask("all", path, body)).await.status, 200, "{path}");
+        assert_eq!(rig.send(build_request("all", path, body)).await.status, 200, "{path}");
     }
     assert_eq!(
-        rig.send(ask("some", unnamed[2].0, &graded.replace(r#""model":"n""#, r#""model":"m""#))).await.status,
+        rig.send(build_request("some", unnamed[2].0, &graded.replace(r#""model":"n""#, r#""model":"m""#))).await.status,
         200
     );
     // A saved deployment is used even if the body names no model.
-    assert_eq!(rig.send(ask("az", CHAT_PATH, unnamed[3].1)).await.status, 200);
+    assert_eq!(rig.send(build_request("az", CHAT_PATH, unnamed[3].1)).await.status, 200);
     assert!(played.parse_last_request().0.starts_with("POST /deployments/usual/chat/completions?"));
 }
 
@@ -165,9 +165,9 @@ async fn secondary_models_must_be_allowed() {
         "providers": [row("some", "openai"), row("most", "openrouter"), row("all", "openai"), row("claude", "anthropic")],
         "models": [models("some", false, false), models("most", true, false), models("all", true, true),
             models("claude", false, false)]}));
-    let ask = |at: &str, path: &str, body: &str| {
-        let ask = TestRequest::new("POST", path).header("x-gateway-provider", &format!("@{at}"));
-        ask.header("content-type", "application/json").body(body.to_owned())
+    let build_request = |at: &str, path: &str, body: &str| {
+        let build_request = TestRequest::new("POST", path).header("x-gateway-provider", &format!("@{at}"));
+        build_request.header("content-type", "application/json").body(body.to_owned())
     };
     let (draws, instead) = (
         r#"{"model":"m","input":"a cat","tools":[{"type":"image_generation","model":"n"}]}"#,
@@ -175,22 +175,22 @@ async fn secondary_models_must_be_allowed() {
     );
     let advised = r#"{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"advisor","name":"a","model":"n"}]}"#;
     let together = format!(r#"{{"requests":[{{"custom_id":"a","params":{advised}}}]}}"#);
-    let asked = [
+    let requested = [
         ("some", "/v1/responses", draws),
         ("some", "/v1/proxy/responses", draws),
         ("most", CHAT_PATH, instead),
         ("claude", MESSAGES_PATH, advised),
         ("claude", "/v1/messages/batches", &together),
     ];
-    for (at, path, body) in asked {
-        let response = rig.send(ask(at, path, body)).await;
+    for (at, path, body) in requested {
+        let response = rig.send(build_request(at, path, body)).await;
         let is_named = response.text().contains("the model `n` may not be used here");
         assert!(response.status == 403 && is_named, "{at} {path}: {} {}", response.status, response.text());
     }
     assert_eq!(played.server.connection_count(), 0);
-    for (at, path, body) in asked {
-        let response = rig.send(ask(at, path, &body.replace(r#""n""#, r#""p""#))).await;
+    for (at, path, body) in requested {
+        let response = rig.send(build_request(at, path, &body.replace(r#""n""#, r#""p""#))).await;
         assert_eq!(response.status, 200, "{at} {path}: {}", response.text());
     }
-    assert_eq!(rig.send(ask("all", "/v1/responses", draws)).await.status, 200);
+    assert_eq!(rig.send(build_request("all", "/v1/responses", draws)).await.status, 200);
 }

@@ -65,12 +65,12 @@ async fn returns_redirects_without_following_them() {
     for status in
         ["301 Moved Permanently", "302 Found", "303 See Other", "307 Temporary Redirect", "308 Permanent Redirect"]
     {
-        let answer = json_response(status, &format!("location: {elsewhere}\r\n"), "{}");
+        let response_body = json_response(status, &format!("location: {elsewhere}\r\n"), "{}");
         let provider = ScriptedServer::start(move |mut stream, _| {
-            let answer = answer.clone();
+            let response_body = response_body.clone();
             async move {
                 while read_request(&mut stream).await.is_some() {
-                    stream.write_all(&answer).await.unwrap();
+                    stream.write_all(&response_body).await.unwrap();
                 }
             }
         })

@@ -26,11 +26,11 @@ async fn authenticates_before_validating_anything_else() {
         ("x-gateway-metadata", "{"),
         ("x-gateway-forward-headers", "x-gateway-forward-headers"),
     ];
-    let every = |mut ask: TestRequest| {
+    let every = |mut build_request: TestRequest| {
         for (name, value) in wrong {
-            ask = ask.header(name, value);
+            build_request = build_request.header(name, value);
         }
-        ask
+        build_request
     };
     for path in [CHAT_PATH, "/v1/files", "/v1/proxy/x"] {
         let response = rig.send(every(TestRequest::new("POST", path)).body("{")).await;
@@ -57,14 +57,14 @@ async fn reports_every_config_error_with_its_path() {
 #[tokio::test]
 async fn anthropic_clients_receive_anthropic_errors() {
     let rig = TestGateway::for_url("http://127.0.0.1:1");
-    for ask in [
+    for request in [
         TestRequest::new("POST", MESSAGES_PATH).body(chat_body("m", false)),
         TestRequest::new("POST", "/v1/messages/count_tokens").body("{}"),
         TestRequest::new("POST", "/v1/messages/batches"),
         TestRequest::new("GET", "/v1/proxy/messages/batches/b"),
         TestRequest::new("GET", "/v1/models/m").header("anthropic-version", "2023-06-01"),
     ] {
-        let response = rig.send(ask).await;
+        let response = rig.send(request).await;
         let record = rig.single_record();
         let body = response.json();
         assert_eq!(
@@ -75,8 +75,8 @@ async fn anthropic_clients_receive_anthropic_errors() {
         assert!(body["error"]["message"].as_str().unwrap().starts_with("no provider"));
         assert_eq!(response.header("request-id"), record["id"].as_str());
     }
-    for ask in [TestRequest::new("POST", "/v1/messagesx"), TestRequest::new("GET", "/v1/files")] {
-        assert_eq!(rig.send(ask).await.json()["status"], "failure");
+    for request in [TestRequest::new("POST", "/v1/messagesx"), TestRequest::new("GET", "/v1/files")] {
+        assert_eq!(rig.send(request).await.json()["status"], "failure");
     }
 }
 
@@ -84,7 +84,7 @@ async fn anthropic_clients_receive_anthropic_errors() {
 async fn every_response_has_request_ids() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for ask in [
+    for request in [
         chat_request("mock"),
         stream_request(CHAT_PATH, "mock"),
         stream_request(MESSAGES_PATH, "mock"),
@@ -93,7 +93,7 @@ async fn every_response_has_request_ids() {
         post_request(CHAT_PATH, "nonsense"),
         TestRequest::new("POST", CHAT_PATH),
     ] {
-        let response = rig.send(ask).await;
+        let response = rig.send(request).await;
         let record = rig.single_record();
         for name in ["x-request-id", "request-id"] {
             let values: Vec<_> = response.headers.iter().filter(|(field, _)| *field == name.as_bytes()).collect();
@@ -118,8 +118,8 @@ async fn keeps_provider_request_ids_and_drops_server_headers() {
         (response.header("x-request-id"), response.header("request-id")),
         (Some("theirs"), record["id"].as_str())
     );
-    let said = ["x-powered-by", "x-hop", "x-gateway-provider"].map(|name| response.header(name));
-    assert_eq!(said, [None, None, Some("mock")]);
+    let headers = ["x-powered-by", "x-hop", "x-gateway-provider"].map(|name| response.header(name));
+    assert_eq!(headers, [None, None, Some("mock")]);
     let provider = ScriptedServer::start_responding(json_response("200 OK", "Request-Id: req_1\r\n", "{}")).await;
     let response = TestGateway::for_url(&provider.url()).send(post_request(MESSAGES_PATH, chat_body("m", false))).await;
     assert_eq!(response.header("request-id"), Some("req_1"));

@@ -7,8 +7,8 @@ use crate::harness::{
 use penstock_mock::Server;
 use serde_json::{Map, Value, json};
 
-fn explain_request(asked: &Value) -> TestRequest {
-    TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string())
+fn explain_request(request: &Value) -> TestRequest {
+    TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(request.to_string())
 }
 
 fn hypothetical_request(config: &Value, body: &Value) -> Value {
@@ -29,22 +29,22 @@ async fn explains_all_targets_in_order_with_their_requests() {
         "conditions": [{"query": {"metadata.plan": "paid"}, "then": "paid"}]}, "targets": [inner]});
     let response = rig.send(explain_request(&hypothetical_request(&config, &json!({"model": "m", "user": "u"})))).await;
     assert_eq!(response.status, 200, "{}", response.text());
-    let said = response.json();
-    assert_eq!(said["strategy"], "conditional");
+    let body = response.json();
+    assert_eq!(body["strategy"], "conditional");
     assert_eq!(
-        said["decisions"],
+        body["decisions"],
         json!([{"step": "chose", "at": "config", "strategy": "conditional", "target": 0, "condition": 0}])
     );
     let names = ["target", "provider", "model", "body", "timeout_ms", "retries", "breaker"];
     assert_eq!(
-        pick_fields(&said["targets"][0], names),
+        pick_fields(&body["targets"][0], names),
         json!(["config.targets[0].targets[0]", "mock", "a", {"model": "a", "seed": 7}, 50, 2, null])
     );
-    let second = &said["targets"][1];
+    let second = &body["targets"][1];
     assert_eq!(pick_fields(second, ["model", "retries", "breaker", "has_credential"]), json!(["m", 2, "closed", true]));
     assert_eq!((&second["cache"]["status"], second["cache"]["key"].as_str().unwrap().len()), (&json!("miss"), 64));
     assert_eq!(
-        pick_fields(&said["targets"][2], ["target", "error"]),
+        pick_fields(&body["targets"][2], ["target", "error"]),
         json!(["config.targets[0].targets[2]", "invalid_provider"])
     );
     assert!(!response.text().contains("sk-"), "{}", response.text());
@@ -74,9 +74,9 @@ async fn reads_websocket_model_from_query() {
 async fn uses_headers_of_the_explain_call_by_default() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let asked = json!({"path": CHAT_PATH, "body": {"model": "m"}});
+    let request = json!({"path": CHAT_PATH, "body": {"model": "m"}});
     let response = rig
-        .send(explain_request(&asked).header("x-gateway-provider", "mock").header("x-gateway-request-timeout", "77"))
+        .send(explain_request(&request).header("x-gateway-provider", "mock").header("x-gateway-request-timeout", "77"))
         .await;
     assert_eq!(
         pick_fields(&response.json()["targets"][0], ["target", "timeout_ms", "retries"]),
@@ -88,9 +88,9 @@ async fn uses_headers_of_the_explain_call_by_default() {
 async fn skips_group_without_matching_condition() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let nobody = json!({"strategy": {"mode": "conditional", "conditions": [{"query": {"metadata.plan": "free"}, "then": "a"}]},
+    let no_match = json!({"strategy": {"mode": "conditional", "conditions": [{"query": {"metadata.plan": "free"}, "then": "a"}]},
         "targets": [{"name": "a", "provider": "mock"}]});
-    let config = json!({"strategy": {"mode": "fallback"}, "targets": [nobody, mock_target("chunks=1")]});
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": [no_match, mock_target("chunks=1")]});
     let words: Value = serde_json::from_str(&chat_body("mock", false)).unwrap();
     let response = rig.send(explain_request(&hypothetical_request(&config, &words))).await.json();
     assert_eq!(
@@ -119,10 +119,10 @@ async fn shows_open_breaker_and_cache_hit() {
     let words: Value = serde_json::from_str(&chat_body("mock", false)).unwrap();
     assert_eq!(rig.send(same(CHAT_PATH, words.to_string())).await.status, 200);
     let response = rig.send(same("/v1/explain", json!({"path": CHAT_PATH, "body": words}).to_string())).await;
-    let said = response.json();
-    assert_eq!(said["decisions"][0], json!({"step": "skipped", "at": "config.targets[0]", "breaker": "open"}));
-    assert_eq!(said["targets"].as_array().unwrap().len(), 1);
-    assert_eq!(said["targets"][0]["cache"]["status"], "hit");
+    let response_json = response.json();
+    assert_eq!(response_json["decisions"][0], json!({"step": "skipped", "at": "config.targets[0]", "breaker": "open"}));
+    assert_eq!(response_json["targets"].as_array().unwrap().len(), 1);
+    assert_eq!(response_json["targets"][0]["cache"]["status"], "hit");
 }
 
 #[tokio::test]
@@ -134,9 +134,9 @@ async fn cache_key_matches_request_with_identical_bytes() {
     let same =
         |path: &str, body: String| post_with_config(&config, path, body).header("x-gateway-cache-namespace", "n");
     assert_eq!(rig.send(same(CHAT_PATH, body.to_owned())).await.status, 200);
-    let asked = |body: &str| same("/v1/explain", format!(r#"{{"path":"{CHAT_PATH}","body":{body}}}"#));
-    assert_eq!(rig.send(asked(body)).await.json()["targets"][0]["cache"]["status"], "hit");
-    assert_eq!(rig.send(asked(&body.replace("  ", ""))).await.json()["targets"][0]["cache"]["status"], "miss");
+    let build_request = |body: &str| same("/v1/explain", format!(r#"{{"path":"{CHAT_PATH}","body":{body}}}"#));
+    assert_eq!(rig.send(build_request(body)).await.json()["targets"][0]["cache"]["status"], "hit");
+    assert_eq!(rig.send(build_request(&body.replace("  ", ""))).await.json()["targets"][0]["cache"]["status"], "miss");
 }
 
 #[tokio::test]
@@ -170,18 +170,18 @@ async fn does_not_change_breaker_state() {
         target
     };
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [guarded("status=503"), guarded("chunks=1")]});
-    let asked = hypothetical_request(&config, &json!({"model": "m"}));
+    let build_request = hypothetical_request(&config, &json!({"model": "m"}));
     assert_eq!(rig.send(chat_with_config(&config)).await.status, 200);
-    let breakers = || async { rig.send(explain_request(&asked)).await.json() };
+    let breakers = || async { rig.send(explain_request(&build_request)).await.json() };
     for _ in 0..3 {
-        let said = breakers().await;
-        assert_eq!(said["targets"].as_array().unwrap().len(), 1, "{said}");
+        let content = breakers().await;
+        assert_eq!(content["targets"].as_array().unwrap().len(), 1, "{content}");
     }
     assert_eq!(rig.state.record_sink.metrics.breaker_skips.get(), 0);
     rig.state.shared.clock.advance(std::time::Duration::from_secs(30));
     for _ in 0..3 {
-        let said = breakers().await;
-        assert_eq!(said["targets"][0]["breaker"], "half_open", "{said}");
+        let content = breakers().await;
+        assert_eq!(content["targets"][0]["breaker"], "half_open", "{content}");
     }
     // Explaining does not use up the half-open attempt.
     provider.clear_ledger();
@@ -193,15 +193,15 @@ async fn does_not_change_breaker_state() {
 async fn reports_same_errors_as_a_real_request() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for (asked, code) in [
+    for (request, code) in [
         (hypothetical_request(&json!({"retry": 1}), &json!({"model": "m"})), "provider_required"),
         (hypothetical_request(&json!({"provider": "mock", "retry": 1}), &json!({"model": "m"})), "invalid_config"),
         (json!({"path": "/elsewhere"}), "invalid_request"),
         (json!({"path": CHAT_PATH, "header": {}}), "invalid_request"),
         (json!({"path": CHAT_PATH, "headers": {"x-a": 1}}), "invalid_request"),
     ] {
-        let response = rig.send(explain_request(&asked)).await;
-        assert_eq!((response.status, response.error_code().as_str()), (400, code), "{asked}");
+        let response = rig.send(explain_request(&request)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, code), "{request}");
     }
 }
 
@@ -219,10 +219,10 @@ async fn explains_real_request_in_response_header() {
     let config =
         json!({"strategy": {"mode": "fallback"}, "targets": [mock_target("status=503"), mock_target("chunks=1")]});
     let response = rig.send(chat_with_config(&config).header("x-gateway-explain", "true")).await;
-    let said: Value = serde_json::from_str(response.header("x-gateway-explanation").unwrap()).unwrap();
-    assert_eq!(pick_fields(&said, ["config", "option"]), json!([null, "config.targets[1]"]));
-    assert_eq!(pick_fields(&said["decisions"][0], ["step", "status"]), json!(["tried", 503]));
-    assert_eq!(said["decisions"], rig.single_record()["decisions"]);
+    let fields: Value = serde_json::from_str(response.header("x-gateway-explanation").unwrap()).unwrap();
+    assert_eq!(pick_fields(&fields, ["config", "option"]), json!([null, "config.targets[1]"]));
+    assert_eq!(pick_fields(&fields["decisions"][0], ["step", "status"]), json!(["tried", 503]));
+    assert_eq!(fields["decisions"], rig.single_record()["decisions"]);
     assert_eq!(rig.send(chat_with_config(&config)).await.header("x-gateway-explanation"), None);
 }
 
@@ -239,8 +239,8 @@ async fn header_describes_the_target_that_responded() {
         rig.send(post_with_config(&config, CHAT_PATH, body.to_string()).header("x-gateway-explain", "true")).await;
     let header = response.header("x-gateway-explanation").unwrap();
     assert!(header.is_ascii(), "{header}");
-    let said: Value = serde_json::from_str(header).unwrap();
-    let target = &said["target"];
+    let fields: Value = serde_json::from_str(header).unwrap();
+    let target = &fields["target"];
     assert_eq!(
         pick_fields(target, ["target", "name", "provider", "model", "timeout_ms", "retries", "breaker"]),
         json!(["config.targets[1]", "größe", "mock", "mock?chunks=1", 700, 2, "closed"])
@@ -254,17 +254,17 @@ async fn explains_without_config_and_bounds_header_size() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let many: Value = (0..400).map(|at| (format!("field{at}"), json!("ä".repeat(90)))).collect::<Map<_, _>>().into();
-    for ask in [
+    for request in [
         get_request("/v1/files/file-1"),
         post_request(CHAT_PATH, chat_body("mock", true)),
         post_request("/v1/some/thing", many.to_string()),
     ] {
-        let response = rig.send(ask.header("x-gateway-explain", "true")).await;
+        let response = rig.send(request.header("x-gateway-explain", "true")).await;
         let header = response.header("x-gateway-explanation").unwrap();
         assert!(header.len() < 8_000, "{}", header.len());
-        let said: Value = serde_json::from_str(header).unwrap();
-        assert_eq!(pick_fields(&said["target"], ["provider", "retries"]), json!(["mock", 0]), "{header}");
-        assert_eq!(pick_fields(&said["decisions"][0], ["step", "status"]), json!(["tried", 200]));
+        let fields: Value = serde_json::from_str(header).unwrap();
+        assert_eq!(pick_fields(&fields["target"], ["provider", "retries"]), json!(["mock", 0]), "{header}");
+        assert_eq!(pick_fields(&fields["decisions"][0], ["step", "status"]), json!(["tried", 200]));
     }
 }
 
@@ -292,11 +292,11 @@ async fn trace_case(case: &Value) -> Value {
     let explained =
         rig.send(explain_request(&json!({"path": path, "headers": headers, "body": case["body"]}))).await.json();
     rig.drain_records();
-    let mut ask = post_with_config(&case["config"], path, case["body"].to_string());
+    let mut request = post_with_config(&case["config"], path, case["body"].to_string());
     for (name, value) in case["headers"].as_object().unwrap() {
-        ask = ask.header(name, value.as_str().unwrap());
+        request = request.header(name, value.as_str().unwrap());
     }
-    let response = rig.send(ask).await;
+    let response = rig.send(request).await;
     let decisions = rig.single_record()["decisions"].clone();
     let mut traced = case.clone();
     traced["expected"] = explained["decisions"].clone();
@@ -329,16 +329,16 @@ async fn explains_shorter_of_client_and_config_timeout() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let config = json!({"provider": "mock", "request_timeout": 5_000});
-    for (patience, expected) in [("2", 1_500..=1_900), ("60", 5_000..=5_000)] {
-        let headers = json!({"x-gateway-config": config.to_string(), "x-stainless-read-timeout": patience});
-        let asked =
+    for (max_wait, expected) in [("2", 1_500..=1_900), ("60", 5_000..=5_000)] {
+        let headers = json!({"x-gateway-config": config.to_string(), "x-stainless-read-timeout": max_wait});
+        let client_request =
             json!({"path": "/v1/chat/completions", "headers": headers, "body": {"model": "mock", "messages": []}});
-        let response = rig.send(post_request("/v1/explain", asked.to_string())).await.json();
+        let response = rig.send(post_request("/v1/explain", client_request.to_string())).await.json();
         assert!(expected.contains(&response["targets"][0]["timeout_ms"].as_u64().unwrap()), "{response}");
-        let ask =
-            chat_with_config(&config).header("x-gateway-explain", "true").header("x-stainless-read-timeout", patience);
-        let response = rig.send(ask).await;
-        let said: Value = serde_json::from_str(response.header("x-gateway-explanation").unwrap()).unwrap();
-        assert!(expected.contains(&said["target"]["timeout_ms"].as_u64().unwrap()), "{said}");
+        let request =
+            chat_with_config(&config).header("x-gateway-explain", "true").header("x-stainless-read-timeout", max_wait);
+        let response = rig.send(request).await;
+        let explanation: Value = serde_json::from_str(response.header("x-gateway-explanation").unwrap()).unwrap();
+        assert!(expected.contains(&explanation["target"]["timeout_ms"].as_u64().unwrap()), "{explanation}");
     }
 }

@@ -69,8 +69,8 @@ async fn exchanges_platform_token_only_where_operator_allows() {
     response["service_account_impersonation"] = json!({"token_lifetime_seconds": 1200});
     let state = rig_with_identity(&provider, identity.clone(), &response);
     for _ in 0..2 {
-        let answer = state.send(saved_provider_request()).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let reply = state.send(saved_provider_request()).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
     }
     assert_eq!(sent_authorizations(&provider), vec!["Bearer of-the-account"; 2]);
     assert!(sts.received_requests()[0].starts_with("POST /v1/token HTTP/1.1"));
@@ -84,10 +84,10 @@ async fn exchanges_platform_token_only_where_operator_allows() {
     ] {
         assert!(sts.form_fields(0).contains(&(name.to_owned(), value.to_owned())), "{name}");
     }
-    let asked = iam.received_requests();
-    assert!(asked[0].starts_with(&format!("POST {IMPERSONATION_PATH} HTTP/1.1")), "{}", asked[0]);
-    assert!(asked[0].contains("authorization: Bearer token-1\r\n") && asked.len() == 1, "{}", asked[0]);
-    let (_, body) = asked[0].split_once("\r\n\r\n").unwrap();
+    let requests = iam.received_requests();
+    assert!(requests[0].starts_with(&format!("POST {IMPERSONATION_PATH} HTTP/1.1")), "{}", requests[0]);
+    assert!(requests[0].contains("authorization: Bearer token-1\r\n") && requests.len() == 1, "{}", requests[0]);
+    let (_, body) = requests[0].split_once("\r\n\r\n").unwrap();
     let body: Value = serde_json::from_str(body).unwrap();
     assert_eq!(body, json!({"scope": [SCOPE], "lifetime": "1200s"}));
 
@@ -95,16 +95,16 @@ async fn exchanges_platform_token_only_where_operator_allows() {
     let other = external_account_file(&json!({"file": "/etc/passwd"}), &evil.server.url());
     let mut elsewhere = response.clone();
     elsewhere["service_account_impersonation_url"] = format!("{}{IMPERSONATION_PATH}", evil.server.url()).into();
-    let kept = WorkloadIdentity { allow_provider_use: false, ..identity.clone() };
+    let remaining = WorkloadIdentity { allow_provider_use: false, ..identity.clone() };
     let unset = WorkloadIdentity { google_token_file: None, ..identity.clone() };
     for (identity, response, words) in [
         (identity.clone(), &other, "identity.google_token_file"),
         (identity, &elsewhere, "iamcredentials"),
-        (kept, &response, "identity.allow_provider_use"),
+        (remaining, &response, "identity.allow_provider_use"),
         (unset, &response, "google_token_file is not set"),
     ] {
-        let answer = rig_with_identity(&provider, identity, response).send(saved_provider_request()).await;
-        assert!(answer.status >= 400 && answer.text().contains(words), "{words}: {}", answer.text());
+        let reply = rig_with_identity(&provider, identity, response).send(saved_provider_request()).await;
+        assert!(reply.status >= 400 && reply.text().contains(words), "{words}: {}", reply.text());
     }
     std::fs::remove_file(path).unwrap();
     assert!(evil.received_requests().is_empty());
@@ -119,13 +119,13 @@ async fn fetches_subject_token_from_url() {
     let source = json!({"url": format!("{}/token?audience=a", idp.server.url()),
         "headers": {"Authorization": "Bearer own"}, "format": format});
     let mut response = external_account_file(&source, &format!("{}/exchange", sts.server.url()));
-    let answer =
+    let reply =
         rig_with_identity(&provider, WorkloadIdentity::default(), &response).send(saved_provider_request()).await;
     assert_eq!(
-        (answer.status, sent_authorizations(&provider)),
+        (reply.status, sent_authorizations(&provider)),
         (200, vec!["Bearer token-1".to_owned()]),
         "{}",
-        answer.text()
+        reply.text()
     );
     assert!(idp.received_requests()[0].starts_with("GET /token?audience=a HTTP/1.1"), "{}", idp.received_requests()[0]);
     assert!(
@@ -139,11 +139,11 @@ async fn fetches_subject_token_from_url() {
     assert_eq!(sent_authorizations(&provider)[1], "Bearer of-the-account");
     // A credential file must not make the gateway query the machine's metadata service.
     let metadata = json!({"url": "http://169.254.169.254/latest/token"});
-    let answer =
+    let reply =
         rig_with_identity(&provider, WorkloadIdentity::default(), &external_account_file(&metadata, &sts.server.url()))
             .send(saved_provider_request())
             .await;
-    assert!(answer.status == 502 && answer.text().contains("169.254.169.254"), "{}", answer.text());
+    assert!(reply.status == 502 && reply.text().contains("169.254.169.254"), "{}", reply.text());
 }
 
 #[tokio::test]
@@ -153,8 +153,8 @@ async fn reports_issuer_error_without_leaking_secrets() {
     let no = json!({"error": "invalid_target", "error_description": "no such pool"}).to_string();
     let sts = CredentialIssuer::start_with_responses(move |_| (400, no.clone())).await;
     let response = external_account_file(&json!({"url": idp.server.url()}), &sts.server.url());
-    let answer =
+    let reply =
         rig_with_identity(&provider, WorkloadIdentity::default(), &response).send(saved_provider_request()).await;
-    assert!(answer.status == 502 && answer.text().contains("no such pool"), "{}", answer.text());
-    assert!(!answer.text().contains("canary"));
+    assert!(reply.status == 502 && reply.text().contains("no such pool"), "{}", reply.text());
+    assert!(!reply.text().contains("canary"));
 }

@@ -69,7 +69,7 @@ async fn returns_last_failure_with_should_retry_false() {
 async fn on_status_codes_selects_failures_that_fall_back() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for (listed, first, answered) in [
+    for (listed, first, responded) in [
         (json!([429]), "status=429", 200),
         (json!([429]), "status=400", 400),
         // Exactly the listed statuses count, server errors included.
@@ -80,8 +80,8 @@ async fn on_status_codes_selects_failures_that_fall_back() {
     ] {
         let config = json!({"strategy": {"mode": "fallback", "on_status_codes": listed}, "targets": [mock_target(first), mock_target("chunks=3")]});
         let response = rig.send(chat_with_config(&config)).await;
-        let option = if answered == 200 { "config.targets[1]" } else { "config.targets[0]" };
-        assert_eq!((response.status, routing_headers(&response)[0]), (answered, option), "{first} {}", response.text());
+        let option = if responded == 200 { "config.targets[1]" } else { "config.targets[0]" };
+        assert_eq!((response.status, routing_headers(&response)[0]), (responded, option), "{first} {}", response.text());
     }
 }
 
@@ -160,8 +160,8 @@ async fn failed_stream_falls_back_before_its_first_byte() {
 #[tokio::test]
 async fn stream_that_ends_before_first_byte_falls_back() {
     let provider = ScriptedServer::start(|mut io, _| async move {
-        while let Some(asked) = read_request(&mut io).await {
-            if String::from_utf8_lossy(&asked).contains("first") {
+        while let Some(request) = read_request(&mut io).await {
+            if String::from_utf8_lossy(&request).contains("first") {
                 let _ = io.write_all(SSE_RESPONSE_HEAD.as_bytes()).await;
                 tokio::time::sleep(Duration::from_millis(60)).await;
                 return;
@@ -242,10 +242,10 @@ async fn falls_back_on_passthrough_paths() {
 async fn send_streamed_upload(rig: &TestGateway, config: &Value, kind: &str) -> TestResponse {
     let (feeder, reading) = feed_channel(|| ());
     feeder.push(b"some bytes"[..].into());
-    let ask = TestRequest::new("POST", "/v1/files")
+    let request = TestRequest::new("POST", "/v1/files")
         .header("x-gateway-config", &config.to_string())
         .header("content-type", kind);
-    let ask = ask
+    let request = request
         .header("x-mock-status", "503")
         .header("x-gateway-forward-headers", "x-mock-status")
         .with_body(Body::Streamed(reading, None));
@@ -253,7 +253,7 @@ async fn send_streamed_upload(rig: &TestGateway, config: &Value, kind: &str) -> 
         tokio::time::sleep(Duration::from_millis(20)).await;
         feeder.finish(BodyEnd::Complete);
     });
-    let response = rig.send(ask).await;
+    let response = rig.send(request).await;
     feeding.await.unwrap();
     response
 }
@@ -280,16 +280,16 @@ async fn unsent_upload_falls_back_to_next_target() {
     let refused = json!({"provider": "mock", "custom_host": "http://127.0.0.1:1/v1", "retry": {"attempts": 1}});
     let unable = [json!({"provider": "@nobody"}), refused, json!({"provider": "azure-openai"})];
     let config = fallback_config(&[&unable[..], &[json!({"provider": "mock"})]].concat());
-    let pieces: Vec<_> = (0..20_u8).map(|number| vec![number; 100_000]).collect();
+    let chunks: Vec<_> = (0..20_u8).map(|number| vec![number; 100_000]).collect();
     for length in [None, Some(2_000_000)] {
         let (feeder, reading) = feed_channel(|| ());
-        for piece in &pieces {
-            feeder.push(piece.clone().into());
+        for chunk in &chunks {
+            feeder.push(chunk.clone().into());
         }
         feeder.finish(BodyEnd::Complete);
-        let ask = TestRequest::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
-        let ask = ask.header("content-type", "audio/wav").with_body(Body::Streamed(reading, length));
-        let response = rig.send(ask).await;
+        let request = TestRequest::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
+        let request = request.header("content-type", "audio/wav").with_body(Body::Streamed(reading, length));
+        let response = rig.send(request).await;
         assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[3]"), "{}", response.text());
         let steps = rig.single_record()["decisions"].clone();
         let tried = steps.as_array().unwrap().iter().filter(|step| step["step"] == "tried");

@@ -136,8 +136,8 @@ fn assert_end(end: ExpectedEnd, response: &TestResponse, record: &Value, case: &
     };
     assert_eq!((response.status, response.is_truncated), (status, false), "{case}: {:.200}", response.text());
     let is_success = matches!(end, Unchanged | TruncatedToLength);
-    let said = pick_fields(record, ["response_status_code", "outcome", "error", "is_success"]);
-    assert_eq!(said, json!([status, outcome, error, is_success]), "{case}");
+    let fields = pick_fields(record, ["response_status_code", "outcome", "error", "is_success"]);
+    assert_eq!(fields, json!([status, outcome, error, is_success]), "{case}");
     let is_messages = case.contains(MESSAGES_PATH);
     match end {
         ProviderStatus(status) => {

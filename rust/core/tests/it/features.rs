@@ -61,11 +61,11 @@ impl RequestContent {
         }
     }
 
-    fn add_to_request(self, ask: TestRequest) -> TestRequest {
+    fn add_to_request(self, request: TestRequest) -> TestRequest {
         match self {
-            Self::Empty => ask,
-            Self::Json => ask.header("content-type", "application/json").body(self.body_text()),
-            Self::Multipart => ask.header("content-type", "multipart/form-data; boundary=edge").body(self.body_text()),
+            Self::Empty => request,
+            Self::Json => request.header("content-type", "application/json").body(self.body_text()),
+            Self::Multipart => request.header("content-type", "multipart/form-data; boundary=edge").body(self.body_text()),
         }
     }
 }
@@ -128,7 +128,7 @@ fn strategy_cases() -> Vec<FeatureCase> {
     let stuck = json!({"mode": "loadbalance", "sticky": {"hash_fields": ["params.max_tokens"], "ttl": 60}});
     let condition = json!({"query": {"$and": [{"params.max_tokens": {"$gte": 5}}], "metadata.plan": "paid",
         "url.pathname": {"$regex": "^/v1/"}}, "then": "b"});
-    let asked = json!({"mode": "conditional", "conditions": [condition], "default": "a"});
+    let request_body = json!({"mode": "conditional", "conditions": [condition], "default": "a"});
     vec![
         feature_case(
             "single",
@@ -158,7 +158,7 @@ fn strategy_cases() -> Vec<FeatureCase> {
         feature_case("sticky", two_target_config(&stuck, &[never(&bad), well]), (1, 1), second_target_responded),
         feature_case(
             "conditional",
-            two_target_config(&asked, &[named("a"), named("b")]),
+            two_target_config(&request_body, &[named("a"), named("b")]),
             (1, 1),
             second_target_responded,
         ),
@@ -178,7 +178,7 @@ fn attempt_cases(other: &str) -> Vec<FeatureCase> {
     let parameters = json!({"provider": "mock", "default_params": {"model": "default", "user": "ann", "seed": 1},
         "override_params": {"seed": 2}, "drop_params": ["max_tokens"]});
     let forwarding = json!({"provider": "mock", "forward_headers": ["x-team"]});
-    let kept = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 60}});
+    let remaining = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 60}});
     vec![
         feature_case("retry", persistent, (1, 3), |response, _| {
             response.status == 503
@@ -198,7 +198,7 @@ fn attempt_cases(other: &str) -> Vec<FeatureCase> {
         feature_case("passthrough", json!({"passthrough": true}), (1, 1), |response, entries| {
             response.status == 200 && entries[0].header("authorization") == Some("Bearer sk-mine")
         }),
-        feature_case("cache", kept, (2, 1), |response, _| routing_headers(response)[2] == "HIT"),
+        feature_case("cache", remaining, (2, 1), |response, _| routing_headers(response)[2] == "HIT"),
     ]
 }
 
@@ -247,15 +247,15 @@ fn request_with_config_form(method: &str, path: &str, form: ConfigForm, config: 
         ConfigForm::InlineCamelCase => to_camel_case(config).to_string(),
         ConfigForm::Saved => "pc-1".to_owned(),
     };
-    let ask = TestRequest::new(method, path).header("x-gateway-config", &config);
-    let ask = ask.header("x-gateway-metadata", r#"{"plan":"paid"}"#).header("x-team", "blue");
-    ask.header("x-gateway-explain", "true")
+    let request = TestRequest::new(method, path).header("x-gateway-config", &config);
+    let request = request.header("x-gateway-metadata", r#"{"plan":"paid"}"#).header("x-team", "blue");
+    request.header("x-gateway-explain", "true")
 }
 
 /// Returns the target that the explanation header names, if any.
 fn explained_target(response: &TestResponse) -> Option<String> {
-    let said: Value = serde_json::from_str(response.header("x-gateway-explanation")?).ok()?;
-    said["target"]["target"].as_str().map(ToOwned::to_owned)
+    let explanation: Value = serde_json::from_str(response.header("x-gateway-explanation")?).ok()?;
+    explanation["target"]["target"].as_str().map(ToOwned::to_owned)
 }
 
 fn json_request(path: &str, stream: bool, form: ConfigForm, config: &Value) -> TestRequest {
@@ -280,22 +280,22 @@ async fn check_case(case: &FeatureCase, (path, stream): (&str, bool), form: Conf
     let rig = start_gateway(&provider, &case.config);
     let mut last = None;
     for _ in 0..case.request_count {
-        let mut ask = json_request(path, stream, form, &case.config);
+        let mut request = json_request(path, stream, form, &case.config);
         if case.name == "passthrough" {
-            ask = ask.header("x-gateway-provider", "@mine");
+            request = request.header("x-gateway-provider", "@mine");
         }
-        last = Some(rig.send(ask).await);
+        last = Some(rig.send(request).await);
     }
     let (response, entries) = (last.unwrap(), wait_for_ledger_entries(&provider, case.upstream_count).await);
-    let place = format!("{} on {path} {form:?}, streamed: {stream}", case.name);
+    let location = format!("{} on {path} {form:?}, streamed: {stream}", case.name);
     assert!(
         (case.is_expected)(&response, &entries),
-        "{place}: {} {:?} {}",
+        "{location}: {} {:?} {}",
         response.status,
         routing_headers(&response),
         response.text()
     );
-    assert_eq!(explained_target(&response).as_deref(), Some(routing_headers(&response)[0]), "{place}");
+    assert_eq!(explained_target(&response).as_deref(), Some(routing_headers(&response)[0]), "{location}");
 }
 
 /// Unhealthy providers: one fails, the other never responds.
@@ -402,29 +402,29 @@ async fn every_feature_works_for_any_method_and_content() {
                 let rig = start_gateway(&provider, &case.config);
                 let mut response = None;
                 for _ in 0..case.request_count {
-                    let ask = content.add_to_request(request_with_config_form(method, path, form, &case.config));
+                    let request = content.add_to_request(request_with_config_form(method, path, form, &case.config));
                     let names = case.name == "passthrough";
                     response =
-                        Some(rig.send(if names { ask.header("x-gateway-provider", "@mine") } else { ask }).await);
+                        Some(rig.send(if names { request.header("x-gateway-provider", "@mine") } else { request }).await);
                 }
                 let response = response.unwrap();
                 let entries =
                     wait_for_ledger_entries(&provider, if response.status == 200 { case.request_count } else { 0 })
                         .await;
-                let place = format!("{} on {method} {path} {form:?}", case.name);
+                let location = format!("{} on {method} {path} {form:?}", case.name);
                 assert!(
                     (case.is_expected)(&response, &entries),
-                    "{place}: {} {:?} {}",
+                    "{location}: {} {:?} {}",
                     response.status,
                     routing_headers(&response),
                     response.text()
                 );
-                assert_eq!(ill.failing.connection_count(), case.upstream_count, "{place}");
-                assert_eq!(explained_target(&response).as_deref(), Some(routing_headers(&response)[0]), "{place}");
+                assert_eq!(ill.failing.connection_count(), case.upstream_count, "{location}");
+                assert_eq!(explained_target(&response).as_deref(), Some(routing_headers(&response)[0]), "{location}");
                 for entry in entries {
                     let as_it_came = path.replace("/proxy", "");
-                    assert_eq!((&*entry.method, &*entry.path), (*method, &*as_it_came), "{place}");
-                    assert_eq!(entry.body_bytes, content.body_text().len() as u64, "{place}");
+                    assert_eq!((&*entry.method, &*entry.path), (*method, &*as_it_came), "{location}");
+                    assert_eq!(entry.body_bytes, content.body_text().len() as u64, "{location}");
                 }
             }
         }
@@ -476,8 +476,8 @@ async fn every_feature_works_on_every_route_and_config_form() {
 }
 
 /// Opens a session with a config. Returns 101 or the status of the rejection, and the selected option.
-async fn open_session(rig: &TestGateway, ask: TestRequest) -> (u16, String) {
-    let head = ask.build().head;
+async fn open_session(rig: &TestGateway, request: TestRequest) -> (u16, String) {
+    let head = request.build().head;
     match Box::pin(crate::harness::with_timeout(penstock_core::gateway::handle_upgrade(&rig.state, head))).await {
         UpgradeOutcome::Accepted(session) => {
             drop(session);
@@ -501,10 +501,10 @@ async fn every_feature_works_on_websockets() {
                 let rig = start_gateway(&provider, &case.config);
                 let mut response = None;
                 for _ in 0..case.request_count {
-                    let ask = request_with_config_form("GET", path, form, &case.config);
+                    let request = request_with_config_form("GET", path, form, &case.config);
                     let names = case.name == "passthrough";
-                    let ask = if names { ask.header("x-gateway-provider", "@mine") } else { ask };
-                    response = Some(open_session(&rig, ask).await);
+                    let request = if names { request.header("x-gateway-provider", "@mine") } else { request };
+                    response = Some(open_session(&rig, request).await);
                 }
                 let expected = match case.name {
                     "single" => (101, "config.targets[0]"),
@@ -513,15 +513,15 @@ async fn every_feature_works_on_websockets() {
                     "forward_headers" | "passthrough" => (101, "config"),
                     _ => (101, "config.targets[1]"),
                 };
-                let place = format!("{} on {path} {form:?}", case.name);
+                let location = format!("{} on {path} {form:?}", case.name);
                 let (status, option) = response.unwrap();
-                assert_eq!((status, option.as_str()), expected, "{place}");
+                assert_eq!((status, option.as_str()), expected, "{location}");
                 let entries =
                     wait_for_ledger_entries(&provider, if status == 101 { case.request_count } else { 0 }).await;
-                assert_eq!(ill.failing.connection_count(), case.failing_upstream_count(), "{place}");
+                assert_eq!(ill.failing.connection_count(), case.failing_upstream_count(), "{location}");
                 match case.name {
-                    "forward_headers" => assert_eq!(entries[0].header("x-team"), Some("blue"), "{place}"),
-                    "passthrough" => assert_eq!(entries[0].header("authorization"), Some("Bearer sk-mine"), "{place}"),
+                    "forward_headers" => assert_eq!(entries[0].header("x-team"), Some("blue"), "{location}"),
+                    "passthrough" => assert_eq!(entries[0].header("authorization"), Some("Bearer sk-mine"), "{location}"),
                     _ => (),
                 }
             }

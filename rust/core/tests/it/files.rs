@@ -27,7 +27,7 @@ struct MockBucket {
 }
 
 impl MockBucket {
-    async fn start(word: &'static str, status: u16, answer: &'static str) -> Self {
+    async fn start(word: &'static str, status: u16, response: &'static str) -> Self {
         let seen = ReceivedRequests::default();
         let noted = Arc::clone(&seen);
         let provider = ScriptedServer::start(move |mut stream, _| {
@@ -37,21 +37,21 @@ impl MockBucket {
                     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
                     let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
                     let (status, body) = match &head {
-                        head if !word.is_empty() && head.starts_with(word) => (status, answer),
+                        head if !word.is_empty() && head.starts_with(word) => (status, response),
                         head if head.contains("?uploads=") => (200, "<R><UploadId>up/1</UploadId></R>"),
                         head if head.starts_with("DELETE") => (204, ""),
                         head if head.starts_with("GET") => (200, "content"),
                         _ => (200, ""),
                     };
                     let length = if head.starts_with("HEAD") { 12 } else { body.len() };
-                    let said = format!(
+                    let response_body = format!(
                         "HTTP/1.1 {status} X\r\netag: \"t\"\r\nx-amz-request-id: R7\r\ncontent-type: text/html\r\n\
                          x-amz-meta-purpose: vision\r\nlast-modified: Tue, 14 Nov 2023 22:13:20 GMT\r\n\
                          content-length: {length}\r\n\r\n{}",
                         if head.starts_with("HEAD") { "" } else { body }
                     );
                     noted.lock().unwrap().push((head, bytes[end + 4..].to_vec()));
-                    stream.write_all(said.as_bytes()).await.unwrap();
+                    stream.write_all(response_body.as_bytes()).await.unwrap();
                 }
             }
         })
@@ -113,10 +113,10 @@ async fn uploads_shows_reads_and_deletes_a_bucket_file() {
     );
     let (head, body) = keeper.received.lock().unwrap().remove(0);
     assert!(head.starts_with("PUT /data/penstock/files/fine-tune/") && body == b"one\n", "{head}");
-    for said in
+    for content in
         ["content-length: 4", "content-type: text/plain", "x-amz-meta-purpose: fine-tune", "/eu-west-1/s3/aws4_request"]
     {
-        assert!(head.contains(said), "{said} in {head}");
+        assert!(head.contains(content), "{content} in {head}");
     }
     assert!(head.contains(";x-amz-meta-purpose,") && !head.contains("s3cret") && !head.contains("x-gateway"), "{head}");
 
@@ -278,14 +278,14 @@ fn large_upload_body(purpose_first: bool) -> Body {
 #[tokio::test]
 async fn uploads_large_file_in_parts_and_aborts_on_failure() {
     let keeper = MockBucket::start("", 0, "").await;
-    let ask = |keeper: &MockBucket, purpose_first| {
+    let build_request = |keeper: &MockBucket, purpose_first| {
         keeper
             .build_request("POST", "/v1/files")
             .header("content-type", FORM_CONTENT_TYPE)
             .header("x-gateway-aws-s3-object-key", "big")
             .with_body(large_upload_body(purpose_first))
     };
-    let response = GoldenProvider::gateway_trusting_loopback().send(ask(&keeper, true)).await;
+    let response = GoldenProvider::gateway_trusting_loopback().send(build_request(&keeper, true)).await;
     assert_eq!(
         (response.status, &response.json()["bytes"]),
         (200, &json!(PART_BYTES * 3 + 1600)),
@@ -302,12 +302,12 @@ async fn uploads_large_file_in_parts_and_aborts_on_failure() {
 
     for (word, status, expected) in [("PUT /data/big?partNumber=2", 503, 503), ("POST /data/big?uploadId", 200, 500)] {
         let keeper = MockBucket::start(word, status, "<Error><Code>SlowDown</Code></Error>").await;
-        let response = GoldenProvider::gateway_trusting_loopback().send(ask(&keeper, true)).await;
+        let response = GoldenProvider::gateway_trusting_loopback().send(build_request(&keeper, true)).await;
         assert_eq!((response.status, response.error_code().as_str()), (expected, "SlowDown"), "{}", response.text());
         assert_eq!(keeper.request_lines().last().unwrap(), "DELETE /data/big?uploadId=up%2F1");
     }
     let keeper = MockBucket::start("", 0, "").await;
-    let response = GoldenProvider::gateway_trusting_loopback().send(ask(&keeper, false)).await;
+    let response = GoldenProvider::gateway_trusting_loopback().send(build_request(&keeper, false)).await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "untranslatable_request"));
     assert!(
         response.text().contains("purpose: must precede the file") && keeper.request_lines().is_empty(),
@@ -381,22 +381,22 @@ fn gateway_with_allowlist(keeper: &MockBucket) -> TestGateway {
 async fn stored_credential_reaches_only_gateway_files() {
     let keeper = MockBucket::start("", 0, "").await;
     let rig = gateway_with_allowlist(&keeper);
-    let ask = |method: &str, path: &str| TestRequest::new(method, path).header("x-gateway-provider", "@mine");
-    for place in ["data%2Fa.jsonl", "other%2Fpenstock%2Fa", "data%2Fpenstockx%2Fa"] {
+    let build_request = |method: &str, path: &str| TestRequest::new(method, path).header("x-gateway-provider", "@mine");
+    for location in ["data%2Fa.jsonl", "other%2Fpenstock%2Fa", "data%2Fpenstockx%2Fa"] {
         for (method, end) in [("GET", ""), ("GET", "/content"), ("DELETE", "")] {
-            let asked = ask(method, &format!("/v1/files/s3%3A%2F%2F{place}{end}"));
-            let response = rig.send(asked.header("x-gateway-aws-s3-bucket", "other")).await;
+            let request = build_request(method, &format!("/v1/files/s3%3A%2F%2F{location}{end}"));
+            let response = rig.send(request.header("x-gateway-aws-s3-bucket", "other")).await;
             assert_eq!(
                 (response.status, response.error_code().as_str()),
                 (400, "invalid_provider_option"),
-                "{place}: {}",
+                "{location}: {}",
                 response.text()
             );
         }
     }
     let upload = |key: &str, content: &str| {
         let form = multipart_form(&[form_field("purpose", "batch"), file_part(content)]);
-        ask("POST", "/v1/files")
+        build_request("POST", "/v1/files")
             .header("content-type", FORM_CONTENT_TYPE)
             .header("x-gateway-aws-s3-object-key", key)
             .body(form)
@@ -410,18 +410,18 @@ async fn stored_credential_reaches_only_gateway_files() {
     let response = rig.send(upload("penstock/mine.jsonl", &good)).await;
     assert_eq!(response.status, 200, "{}", response.text());
     let path = format!("/v1/files/{}", response.json()["id"].as_str().unwrap());
-    assert_eq!(rig.send(ask("GET", &path)).await.status, 200);
+    assert_eq!(rig.send(build_request("GET", &path)).await.status, 200);
     assert_eq!(keeper.request_lines(), ["PUT /data/penstock/mine.jsonl", "HEAD /data/penstock/mine.jsonl"]);
     // If the saved provider has only header fields, the client's own keys reach the client's own files.
     rig.apply_snapshot(
         &json!({"epoch": "2", "providers": [{"slug": "mine", "provider": "bedrock", "headers": {"x-team": "red"},
         "custom_host": keeper.server.url(), "options": {"aws_region": "eu-west-1"}}]}),
     );
-    let asked = ask("GET", FILE_PATH)
+    let request = build_request("GET", FILE_PATH)
         .header("x-gateway-aws-access-key-id", "AKID")
         .header("x-gateway-aws-secret-access-key", "s3cret")
         .header("x-gateway-aws-s3-bucket", "data");
-    assert_eq!(rig.send(asked).await.status, 200);
+    assert_eq!(rig.send(request).await.status, 200);
     assert_eq!(keeper.request_lines().last().unwrap(), "HEAD /data/a.jsonl");
 }
 
@@ -429,19 +429,19 @@ async fn stored_credential_reaches_only_gateway_files() {
 async fn stores_vertex_ai_files_in_cloud_storage() {
     let keeper = MockBucket::start("", 0, "").await;
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let ask = |method: &str, path: &str| {
-        let ask = TestRequest::new(method, path)
+    let build_request = |method: &str, path: &str| {
+        let build_request = TestRequest::new(method, path)
             .header("x-gateway-provider", "vertex-ai")
             .header("authorization", "Bearer sk-1");
-        ask.header("x-gateway-custom-host", &keeper.server.url())
+        build_request.header("x-gateway-custom-host", &keeper.server.url())
             .header("x-gateway-vertex-region", "europe-west4")
             .header("x-gateway-vertex-storage-bucket-name", "data")
     };
     let form = multipart_form(&[file_part(&batch_line("row-1", "gemini-2.5-pro")), form_field("purpose", "batch")]);
-    let asked = ask("POST", "/v1/files")
+    let request = build_request("POST", "/v1/files")
         .header("content-type", FORM_CONTENT_TYPE)
         .header("x-gateway-provider-file-name", "a b.jsonl");
-    let response = rig.send(asked.body(form)).await;
+    let response = rig.send(request.body(form)).await;
     assert_eq!(
         (response.status, &response.json()["id"]),
         (200, &json!("gs%3A%2F%2Fdata%2Fa%20b.jsonl")),
@@ -460,7 +460,7 @@ async fn stores_vertex_ai_files_in_cloud_storage() {
         (&json!("row-1"), &json!("row-1"))
     );
     let path = format!("/v1/files/{}", response.json()["id"].as_str().unwrap());
-    let response = rig.send(ask("GET", &path)).await;
+    let response = rig.send(build_request("GET", &path)).await;
     assert_eq!(
         (response.status, &response.json()["filename"], &response.json()["bytes"]),
         (200, &json!("a b.jsonl"), &json!(12))
@@ -473,10 +473,10 @@ const DATASET_JSON: &str = r#"{"name":"accounts/acme/datasets/batch-1","displayN
     {"name":"accounts/acme/datasets/batch-1"},{"name":"accounts/acme/datasets/batch-2"}]}"#;
 
 fn fireworks_request(keeper: &MockBucket, method: &str, path: &str) -> TestRequest {
-    let ask = TestRequest::new(method, path)
+    let request = TestRequest::new(method, path)
         .header("x-gateway-provider", "fireworks-ai")
         .header("authorization", "Bearer sk-1");
-    ask.header("x-gateway-custom-host", &keeper.server.url()).header("x-gateway-fireworks-account-id", "acme")
+    request.header("x-gateway-custom-host", &keeper.server.url()).header("x-gateway-fireworks-account-id", "acme")
 }
 
 #[tokio::test]
@@ -514,23 +514,23 @@ async fn creates_and_fills_fireworks_datasets_for_files() {
     let gone = rig.send(fireworks_request(&keeper, "DELETE", "/v1/files/batch-1")).await.json();
     assert_eq!(gone, json!({"id": "batch-1", "object": "file", "deleted": true}));
     assert_eq!(keeper.request_lines().last().unwrap(), "DELETE /v1/accounts/acme/datasets/batch-1");
-    let asked = keeper.request_lines().len();
-    for (ask, code) in [
+    let requests = keeper.request_lines().len();
+    for (request, code) in [
         (upload("vision", "x"), "untranslatable_request"),
         (upload("batch", "x"), "untranslatable_request"),
         (fireworks_request(&keeper, "GET", "/v1/files/a%2Fb"), "invalid_provider_option"),
     ] {
-        assert_eq!(rig.send(ask).await.error_code(), code);
+        assert_eq!(rig.send(request).await.error_code(), code);
     }
-    assert_eq!(keeper.request_lines().len(), asked);
+    assert_eq!(keeper.request_lines().len(), requests);
 }
 
 #[tokio::test]
 async fn streams_large_dataset_and_deletes_it_on_failure() {
-    for (word, status, said) in
+    for (word, status, body) in
         [("", 200, ""), ("POST /v1/accounts/acme/datasets/", 400, r#"{"code":3,"message":"too much"}"#)]
     {
-        let keeper = MockBucket::start(word, status, said).await;
+        let keeper = MockBucket::start(word, status, body).await;
         let form = String::from_utf8(large_upload_body(true).collect().await.unwrap().to_vec())
             .unwrap()
             .replace("user_data", "fine-tune");
@@ -540,9 +540,9 @@ async fn streams_large_dataset_and_deletes_it_on_failure() {
             feeder.push(whole.slice(at..whole.len().min(at + 200_000)));
         }
         feeder.finish(BodyEnd::Complete);
-        let ask = fireworks_request(&keeper, "POST", "/v1/files").header("content-type", FORM_CONTENT_TYPE);
+        let request = fireworks_request(&keeper, "POST", "/v1/files").header("content-type", FORM_CONTENT_TYPE);
         let response =
-            GoldenProvider::gateway_trusting_loopback().send(ask.with_body(Body::Streamed(feed, None))).await;
+            GoldenProvider::gateway_trusting_loopback().send(request.with_body(Body::Streamed(feed, None))).await;
         assert_eq!(response.status, status, "{}", response.text());
         if status == 200 {
             assert_eq!(response.json()["bytes"], PART_BYTES * 3 + 1600);
@@ -574,14 +574,14 @@ fn embedding_batch_upload(last: &str) -> Body {
 async fn uploads_cohere_dataset_completely_or_not_at_all() {
     let keeper = MockBucket::start("POST", 200, r#"{"id":"a-1"}"#).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let ask = |method, path| {
+    let build_request = |method, path| {
         TestRequest::new(method, path)
             .header("x-gateway-provider", "cohere")
             .header("authorization", "Bearer sk-1")
             .header("x-gateway-custom-host", &keeper.server.url())
     };
     let upload = |last| {
-        ask("POST", "/v1/files").header("content-type", FORM_CONTENT_TYPE).with_body(embedding_batch_upload(last))
+        build_request("POST", "/v1/files").header("content-type", FORM_CONTENT_TYPE).with_body(embedding_batch_upload(last))
     };
     let response = rig.send(upload("other")).await;
     assert_eq!((response.status, response.text().contains("line 401")), (400, true), "{}", response.text());
@@ -592,7 +592,7 @@ async fn uploads_cohere_dataset_completely_or_not_at_all() {
     let body = String::from_utf8_lossy(&keeper.received.lock().unwrap()[0].1).into_owned();
     assert!(body.contains("name=\"data\"") && body.contains("{\"custom_id\":\"400\",\"text\":\"xxx"), "{body}");
     for path in ["/v1/files/a%2Fb", "/v1/files/.."] {
-        assert_eq!(rig.send(ask("GET", path)).await.status, 400, "{path}");
+        assert_eq!(rig.send(build_request("GET", path)).await.status, 400, "{path}");
     }
     assert_eq!(keeper.request_lines().len(), 1);
 }

@@ -54,9 +54,9 @@ const JOB_CASES: [(&str, &str, &str, &[&str]); 13] = [
 /// Builds a job request with all headers that these providers need.
 fn job_request(played: &GoldenProvider, provider: &str, (method, path): (&str, &str), body: Vec<u8>) -> TestRequest {
     let body = if method == "POST" { body } else { Vec::new() };
-    let ask =
+    let request =
         played.build_request(provider, path, body).method(method).header("x-gateway-fireworks-account-id", "acme");
-    ask.header("x-gateway-aws-access-key-id", "AKID")
+    request.header("x-gateway-aws-access-key-id", "AKID")
         .header("x-gateway-aws-secret-access-key", "s3cret")
         .header("x-gateway-aws-s3-bucket", "results")
         .header("x-gateway-aws-customization-role-arn", "arn:aws:iam::123456789012:role/tuner")
@@ -153,9 +153,9 @@ async fn reports_unsupported_job_operations_and_provider_errors() {
         );
         assert!(reply.text().contains(provider) && reply.text().contains("listFinetune"), "{}", reply.text());
     }
-    let asked = fs::read(golden_case("bedrock/createFinetune/refused_file").path("request.json")).unwrap();
+    let request_body = fs::read(golden_case("bedrock/createFinetune/refused_file").path("request.json")).unwrap();
     let reply = GoldenProvider::gateway_trusting_loopback()
-        .send(job_request(&played, "bedrock", ("POST", JOBS_PATH), asked))
+        .send(job_request(&played, "bedrock", ("POST", JOBS_PATH), request_body))
         .await;
     assert_eq!((reply.status, reply.error_code().as_str()), (400, "untranslatable_request"), "{}", reply.text());
     assert!(reply.text().contains("training_file"), "{}", reply.text());
@@ -173,7 +173,7 @@ async fn mock_provider_supports_fine_tuning_jobs() {
         for (method, path, status) in
             [("POST", JOBS_PATH, "queued"), ("GET", JOB_PATH, "running"), ("POST", CANCEL_PATH, "running")]
         {
-            let ask = TestRequest::new(method, path)
+            let request = TestRequest::new(method, path)
                 .header("x-gateway-provider", provider)
                 .header("x-gateway-custom-host", &mock.url())
                 .header("x-gateway-vertex-project-id", "p")
@@ -184,7 +184,7 @@ async fn mock_provider_supports_fine_tuning_jobs() {
                 .header("x-gateway-aws-customization-role-arn", "arn:aws:iam::1:role/r")
                 .header("content-type", "application/json")
                 .header("authorization", "Bearer sk-1");
-            let response = rig.send(if path == JOBS_PATH { ask.body(body.clone()) } else { ask }).await;
+            let response = rig.send(if path == JOBS_PATH { request.body(body.clone()) } else { request }).await;
             let job = response.json();
             let status = if path == JOBS_PATH && provider != "bedrock" { "running" } else { status };
             assert_eq!(

@@ -53,11 +53,11 @@ fn pop_ledger_entry(provider: &Server) -> Entry {
     entry
 }
 
-fn with_headers(mut ask: TestRequest, fields: &[(&str, &str)]) -> TestRequest {
+fn with_headers(mut request: TestRequest, fields: &[(&str, &str)]) -> TestRequest {
     for (name, value) in fields {
-        ask = ask.header(name, value);
+        request = request.header(name, value);
     }
-    ask
+    request
 }
 
 fn request_to_path(path: &str) -> TestRequest {
@@ -131,9 +131,9 @@ async fn rejects_listed_and_drops_sent_cloud_metadata_headers() {
 async fn forward_list_must_not_contain_its_own_name() {
     let (provider, rig) = start_gateway_and_provider().await;
     for name in ["x-gateway-forward-headers", "X-Portkey-Forward-Headers"] {
-        let ask =
+        let request =
             request_to_path(CHAT_PATH).header("x-gateway-api-key", GATEWAY_KEY).header("x-gateway-provider", "mock");
-        let response = rig.send(ask.header("x-gateway-forward-headers", name)).await;
+        let response = rig.send(request.header("x-gateway-forward-headers", name)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{name}");
     }
     assert!(provider.ledger_entries().is_empty());
@@ -203,8 +203,8 @@ async fn reads_control_headers_by_alias_and_responds_with_it() {
         let response = rig.send(with_headers(request_to_path(CHAT_PATH), &fields)).await;
         assert_eq!(response.status, 200, "{name}: {}", response.text());
         let own = ["trace-id", "provider", "last-used-option-index", "retry-attempt-count", "cache-status"];
-        let said = own.map(|name| response.header(&format!("x-portkey-{name}")));
-        assert_eq!(said, [Some("t-1"), Some("mock"), Some("config"), Some("0"), Some("DISABLED")]);
+        let headers = own.map(|name| response.header(&format!("x-portkey-{name}")));
+        assert_eq!(headers, [Some("t-1"), Some("mock"), Some("config"), Some("0"), Some("DISABLED")]);
         assert!(!response.headers.iter().any(|(name, _)| name.starts_with(b"x-gateway-")));
         let entry = pop_ledger_entry(&provider);
         assert_eq!((entry.header("x-team"), format!("{entry:?}").contains("OPENAI_API_KEY")), (Some("red"), false));

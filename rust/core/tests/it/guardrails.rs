@@ -280,7 +280,7 @@ async fn saved_guardrails_and_defaults_apply_to_their_workspace() {
             {"id": "m", "name": "c", "workspace": "z", "sha256": sha256_hex("three")}],
         "providers": [saved("w"), saved("x"), saved("z")],
         "parts": [{"name": "guardrails/00", "guardrails": [guardrail("g1", "pg-all", Value::Null, "canary"), guardrail("g2", "pg-own", json!("w"), "blue")]}]}));
-    let ask = async |key: &str, text: &str, config: Option<Value>| {
+    let build_request = async |key: &str, text: &str, config: Option<Value>| {
         let body = json!({"model": "m", "messages": [{"role": "user", "content": text}]}).to_string();
         let request = TestRequest::new("POST", CHAT_PATH)
             .header("content-type", "application/json")
@@ -291,16 +291,16 @@ async fn saved_guardrails_and_defaults_apply_to_their_workspace() {
         };
         rig.send(request.body(body)).await
     };
-    assert_eq!(ask("one", "a canary", None).await.status, 446);
-    assert_eq!(ask("one", "hello", None).await.status, 200);
-    assert_eq!(ask("two", "a canary", None).await.status, 200);
+    assert_eq!(build_request("one", "a canary", None).await.status, 446);
+    assert_eq!(build_request("one", "hello", None).await.status, 200);
+    assert_eq!(build_request("two", "a canary", None).await.status, 200);
     let own = |name: &str| Some(json!({"provider": "@mine", "input_guardrails": [name]}));
-    assert_eq!(ask("one", "blue", own("pg-own")).await.status, 446);
-    assert_eq!(ask("two", "a canary", own("pg-all")).await.status, 446);
+    assert_eq!(build_request("one", "blue", own("pg-own")).await.status, 446);
+    assert_eq!(build_request("two", "a canary", own("pg-all")).await.status, 446);
     // A guardrail of another workspace does not exist here, and one that is gone lets nothing through.
-    let foreign = ask("two", "hello", own("pg-own")).await;
+    let foreign = build_request("two", "hello", own("pg-own")).await;
     assert_eq!((foreign.status, foreign.error_code()), (400, "not_found_in_workspace".into()));
-    assert_eq!(ask("three", "hello", None).await.status, 400);
+    assert_eq!(build_request("three", "hello", None).await.status, 400);
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use serde_json::json;
 async fn rejects_ambiguous_headers_by_name() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for (name, value, said) in [
+    for (name, value, content) in [
         ("x-gateway-provider", "openai", "`x-gateway-provider` is sent twice"),
         ("x-gateway-provider", "mock", "`x-gateway-provider` is sent twice"),
         ("x-portkey-provider", "openai", "`x-gateway-provider` and `x-portkey-provider` differ"),
@@ -18,7 +18,7 @@ async fn rejects_ambiguous_headers_by_name() {
     ] {
         let response = rig.send(chat_request("mock").header(name, value)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{name}");
-        assert!(response.text().contains(said), "{}", response.text());
+        assert!(response.text().contains(content), "{}", response.text());
         assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "invalid_header"]));
     }
     let twice = chat_request("mock").header("authorization", "Bearer a").header("authorization", "Bearer b");

@@ -92,13 +92,13 @@ async fn failed_attempt_defers_to_the_other_then_next_target() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let late = |status| mock_target(&format!("first_ms=150&status={status}"));
-    for (targets, answered) in [
+    for (targets, responded) in [
         ([late(503), mock_target("first_ms=400&chunks=1"), mock_target(SLOW_BEHAVIOUR)], 1),
         ([mock_target("first_ms=400&chunks=1"), mock_target("status=503"), mock_target(SLOW_BEHAVIOUR)], 0),
         ([late(503), late(500), mock_target("chunks=1")], 2),
     ] {
         let response = rig.send(chat_with_config(&hedge_config(&hedge_every_request(30), &targets))).await;
-        let option = format!("config.targets[{answered}]");
+        let option = format!("config.targets[{responded}]");
         assert_eq!((response.status, routing_headers(&response)[0]), (200, option.as_str()), "{targets:?}");
         assert!(!rig.single_record().to_string().contains("cancelled"));
     }
@@ -132,12 +132,12 @@ async fn learns_percentile_from_first_targets_latency() {
         &json!({"percentile": 90, "max_ratio": 1}),
         &[json!({"provider": "mock"}), mock_target("chunks=2")],
     );
-    let ask = |model: &str| post_with_config(&config, CHAT_PATH, chat_body(model, false));
+    let send_request = |model: &str| post_with_config(&config, CHAT_PATH, chat_body(model, false));
     for _ in 0..20 {
-        rig.send(ask("mock?chunks=1")).await;
+        rig.send(send_request("mock?chunks=1")).await;
     }
     assert_eq!(rig.state.record_sink.metrics.hedged.get(), 0);
-    let response = rig.send(ask(&format!("mock?{SLOW_BEHAVIOUR}"))).await;
+    let response = rig.send(send_request(&format!("mock?{SLOW_BEHAVIOUR}"))).await;
     assert_eq!(routing_headers(&response)[0], "config.targets[1]");
 }
 
@@ -147,13 +147,13 @@ async fn errors_and_cache_hits_do_not_count_as_latency() {
     let rig = TestGateway::for_provider(&provider);
     let first = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 60}});
     let config = hedge_config(&json!({"percentile": 50, "max_ratio": 1}), &[first, mock_target("chunks=2")]);
-    let ask = |model: &str| post_with_config(&config, CHAT_PATH, chat_body(model, false));
+    let send_request = |model: &str| post_with_config(&config, CHAT_PATH, chat_body(model, false));
     for _ in 0..30 {
-        rig.send(ask("mock?status=503")).await;
-        rig.send(ask("mock?chunks=1")).await;
+        rig.send(send_request("mock?status=503")).await;
+        rig.send(send_request("mock?chunks=1")).await;
     }
     // A single measured response is not enough for a percentile.
-    assert_eq!(routing_headers(&rig.send(ask("mock?first_ms=300")).await)[0], "config.targets[0]");
+    assert_eq!(routing_headers(&rig.send(send_request("mock?first_ms=300")).await)[0], "config.targets[0]");
     assert_eq!(rig.state.record_sink.metrics.hedged.get(), 0);
 }
 
@@ -181,11 +181,11 @@ async fn explain_shows_when_a_hedge_would_be_sent() {
     let rig = TestGateway::for_provider(&provider);
     let config =
         hedge_config(&json!({"percentile": 95, "after_ms": 400}), &[mock_target("chunks=1"), mock_target("chunks=2")]);
-    let asked = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()}, "body": {"model": "m"}});
-    let ask =
-        TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string());
+    let client_request = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()}, "body": {"model": "m"}});
+    let request =
+        TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(client_request.to_string());
     let step = json!({"step": "would_hedge", "at": "config.targets[1]", "after": "p95, at first 400 ms"});
-    assert_eq!(rig.send(ask).await.json()["decisions"], json!([step]));
+    assert_eq!(rig.send(request).await.json()["decisions"], json!([step]));
 }
 
 #[tokio::test]

@@ -80,8 +80,8 @@ fn gateway_with_settings(change: impl FnOnce(&mut Settings)) -> TestGateway {
     })
 }
 
-fn with_custom_host(port: u16, ask: TestRequest) -> TestRequest {
-    ask.header("x-gateway-custom-host", &format!("https://localhost:{port}/v1"))
+fn with_custom_host(port: u16, request: TestRequest) -> TestRequest {
+    request.header("x-gateway-custom-host", &format!("https://localhost:{port}/v1"))
 }
 
 fn chat_request_to_port(port: u16) -> TestRequest {
@@ -104,24 +104,24 @@ fn send_json(mut respond: ResponseSender, body: &'static str) {
 /// Reads a request's body to its end.
 async fn read_body(mut body: RecvStream) -> Vec<u8> {
     let mut whole = Vec::new();
-    while let Some(Ok(piece)) = body.data().await {
-        body.flow_control().release_capacity(piece.len()).unwrap();
-        whole.extend_from_slice(&piece);
+    while let Some(Ok(chunk)) = body.data().await {
+        body.flow_control().release_capacity(chunk.len()).unwrap();
+        whole.extend_from_slice(&chunk);
     }
     whole
 }
 
 /// Sends `many` requests concurrently.
 async fn send_concurrently(rig: &Arc<TestGateway>, port: u16, many: usize) -> Vec<TestResponse> {
-    let asked: Vec<_> = (0..many)
+    let request: Vec<_> = (0..many)
         .map(|_| {
             let rig = Arc::clone(rig);
             tokio::spawn(async move { rig.send(chat_request_to_port(port)).await })
         })
         .collect();
     let mut response = Vec::with_capacity(many);
-    for asked in asked {
-        response.push(asked.await.unwrap());
+    for request in request {
+        response.push(request.await.unwrap());
     }
     response
 }
@@ -235,8 +235,8 @@ async fn forwards_stream_byte_for_byte_in_any_framing() {
     for size in [1, 33, 100_000] {
         let (port, _) = start_http2_provider(server::Builder::new(), move |_, mut respond| async move {
             let mut stream = respond.send_response(response_head("text/event-stream"), false).unwrap();
-            for piece in CHAT_EVENTS.as_bytes().chunks(size) {
-                stream.send_data(Bytes::copy_from_slice(piece), false).unwrap();
+            for chunk in CHAT_EVENTS.as_bytes().chunks(size) {
+                stream.send_data(Bytes::copy_from_slice(chunk), false).unwrap();
             }
             stream.send_data(Bytes::new(), true).unwrap();
         })
@@ -251,23 +251,23 @@ async fn forwards_stream_byte_for_byte_in_any_framing() {
 #[tokio::test]
 async fn sends_http2_pseudo_headers_without_hop_by_hop_fields() {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&seen);
+    let shared = Arc::clone(&seen);
     let (port, _) = start_http2_provider(server::Builder::new(), move |request, respond| {
-        let kept = Arc::clone(&kept);
+        let shared = Arc::clone(&shared);
         async move {
             let (parts, body) = request.into_parts();
             let body = read_body(body).await;
-            kept.lock().unwrap().push((parts, body));
+            shared.lock().unwrap().push((parts, body));
             send_json(respond, "{}");
         }
     })
     .await;
     let rig = gateway_trusting_localhost();
-    let ask = |method: &str, target: &str| {
+    let build_request = |method: &str, target: &str| {
         with_custom_host(port, TestRequest::new(method, target)).header("x-gateway-provider", "openai")
     };
     let hop = ["connection", "keep-alive", "proxy-connection", "te", "upgrade", "proxy-authorization"];
-    let with_hop = hop.iter().fold(ask("PUT", "/v1/proxy/a/b?c=d&e=%20"), |ask, name| ask.header(name, "x"));
+    let with_hop = hop.iter().fold(build_request("PUT", "/v1/proxy/a/b?c=d&e=%20"), |build_request, name| build_request.header(name, "x"));
     let response = rig.send(with_hop.header("X-Mine", "1").header("authorization", "Bearer sk-1").body("abc")).await;
     assert_eq!(response.status, 200, "{}", response.text());
     let (parts, body) = seen.lock().unwrap().remove(0);
@@ -279,19 +279,19 @@ async fn sends_http2_pseudo_headers_without_hop_by_hop_fields() {
     for name in hop.into_iter().chain(["host", "x-gateway-provider"]) {
         assert_eq!(field(name), None, "{name}");
     }
-    assert_eq!(rig.send(ask("GET", "/v1/proxy/a<b")).await.status, 400);
-    assert_eq!(rig.send(ask("HEAD", "/v1/proxy/a")).await.body, b"");
+    assert_eq!(rig.send(build_request("GET", "/v1/proxy/a<b")).await.status, 400);
+    assert_eq!(rig.send(build_request("HEAD", "/v1/proxy/a")).await.body, b"");
 }
 
 #[tokio::test]
 async fn sends_large_buffered_and_streamed_bodies() {
     let lengths = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&lengths);
+    let shared = Arc::clone(&lengths);
     let (port, _) = start_http2_provider(server::Builder::new(), move |request, respond| {
-        let kept = Arc::clone(&kept);
+        let shared = Arc::clone(&shared);
         async move {
             let body = read_body(request.into_body()).await;
-            kept.lock().unwrap().push((body.len(), body.iter().map(|byte| u64::from(*byte)).sum::<u64>()));
+            shared.lock().unwrap().push((body.len(), body.iter().map(|byte| u64::from(*byte)).sum::<u64>()));
             send_json(respond, "{}");
         }
     })
@@ -299,20 +299,20 @@ async fn sends_large_buffered_and_streamed_bodies() {
     let rig = gateway_trusting_localhost();
     let large: Vec<u8> = (0..3_000_000_u32).map(|index| (index % 251) as u8).collect();
     let sum = large.iter().map(|byte| u64::from(*byte)).sum::<u64>();
-    let ask =
+    let send_request =
         || with_custom_host(port, TestRequest::new("POST", "/v1/proxy/files")).header("x-gateway-provider", "openai");
-    assert_eq!(rig.send(ask().body(large.clone())).await.status, 200);
+    assert_eq!(rig.send(send_request().body(large.clone())).await.status, 200);
     for length in [None, Some(large.len() as u64)] {
         let (feeder, feed) = body::feed_channel(|| ());
-        let pieces: Vec<_> = large.chunks(70_000).map(Bytes::copy_from_slice).collect();
+        let chunks: Vec<_> = large.chunks(70_000).map(Bytes::copy_from_slice).collect();
         tokio::spawn(async move {
-            for piece in pieces {
-                feeder.push(piece);
+            for chunk in chunks {
+                feeder.push(chunk);
                 tokio::task::yield_now().await;
             }
             feeder.finish(BodyEnd::Complete);
         });
-        assert_eq!(rig.send(ask().with_body(Body::Streamed(feed, length))).await.status, 200);
+        assert_eq!(rig.send(send_request().with_body(Body::Streamed(feed, length))).await.status, 200);
     }
     assert_eq!(*lengths.lock().unwrap(), [(large.len(), sum); 3]);
 }
@@ -325,8 +325,8 @@ async fn interrupted_request_body_resets_its_stream() {
         let response = Arc::clone(&response);
         async move {
             let mut body = request.into_body();
-            while let Some(Ok(piece)) = body.data().await {
-                body.flow_control().release_capacity(piece.len()).unwrap();
+            while let Some(Ok(chunk)) = body.data().await {
+                body.flow_control().release_capacity(chunk.len()).unwrap();
             }
             response.notify_one();
         }
@@ -335,10 +335,10 @@ async fn interrupted_request_body_resets_its_stream() {
     let (feeder, feed) = body::feed_channel(|| ());
     feeder.push(Bytes::from_static(b"some"));
     feeder.finish(BodyEnd::Disconnected);
-    let ask =
+    let client_request =
         with_custom_host(port, TestRequest::new("POST", "/v1/proxy/files")).header("x-gateway-provider", "openai");
-    let answer = gateway_trusting_localhost().send(ask.with_body(Body::Streamed(feed, Some(100)))).await;
-    assert_eq!(answer.error_code(), "incomplete_body");
+    let reply = gateway_trusting_localhost().send(client_request.with_body(Body::Streamed(feed, Some(100)))).await;
+    assert_eq!(reply.error_code(), "incomplete_body");
     with_timeout(reset.notified()).await;
 }
 
@@ -381,7 +381,7 @@ async fn drops_informational_responses_and_trailers() {
 
 #[tokio::test]
 async fn resends_only_refused_streams() {
-    for (reason, status, asked) in [(Reason::REFUSED_STREAM, 200, 2), (Reason::INTERNAL_ERROR, 502, 1)] {
+    for (reason, status, request) in [(Reason::REFUSED_STREAM, 200, 2), (Reason::INTERNAL_ERROR, 502, 1)] {
         let count = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&count);
         let (port, _) = start_http2_provider(server::Builder::new(), move |_, mut respond| {
@@ -391,7 +391,7 @@ async fn resends_only_refused_streams() {
         .await;
         assert_eq!(
             (gateway_trusting_localhost().send(chat_request_to_port(port)).await.status, count.load(Ordering::Relaxed)),
-            (status, asked),
+            (status, request),
             "{reason}"
         );
     }
@@ -490,16 +490,16 @@ async fn slow_reader_applies_backpressure_to_its_stream_only() {
     assert_eq!((response.body.len(), response.is_truncated), (RESPONSE_BYTES, false));
     let (rest, cut) = crate::harness::read_stream(slow).await;
     assert_eq!((first.len() + rest.iter().map(Bytes::len).sum::<usize>(), cut), (RESPONSE_BYTES, false));
-    assert!(rest.iter().all(|piece| piece.len() <= 8 * 1024));
+    assert!(rest.iter().all(|chunk| chunk.len() <= 8 * 1024));
     assert_eq!(connections.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
 async fn client_disconnect_resets_the_stream() {
     let reasons = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&reasons);
+    let shared = Arc::clone(&reasons);
     let (port, connections) = start_http2_provider(server::Builder::new(), move |request, mut respond| {
-        let kept = Arc::clone(&kept);
+        let shared = Arc::clone(&shared);
         async move {
             let is_stream = request.headers().contains_key("x-answered");
             let reset = if is_stream {
@@ -509,17 +509,17 @@ async fn client_disconnect_resets_the_stream() {
             } else {
                 std::future::poll_fn(|context| respond.poll_reset(context)).await
             };
-            kept.lock().unwrap().push(reset.unwrap());
+            shared.lock().unwrap().push(reset.unwrap());
         }
     })
     .await;
     let rig = gateway_trusting_localhost();
-    let ask = with_custom_host(port, TestRequest::new("GET", "/v1/proxy/x"))
+    let client_request = with_custom_host(port, TestRequest::new("GET", "/v1/proxy/x"))
         .header("x-gateway-provider", "openai")
         .header("x-answered", "1");
-    let mut answered = into_stream(rig.handle_request(ask).await);
-    answered.next().await.unwrap().unwrap();
-    drop(answered);
+    let mut responded = into_stream(rig.handle_request(client_request).await);
+    responded.next().await.unwrap().unwrap();
+    drop(responded);
     wait_until("the stream is reset", || reasons.lock().unwrap().len() == 1).await;
     // The same applies before the response head.
     let early = tokio::time::timeout(Duration::from_millis(50), rig.handle_request(chat_request_to_port(port))).await;
@@ -556,7 +556,7 @@ async fn uses_http1_if_provider_or_settings_require_it() {
         let (port, connections) = start_tls_server(protocols, |mut stream| async move {
             while read_request(&mut stream)
                 .await
-                .is_some_and(|asked| asked.starts_with(b"POST /v1/chat/completions HTTP/1.1"))
+                .is_some_and(|request| request.starts_with(b"POST /v1/chat/completions HTTP/1.1"))
             {
                 stream.write_all(&json_response("200 OK", "", "{}")).await.unwrap();
             }

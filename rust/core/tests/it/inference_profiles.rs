@@ -18,32 +18,32 @@ const ENCODED_PROFILE_ARN: &str = "arn%3Aaws%3Abedrock%3Aus-east-1%3A1%3Aapplica
 /// profile, or refuses the lookup with 403 if `behind` is `None`. Also returns the requests that it receives.
 async fn start_bedrock(behind: Option<&'static str>) -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
     let heads = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&heads);
+    let shared = Arc::clone(&heads);
     let provider = ScriptedServer::start(move |mut stream, _| {
-        let kept = Arc::clone(&kept);
+        let shared = Arc::clone(&shared);
         async move {
             while let Some(bytes) = read_request(&mut stream).await {
                 let text = String::from_utf8_lossy(&bytes).into_owned();
-                let answer = match behind {
+                let response = match behind {
                     _ if text.contains("/invoke ") => {
-                        let answer = json!({"id": "m", "type": "message", "role": "assistant", "content": [],
+                        let response = json!({"id": "m", "type": "message", "role": "assistant", "content": [],
                             "stop_reason": "end_turn", "usage": {"input_tokens": 30, "output_tokens": 12}});
-                        json_response("200 OK", "", &answer.to_string())
+                        json_response("200 OK", "", &response.to_string())
                     }
                     _ if text.contains("/converse ") => {
-                        let answer = json!({"output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
+                        let response = json!({"output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
                             "stopReason": "end_turn", "usage": {"inputTokens": 30, "outputTokens": 12, "totalTokens": 42}});
-                        json_response("200 OK", "", &answer.to_string())
+                        json_response("200 OK", "", &response.to_string())
                     }
                     Some(model) => {
                         let arn = format!("arn:aws:bedrock:us-east-1::foundation-model/{model}");
-                        let answer = json!({"type": "APPLICATION", "models": [{"modelArn": arn}]});
-                        json_response("200 OK", "", &answer.to_string())
+                        let response = json!({"type": "APPLICATION", "models": [{"modelArn": arn}]});
+                        json_response("200 OK", "", &response.to_string())
                     }
                     None => json_response("403 Forbidden", "", r#"{"message":"no"}"#),
                 };
-                kept.lock().unwrap().push(text);
-                stream.write_all(&answer).await.unwrap();
+                shared.lock().unwrap().push(text);
+                stream.write_all(&response).await.unwrap();
             }
         }
     })
@@ -54,8 +54,8 @@ async fn start_bedrock(behind: Option<&'static str>) -> (ScriptedServer, Arc<Mut
 fn gateway_with_prices() -> TestGateway {
     let rig = GoldenProvider::gateway_trusting_loopback();
     let price = json!({"version": "v", "rates": {"input": [[0, 1_000_000]], "output": [[0, 2_000_000]]}});
-    let said = json!([{"provider": "bedrock", "model": "anthropic.claude-v9", "prices": [price]}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}}));
+    let prices_json = json!([{"provider": "bedrock", "model": "anthropic.claude-v9", "prices": [price]}]);
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}}));
     rig
 }
 

@@ -50,8 +50,8 @@ fn assert_overloaded(response: &TestResponse, record: &Value, case: &str) {
     assert_eq!(response.header("content-type"), Some("application/json"), "{case}");
     assert_eq!(response.header("content-length"), Some(OVERLOADED_ERROR.len().to_string().as_str()), "{case}");
     assert_eq!(response.text(), OVERLOADED_ERROR, "{case}");
-    let said = pick_fields(record, ["response_status_code", "outcome", "is_success"]);
-    assert_eq!(said, json!([529, "complete", false]), "{case}");
+    let fields = pick_fields(record, ["response_status_code", "outcome", "is_success"]);
+    assert_eq!(fields, json!([529, "complete", false]), "{case}");
 }
 
 #[tokio::test]
@@ -121,10 +121,10 @@ async fn ignores_compressed_other_format_and_unflagged_streams() {
 async fn requests_identity_encoding_for_inspected_streams() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for (path, asked) in [(MESSAGES_PATH, "identity"), ("/v1/proxy/messages", "identity")] {
+    for (path, request) in [(MESSAGES_PATH, "identity"), ("/v1/proxy/messages", "identity")] {
         let response = rig.send(inspected_request(path).header("accept-encoding", "gzip")).await;
         assert_eq!(response.status, 200, "{path}");
-        assert_eq!(provider.ledger_entries().pop().unwrap().header("accept-encoding"), Some(asked), "{path}");
+        assert_eq!(provider.ledger_entries().pop().unwrap().header("accept-encoding"), Some(request), "{path}");
     }
     let plain = stream_request("/v1/proxy/messages", "m").header("accept-encoding", "gzip");
     assert_eq!(rig.send(plain).await.status, 200);
@@ -147,12 +147,12 @@ async fn accepts_both_flag_spellings_and_saved_providers() {
         json!({"epoch": "1", "providers": [
             {"slug": "mine", "provider": "mock", "anthropic_inspect_stream_for_overloaded_error": wanted}]})
     };
-    let ask =
+    let build_request =
         || TestRequest::new("POST", MESSAGES_PATH).header("x-gateway-provider", "@mine").body(chat_body("m", true));
     rig.apply_snapshot(&saved(true));
-    assert_eq!(rig.send(ask()).await.status, 529);
+    assert_eq!(rig.send(build_request()).await.status, 529);
     rig.apply_snapshot(&saved(false));
-    assert_eq!(rig.send(ask()).await.status, 200);
+    assert_eq!(rig.send(build_request()).await.status, 200);
 }
 
 #[tokio::test]
@@ -160,9 +160,9 @@ async fn overloaded_mock_provider_becomes_529() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let config = json!({"provider": "mock", "anthropic_inspect_stream_for_overloaded_error": true}).to_string();
-    let ask =
+    let request =
         post_request(MESSAGES_PATH, chat_body("mock?fault=overloaded_first", true)).header("x-gateway-config", &config);
-    let response = rig.send(ask).await;
+    let response = rig.send(request).await;
     assert_eq!((response.status, &response.json()["error"]["type"]), (529, &"overloaded_error".into()));
 }
 
@@ -211,10 +211,10 @@ async fn does_not_delay_stream_after_its_first_event() {
     })
     .await;
     let rig = TestGateway::for_url(&provider.url());
-    let mut answer = into_stream(rig.handle_request(inspected_request(MESSAGES_PATH)).await);
+    let mut response = into_stream(rig.handle_request(inspected_request(MESSAGES_PATH)).await);
     for event in MESSAGE_EVENTS.split_inclusive("\n\n") {
-        assert_eq!(with_timeout(answer.next()).await.unwrap().unwrap(), event);
+        assert_eq!(with_timeout(response.next()).await.unwrap().unwrap(), event);
         go.notify_one();
     }
-    assert_eq!(tokio::time::timeout(Duration::from_secs(5), answer.next()).await.unwrap(), Ok(None));
+    assert_eq!(tokio::time::timeout(Duration::from_secs(5), response.next()).await.unwrap(), Ok(None));
 }

@@ -57,9 +57,9 @@ async fn rejection_has_the_format_of_the_client() {
     let fields = json!({"type": "requests", "limit": 0, "window": {"unit": "week"}});
     let (_provider, rig) = gateway(json!([limit("api_key", "k", &fields)])).await;
     let body = json!({"model": "mock", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]});
-    let ask = TestRequest::new("POST", MESSAGES_PATH).header("x-gateway-api-key", "pk");
-    let ask = ask.header("content-type", "application/json").header("x-gateway-provider", "mock");
-    let response = rig.send(ask.body(body.to_string())).await;
+    let request = TestRequest::new("POST", MESSAGES_PATH).header("x-gateway-api-key", "pk");
+    let request = request.header("content-type", "application/json").header("x-gateway-provider", "mock");
+    let response = rig.send(request.body(body.to_string())).await;
     assert_eq!((response.status, response.header("x-should-retry")), (429, Some("false")));
     let error = response.json();
     assert_eq!((error["type"].as_str(), error["error"]["type"].as_str()), (Some("error"), Some("rate_limit_error")));
@@ -75,9 +75,9 @@ async fn limit_of_a_provider_applies_to_its_attempts() {
             "targets": [{"provider": "@mine"}, {"provider": "mock"}]});
         let mut used = Vec::new();
         for _ in 0..3 {
-            let ask = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", "pk");
-            let ask = ask.header("content-type", "application/json").header("x-gateway-config", &config.to_string());
-            let response = rig.send(ask.body(chat_body("mock", false))).await;
+            let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", "pk");
+            let request = request.header("content-type", "application/json").header("x-gateway-config", &config.to_string());
+            let response = rig.send(request.body(chat_body("mock", false))).await;
             used.push(response.header("x-gateway-last-used-option-index").unwrap().to_owned());
         }
         assert_eq!(used, ["config.targets[0]", "config.targets[1]", "config.targets[1]"], "{owner:?}");

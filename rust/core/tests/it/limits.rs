@@ -30,8 +30,8 @@ async fn rejects_requests_above_max_in_flight() {
         assert_eq!(response.header("retry-after"), Some("1"));
         assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "overloaded"]));
     }
-    for answer in held {
-        assert_eq!(with_timeout(answer).await.unwrap(), 200);
+    for reply in held {
+        assert_eq!(with_timeout(reply).await.unwrap(), 200);
     }
     assert_eq!(rig.send(chat_request("mock")).await.status, 200);
     assert_eq!(provider.ledger_entries().len(), 3);
@@ -58,15 +58,15 @@ async fn rejects_bodies_when_the_memory_budget_is_exhausted() {
     let rig = TestGateway::with_settings(&provider.url(), |settings| {
         (settings.buffered_body_bytes, settings.max_body_bytes) = (room, room);
     });
-    let large = |model: &str, path: &str, pieces: bool| {
+    let large = |model: &str, path: &str, chunks: bool| {
         let mut body = chat_body(model, false).into_bytes();
         body.resize(room * 3 / 4, b' ');
-        if !pieces {
+        if !chunks {
             return post_request(path, body);
         }
         let (feeder, feed) = feed_channel(|| ());
         body.chunks(100_000)
-            .for_each(|piece| assert!(feeder.push(Bytes::copy_from_slice(piece)) || feeder.is_paused()));
+            .for_each(|chunk| assert!(feeder.push(Bytes::copy_from_slice(chunk)) || feeder.is_paused()));
         feeder.finish(BodyEnd::Complete);
         post_request(path, "").with_body(Body::Streamed(feed, Some(body.len() as u64)))
     };
@@ -74,8 +74,8 @@ async fn rejects_bodies_when_the_memory_budget_is_exhausted() {
     let first = large("mock?first_ms=300", CHAT_PATH, true).build();
     let held = tokio::spawn(async move { penstock_core::gateway::handle(&state, first).await.head.status });
     wait_until("it is under way", || provider.ledger_entries().len() == 1).await;
-    for (path, pieces) in [(CHAT_PATH, true), (CHAT_PATH, false), (MESSAGES_PATH, true)] {
-        let response = rig.send(large("mock", path, pieces)).await;
+    for (path, chunks) in [(CHAT_PATH, true), (CHAT_PATH, false), (MESSAGES_PATH, true)] {
+        let response = rig.send(large("mock", path, chunks)).await;
         assert_eq!((response.status, response.header("retry-after")), (503, Some("1")), "{}", response.text());
         assert!(response.text().contains("limits.buffered_body_bytes"), "{}", response.text());
         assert_eq!(response.json()["type"] == "error", path == MESSAGES_PATH);
@@ -138,12 +138,12 @@ async fn two_hundred_concurrent_streams_complete() {
         .map(|_| {
             let state = Arc::clone(&rig.state);
             tokio::spawn(async move {
-                let answer = penstock_core::gateway::handle(
+                let reply = penstock_core::gateway::handle(
                     &state,
                     stream_request(CHAT_PATH, "mock?chunks=5&chunk_ms=20").build(),
                 )
                 .await;
-                crate::harness::TestResponse::read(answer).await
+                crate::harness::TestResponse::read(reply).await
             })
         })
         .collect();

@@ -55,19 +55,19 @@ impl MockControl {
         Self { socket_path, received: Arc::default(), tasks: Vec::new() }
     }
 
-    fn start(answers: impl Fn(&ReceivedRequest) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
+    fn start(responses: impl Fn(&ReceivedRequest) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
         let mut control = Self::new_stopped();
-        control.listen(answers);
+        control.listen(responses);
         control
     }
 
-    fn listen(&mut self, answers: impl Fn(&ReceivedRequest) -> Option<Vec<u8>> + Send + Sync + 'static) {
+    fn listen(&mut self, responses: impl Fn(&ReceivedRequest) -> Option<Vec<u8>> + Send + Sync + 'static) {
         let listener = UnixListener::bind(&self.socket_path).unwrap();
-        let (answers, asked): (Arc<Responder>, _) = (Arc::new(answers), Arc::clone(&self.received));
+        let (responses, request): (Arc<Responder>, _) = (Arc::new(responses), Arc::clone(&self.received));
         self.tasks.push(tokio::spawn(async move {
             let mut talks = tokio::task::JoinSet::new();
             while let Ok((io, _)) = listener.accept().await {
-                talks.spawn(serve_connection(io, Arc::clone(&answers), Arc::clone(&asked)));
+                talks.spawn(serve_connection(io, Arc::clone(&responses), Arc::clone(&request)));
             }
         }));
     }
@@ -86,7 +86,7 @@ impl MockControl {
     }
 
     fn request_lines(&self) -> Vec<String> {
-        self.received_requests().into_iter().map(|asked| asked.request_line).collect()
+        self.received_requests().into_iter().map(|request| request.request_line).collect()
     }
 
     fn rig(&self, url: &str) -> TestGateway {
@@ -103,15 +103,15 @@ impl Drop for MockControl {
     }
 }
 
-async fn serve_connection(mut io: UnixStream, answers: Arc<Responder>, asked: Arc<Mutex<Vec<ReceivedRequest>>>) {
+async fn serve_connection(mut io: UnixStream, responses: Arc<Responder>, requests: Arc<Mutex<Vec<ReceivedRequest>>>) {
     while let Some(bytes) = read_request(&mut io).await {
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
         let line = head.lines().next().unwrap().trim_end_matches(" HTTP/1.1").to_owned();
         let one = ReceivedRequest { request_line: line, head, body: bytes[end + 4..].to_vec() };
-        asked.lock().unwrap().push(one.clone());
-        let Some(answer) = answers(&one) else { return std::future::pending().await };
-        if io.write_all(&answer).await.is_err() {
+        requests.lock().unwrap().push(one.clone());
+        let Some(response) = responses(&one) else { return std::future::pending().await };
+        if io.write_all(&response).await.is_err() {
             return;
         }
     }
@@ -126,7 +126,7 @@ async fn forwards_management_request_and_response_unchanged() {
     let control =
         MockControl::start(|_| Some(json_response("418 Teapot", "x-own: 1\r\nset-cookie: a=1\r\n", "{\"ok\" : 1}")));
     let rig = control.rig("http://127.0.0.1:1");
-    let ask = TestRequest::new("PATCH", "/v1/health/deep?x=%20&y=/")
+    let request = TestRequest::new("PATCH", "/v1/health/deep?x=%20&y=/")
         .header("Host", "gateway.example")
         .header("authorization", "Bearer admin")
         .header("x-gateway-api-key", "pk-1")
@@ -135,15 +135,15 @@ async fn forwards_management_request_and_response_unchanged() {
         .header("connection", "keep-alive")
         .header("expect", "100-continue")
         .body("{\"a\":1}");
-    let reply = rig.send(ask).await;
+    let reply = rig.send(request).await;
     assert_eq!((reply.status, reply.text().as_str(), reply.header("x-own")), (418, "{\"ok\" : 1}", Some("1")));
-    let asked = control.received_requests().remove(0);
-    assert_eq!((asked.request_line.as_str(), &asked.body[..]), ("PATCH /v1/health/deep?x=%20&y=/", &b"{\"a\":1}"[..]));
+    let requests = control.received_requests().remove(0);
+    assert_eq!((requests.request_line.as_str(), &requests.body[..]), ("PATCH /v1/health/deep?x=%20&y=/", &b"{\"a\":1}"[..]));
     for line in ["host: gateway.example", "authorization: Bearer admin", "x-gateway-api-key: pk-1", "content-length: 7"]
     {
-        assert_eq!(asked.head.lines().filter(|other| *other == line).count(), 1, "{line} in {}", asked.head);
+        assert_eq!(requests.head.lines().filter(|other| *other == line).count(), 1, "{line} in {}", requests.head);
     }
-    assert!(!asked.head.contains("expect") && !asked.head.contains("connection"));
+    assert!(!requests.head.contains("expect") && !requests.head.contains("connection"));
     assert!(rig.drain_records().is_empty());
     // The response carries request ids under the header prefix that the client uses.
     assert_eq!(reply.header("x-request-id").map(str::len), Some(36));
@@ -187,8 +187,8 @@ async fn assembles_and_bounds_chunked_management_body() {
 
 #[tokio::test]
 async fn limits_management_bodies_individually_and_in_total() {
-    let control = MockControl::start(|asked| {
-        let is_authenticating = asked.request_line.contains("/internal/identity");
+    let control = MockControl::start(|build_request| {
+        let is_authenticating = build_request.request_line.contains("/internal/identity");
         let authenticated = || b"HTTP/1.1 204 No Content\r\n\r\n".to_vec();
         Some(if is_authenticating { authenticated() } else { json_response("200 OK", "", "{}") })
     });
@@ -351,8 +351,8 @@ async fn keeps_last_snapshot_while_control_process_is_down() {
     let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&rig.state), Arc::new(|| {})));
     tokio::time::sleep(Duration::from_millis(120)).await;
     assert_eq!((rig.state.snapshot_epoch().as_str(), rig.send(chat_request("mock")).await.status), ("0", 200));
-    control.listen(|asked| {
-        if asked.request_line.ends_with("epoch=0") {
+    control.listen(|request| {
+        if request.request_line.ends_with("epoch=0") {
             Some(json_response("200 OK", "", r#"{"epoch":"1"}"#))
         } else {
             None

@@ -23,8 +23,8 @@ fn snapshot() -> Value {
 }
 
 fn chat_with_saved_config() -> TestRequest {
-    let ask = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", "pc-crm");
-    ask.header("content-type", "application/json").body(chat_body("mock", false))
+    let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", "pc-crm");
+    request.header("content-type", "application/json").body(chat_body("mock", false))
 }
 
 #[tokio::test]
@@ -32,9 +32,9 @@ async fn explanations_do_not_show_secrets_of_a_saved_config() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     rig.apply_snapshot(&snapshot());
-    let asked = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": "pc-crm"}, "body": {"model": "m"}});
-    let ask = TestRequest::new("POST", "/v1/explain").header("content-type", "application/json");
-    let response = rig.send(ask.body(asked.to_string())).await;
+    let client_request = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": "pc-crm"}, "body": {"model": "m"}});
+    let request = TestRequest::new("POST", "/v1/explain").header("content-type", "application/json");
+    let response = rig.send(request.body(client_request.to_string())).await;
     assert!(
         response.status == 200 && response.text().contains("\"crm\"") && !response.text().contains("CANARY"),
         "{}",
@@ -64,16 +64,16 @@ async fn secrets_of_a_saved_config_are_not_sent_to_a_host_of_the_request() {
 async fn provider_errors_do_not_repeat_stored_secrets() {
     let key = "sk-stored-0123456789";
     let echo = format!(r#"{{"error":{{"message":"wrong key {key}, header {SECRET}-h, tool {SECRET}"}}}}"#);
-    let answer = json_response("401 Unauthorized", &format!("x-echo: Bearer {key}\r\n"), &echo);
-    let provider = ScriptedServer::start_responding(answer).await;
+    let response_body = json_response("401 Unauthorized", &format!("x-echo: Bearer {key}\r\n"), &echo);
+    let provider = ScriptedServer::start_responding(response_body).await;
     let rig = TestGateway::for_url(&provider.url());
     let mut config = config_with_secrets();
     config["provider"] = "@mine".into();
     rig.apply_snapshot(&json!({"epoch": "1", "configs": [{"slug": "pc-crm", "config": config}],
         "providers": [{"slug": "mine", "provider": "mock", "api_key": key, "headers": {"x-own": format!("{SECRET}-h")}}]}));
     let raw = TestRequest::new("POST", "/v1/proxy/whatever").header("x-gateway-config", "pc-crm");
-    for ask in [chat_with_saved_config(), raw.header("content-type", "application/json").body(r#"{"model":"m"}"#)] {
-        let response = rig.send(ask).await;
+    for request in [chat_with_saved_config(), raw.header("content-type", "application/json").body(r#"{"model":"m"}"#)] {
+        let response = rig.send(request).await;
         assert_eq!(response.status, 401, "{}", response.text());
         assert_eq!(response.header("x-echo"), Some("Bearer ***"));
         assert!(response.text().contains("wrong key ***"), "{}", response.text());
@@ -86,11 +86,11 @@ async fn records_show_only_known_headers() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let token = "CANARY00-eyJhbGciOiJSUzI1NiJ9.e30.c2ln";
-    let mut ask = chat_request("mock").header("user-agent", "OpenAI/Python 1.99.1").header("accept-language", token);
+    let mut request = chat_request("mock").header("user-agent", "OpenAI/Python 1.99.1").header("accept-language", token);
     for name in ["cf-access-jwt-assertion", "x-goog-iap-jwt-assertion", "x-pat", "x-otp", "x-gateway-aws-external-id"] {
-        ask = ask.header(name, token);
+        request = request.header(name, token);
     }
-    assert_eq!(rig.send(ask).await.status, 200);
+    assert_eq!(rig.send(request).await.status, 200);
     let record = rig.single_record();
     assert!(!record.to_string().contains("CANARY"), "{record}");
     let shown = &record["request_headers"];
@@ -104,9 +104,9 @@ async fn requests_without_a_key_leave_small_records_of_their_own() {
     let rig = TestGateway::for_provider(&provider);
     rig.apply_snapshot(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk")}]}));
     for _ in 0..2_000 {
-        let ask =
+        let request =
             chat_request("m").header("x-gateway-trace-id", &"t".repeat(7_000)).header("x-pad", &"A".repeat(7_000));
-        assert_eq!(rig.send(ask).await.status, 401);
+        assert_eq!(rig.send(request).await.status, 401);
     }
     let sink = &rig.state.record_sink;
     assert_eq!((sink.outbox.accepted_lines(), sink.outbox.unacknowledged_bytes()), (0, 0));
@@ -118,16 +118,16 @@ async fn requests_without_a_key_leave_small_records_of_their_own() {
 const KEY: &str = "sk-stored-0123456789";
 
 /// Starts a gateway whose saved provider `@mine` has a stored key, with a provider that always sends this response.
-async fn start_with_stored_key(answer: Vec<u8>) -> (TestGateway, ScriptedServer) {
-    let provider = ScriptedServer::start_responding(answer).await;
+async fn start_with_stored_key(response: Vec<u8>) -> (TestGateway, ScriptedServer) {
+    let provider = ScriptedServer::start_responding(response).await;
     let rig = TestGateway::for_url(&provider.url());
     rig.apply_snapshot(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "api_key": KEY}]}));
     (rig, provider)
 }
 
 fn post_to_mine(path: &str) -> TestRequest {
-    let ask = TestRequest::new("POST", path).header("x-gateway-provider", "@mine");
-    ask.header("content-type", "application/json").body(chat_body("mock", false))
+    let request = TestRequest::new("POST", path).header("x-gateway-provider", "@mine");
+    request.header("content-type", "application/json").body(chat_body("mock", false))
 }
 
 #[tokio::test]
@@ -180,11 +180,11 @@ async fn errors_of_file_and_blob_stores_do_not_repeat_stored_secrets() {
         let echo = echo.clone();
         async move {
             let here = format!("http://{}", io.local_addr().unwrap());
-            while let Some(asked) = read_request(&mut io).await {
-                let asked = String::from_utf8(asked).unwrap();
-                let (status, body) = if asked.starts_with("POST /t/oauth2") {
+            while let Some(request) = read_request(&mut io).await {
+                let request = String::from_utf8(request).unwrap();
+                let (status, body) = if request.starts_with("POST /t/oauth2") {
                     ("200 OK", json!({"access_token": token, "expires_in": 3600}).to_string())
-                } else if asked.contains("/batches/b") {
+                } else if request.contains("/batches/b") {
                     let blob = format!("{here}/out/1");
                     let batch = json!({"id": "b", "status": "completed", "output_file_id": null, "output_blob": blob});
                     ("200 OK", batch.to_string())

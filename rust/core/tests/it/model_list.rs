@@ -159,8 +159,8 @@ async fn oversized_model_list_passes_unchanged_or_fails() {
 
 #[tokio::test]
 async fn all_pages_share_one_request_timeout() {
-    let asked = Arc::new(Mutex::new(0));
-    let counted = Arc::clone(&asked);
+    let requests = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&requests);
     let provider = ScriptedServer::start(move |mut stream, _| {
         let counted = Arc::clone(&counted);
         async move {
@@ -177,7 +177,7 @@ async fn all_pages_share_one_request_timeout() {
         .send(list_models_request("google", &provider.url()).header("x-gateway-request-timeout", "200"))
         .await;
     assert_eq!(response.status, 408, "{}", response.text());
-    let pages = *asked.lock().unwrap();
+    let pages = *requests.lock().unwrap();
     assert!((1..50).contains(&pages), "{pages} pages");
 }
 
@@ -187,14 +187,14 @@ async fn anthropic_model_list_follows_the_client_format() {
     let read = |file: &str| fs::read(case.path(file)).unwrap();
     for (version, file) in [(None, "client_response.json"), (Some("2023-06-01"), "response.json")] {
         let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
-        let mut ask = TestRequest::new("GET", "/v1/models")
+        let mut request = TestRequest::new("GET", "/v1/models")
             .header("x-gateway-provider", "anthropic")
             .header("x-gateway-custom-host", &played.server.url())
             .header("x-api-key", "sk-1");
         if let Some(version) = version {
-            ask = ask.header("anthropic-version", version);
+            request = request.header("anthropic-version", version);
         }
-        let reply = GoldenProvider::gateway_trusting_loopback().send(ask).await;
+        let reply = GoldenProvider::gateway_trusting_loopback().send(request).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
         assert_eq!(reply.json(), serde_json::from_slice::<Value>(&read(file)).unwrap());
     }

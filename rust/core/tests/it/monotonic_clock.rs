@@ -10,7 +10,7 @@ use serde_json::json;
 async fn clock_jumps_expire_cache_and_cooldowns_without_errors() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.retry_backoff_ms = 0);
-    let kept = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 3600}});
+    let remaining = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 3600}});
     let guarded = json!({"strategy": {"mode": "fallback",
         "cb_config": {"failure_threshold": 1, "cooldown_interval": 60_000}},
         "retry": {"attempts": 1, "on_status_codes": [503]},
@@ -19,7 +19,7 @@ async fn clock_jumps_expire_cache_and_cooldowns_without_errors() {
     for (leap, expected) in [(Duration::ZERO, "MISS"), (hour / 2, "HIT"), (hour, "MISS"), (day, "MISS"), (day, "MISS")]
     {
         rig.state.shared.clock.advance(leap);
-        assert_eq!(routing_headers(&rig.send(chat_with_config(&kept)).await)[2], expected, "{leap:?}");
+        assert_eq!(routing_headers(&rig.send(chat_with_config(&remaining)).await)[2], expected, "{leap:?}");
         for _ in 0..4 {
             let response = rig.send(chat_with_config(&guarded)).await;
             assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[1]"), "{leap:?}");

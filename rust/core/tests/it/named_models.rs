@@ -28,8 +28,8 @@ async fn start_gateway() -> (Server, TestGateway) {
 }
 
 fn request_at(slug: &str, path: &str, content_type: &str, body: impl Into<bytes::Bytes>) -> TestRequest {
-    let ask = TestRequest::new("POST", path).header("x-gateway-provider", &format!("@{slug}"));
-    ask.header("content-type", content_type).body(body)
+    let request = TestRequest::new("POST", path).header("x-gateway-provider", &format!("@{slug}"));
+    request.header("content-type", content_type).body(body)
 }
 
 fn json_at(slug: &str, path: &str, body: &Value) -> TestRequest {
@@ -77,8 +77,8 @@ async fn rejects_a_forbidden_model_wherever_it_is_named() {
             requests.push(request_at(slug, SPEECH_PATH, FORM_CONTENT_TYPE, form.clone()));
             requests.push(request_at(slug, "/v1/whatever", FORM_CONTENT_TYPE, form));
         }
-        for ask in requests {
-            let response = rig.send(ask).await;
+        for request in requests {
+            let response = rig.send(request).await;
             assert_eq!(
                 (response.status, &*response.error_code()),
                 (403, "model_not_allowed"),
@@ -154,7 +154,7 @@ async fn allowed_requests_pass() {
         {"type": "object", "properties": {"model": {"type": "string", "enum": ["forbidden"]}}}}});
     let chat = json!({"model": "fine", "messages": [{"role": "user", "content": "forbidden", "model": "forbidden"}],
         "metadata": {"model": "forbidden"}, "tools": [schema]});
-    let asks = [
+    let requests = [
         json_at("only", CHAT_PATH, &chat),
         json_at("but", CHAT_PATH, &chat),
         json_at("but", CHAT_PATH, &json!({"model": "forbidden-2", "messages": []})),
@@ -162,9 +162,9 @@ async fn allowed_requests_pass() {
         request_at("only", SPEECH_PATH, FORM_CONTENT_TYPE, good_form),
         json_at("all", "/v1/engines/forbidden/completions?model=forbidden", &json!({"Model": "forbidden"})),
     ];
-    let count = asks.len();
-    for ask in asks {
-        let response = rig.send(ask).await;
+    let count = requests.len();
+    for request in requests {
+        let response = rig.send(request).await;
         assert_ne!((response.status, &*response.error_code()), (403, "model_not_allowed"), "{}", response.text());
     }
     assert_eq!(provider.ledger_entries().len(), count);
@@ -189,12 +189,12 @@ async fn sagemaker_headers_that_select_a_model_are_checked() {
         ("x-amzn-sagemaker-target-variant", "bad", false),
         ("x-unrelated", "bad", true),
     ] {
-        let ask = crate::harness::TestRequest::new("POST", "/v1/proxy/endpoints/good/invocations")
+        let request = crate::harness::TestRequest::new("POST", "/v1/proxy/endpoints/good/invocations")
             .header("x-gateway-provider", "@mine")
             .header("content-type", "application/json")
             .header(name, value)
             .body(r#"{"model":"good"}"#);
-        let response = rig.send(ask).await;
+        let response = rig.send(request).await;
         assert_eq!(response.error_code() != "model_not_allowed", is_allowed, "{name}: {}", response.text());
     }
 }
@@ -207,11 +207,11 @@ async fn bodies_in_another_charset_are_rejected_if_models_are_restricted() {
         "providers": [{"slug": "mine", "provider": "mock", "api_key": "k", "models": "m"}],
         "models": [{"id": "m", "allow_all": false, "models": [{"slug": "mock", "enabled": true}]}]}));
     for (charset, status) in [("utf-8", 200), ("utf-16", 400)] {
-        let ask = crate::harness::TestRequest::new("POST", crate::harness::CHAT_PATH)
+        let request = crate::harness::TestRequest::new("POST", crate::harness::CHAT_PATH)
             .header("x-gateway-provider", "@mine")
             .header("content-type", &format!("application/json; charset={charset}"))
             .body(crate::harness::chat_body("mock", false));
-        let response = rig.send(ask).await;
+        let response = rig.send(request).await;
         assert_eq!(response.status, status, "{charset}: {}", response.text());
     }
 }

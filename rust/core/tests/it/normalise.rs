@@ -52,10 +52,10 @@ async fn errors_of_every_shape_are_normalised() {
         ),
     ] {
         let played = GoldenProvider::start(status, kind, body, 7).await;
-        let answer = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, provider)).await;
-        assert_eq!((answer.status, answer.json()), (status, response), "{provider}");
-        assert_eq!((answer.header("content-type"), answer.header("content-encoding")), (Some(JSON_CONTENT_TYPE), None));
-        assert_eq!(answer.header("x-request-id"), Some("up-1"));
+        let reply = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, provider)).await;
+        assert_eq!((reply.status, reply.json()), (status, response), "{provider}");
+        assert_eq!((reply.header("content-type"), reply.header("content-encoding")), (Some(JSON_CONTENT_TYPE), None));
+        assert_eq!(reply.header("x-request-id"), Some("up-1"));
     }
 }
 
@@ -73,9 +73,9 @@ async fn errors_name_the_provider_except_in_passthrough() {
         (JSON_CONTENT_TYPE, response.into()),
     ] {
         let played = GoldenProvider::start(400, kind, body, 9).await;
-        let answer = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, "groq")).await;
-        assert_eq!((answer.status, answer.header("content-type")), (400, Some(JSON_CONTENT_TYPE)));
-        assert_eq!((answer.text().as_str(), answer.header("content-encoding")), (response, None));
+        let reply = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, "groq")).await;
+        assert_eq!((reply.status, reply.header("content-type")), (400, Some(JSON_CONTENT_TYPE)));
+        assert_eq!((reply.text().as_str(), reply.header("content-encoding")), (response, None));
     }
     let odd = GoldenProvider::start(400, "text/plain", b"odd".to_vec(), 9).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
@@ -84,8 +84,8 @@ async fn errors_name_the_provider_except_in_passthrough() {
     rig.apply_snapshot(&saved);
     let through = post_with_config(&json!({"passthrough": true}), CHAT_PATH, chat_body("@g/m", false).into_bytes());
     for raw in [through, odd.build_request("groq", "/v1/proxy/chat/completions", chat_body("m", false).into_bytes())] {
-        let answer = rig.send(raw).await;
-        assert_eq!((answer.status, answer.text().as_str()), (400, "odd"));
+        let reply = rig.send(raw).await;
+        assert_eq!((reply.status, reply.text().as_str()), (400, "odd"));
     }
     let played = GoldenProvider::start(400, JSON_CONTENT_TYPE, good.into(), 9).await;
     let raw = played.build_request("groq", "/v1/proxy/chat/completions", chat_body("m", false).into_bytes());
@@ -95,14 +95,14 @@ async fn errors_name_the_provider_except_in_passthrough() {
 #[tokio::test]
 async fn oversized_error_body_passes_unchanged() {
     for (length, is_mended) in [(200 * 1024, true), (260 * 1024, false)] {
-        let said = json!({"error": {"message": "A".repeat(length)}}).to_string();
+        let response_body = json!({"error": {"message": "A".repeat(length)}}).to_string();
         for (kind, body) in [
-            (JSON_CONTENT_TYPE, said.clone().into_bytes()),
-            ("application/json\r\ncontent-encoding: gzip", packed(&said)),
+            (JSON_CONTENT_TYPE, response_body.clone().into_bytes()),
+            ("application/json\r\ncontent-encoding: gzip", packed(&response_body)),
         ] {
             let played = GoldenProvider::start(400, kind, body.clone(), 64 * 1024).await;
-            let answer = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, "groq")).await;
-            assert_eq!((answer.status, answer.body[..] != body[..]), (400, is_mended), "{kind}, {length}");
+            let response = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, "groq")).await;
+            assert_eq!((response.status, response.body[..] != body[..]), (400, is_mended), "{kind}, {length}");
         }
     }
 }
@@ -110,13 +110,13 @@ async fn oversized_error_body_passes_unchanged() {
 #[tokio::test]
 async fn html_page_is_an_invalid_response_except_on_raw_paths() {
     let page = b"<html><h1>Welcome to nginx!</h1></html>";
-    for (kind, said) in [("text/html; charset=utf-8", "Welcome"), ("text/html\r\ncontent-encoding: gzip", "")] {
+    for (kind, content) in [("text/html; charset=utf-8", "Welcome"), ("text/html\r\ncontent-encoding: gzip", "")] {
         for stream in [false, true] {
             let played = GoldenProvider::start(200, kind, page.to_vec(), 9).await;
             let rig = GoldenProvider::gateway_trusting_loopback();
             let reply = rig.send(played.build_request("groq", CHAT_PATH, chat_body("m", stream).into_bytes())).await;
             let message = reply.json()["error"]["message"].as_str().unwrap().to_owned();
-            assert!(message.starts_with("groq returned an invalid response: ") && message.contains(said), "{message}");
+            assert!(message.starts_with("groq returned an invalid response: ") && message.contains(content), "{message}");
             let record = rig.single_record();
             assert_eq!((&record["error"], &record["is_success"]), (&json!("invalid_response"), &json!(false)));
         }
@@ -145,20 +145,20 @@ async fn budget_exhausted_error_passes_unchanged() {
     // Groq uses the client's own API format; a request to Anthropic is translated.
     for (provider, body) in [("groq", r#"{"odd":1}"#), ("anthropic", r#"{"odd":2}"#), ("groq", "<h1>spent</h1>")] {
         let played = GoldenProvider::start(412, JSON_CONTENT_TYPE, body.into(), 9).await;
-        let answer = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, provider)).await;
-        assert_eq!((answer.status, answer.text().as_str()), (412, body), "{provider}");
-        assert_eq!(answer.header("x-request-id"), Some("up-1"));
+        let response = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, provider)).await;
+        assert_eq!((response.status, response.text().as_str()), (412, body), "{provider}");
+        assert_eq!(response.header("x-request-id"), Some("up-1"));
     }
 }
 
 #[tokio::test]
 async fn anthropic_client_gets_errors_in_its_own_format() {
     let played = GoldenProvider::start(503, "text/plain", b"upstream connect error".to_vec(), 9).await;
-    let answer = GoldenProvider::gateway_trusting_loopback()
+    let response = GoldenProvider::gateway_trusting_loopback()
         .send(played.build_request("anthropic", MESSAGES_PATH, chat_body("m", false).into_bytes()))
         .await;
     let error = json!({"type": "api_error", "message": "anthropic error: upstream connect error"});
-    assert_eq!(answer.json(), json!({"type": "error", "error": error, "request_id": "up-1"}));
+    assert_eq!(response.json(), json!({"type": "error", "error": error, "request_id": "up-1"}));
 }
 
 #[tokio::test]
@@ -175,16 +175,16 @@ async fn failed_request_returns_the_providers_request_id() {
 
 #[tokio::test]
 async fn finish_reason_is_normalised_only_for_providers_that_need_it() {
-    let said = r#"{ "choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"eos"}]}"#;
-    let event = format!("data: {said}\n\ndata: [DONE]\n\n");
+    let body = r#"{ "choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"eos"}]}"#;
+    let event = format!("data: {body}\n\ndata: [DONE]\n\n");
     for (provider, is_read) in [("together-ai", true), ("openai", false)] {
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let whole = GoldenProvider::start(200, JSON_CONTENT_TYPE, said.into(), 5).await;
+        let whole = GoldenProvider::start(200, JSON_CONTENT_TYPE, body.into(), 5).await;
         let response = rig.send(chat_via_provider(&whole, provider).header("accept-encoding", "gzip")).await;
         let streamed = GoldenProvider::start(200, "text/event-stream", event.clone().into_bytes(), 5).await;
         let events = rig.send(streamed.build_request(provider, CHAT_PATH, chat_body("m", true).into_bytes())).await;
         let word = if is_read { "stop" } else { "eos" };
-        assert_eq!(response.text(), said.replace("eos", word), "{provider}");
+        assert_eq!(response.text(), body.replace("eos", word), "{provider}");
         assert_eq!(events.text(), event.replace("eos", word), "{provider}");
         assert_eq!(whole.parse_last_request().0.contains("\r\naccept-encoding: identity"), is_read, "{provider}");
     }
@@ -193,13 +193,13 @@ async fn finish_reason_is_normalised_only_for_providers_that_need_it() {
 #[tokio::test]
 async fn response_is_normalised_up_to_a_size_limit() {
     for (length, is_mended) in [(300 * 1024, true), (16 * 1024 * 1024, false)] {
-        let said = format!(r#"{{"data":[{{"embedding":"{}"}}]}}"#, "A".repeat(length));
-        let played = GoldenProvider::start(200, JSON_CONTENT_TYPE, said.clone().into_bytes(), 1 << 20).await;
-        let asked = played.build_request("openai", "/v1/embeddings", br#"{"model":"m","input":"a"}"#.to_vec());
+        let body = format!(r#"{{"data":[{{"embedding":"{}"}}]}}"#, "A".repeat(length));
+        let played = GoldenProvider::start(200, JSON_CONTENT_TYPE, body.clone().into_bytes(), 1 << 20).await;
+        let request = played.build_request("openai", "/v1/embeddings", br#"{"model":"m","input":"a"}"#.to_vec());
         let response = GoldenProvider::gateway_trusting_loopback()
-            .send(asked.header("x-gateway-strict-open-ai-compliance", "false"))
+            .send(request.header("x-gateway-strict-open-ai-compliance", "false"))
             .await;
-        let named = said.strip_suffix('}').unwrap().to_owned() + r#","provider":"openai"}"#;
-        assert!(response.status == 200 && response.text() == if is_mended { named } else { said }, "{length}");
+        let named = body.strip_suffix('}').unwrap().to_owned() + r#","provider":"openai"}"#;
+        assert!(response.status == 200 && response.text() == if is_mended { named } else { body }, "{length}");
     }
 }

@@ -22,10 +22,10 @@ async fn start_listener() -> (TcpListener, u16) {
 }
 
 fn request_with_canary(target: &str, provider: &str) -> TestRequest {
-    let ask = TestRequest::new("POST", target)
+    let request = TestRequest::new("POST", target)
         .header("x-gateway-provider", provider)
         .header("content-type", "application/json");
-    ask.header("authorization", &format!("Bearer {CANARY_KEY}")).body(chat_body("m", false))
+    request.header("authorization", &format!("Bearer {CANARY_KEY}")).body(chat_body("m", false))
 }
 
 /// Name of a request input that accepts a host, and a function that builds a request with a URL in it.
@@ -71,9 +71,9 @@ async fn corpus_has_at_least_2000_urls() {
 async fn request_never_dials_a_forbidden_host() {
     let (listener, port) = start_listener().await;
     let rig = TestGateway::with_settings("", |_| ());
-    for (what, ask) in REQUEST_HOST_INPUTS {
+    for (what, request) in REQUEST_HOST_INPUTS {
         for url in forbidden_urls(port) {
-            assert_refused(&rig.send(ask(&url)).await, what, &url);
+            assert_refused(&rig.send(request(&url)).await, what, &url);
         }
     }
     assert!(!accepts_connection_within(&listener, Duration::from_millis(100)).await);
@@ -146,8 +146,8 @@ async fn trusted_host_is_reached_through_every_input() {
         let (by_provider, by_config) = saved_provider_and_config(&url, 1);
         rig.apply_snapshot(&json!({"epoch": "1", "providers": [by_provider], "configs": [by_config]}));
         let before = provider.ledger_entries().len();
-        for (what, ask) in REQUEST_HOST_INPUTS {
-            assert_eq!(rig.send(ask(&url)).await.status, 200, "{what}, {url}");
+        for (what, request) in REQUEST_HOST_INPUTS {
+            assert_eq!(rig.send(request(&url)).await.status, 200, "{what}, {url}");
         }
         assert_eq!(rig.send(request_with_canary(CHAT_PATH, "@p-1")).await.status, 200, "{url}");
         assert_eq!(

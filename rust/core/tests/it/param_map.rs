@@ -50,8 +50,8 @@ async fn passes_proxy_requests_through_unchanged() {
     let played = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.to_vec(), 4096).await;
     let forced =
         played.build_request("mistral-ai", "/v1/proxy/chat/completions", chat_request_body().to_string().into_bytes());
-    for (count, ask) in [(1, forced), (2, GoldenProvider::passthrough_request(CHAT_PATH, chat_request_body()))] {
-        let response = played.gateway_with_saved_provider("mistral-ai").send(ask).await;
+    for (count, request) in [(1, forced), (2, GoldenProvider::passthrough_request(CHAT_PATH, chat_request_body()))] {
+        let response = played.gateway_with_saved_provider("mistral-ai").send(request).await;
         assert_eq!((response.status, played.request_lines.lock().unwrap().len()), (200, count), "{}", response.text());
         assert_eq!(played.parse_last_request().1, chat_request_body());
     }

@@ -14,8 +14,8 @@ async fn start_recording_provider() -> (ScriptedServer, mpsc::UnboundedReceiver<
     let provider = ScriptedServer::start(move |mut io, _| {
         let tell = tell.clone();
         async move {
-            while let Some(asked) = read_request(&mut io).await {
-                let text = String::from_utf8(asked).unwrap();
+            while let Some(request) = read_request(&mut io).await {
+                let text = String::from_utf8(request).unwrap();
                 tell.send(text.split_once("\r\n\r\n").unwrap().1.to_owned()).unwrap();
                 let status = if text.contains("fails") { "503 Service Unavailable" } else { "200 OK" };
                 let _ = io.write_all(&scripted::json_response(status, "", "{}")).await;
@@ -61,8 +61,8 @@ async fn nitro_mode_sends_one_unchanged_request() {
         .header("x-gateway-provider", "anthropic")
         .header("authorization", "Bearer k")
         .body(body);
-    for ask in [post_with_config(&json!({"provider": "anthropic", "api_key": "k"}), CHAT_PATH, body), plain] {
-        let response = rig.send(ask.header("x-gateway-nitro-mode", "true")).await;
+    for request in [post_with_config(&json!({"provider": "anthropic", "api_key": "k"}), CHAT_PATH, body), plain] {
+        let response = rig.send(request.header("x-gateway-nitro-mode", "true")).await;
         assert_eq!((response.status, response.error_code().as_str()), (500, "unsupported_operation"));
     }
 }
@@ -83,11 +83,11 @@ async fn non_json_body_is_unchanged() {
     let rig = TestGateway::for_url(&provider.url());
     let config = json!({"provider": "mock", "override_params": {"a": 1}}).to_string();
     for (kind, body) in [("multipart/form-data; boundary=x", "--x--\r\n"), ("audio/mpeg", "abc")] {
-        let ask = TestRequest::new("POST", "/v1/audio/transcriptions")
+        let request = TestRequest::new("POST", "/v1/audio/transcriptions")
             .header("x-gateway-config", &config)
             .header("content-type", kind)
             .body(body);
-        assert_eq!(rig.send(ask).await.status, 200);
+        assert_eq!(rig.send(request).await.status, 200);
         assert_eq!(bodies.recv().await.unwrap(), body);
     }
 }
@@ -104,11 +104,11 @@ async fn form_model_becomes_the_deployment_if_the_path_has_none() {
     for (version, expected) in [("v1", "heard"), ("2024-10-21", "whisper-1")] {
         let config = json!({"provider": "azure-openai", "api_key": "k", "resource_name": "r", "api_version": version,
             "deployment_id": "heard", "custom_host": provider.url()});
-        let ask = TestRequest::new("POST", "/v1/audio/transcriptions")
+        let request = TestRequest::new("POST", "/v1/audio/transcriptions")
             .header("x-gateway-config", &config.to_string())
             .header("content-type", "multipart/form-data; boundary=x")
             .body(form("whisper-1"));
-        let response = TestGateway::for_url(&provider.url()).send(ask).await;
+        let response = TestGateway::for_url(&provider.url()).send(request).await;
         assert_eq!((response.status, bodies.recv().await.unwrap()), (200, form(expected)), "{}", response.text());
     }
 }
@@ -122,11 +122,11 @@ async fn form_model_is_overridden_for_each_target() {
     ]});
     let form =
         |model: &str| format!("--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n{model}\r\n--x--\r\n");
-    let ask = TestRequest::new("POST", "/v1/audio/transcriptions")
+    let request = TestRequest::new("POST", "/v1/audio/transcriptions")
         .header("x-gateway-config", &config.to_string())
         .header("content-type", "multipart/form-data; boundary=x")
         .body(form("whisper-1"));
-    let response = rig.send(ask).await;
+    let response = rig.send(request).await;
     assert_eq!(response.status, 200);
     assert_eq!(bodies.recv().await.unwrap(), form("it fails"));
     assert_eq!(bodies.recv().await.unwrap(), form("second"));

@@ -64,15 +64,15 @@ impl PartnerCase {
         let mut parameters = self.parameters.clone();
         parameters["baseURL"] = partner.server.url().into();
         parameters.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let (asked, answered) = if self.is_output() { (QUESTION, TEXT) } else { (TEXT, "done") };
-        let message = json!({"role": "assistant", "content": answered});
+        let (request_body, responded) = if self.is_output() { (QUESTION, TEXT) } else { (TEXT, "done") };
+        let message = json!({"role": "assistant", "content": responded});
         let body = json!({"id": "c", "object": "chat.completion", "model": "m",
             "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
         let provider = GoldenProvider::start(200, "application/json", body.to_string().into(), 4096).await;
         let side = format!("{}_guardrails", self.stage);
         let mut config = json!({"provider": "openai", "api_key": "sk-1", "custom_host": provider.server.url()});
         config[&side] = json!([{"deny": denies, &self.check: parameters}]);
-        let request = json!({"model": "gpt-x", "messages": [{"role": "user", "content": asked}]});
+        let request = json!({"model": "gpt-x", "messages": [{"role": "user", "content": request_body}]});
         let request = post_with_config(&config, CHAT_PATH, request.to_string());
         let response = rig.send(request.header("x-gateway-trace-id", TRACE_ID)).await;
         let json = response.json();

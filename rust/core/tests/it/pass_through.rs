@@ -24,12 +24,12 @@ fn request_to_mock(method: &str, target: &str) -> TestRequest {
 #[tokio::test]
 async fn request_and_response_bodies_are_byte_identical() {
     let (tell, mut response) = mpsc::unbounded_channel();
-    let answer = "{ \"b\":1.0, \"a\" : \"\\u00e9\", \"b\":2 }\n";
+    let reply = "{ \"b\":1.0, \"a\" : \"\\u00e9\", \"b\":2 }\n";
     let provider = ScriptedServer::start(move |mut io, _| {
         let tell = tell.clone();
         async move {
             tell.send(read_request(&mut io).await.unwrap()).unwrap();
-            io.write_all(&json_response("200 OK", "", answer)).await.unwrap();
+            io.write_all(&json_response("200 OK", "", reply)).await.unwrap();
         }
     })
     .await;
@@ -38,7 +38,7 @@ async fn request_and_response_bodies_are_byte_identical() {
     // any of it.
     let body = "\n{\"model\" : \"m\",  \"messages\":[], \"n\":1.50, \"n\":1e400, \"s\":\"\\u00e9\\/\\ud83d\\ude00\"}  ";
     let got = rig.send(post_request(CHAT_PATH, body)).await;
-    assert_eq!((got.status, got.text().as_str(), got.is_streamed), (200, answer, false));
+    assert_eq!((got.status, got.text().as_str(), got.is_streamed), (200, reply, false));
     let sent = String::from_utf8(response.recv().await.unwrap()).unwrap();
     assert!(sent.ends_with(&format!("\r\n\r\n{body}")), "{sent}");
 }
@@ -191,8 +191,8 @@ async fn gateway_keys_never_reach_a_provider() {
         cases.extend(pairs.map(|pair| ("/v1/proxy/x".into(), "authorization", format!("Basic {pair}"), kind)));
     }
     for (path, name, value, kind) in cases {
-        let ask = request_to_mock("GET", &path).header("x-gateway-api-key", "key-of-the-caller").header(name, &value);
-        assert_eq!(rig.send(ask).await.status, 200, "{name}: {value}");
+        let request = request_to_mock("GET", &path).header("x-gateway-api-key", "key-of-the-caller").header(name, &value);
+        assert_eq!(rig.send(request).await.status, 200, "{name}: {value}");
         let sent = response.recv().await.unwrap();
         let absent = [kind, &kind[1..], value.strip_prefix("Basic ").unwrap_or(kind)];
         assert!(!absent.iter().any(|text| sent.contains(text)), "{path} {name}: {value}\n{sent}");
@@ -205,10 +205,10 @@ async fn gateway_keys_never_reach_a_provider() {
         ("user-agent", "key-of-the-caller/1.0"),
         ("content-type", "application/key-of-the-caller"),
     ] {
-        let ask = request_to_mock("GET", "/v1/proxy/x?k=%41")
+        let request = request_to_mock("GET", "/v1/proxy/x?k=%41")
             .header("x-gateway-api-key", "key-of-the-caller")
             .header(name, value);
-        rig.send(ask).await;
+        rig.send(request).await;
         let sent = response.recv().await.unwrap();
         assert!(sent.contains(&format!("{name}: {value}\r\n")) && sent.contains("?k=%41 "), "{sent}");
     }
@@ -219,7 +219,7 @@ async fn rejects_requests_with_too_many_words_to_check_for_keys() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     rig.apply_snapshot(&snapshot_with_keys());
-    let caller = |ask: TestRequest| ask.header("x-gateway-api-key", "key-of-the-caller");
+    let caller = |build_request: TestRequest| build_request.header("x-gateway-api-key", "key-of-the-caller");
     let query = |pairs: usize| (0..pairs).map(|pair| format!("a={pair}")).collect::<Vec<_>>().join("&");
     let response =
         rig.send(caller(request_to_mock("GET", &format!("/v1/proxy/x?{}&token=key-from-before", query(400))))).await;
@@ -227,11 +227,11 @@ async fn rejects_requests_with_too_many_words_to_check_for_keys() {
     let sent = provider.ledger_entries().last().unwrap().path.clone();
     assert!(sent.ends_with("&a=399") && !sent.contains("token"), "{sent}");
     let tokens = vec!["eyJhbGciOiJFUzI1NiIsImtpZCI6ImsifQ.e30.AAAA"; 400].join("&");
-    let mut asks = vec![caller(request_to_mock("GET", &format!("/v1/proxy/x?{}", query(9_000))))];
-    asks.push(caller(request_to_mock("GET", &format!("/v1/proxy/x?{tokens}"))));
-    asks.push(caller(request_to_mock("GET", "/v1/proxy/x").header("x-note", &"notakey1 ".repeat(7_000))));
-    for ask in asks {
-        let response = rig.send(ask).await;
+    let mut requests = vec![caller(request_to_mock("GET", &format!("/v1/proxy/x?{}", query(9_000))))];
+    requests.push(caller(request_to_mock("GET", &format!("/v1/proxy/x?{tokens}"))));
+    requests.push(caller(request_to_mock("GET", "/v1/proxy/x").header("x-note", &"notakey1 ".repeat(7_000))));
+    for build_request in requests {
+        let response = rig.send(build_request).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"));
         assert!(response.text().contains("too many words"), "{}", response.text());
     }
@@ -253,8 +253,8 @@ async fn token_is_accepted_only_in_its_own_workspace() {
     for (named, status) in
         [(None, 200), (Some("here"), 200), (Some("w-1"), 200), (Some("there"), 403), (Some("w-2"), 403)]
     {
-        let ask = chat_request("mock").header("authorization", &bearer);
-        let response = rig.send(named.into_iter().fold(ask, |ask, name| ask.header("x-gateway-workspace", name))).await;
+        let request = chat_request("mock").header("authorization", &bearer);
+        let response = rig.send(named.into_iter().fold(request, |request, name| request.header("x-gateway-workspace", name))).await;
         assert_eq!(response.status, status, "{named:?}: {}", response.text());
         assert_eq!(provider.ledger_entries().last().unwrap().header("x-gateway-workspace"), None);
     }
@@ -335,16 +335,16 @@ async fn google_resumable_upload_continues_through_the_gateway() {
     let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let (mut target, url) = ("/upload/v1beta/files".to_owned(), provider.url());
     for (command, scheme) in [("start", "http"), ("upload, finalize", "https")] {
-        let ask = TestRequest::new("POST", &target)
+        let request = TestRequest::new("POST", &target)
             .header("host", "gw.example")
             .header("x-gateway-provider", "google")
             .header("x-gateway-custom-host", &url)
             .header("x-goog-api-key", "sk-1")
             .header("x-goog-upload-command", command)
             .header("x-forwarded-proto", scheme);
-        let answer = rig.send(ask.body("bytes")).await;
+        let response_body = rig.send(request.body("bytes")).await;
         let here = format!("{scheme}://gw.example/upload/v1beta/files?upload_id=A");
-        assert_eq!((answer.status, answer.header("x-goog-upload-url")), (200, Some(here.as_str())));
+        assert_eq!((response_body.status, response_body.header("x-goog-upload-url")), (200, Some(here.as_str())));
         let sent = response.recv().await.unwrap();
         assert!(sent.starts_with(&format!("POST {target} HTTP/1.1\r\n")) && sent.ends_with("\r\n\r\nbytes"), "{sent}");
         assert!(
@@ -397,8 +397,8 @@ async fn google_upload_continues_without_a_key() {
     let url = started.header("x-goog-upload-url").unwrap().to_owned();
     let target = url.strip_prefix("http://gw.example").unwrap();
     assert!(target.starts_with("/upload/v1/files?upload_id=A&gateway_upload_token="), "{target}");
-    let answer = rig.send(upload(target, "upload, finalize").body("bytes")).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let response = rig.send(upload(target, "upload, finalize").body("bytes")).await;
+    assert_eq!(response.status, 200, "{}", response.text());
     assert!(received.recv().await.unwrap().starts_with("POST /upload/v1/files HTTP/1.1\r\n"));
     let sent = received.recv().await.unwrap();
     assert!(sent.starts_with("POST /upload/v1/files?upload_id=A HTTP/1.1\r\n"), "{sent}");
@@ -454,9 +454,9 @@ async fn forwarded_paths_keep_the_version_of_the_client() {
         let rig = rig_with_saved_provider(kind, &provider.url());
         let key = if header == "authorization" { "Bearer key-of-the-caller" } else { "key-of-the-caller" };
         for (method, path, expected) in cases {
-            let ask = TestRequest::new(method, path).header("x-gateway-provider", "@own").header(header, key);
-            let answer = rig.send(ask.body(if *method == "POST" { "{}" } else { "" })).await;
-            assert_eq!(answer.status, 200, "{method} {path}: {}", answer.text());
+            let request = TestRequest::new(method, path).header("x-gateway-provider", "@own").header(header, key);
+            let response = rig.send(request.body(if *method == "POST" { "{}" } else { "" })).await;
+            assert_eq!(response.status, 200, "{method} {path}: {}", response.text());
             let sent = received.recv().await.unwrap();
             assert!(sent.starts_with(&format!("{method} {expected} HTTP/1.1\r\n")), "{kind} {path}: {sent}");
         }
@@ -479,13 +479,13 @@ async fn query_string_is_forwarded_unchanged() {
 async fn proxy_prefix_is_stripped() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for (asked, seen) in [
+    for (requested, seen) in [
         ("/v1/proxy/assistants/a", "/v1/assistants/a"),
         // Some clients put the version in their own paths.
         ("/v1/proxy/v1/assistants/a", "/v1/assistants/a"),
         ("/v1/proxyish/a", "/v1/proxyish/a"),
     ] {
-        assert_eq!(rig.send(get_request(asked)).await.json()["path"], seen, "{asked}");
+        assert_eq!(rig.send(get_request(requested)).await.json()["path"], seen, "{requested}");
     }
     let response = rig.send(post_request("/v1/proxy/chat/completions", chat_body("mock", false))).await;
     assert_eq!(response.json()["object"], "chat.completion");
@@ -557,8 +557,8 @@ async fn gzip_response_stays_compressed() {
 async fn redirect_is_returned_and_never_followed() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for ask in [chat_request("mock?fault=redirect_metadata"), get_request("/v1/files?mock-fault=redirect_metadata")] {
-        let response = rig.send(ask).await;
+    for request in [chat_request("mock?fault=redirect_metadata"), get_request("/v1/files?mock-fault=redirect_metadata")] {
+        let response = rig.send(request).await;
         assert_eq!(
             (response.status, response.header("location")),
             (302, Some("http://169.254.169.254/latest/meta-data/")),
@@ -620,9 +620,9 @@ async fn response_has_provider_headers_and_gateway_headers() {
 async fn portkey_request_headers_get_portkey_response_headers() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let ask =
+    let request =
         TestRequest::new("GET", "/v1/models").header("x-portkey-provider", "mock").header("x-portkey-trace-id", "t-1");
-    let response = rig.send(ask).await;
+    let response = rig.send(request).await;
     assert_eq!((response.status, response.header("x-portkey-trace-id")), (200, Some("t-1")));
     assert_eq!(response.header("x-gateway-trace-id"), None);
 }

@@ -51,15 +51,15 @@ async fn config_with_too_many_inherited_parameters_is_refused() {
 async fn options_cannot_put_dot_segments_into_the_path() {
     let rig = TestGateway::with_settings("", |_| ());
     for project in [".", ".."] {
-        let ask = TestRequest::new("POST", CHAT_PATH)
+        let request = TestRequest::new("POST", CHAT_PATH)
             .header("x-gateway-provider", "vertex-ai")
             .header("x-gateway-vertex-project-id", project)
             .header("x-gateway-vertex-region", "us-central1")
             .header("authorization", "Bearer token");
-        let ask = ask.header("content-type", "application/json");
+        let request = request.header("content-type", "application/json");
         let response = rig
             .send(
-                ask.body(
+                request.body(
                     json!({"model": "gemini-2.5-pro", "messages": [{"role": "user", "content": "hi"}]}).to_string(),
                 ),
             )

@@ -21,8 +21,8 @@ async fn pretty_query_indents_a_complete_response() {
                 reply.text()
             );
             assert_eq!(reply.header("content-length"), Some(reply.body.len().to_string().as_str()));
-            let said: Value = serde_json::from_slice(&reply.body).unwrap();
-            assert!(said.is_object());
+            let content: Value = serde_json::from_slice(&reply.body).unwrap();
+            assert!(content.is_object());
         }
     }
     // On a pass-through path, the parameter belongs to the provider and the response is unchanged.

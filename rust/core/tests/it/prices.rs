@@ -19,7 +19,7 @@ fn token_price(version: &str, input: u64, output: u64) -> Value {
 }
 
 fn apply_prices(rig: &TestGateway) {
-    let said = [
+    let prices_json = [
         json!({"provider": "mock", "model": "mock?chunks=5&usage=on", "prices": [token_price("v1", 2_500_000, 10_000_000)]}),
         json!({"provider": "mock", "model": "mock", "prices": [token_price("v2", 1_000, 1_000)]}),
         json!({"provider": "mock", "model": "mock?usage=off", "prices": [token_price("v3", 1_000, 1_000)]}),
@@ -30,7 +30,7 @@ fn apply_prices(rig: &TestGateway) {
         "adjustment": {"version": "x", "request": 1_000_000, "factors": {"input": 500_000, "output": 500_000}}}]);
     let providers = json!([{"slug": "mine", "provider": "mock", "models": "i"},
         {"slug": "ours", "provider": "mock", "models": "cheap"}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}, "models": models, "providers": providers}));
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}, "models": models, "providers": providers}));
 }
 
 fn read_metric(rig: &TestGateway, name: &str) -> u64 {
@@ -95,10 +95,10 @@ async fn price_of_a_saved_model_takes_precedence() {
     let rig = TestGateway::for_provider(&provider);
     apply_prices(&rig);
     for (slug, version) in [("mock", "v2"), ("@mine", "own")] {
-        let ask = TestRequest::new("POST", CHAT_PATH)
+        let request = TestRequest::new("POST", CHAT_PATH)
             .header("x-gateway-provider", slug)
             .header("content-type", "application/json");
-        rig.send(ask.body(chat_body("mock", false))).await;
+        rig.send(request.body(chat_body("mock", false))).await;
         assert_eq!(rig.single_record()["price_version"], version);
     }
 }
@@ -108,10 +108,10 @@ async fn price_adjustment_of_a_provider_applies() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     apply_prices(&rig);
-    let ask = TestRequest::new("POST", CHAT_PATH)
+    let request = TestRequest::new("POST", CHAT_PATH)
         .header("x-gateway-provider", "@ours")
         .header("content-type", "application/json");
-    rig.send(ask.body(chat_body("mock?chunks=5&usage=on", false))).await;
+    rig.send(request.body(chat_body("mock?chunks=5&usage=on", false))).await;
     assert_eq!(pick_fields(&rig.single_record(), COST_FIELDS), json!([40_000, "USD", "v1*x", 17]));
 }
 
@@ -120,10 +120,10 @@ async fn cache_hit_costs_nothing() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     apply_prices(&rig);
-    let ask = || chat_request("mock").header("x-gateway-config", r#"{"provider":"mock","cache":{"mode":"simple"}}"#);
-    rig.send(ask()).await;
+    let send_request = || chat_request("mock").header("x-gateway-config", r#"{"provider":"mock","cache":{"mode":"simple"}}"#);
+    rig.send(send_request()).await;
     assert!(rig.single_record()["cost_nanodollars"].as_u64().unwrap() > 0);
-    rig.send(ask()).await;
+    rig.send(send_request()).await;
     let record = rig.single_record();
     assert_eq!(pick_fields(&record, ["cache_status", "cost_nanodollars"]), json!(["hit", 0]), "{record:#}");
 }
@@ -133,8 +133,8 @@ async fn cache_hit_costs_nothing() {
 fn apply_search_prices(rig: &TestGateway) {
     let rates = json!({"input": [[0, 1_000_000]], "output": [[0, 1_000_000]], "web_search": [[0, 10_000_000_000_u64]],
         "file_search": [[0, 2_500_000_000_u64]]});
-    let said = json!([{"provider": "mock", "model": "m", "prices": [{"version": "v", "rates": rates}]}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}}));
+    let prices_json = json!([{"provider": "mock", "model": "m", "prices": [{"version": "v", "rates": rates}]}]);
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}}));
 }
 
 #[tokio::test]
@@ -157,12 +157,12 @@ async fn response_cost_includes_tokens_and_searches() {
     let event = format!("event: response.completed\ndata: {completed}\n\n");
     // Two web searches at 10 million nano-dollars each, one file search at 2.5 million, and 42 tokens at 1,000 each.
     let expected = json!([22_542_000, "USD", "v", 42]);
-    for answer in [
+    for reply in [
         json_response("200 OK", "", &response(&items).to_string()),
         json_response("200 OK", "", &response(&large).to_string()),
         sse_response(event.as_bytes(), 50),
     ] {
-        let provider = ScriptedServer::start_responding(answer).await;
+        let provider = ScriptedServer::start_responding(reply).await;
         let rig = TestGateway::for_url(&provider.url());
         apply_search_prices(&rig);
         rig.send(post_request("/v1/responses", r#"{"model":"m","input":"x"}"#)).await;
@@ -176,10 +176,10 @@ async fn response_cost_includes_tokens_and_searches() {
 #[tokio::test]
 async fn record_names_the_service_tier_and_its_times() {
     for (reported, expected) in [("default", Value::Null), ("flex", json!("flex")), ("priority", json!("priority"))] {
-        let answer = json!({"id": "c", "object": "chat.completion", "model": "m", "service_tier": reported,
+        let response = json!({"id": "c", "object": "chat.completion", "model": "m", "service_tier": reported,
             "choices": [{"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42}});
-        let provider = ScriptedServer::start_responding(json_response("200 OK", "", &answer.to_string())).await;
+        let provider = ScriptedServer::start_responding(json_response("200 OK", "", &response.to_string())).await;
         let rig = TestGateway::for_url(&provider.url());
         rig.send(post_request(CHAT_PATH, chat_body("m", false))).await;
         let record = rig.single_record();
@@ -191,11 +191,11 @@ async fn record_names_the_service_tier_and_its_times() {
 /// `OpenAI` bills one search per request to its search models, and no response reports it.
 #[tokio::test]
 async fn chat_with_a_search_model_costs_one_search() {
-    let answer = json!({"id": "c", "object": "chat.completion", "model": "gpt-4o-search-preview-2025-03-11",
+    let response = json!({"id": "c", "object": "chat.completion", "model": "gpt-4o-search-preview-2025-03-11",
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "so"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42}});
     let chunk = json!({"id": "c", "object": "chat.completion.chunk", "model": "gpt-4o-search-preview-2025-03-11",
-        "choices": [{"index": 0, "delta": {"content": "so"}, "finish_reason": "stop"}], "usage": answer["usage"]});
+        "choices": [{"index": 0, "delta": {"content": "so"}, "finish_reason": "stop"}], "usage": response["usage"]});
     let stream = format!("data: {chunk}\n\ndata: [DONE]\n\n");
     let (searched, plain) = (json!([25_042_000, "v", 1]), json!([42_000, "v", null]));
     for (path, provider, model, streamed, expected) in [
@@ -210,18 +210,18 @@ async fn chat_with_a_search_model_costs_one_search() {
         let bytes = if streamed {
             sse_response(stream.as_bytes(), 50)
         } else {
-            json_response("200 OK", "", &answer.to_string())
+            json_response("200 OK", "", &response.to_string())
         };
         let scripted = ScriptedServer::start_responding(bytes).await;
         let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
         // 25 dollars per 1,000 searches, 1 dollar per million tokens.
         let price = json!({"version": "v", "rates": {"input": [[0, 1_000_000]], "output": [[0, 1_000_000]],
             "web_search": [[0, 25_000_000_000_u64]]}});
-        let said = json!([{"provider": provider, "model": model, "prices": [price]}]);
+        let prices_json = json!([{"provider": provider, "model": model, "prices": [price]}]);
         let row = json!({"slug": "o", "provider": provider, "api_key": "k", "custom_host": scripted.url()});
-        rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}, "providers": [row]}));
-        let asked = TestRequest::new("POST", path).header("content-type", "application/json");
-        let reply = rig.send(asked.header("x-gateway-provider", "@o").body(chat_body(model, streamed))).await;
+        rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}, "providers": [row]}));
+        let request = TestRequest::new("POST", path).header("content-type", "application/json");
+        let reply = rig.send(request.header("x-gateway-provider", "@o").body(chat_body(model, streamed))).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
         let record = rig.single_record();
         let found = json!([record["cost_nanodollars"], record["price_version"], record["usage"]["web_searches"]]);
@@ -234,8 +234,8 @@ async fn chat_with_a_search_model_costs_one_search() {
 #[tokio::test]
 async fn hedged_request_pays_one_search_and_continued_stream_two() {
     let chunk = |text: &str, end: Value| {
-        let said = json!([{"index": 0, "delta": {"content": text}, "finish_reason": end}]);
-        format!("data: {}\n\n", json!({"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": said}))
+        let body = json!([{"index": 0, "delta": {"content": text}, "finish_reason": end}]);
+        format!("data: {}\n\n", json!({"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": body}))
     };
     let whole_answer = chunk("so", "stop".into()) + "data: [DONE]\n\n";
     let silent = ScriptedServer::start(|mut stream, _| async move {
@@ -273,40 +273,40 @@ async fn images_are_priced_by_quality_and_size() {
         .header("content-type", "multipart/form-data; boundary=b")
         .header("x-gateway-provider", "mock")
         .body(form);
-    let asked = |more: &str| post_request(IMAGES_PATH, format!(r#"{{"model":"m","prompt":"p"{more}}}"#));
+    let build_request = |more: &str| post_request(IMAGES_PATH, format!(r#"{{"model":"m","prompt":"p"{more}}}"#));
     let overridden = json!({"provider": "mock", "override_params": {"quality": "hd"}});
-    for (ask, status, answer, expected) in [
+    for (request, status, response, expected) in [
         // 4 cents for each image in the response, however many were requested.
-        (asked(r#","n":3"#), "200 OK", drawn, json!([80_000_000, "USD", "v", null])),
-        (asked(r#","quality":"hd","size":"1024x1792""#), "200 OK", drawn, json!([240_000_000, "USD", "v", null])),
+        (build_request(r#","n":3"#), "200 OK", drawn, json!([80_000_000, "USD", "v", null])),
+        (build_request(r#","quality":"hd","size":"1024x1792""#), "200 OK", drawn, json!([240_000_000, "USD", "v", null])),
         // Adds 10 tokens at 1,000 nano-dollars each.
-        (asked(""), "200 OK", counted, json!([40_010_000, "USD", "v", 10])),
+        (build_request(""), "200 OK", counted, json!([40_010_000, "USD", "v", 10])),
         (edit, "200 OK", drawn, json!([160_000_000, "USD", "v", null])),
         (
-            asked("").header("x-gateway-config", &overridden.to_string()),
+            build_request("").header("x-gateway-config", &overridden.to_string()),
             "200 OK",
             drawn,
             json!([160_000_000, "USD", "v", null]),
         ),
         // A compressed response costs the same.
-        (asked(r#","n":3"#), "200 OK", "gzip", json!([80_000_000, "USD", "v", null])),
+        (build_request(r#","n":3"#), "200 OK", "gzip", json!([80_000_000, "USD", "v", null])),
         // No cost: an image size without a price, and a failed request.
-        (asked(r#","size":"1x1""#), "200 OK", counted, json!([null, null, null, 10])),
-        (asked(""), "400 Bad Request", r#"{"error":{"message":"no"}}"#, json!([null, null, null, null])),
+        (build_request(r#","size":"1x1""#), "200 OK", counted, json!([null, null, null, 10])),
+        (build_request(""), "400 Bad Request", r#"{"error":{"message":"no"}}"#, json!([null, null, null, null])),
     ] {
-        let answer = if answer == "gzip" {
+        let response = if response == "gzip" {
             gzip_response("application/json", &gzip_compress(drawn))
         } else {
-            json_response(status, "", answer)
+            json_response(status, "", response)
         };
-        let provider = ScriptedServer::start_responding(answer).await;
+        let provider = ScriptedServer::start_responding(response).await;
         let rig = TestGateway::for_url(&provider.url());
         let images = json!({"standard": {"1024x1024": 40_000_000_000_u64, "1024x1792": 80_000_000_000_u64},
             "hd": {"1024x1024": 80_000_000_000_u64, "1024x1792": 120_000_000_000_u64}});
         let price = json!({"version": "v", "images": images, "rates": {"input": [[0, 1_000_000]]}});
-        let said = json!([{"provider": "mock", "model": "m", "prices": [price]}]);
-        rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}}));
-        rig.send(ask).await;
+        let prices_json = json!([{"provider": "mock", "model": "m", "prices": [price]}]);
+        rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}}));
+        rig.send(request).await;
         let record = rig.single_record();
         assert_eq!(pick_fields(&record, COST_FIELDS), expected, "{record:#}");
     }
@@ -314,12 +314,12 @@ async fn images_are_priced_by_quality_and_size() {
 
 #[tokio::test]
 async fn provisioned_throughput_costs_nothing_if_configured() {
-    let answered = |traffic: &str| {
+    let responded = |traffic: &str| {
         json!({"candidates": [{"content": {"role": "model", "parts": [{"text": "so"}]}, "finishReason": "STOP"}],
             "usageMetadata": {"promptTokenCount": 2, "candidatesTokenCount": 3, "totalTokenCount": 5, "trafficType": traffic},
             "modelVersion": "gemini-2.5-pro"})
     };
-    let said =
+    let prices_json =
         json!([{"provider": "vertex-ai", "model": "gemini-2.5-pro", "prices": [token_price("v", 1_000, 1_000)]}]);
     for (traffic, skips, cost) in [
         ("PROVISIONED_THROUGHPUT", json!("true"), json!([0, null])),
@@ -327,11 +327,11 @@ async fn provisioned_throughput_costs_nothing_if_configured() {
         ("PROVISIONED_THROUGHPUT", json!("false"), json!([5, "v"])),
         ("PROVISIONED_THROUGHPUT", Value::Null, json!([5, "v"])),
     ] {
-        let answer = answered(traffic).to_string();
+        let response_body = responded(traffic).to_string();
         for streamed in [false, true] {
-            let event = format!("data: {answer}\r\n\r\n");
+            let event = format!("data: {response_body}\r\n\r\n");
             let bytes =
-                if streamed { sse_response(event.as_bytes(), 50) } else { json_response("200 OK", "", &answer) };
+                if streamed { sse_response(event.as_bytes(), 50) } else { json_response("200 OK", "", &response_body) };
             let provider = ScriptedServer::start_responding(bytes).await;
             let rig =
                 TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
@@ -341,10 +341,10 @@ async fn provisioned_throughput_costs_nothing_if_configured() {
             }
             let row = json!({"slug": "v", "provider": "vertex-ai", "api_key": "t", "custom_host": provider.url(),
                 "options": options});
-            rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}, "providers": [row]}));
-            let asked = TestRequest::new("POST", CHAT_PATH).header("content-type", "application/json");
-            let asked = asked.header("x-gateway-provider", "@v").body(chat_body("gemini-2.5-pro", streamed));
-            let response = rig.send(asked).await;
+            rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}, "providers": [row]}));
+            let request = TestRequest::new("POST", CHAT_PATH).header("content-type", "application/json");
+            let request = request.header("x-gateway-provider", "@v").body(chat_body("gemini-2.5-pro", streamed));
+            let response = rig.send(request).await;
             assert_eq!(response.status, 200, "{}", response.text());
             let found = pick_fields(&rig.single_record(), ["cost_nanodollars", "price_version"]);
             assert_eq!(found, cost, "{traffic} {skips} {streamed}");

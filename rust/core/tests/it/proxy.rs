@@ -33,9 +33,9 @@ struct MockProxy {
 impl MockProxy {
     async fn start(provider: SocketAddr) -> Self {
         let heads = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&heads);
+        let shared = Arc::clone(&heads);
         let scripted =
-            ScriptedServer::start(move |stream, _| forward_connection(stream, provider, Arc::clone(&kept))).await;
+            ScriptedServer::start(move |stream, _| forward_connection(stream, provider, Arc::clone(&shared))).await;
         Self { server: scripted, request_heads: heads }
     }
 
@@ -112,8 +112,8 @@ const PROXY_AUTH_HEADER: &str = "proxy-authorization: Basic YWxpY2U6c2VzYW1l\r\n
 async fn https_uses_a_tunnel() {
     let provider = ScriptedServer::start(|stream, _| async move {
         let mut stream = tls_acceptor(&[]).accept(stream).await.unwrap();
-        while let Some(asked) = read_request(&mut stream).await {
-            assert!(!String::from_utf8_lossy(&asked).contains("proxy-"));
+        while let Some(request) = read_request(&mut stream).await {
+            assert!(!String::from_utf8_lossy(&request).contains("proxy-"));
             stream.write_all(&json_response("200 OK", "", "{}")).await.unwrap();
         }
     })
@@ -124,8 +124,8 @@ async fn https_uses_a_tunnel() {
         let response = rig.send(request_to_url("https://llm.example/v1")).await;
         assert_eq!((response.status, response.text().as_str()), (200, "{}"));
     }
-    let asked = format!("CONNECT llm.example:443 HTTP/1.1\r\nhost: llm.example:443\r\n{PROXY_AUTH_HEADER}\r\n");
-    assert_eq!(proxy.take_request_heads(), [asked]);
+    let request = format!("CONNECT llm.example:443 HTTP/1.1\r\nhost: llm.example:443\r\n{PROXY_AUTH_HEADER}\r\n");
+    assert_eq!(proxy.take_request_heads(), [request]);
 }
 
 #[tokio::test]
@@ -134,11 +134,11 @@ async fn http_sends_the_absolute_url_with_each_request() {
     let proxy = MockProxy::start(provider.addr).await;
     let rig = gateway_with_proxy(&proxy.url(), |_| ());
     assert_eq!(rig.send(request_to_url("http://llm.example:8080/v1")).await.status, 200);
-    let asked = proxy.take_request_heads().concat();
+    let requests = proxy.take_request_heads().concat();
     let line = format!(
         "POST http://llm.example:8080/v1/chat/completions HTTP/1.1\r\n{PROXY_AUTH_HEADER}host: llm.example:8080\r\n"
     );
-    assert!(asked.starts_with(&line) && asked.contains("\r\nauthorization: Bearer sk-1\r\n"), "{asked}");
+    assert!(requests.starts_with(&line) && requests.contains("\r\nauthorization: Bearer sk-1\r\n"), "{requests}");
     // The pooled connection also goes through the proxy. It is reused for the same origin, with the same absolute URL.
     assert_eq!(rig.send(request_to_url("http://llm.example:8080/v1")).await.status, 200);
     assert_eq!(provider.connection_count(), 1);
@@ -187,8 +187,8 @@ async fn forbidden_hosts_are_rejected_behind_a_proxy() {
 async fn client_chosen_host_is_resolved_and_checked_behind_a_proxy() {
     let provider = start_provider().await;
     let proxy = MockProxy::start(provider.addr).await;
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let noted = Arc::clone(&asked);
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&requests);
     let (end, gate) = lookup_gate();
     let slow: LookupFn = Arc::new(move |name| {
         if name == "proxy.internal" {
@@ -225,12 +225,12 @@ async fn client_chosen_host_is_resolved_and_checked_behind_a_proxy() {
             "{host}"
         );
     }
-    assert_eq!(asked.lock().unwrap().len(), 5);
+    assert_eq!(requests.lock().unwrap().len(), 5);
     // The proxy resolves these names; the gateway does not look them up.
     for host in ["api.openai.com", "known.example", "below.known.example"] {
         assert_eq!(rig.send(request_to_url(&format!("http://{host}"))).await.status, 200, "{host}");
     }
-    assert_eq!(asked.lock().unwrap().len(), 5);
+    assert_eq!(requests.lock().unwrap().len(), 5);
     let unasked = ["inside", "nowhere", "failing", "hanging"];
     assert!(!proxy.take_request_heads().iter().any(|head| unasked.iter().any(|name| head.contains(name))));
     drop(end);
@@ -239,12 +239,12 @@ async fn client_chosen_host_is_resolved_and_checked_behind_a_proxy() {
 /// Starts a proxy that refuses every tunnel and records the request heads.
 async fn start_refusing_proxy() -> MockProxy {
     let heads = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&heads);
+    let shared = Arc::clone(&heads);
     let scripted = ScriptedServer::start(move |mut stream, _| {
-        let kept = Arc::clone(&kept);
+        let shared = Arc::clone(&shared);
         async move {
             let Some(head) = read_request_head(&mut stream).await else { return };
-            kept.lock().unwrap().push(String::from_utf8_lossy(&head).into_owned());
+            shared.lock().unwrap().push(String::from_utf8_lossy(&head).into_owned());
             stream.write_all(b"HTTP/1.1 403 Forbidden\r\n\r\n").await.unwrap();
         }
     })
@@ -254,11 +254,11 @@ async fn start_refusing_proxy() -> MockProxy {
 
 /// Hosts that provider options determine, each with a request that uses it.
 fn option_derived_hosts() -> [(&'static str, TestRequest); 4] {
-    let ask = |provider: &str, options: &[(&str, &str)]| {
-        let ask =
+    let build_request = |provider: &str, options: &[(&str, &str)]| {
+        let build_request =
             TestRequest::new("POST", CHAT_PATH).header("content-type", "application/json").body(chat_body("m", false));
-        let ask = ask.header("x-gateway-provider", provider).header("authorization", "Bearer sk-1");
-        options.iter().fold(ask, |ask, (name, value)| ask.header(&format!("x-gateway-{name}"), value))
+        let build_request = build_request.header("x-gateway-provider", provider).header("authorization", "Bearer sk-1");
+        options.iter().fold(build_request, |build_request, (name, value)| build_request.header(&format!("x-gateway-{name}"), value))
     };
     let azure = [("azure-resource-name", "my-res"), ("azure-deployment-id", "d"), ("azure-api-version", "2024-10-21")];
     let entra = [
@@ -269,10 +269,10 @@ fn option_derived_hosts() -> [(&'static str, TestRequest); 4] {
     ];
     let vertex = [("vertex-project-id", "p"), ("vertex-region", "us-east5")];
     [
-        ("bedrock-runtime.eu-west-1.amazonaws.com", ask("bedrock", &[("aws-region", "eu-west-1")])),
-        ("my-res.openai.azure.com", ask("azure-openai", &azure)),
-        ("login.microsoftonline.com", ask("azure-openai", &[&azure[..], &entra].concat())),
-        ("us-east5-aiplatform.googleapis.com", ask("vertex-ai", &vertex)),
+        ("bedrock-runtime.eu-west-1.amazonaws.com", build_request("bedrock", &[("aws-region", "eu-west-1")])),
+        ("my-res.openai.azure.com", build_request("azure-openai", &azure)),
+        ("login.microsoftonline.com", build_request("azure-openai", &[&azure[..], &entra].concat())),
+        ("us-east5-aiplatform.googleapis.com", build_request("vertex-ai", &vertex)),
     ]
 }
 
@@ -283,15 +283,15 @@ async fn unresolvable_provider_host_is_left_to_the_proxy() {
             "proxy.internal" => Ok(vec![[127, 0, 0, 1].into()]),
             _ => Err(kind.into()),
         });
-        for (host, ask) in option_derived_hosts() {
+        for (host, request) in option_derived_hosts() {
             let proxy = start_refusing_proxy().await;
             let rig = TestGateway::with_resolver(Arc::clone(&look_up), |settings| {
                 settings.https_proxy = Some(Secret::new(proxy.url()));
             });
-            let response = rig.send(ask).await;
-            let asked = proxy.take_request_heads();
-            let is_asked = asked.iter().any(|head| head.starts_with(&format!("CONNECT {host}:443 ")));
-            assert!(is_asked && response.status >= 500, "{host} {kind}: {} {asked:?}", response.text());
+            let response = rig.send(request).await;
+            let requests = proxy.take_request_heads();
+            let is_asked = requests.iter().any(|head| head.starts_with(&format!("CONNECT {host}:443 ")));
+            assert!(is_asked && response.status >= 500, "{host} {kind}: {} {requests:?}", response.text());
         }
     }
     // If the local network resolves the host to a private address, that address is checked like any other.
@@ -301,8 +301,8 @@ async fn unresolvable_provider_host_is_left_to_the_proxy() {
     });
     let proxy = start_refusing_proxy().await;
     let rig = TestGateway::with_resolver(look_up, |settings| settings.https_proxy = Some(Secret::new(proxy.url())));
-    for (host, ask) in option_derived_hosts() {
-        assert!(rig.send(ask).await.status >= 400, "{host}");
+    for (host, request) in option_derived_hosts() {
+        assert!(rig.send(request).await.status >= 400, "{host}");
     }
     assert!(proxy.take_request_heads().is_empty());
 }
@@ -328,7 +328,7 @@ async fn proxy_lookup_does_not_wait_for_client_chosen_hosts() {
         settings.http_proxy = Some(Secret::new(proxy.url()));
         settings.trusted_custom_hosts = vec!["llm.example".into()];
     }));
-    let asked: Vec<_> = (0..HANGING_REQUESTS)
+    let request: Vec<_> = (0..HANGING_REQUESTS)
         .map(|number| {
             let rig = Arc::clone(&rig);
             tokio::spawn(
@@ -340,17 +340,17 @@ async fn proxy_lookup_does_not_wait_for_client_chosen_hosts() {
     wait_until("all hang that may", || hanging.load(Ordering::Relaxed) == 64).await;
     assert_eq!(rig.send(request_to_url("http://llm.example")).await.status, 200);
     drop(end);
-    for asked in asked {
-        assert_ne!(asked.await.unwrap(), 200);
+    for request in request {
+        assert_ne!(request.await.unwrap(), 200);
     }
 }
 
 #[tokio::test]
 async fn proxy_failure_is_reported_without_its_password() {
-    for answer in
+    for reply in
         ["HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\nsurplus", "SSH-2.0-x\r\n\r\n"]
     {
-        let proxy = ScriptedServer::start_responding(answer).await;
+        let proxy = ScriptedServer::start_responding(reply).await;
         let response = gateway_with_proxy(&format!("http://u:sesame@{}", proxy.addr), |_| ())
             .send(request_to_url("https://llm.example"))
             .await;

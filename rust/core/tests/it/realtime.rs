@@ -14,8 +14,8 @@ async fn session_relays_messages_and_writes_one_record_with_usage() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let rates = json!({"input": [[0, 1_000_000]], "audio_in": [[0, 10_000_000]], "output": [[0, 2_000_000]]});
-    let said = json!([{"provider": "mock", "model": "gpt-realtime", "prices": [{"version": "v1", "rates": rates}]}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}}));
+    let prices_json = json!([{"provider": "mock", "model": "gpt-realtime", "prices": [{"version": "v1", "rates": rates}]}]);
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}}));
     let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
     assert_eq!(talk.receive_event().await["session"]["model"], "gpt-realtime");
     for _ in 0..2 {
@@ -90,8 +90,8 @@ async fn transcription_is_priced_by_its_own_model() {
         let rates = json!({"input": [[0, 1_000_000]], "audio_in": [[0, audio]], "output": [[0, 2_000_000]]});
         json!({"provider": "mock", "model": model, "prices": [{"version": version, "rates": rates}]})
     };
-    let said = json!([price("gpt-realtime", "v1", 10_000_000), price("gpt-4o-transcribe", "w1", 3_000_000)]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}}));
+    let prices_json = json!([price("gpt-realtime", "v1", 10_000_000), price("gpt-4o-transcribe", "w1", 3_000_000)]);
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}}));
     // A transcription model without a price costs as much as the session's model.
     for (writer, audio, version) in [("gpt-4o-transcribe", 36_000, "v1+w1"), ("unknown", 120_000, "v1")] {
         let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
@@ -116,8 +116,8 @@ async fn saved_price_applies_to_a_transcription_session() {
     let row = |slug: &str| json!({"slug": slug, "enabled": true, "prices": [{"version": slug, "rates": rates}]});
     rig.apply_snapshot(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "models": "m"}],
         "models": [{"id": "m", "allow_all": true, "models": [row("gpt-4o-transcribe")]}]}));
-    let asked = TestRequest::new("GET", "/v1/realtime?intent=transcription").header("x-gateway-provider", "@mine");
-    let mut talk = open_realtime(&rig, asked).await;
+    let request = TestRequest::new("GET", "/v1/realtime?intent=transcription").header("x-gateway-provider", "@mine");
+    let mut talk = open_realtime(&rig, request).await;
     let input = json!({"input": {"transcription": {"model": "gpt-4o-transcribe"}}});
     talk.send_event(json!({"type": "session.update", "session": {"audio": input}})).await;
     talk.send_event(json!({"type": "input_audio_buffer.commit"})).await;
@@ -136,11 +136,11 @@ async fn saved_price_applies_to_a_transcription_session() {
 async fn azure_foundry_session_uses_the_v1_path() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    let ask = TestRequest::new("GET", REALTIME_PATH)
+    let request = TestRequest::new("GET", REALTIME_PATH)
         .header("x-gateway-provider", "azure-ai")
         .header("x-gateway-custom-host", &provider.url())
         .header("authorization", "Bearer sk-1");
-    let mut talk = open_realtime(&rig, ask).await;
+    let mut talk = open_realtime(&rig, request).await;
     assert_eq!(talk.receive_until("session.created").await["session"]["model"], "gpt-realtime");
     talk.close(1000, "").await;
     let entry = wait_for_ledger_entries(&provider, 1).await.remove(0);
@@ -152,7 +152,7 @@ async fn azure_foundry_session_uses_the_v1_path() {
 async fn session_handshake_sends_provider_headers() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    let ask = TestRequest::new("GET", REALTIME_PATH)
+    let request = TestRequest::new("GET", REALTIME_PATH)
         .header("x-gateway-provider", "openai")
         .header("x-gateway-custom-host", &format!("{}/v1", provider.url()))
         .header("authorization", "Bearer sk-1")
@@ -160,7 +160,7 @@ async fn session_handshake_sends_provider_headers() {
         .header("x-gateway-openai-project", "proj-1")
         .header("openai-beta", "realtime=v1")
         .header("x-gateway-trace-id", "t-1");
-    open_realtime(&rig, ask).await.close(1000, "").await;
+    open_realtime(&rig, request).await.close(1000, "").await;
     let entry = wait_for_ledger_entries(&provider, 1).await.remove(0);
     let response = ["authorization", "openai-organization", "openai-project", "openai-beta", "x-gateway-trace-id"];
     let expected = [Some("Bearer sk-1"), Some("org-1"), Some("proj-1"), Some("realtime=v1"), None];
@@ -180,14 +180,14 @@ fn gateway_allowing_one_model(provider: &Server, kind: &str) -> TestGateway {
 async fn rejects_disallowed_session_model_in_every_query_parameter() {
     let provider = Server::start().await;
     let rig = gateway_allowing_one_model(&provider, "azure-ai");
-    let ask =
+    let build_request =
         |query: &str| TestRequest::new("GET", &format!("/v1/realtime?{query}")).header("x-gateway-provider", "@az");
     for query in ["model=bad", "deployment=bad", "model=good&deployment=bad", "model=good&mod%65l=bad"] {
-        let (status, response) = expect_rejection(&rig, ask(query)).await;
+        let (status, response) = expect_rejection(&rig, build_request(query)).await;
         assert_eq!((status, &response["error"]["code"]), (403, &json!("model_not_allowed")), "{query}: {response}");
     }
     assert!(provider.ledger_entries().is_empty());
-    open_realtime(&rig, ask("model=good")).await.close(1000, "").await;
+    open_realtime(&rig, build_request("model=good")).await.close(1000, "").await;
 }
 
 #[tokio::test]
@@ -196,16 +196,16 @@ async fn session_update_with_a_disallowed_model_ends_the_session() {
     let rig = gateway_allowing_one_model(&provider, "mock");
     let session = |model: &str| json!({"audio": {"input": {"transcription": {"model": model}}}});
     let update = |session: Value| json!({"type": "session.update", "session": session});
-    let ask = || TestRequest::new("GET", "/v1/realtime?model=good").header("x-gateway-provider", "@az");
-    for said in [session("bad"), json!({"input_audio_transcription": {"model": "bad"}}), json!({"model": "bad"})] {
-        let mut talk = open_realtime(&rig, ask()).await;
+    let build_request = || TestRequest::new("GET", "/v1/realtime?model=good").header("x-gateway-provider", "@az");
+    for body in [session("bad"), json!({"input_audio_transcription": {"model": "bad"}}), json!({"model": "bad"})] {
+        let mut talk = open_realtime(&rig, build_request()).await;
         talk.receive_until("session.created").await;
-        talk.send_event(update(said.clone())).await;
-        assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1008, "{said}");
+        talk.send_event(update(body.clone())).await;
+        assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1008, "{body}");
         talk.wait_until_closed().await;
-        assert_eq!(rig.single_record()["outcome"], "refused", "{said}");
+        assert_eq!(rig.single_record()["outcome"], "refused", "{body}");
     }
-    let mut talk = open_realtime(&rig, ask()).await;
+    let mut talk = open_realtime(&rig, build_request()).await;
     talk.receive_until("session.created").await;
     talk.send_event(update(session("good"))).await;
     talk.receive_until("session.updated").await;
@@ -257,7 +257,7 @@ async fn each_response_of_a_session_is_priced_by_its_own_model() {
 async fn message_with_a_disallowed_model_ends_the_session() {
     let provider = Server::start().await;
     let rig = gateway_allowing_one_model(&provider, "mock");
-    let ask = || TestRequest::new("GET", "/v1/responses").header("x-gateway-provider", "@az");
+    let build_request = || TestRequest::new("GET", "/v1/responses").header("x-gateway-provider", "@az");
     let create = |more: &str| format!("{{\"type\":\"response.create\",\"input\":\"hi\",{more}}}");
     for more in [
         r#""model":"bad""#,
@@ -268,13 +268,13 @@ async fn message_with_a_disallowed_model_ends_the_session() {
         r#""model":"good","tools":[{"type":"image_generation","model":"bad"}]"#,
         r#""response":{"model":"good","tools":[{"type":"image_generation","model":"bad"}]}"#,
     ] {
-        let mut talk = open_realtime(&rig, ask()).await;
+        let mut talk = open_realtime(&rig, build_request()).await;
         talk.send_message(Message::text(create(more))).await;
         assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1008, "{more}");
         talk.wait_until_closed().await;
         assert_eq!(rig.single_record()["outcome"], "refused", "{more}");
     }
-    let mut talk = open_realtime(&rig, ask()).await;
+    let mut talk = open_realtime(&rig, build_request()).await;
     talk.send_message(Message::text(create(r#""model":"good""#))).await;
     talk.receive_until("response.completed").await;
     talk.close(1000, "").await;

@@ -17,15 +17,15 @@ use tokio::{
 };
 
 /// Starts a request and drops it after 40 ms, as a disconnected client would.
-async fn abandon_request(rig: &TestGateway, ask: TestRequest) {
-    let left = timeout(Duration::from_millis(40), penstock_core::gateway::handle(&rig.state, ask.build())).await;
+async fn abandon_request(rig: &TestGateway, request: TestRequest) {
+    let left = timeout(Duration::from_millis(40), penstock_core::gateway::handle(&rig.state, request.build())).await;
     assert!(left.is_err(), "it was answered");
 }
 
 fn assert_aborted(rig: &TestGateway, status: u16) -> Value {
     let record = rig.single_record();
-    let said = pick_fields(&record, ["outcome", "response_status_code", "is_success"]);
-    assert_eq!(said, json!(["aborted", status, false]), "{record:#}");
+    let fields = pick_fields(&record, ["outcome", "response_status_code", "is_success"]);
+    assert_eq!(fields, json!(["aborted", status, false]), "{record:#}");
     assert_eq!(rig.state.record_sink.metrics.in_flight(), 0);
     record
 }
@@ -35,14 +35,14 @@ async fn assistant_session_id_groups_records_and_is_not_forwarded() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let session = "x-claude-code-session-id";
-    for (asked, more, kept) in [
+    for (client_request, more, remaining) in [
         (post_request(MESSAGES_PATH, chat_body("mock", false)), None, "s-1"),
         (get_request("/v1/proxy/x"), None, "s-1"),
         (get_request("/v1/proxy/x"), Some(r#"{"session_id":"own"}"#), "own"),
     ] {
-        let asked = more.into_iter().fold(asked, |ask, own| ask.header("x-gateway-metadata", own));
-        assert_eq!(rig.send(asked.header(session, " s-1")).await.status, 200);
-        assert_eq!(rig.single_record()["metadata"], json!({"session_id": kept}));
+        let client_request = more.into_iter().fold(client_request, |request, own| request.header("x-gateway-metadata", own));
+        assert_eq!(rig.send(client_request.header(session, " s-1")).await.status, 200);
+        assert_eq!(rig.single_record()["metadata"], json!({"session_id": remaining}));
         assert_eq!(provider.ledger_entries().pop().unwrap().header(session), None);
     }
 }
@@ -51,21 +51,21 @@ async fn assistant_session_id_groups_records_and_is_not_forwarded() {
 async fn complete_request_writes_one_record_with_all_fields() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let ask = chat_request("mock?first_ms=20")
+    let request = chat_request("mock?first_ms=20")
         .header("x-gateway-trace-id", "t-1")
         .header("x-gateway-span-id", "s-1")
         .header("x-gateway-span-name", "ask")
         .header("x-gateway-parent-span-id", "s-0")
         .header("x-gateway-metadata", r#"{"_user":"ann","team":"red"}"#);
-    let response = rig.send(ask).await;
+    let response = rig.send(request).await;
     let record = rig.single_record();
-    let said = pick_fields(&record, ["outcome", "is_success", "response_status_code", "request_method", "request_url"]);
-    assert_eq!(said, json!(["complete", true, 200, "POST", CHAT_PATH]));
-    let said = pick_fields(&record, ["trace_id", "span_id", "span_name", "parent_span_id"]);
-    assert_eq!(said, json!(["t-1", "s-1", "ask", "s-0"]));
-    let said =
+    let fields = pick_fields(&record, ["outcome", "is_success", "response_status_code", "request_method", "request_url"]);
+    assert_eq!(fields, json!(["complete", true, 200, "POST", CHAT_PATH]));
+    let fields = pick_fields(&record, ["trace_id", "span_id", "span_name", "parent_span_id"]);
+    assert_eq!(fields, json!(["t-1", "s-1", "ask", "s-0"]));
+    let fields =
         pick_fields(&record, ["ai_org", "ai_model", "operation", "stream_mode", "is_proxy_call", "mode", "worker"]);
-    assert_eq!(said, json!(["mock", "mock?first_ms=20", "chatComplete", false, false, "single", 1]));
+    assert_eq!(fields, json!(["mock", "mock?first_ms=20", "chatComplete", false, false, "single", 1]));
     assert_eq!(record["metadata"], json!({"_user": "ann", "team": "red"}));
     assert_eq!(record["bytes_out"], response.body.len());
     let time = |name: &str| record[name].as_f64().unwrap();
@@ -92,8 +92,8 @@ async fn usage_is_read_from_both_formats_and_streams() {
         for streamed in [false, true] {
             rig.send(post_request(path, chat_body("mock?chunks=5&usage=on", streamed))).await;
             let record = rig.single_record();
-            let said = pick_fields(&record, ["req_units", "res_units", "total_units", "stream_mode"]);
-            assert_eq!(said, json!([12, 5, 17, streamed]), "{path}");
+            let fields = pick_fields(&record, ["req_units", "res_units", "total_units", "stream_mode"]);
+            assert_eq!(fields, json!([12, 5, 17, streamed]), "{path}");
             rig.send(post_request(path, chat_body("mock?usage=off", streamed))).await;
             assert_eq!(pick_fields(&rig.single_record(), ["req_units", "units_estimated"]), json!([8, true]), "{path}");
         }
@@ -111,18 +111,18 @@ async fn bedrock_usage_headers_apply_if_the_body_has_no_usage() {
     let telling = r#"{"usage":{"inputTokens":3,"outputTokens":2,"totalTokens":5}}"#;
     for (body, expected) in [(silent, json!([7, 5, null])), (telling, json!([3, 2, null]))] {
         let length = body.len();
-        let answer = format!(
+        let response_body = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{fields}content-length: {length}\r\n\r\n{body}"
         );
-        let provider = ScriptedServer::start_responding(answer).await;
-        let ask = TestRequest::new("POST", "/model/mistral.mistral-large-2402-v1:0/invoke")
+        let provider = ScriptedServer::start_responding(response_body).await;
+        let request = TestRequest::new("POST", "/model/mistral.mistral-large-2402-v1:0/invoke")
             .header("content-type", "application/json")
             .body(r#"{"prompt":"Hi"}"#)
             .header("x-gateway-provider", "bedrock")
             .header("x-gateway-custom-host", &provider.url())
             .header("x-gateway-aws-region", "us-east-1")
             .header("authorization", "Bearer key-1");
-        let response = rig.send(ask).await;
+        let response = rig.send(request).await;
         assert_eq!((response.status, response.header("x-amzn-bedrock-input-token-count")), (200, Some("7")));
         assert_eq!(
             pick_fields(&rig.single_record(), ["req_units", "res_units", "units_estimated"]),
@@ -136,18 +136,18 @@ async fn bedrock_usage_headers_apply_if_the_body_has_no_usage() {
 async fn stream_usage_is_hidden_unless_the_client_requests_it() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let asks = |options: Value| {
-        let said = json!({"model": "mock?chunks=5", "stream": true, "messages": [{"role": "user", "content": "hi"}],
+    let build_body = |options: Value| {
+        let body = json!({"model": "mock?chunks=5", "stream": true, "messages": [{"role": "user", "content": "hi"}],
             "prompt": "hi", "stream_options": options});
-        said.to_string()
+        body.to_string()
     };
     for path in [CHAT_PATH, "/v1/completions"] {
         let plain = rig.send(post_request(path, chat_body("mock?chunks=5&usage=off", true))).await;
         assert_eq!(rig.single_record()["units_estimated"], true);
-        for asked in [chat_body("mock?chunks=5", true), asks(json!({"include_usage": false})), asks(Value::Null)] {
-            let response = rig.send(post_request(path, asked)).await;
-            let said = pick_fields(&rig.single_record(), ["req_units", "res_units", "units_estimated"]);
-            assert_eq!(said, json!([12, 5, null]), "{path}");
+        for request in [chat_body("mock?chunks=5", true), build_body(json!({"include_usage": false})), build_body(Value::Null)] {
+            let response = rig.send(post_request(path, request)).await;
+            let body = pick_fields(&rig.single_record(), ["req_units", "res_units", "units_estimated"]);
+            assert_eq!(body, json!([12, 5, null]), "{path}");
             assert!(
                 !response.text().contains("usage") && response.text().ends_with("data: [DONE]\n\n"),
                 "{}",
@@ -155,7 +155,7 @@ async fn stream_usage_is_hidden_unless_the_client_requests_it() {
             );
             assert_eq!(response.text().matches("data: ").count(), plain.text().matches("data: ").count());
         }
-        let response = rig.send(post_request(path, asks(json!({"include_usage": true})))).await;
+        let response = rig.send(post_request(path, build_body(json!({"include_usage": true})))).await;
         assert!(response.text().contains("\"completion_tokens\":5"));
         assert!(rig.single_record()["units_estimated"].is_null());
     }
@@ -165,7 +165,7 @@ async fn stream_usage_is_hidden_unless_the_client_requests_it() {
 async fn refused_request_writes_one_record() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for (ask, status, error) in [
+    for (request, status, error) in [
         (TestRequest::new("POST", CHAT_PATH), 400, "provider_required"),
         (chat_request("m").header("x-gateway-config", "pc-none"), 400, "not_found_in_workspace"),
         (post_request(CHAT_PATH, "nonsense"), 400, "invalid_json"),
@@ -174,10 +174,10 @@ async fn refused_request_writes_one_record() {
         (chat_request("mock?fault=silence").header("x-gateway-request-timeout", "30"), 408, "timeout"),
         (chat_request("mock?fault=cut"), 502, "upstream_disconnected"),
     ] {
-        let response = rig.send(ask).await;
+        let response = rig.send(request).await;
         let record = rig.single_record();
-        let said = pick_fields(&record, ["outcome", "response_status_code", "error", "is_success", "bytes_out"]);
-        assert_eq!(said, json!(["refused", status, error, false, response.body.len()]));
+        let fields = pick_fields(&record, ["outcome", "response_status_code", "error", "is_success", "bytes_out"]);
+        assert_eq!(fields, json!(["refused", status, error, false, response.body.len()]));
         assert_eq!(response.header("x-gateway-trace-id"), record["id"].as_str());
     }
     rig.state
@@ -191,12 +191,12 @@ async fn refused_request_writes_one_record() {
 async fn disconnect_before_the_response_writes_one_record() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for ask in [
+    for request in [
         chat_request("mock?fault=silence"),
         stream_request(CHAT_PATH, "mock?first_ms=5000"),
         get_request("/v1/files?mock-fault=silence"),
     ] {
-        abandon_request(&rig, ask).await;
+        abandon_request(&rig, request).await;
         assert_aborted(&rig, 499);
     }
     let ended: Vec<_> = wait_for_ledger_entries(&provider, 3).await.iter().map(|entry| entry.outcome).collect();
@@ -244,14 +244,14 @@ async fn disconnect_during_a_buffered_response_writes_one_record() {
 async fn disconnect_during_a_stream_writes_one_record_with_usage() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let mut answer =
+    let mut response =
         into_stream(rig.handle_request(stream_request(MESSAGES_PATH, "mock?chunks=100&chunk_ms=20")).await);
     let mut read = 0;
     for _ in 0..3 {
-        read += with_timeout(answer.next()).await.unwrap().unwrap().len();
+        read += with_timeout(response.next()).await.unwrap().unwrap().len();
     }
     assert!(rig.drain_records().is_empty(), "not before its end");
-    drop(answer);
+    drop(response);
     let record = assert_aborted(&rig, 200);
     assert_eq!(pick_fields(&record, ["bytes_out", "req_units"]), json!([read, 12]));
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
@@ -272,8 +272,8 @@ async fn cut_stream_writes_one_record_with_usage() {
     let rig = TestGateway::for_provider(&provider);
     let response = rig.send(stream_request(MESSAGES_PATH, "mock?fault=cut")).await;
     let record = rig.single_record();
-    let said = pick_fields(&record, ["outcome", "error", "response_status_code", "is_success", "req_units"]);
-    assert_eq!(said, json!(["cut", "upstream_disconnected", 200, false, 12]));
+    let fields = pick_fields(&record, ["outcome", "error", "response_status_code", "is_success", "req_units"]);
+    assert_eq!(fields, json!(["cut", "upstream_disconnected", 200, false, 12]));
     assert!(record["bytes_out"].as_u64().unwrap() <= response.body.len() as u64);
 }
 
@@ -286,7 +286,7 @@ async fn hundred_mixed_requests_write_a_hundred_records() {
             let state = std::sync::Arc::clone(&rig.state);
             tokio::spawn(async move {
                 let trace = format!("t-{index}");
-                let ask = match index % 5 {
+                let request = match index % 5 {
                     0 => chat_request("mock"),
                     1 => stream_request(CHAT_PATH, "mock"),
                     2 => stream_request(CHAT_PATH, "mock?fault=cut_reset"),
@@ -294,9 +294,9 @@ async fn hundred_mixed_requests_write_a_hundred_records() {
                     _ => post_request(CHAT_PATH, "nonsense"),
                 };
                 let answering =
-                    penstock_core::gateway::handle(&state, ask.header("x-gateway-trace-id", &trace).build());
-                if let Ok(answer) = timeout(Duration::from_millis(500), answering).await {
-                    crate::harness::TestResponse::read(answer).await;
+                    penstock_core::gateway::handle(&state, request.header("x-gateway-trace-id", &trace).build());
+                if let Ok(response) = timeout(Duration::from_millis(500), answering).await {
+                    crate::harness::TestResponse::read(response).await;
                 }
             })
         })
@@ -318,8 +318,8 @@ async fn record_has_the_client_address_only_on_request() {
     let provider = Server::start().await;
     for (record_peers, address) in [(true, json!("192.0.2.7")), (false, json!(null))] {
         let rig = TestGateway::with_settings(&provider.url(), |settings| settings.record_peers = record_peers);
-        for ask in [chat_request("m"), chat_request("mock?fault=429"), TestRequest::new("POST", CHAT_PATH)] {
-            rig.send(ask.peer("192.0.2.7".parse().unwrap())).await;
+        for request in [chat_request("m"), chat_request("mock?fault=429"), TestRequest::new("POST", CHAT_PATH)] {
+            rig.send(request.peer("192.0.2.7".parse().unwrap())).await;
             assert_eq!(rig.single_record()["peer"], address);
         }
     }
@@ -331,7 +331,7 @@ async fn record_contains_no_secret() {
     let rig =
         TestGateway::with_settings(&provider.url(), |settings| settings.sensitive_headers = vec!["X-House".into()]);
     let config = r#" {"provider":"mock","api_key":"canary-1"}"#;
-    let ask =
+    let request =
         post_request(&format!("{CHAT_PATH}?api_key=canary-2&page=2&access_token=canary-3"), chat_body("mock", false))
             .header("authorization", "Bearer canary-4")
             .header("x-api-key", "canary-5")
@@ -347,7 +347,7 @@ async fn record_contains_no_secret() {
             .header("proxy-authorization", "Basic canary-12")
             .header("x-plain", "unseen")
             .header("accept-language", "seen");
-    rig.send(ask).await;
+    rig.send(request).await;
     let record = rig.single_record();
     assert!(!record.to_string().contains("canary"), "{record:#}");
     assert_eq!(record["request_url"], format!("{CHAT_PATH}?api_key=***&page=2&access_token=***"));
@@ -417,10 +417,10 @@ async fn record_names_the_source_of_the_provider() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let config = json!({"provider": "mock"});
-    for (ask, by) in
+    for (request, by) in
         [(crate::harness::chat_request("mock"), "headers"), (crate::harness::chat_with_config(&config), "config")]
     {
-        assert_eq!(rig.send(ask).await.status, 200);
+        assert_eq!(rig.send(request).await.status, 200);
         let named = json!([{"step": "named", "at": "config", "provider": "mock", "by": by}]);
         assert_eq!(rig.single_record()["decisions"], named);
     }

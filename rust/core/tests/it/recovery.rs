@@ -113,7 +113,7 @@ async fn holds_bedrock_frames_and_gemini_items_like_sse_events() {
         let whole = fs::read(case.path("response.sse")).unwrap();
         let half = whole[..whole.len() / 2].to_vec();
         let failed = b"data: {\"error\":{\"message\":\"too much\",\"code\":503}}\n\n".to_vec();
-        let asked = extract_model(&fs::read(case.path("request.json")).unwrap()).1;
+        let requests = extract_model(&fs::read(case.path("request.json")).unwrap()).1;
         let mut reply = Vec::new();
         for first in [whole.clone(), half, failed] {
             let first = GoldenProvider::start(200, "text/event-stream", first, 33).await;
@@ -121,11 +121,11 @@ async fn holds_bedrock_frames_and_gemini_items_like_sse_events() {
             let at = |played: &GoldenProvider| json!({"provider": "openai", "api_key": "sk-1", "custom_host": played.server.url()});
             let rig = GoldenProvider::gateway_trusting_loopback();
             let config = recovery_config(&json!("hold"), &[at(&first), at(&second)]);
-            let answer = rig.send(post_with_config(&config, path, asked.clone())).await;
-            assert_eq!((answer.status, answer.is_truncated), (200, false), "{operation}: {}", answer.text());
+            let response = rig.send(post_with_config(&config, path, requests.clone())).await;
+            assert_eq!((response.status, response.is_truncated), (200, false), "{operation}: {}", response.text());
             let record = rig.single_record();
             assert_eq!(rig.state.record_sink.metrics.streams_buffered.get(), 1, "{operation}: {record}");
-            reply.push((routing_headers(&answer)[0].to_owned(), record["outcome"].clone(), answer.body));
+            reply.push((routing_headers(&response)[0].to_owned(), record["outcome"].clone(), response.body));
         }
         let [(first, outcome, all), others @ ..] = &reply[..] else { panic!("three were asked") };
         assert_eq!((first.as_str(), outcome), ("config.targets[0]", &json!("complete")), "{operation}");
@@ -337,11 +337,11 @@ async fn text_completion_continues_exactly_on_any_model() {
         assert!(events.iter().all(|event| event["id"] == events[0]["id"]), "{path}");
         assert_eq!(decision_steps(&record)[3], json!(["continued", "targets[1]"]));
     }
-    let asked = json!({"path": COMPLETIONS_PATH, "headers": {"x-gateway-config": r#"{"provider":"openai","recovery":"continue"}"#},
+    let request_body = json!({"path": COMPLETIONS_PATH, "headers": {"x-gateway-config": r#"{"provider":"openai","recovery":"continue"}"#},
         "body": {"model": "m", "prompt": "p"}});
-    let ask =
-        TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string());
-    assert_eq!(rig.send(ask).await.json()["targets"][0]["recovery"], json!({"mode": "continue", "continues": true}));
+    let request =
+        TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(request_body.to_string());
+    assert_eq!(rig.send(request).await.json()["targets"][0]["recovery"], json!({"mode": "continue", "continues": true}));
 }
 
 #[tokio::test]
@@ -553,19 +553,19 @@ async fn record_and_explain_state_why_a_target_cannot_continue() {
         assert_eq!(parse_stream_events(&reply).pop().unwrap()["error"]["code"], "upstream_disconnected", "{slug}");
         let record = rig.single_record();
         assert_eq!(record["decisions"][2], json!({"step": "unable", "at": "config.targets[1]", "because": because}));
-        let asked = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()},
+        let request_body = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()},
             "body": serde_json::from_str::<Value>(&chat_body("m", true)).unwrap()});
-        let ask =
-            TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string());
-        let recovery = rig.send(ask).await.json()["targets"][1]["recovery"].clone();
+        let request =
+            TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(request_body.to_string());
+        let recovery = rig.send(request).await.json()["targets"][1]["recovery"].clone();
         rig.drain_records();
         assert_eq!(recovery, json!({"mode": "continue", "continues": false, "because": because}));
     }
 }
 
 /// Starts a provider whose streams send these events and then break off.
-async fn start_breaking_provider(said: &[&str]) -> ScriptedServer {
-    let events: Vec<u8> = said.iter().flat_map(|data| [b"data: ", data.as_bytes(), b"\n\n"].concat()).collect();
+async fn start_breaking_provider(content: &[&str]) -> ScriptedServer {
+    let events: Vec<u8> = content.iter().flat_map(|data| [b"data: ", data.as_bytes(), b"\n\n"].concat()).collect();
     ScriptedServer::start_closing_after_response([SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(&events, 64)].concat())
         .await
 }
@@ -591,14 +591,14 @@ async fn does_not_continue_tool_calls_or_reasoning_and_records_why() {
         r#"{"type":"response.output_item.done","sequence_number":3,"output_index":1,"item":{"type":"function_call","id":"f","name":"look","arguments":"{}"}}"#,
     ];
     const LEGACY_COMPLETION: &[&str] = &[r#"{"id":"a","choices":[{"index":0,"text":"One","finish_reason":null}]}"#];
-    for (path, said, because) in [
+    for (path, content, because) in [
         (CHAT_PATH, CHAT_TOOL_CALL, "a tool was called"),
         (MESSAGES_PATH, MESSAGES_TOOL_USE, "a tool was called"),
         (RESPONSES_PATH, RESPONSES_REASONING, "it broke off during reasoning"),
         (RESPONSES_PATH, RESPONSES_FUNCTION_CALL, "a tool was called"),
         ("/v1/some/inference", LEGACY_COMPLETION, "responses on this path cannot be continued"),
     ] {
-        let provider = start_breaking_provider(said).await;
+        let provider = start_breaking_provider(content).await;
         let rig = TestGateway::for_url(&provider.url());
         let reply = rig
             .send(recovery_request(
@@ -607,7 +607,7 @@ async fn does_not_continue_tool_calls_or_reasoning_and_records_why() {
             ))
             .await;
         assert_eq!((reply.status, reply.is_truncated), (200, false), "{path}: {}", reply.text());
-        for data in said {
+        for data in content {
             assert!(reply.text().contains(data), "{path}: {}", reply.text());
         }
         let last = parse_stream_events(&reply).pop().unwrap();
@@ -660,12 +660,12 @@ async fn explain_reports_the_recovery_mode_of_each_target() {
         &json!("continue"),
         &[sixty_chunk_target("&prefix=on"), json!({"provider": "mock", "recovery": "off"})],
     );
-    let asked = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()}, "body": serde_json::from_str::<Value>(&chat_body("m", true)).unwrap()});
-    let ask =
-        TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string());
-    let said = rig.send(ask).await.json();
-    let said: Vec<_> = said["targets"].as_array().unwrap().iter().map(|target| target["recovery"].clone()).collect();
-    assert_eq!(said, [json!({"mode": "continue", "continues": true}), json!({"mode": "off", "continues": false})]);
+    let request_body = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()}, "body": serde_json::from_str::<Value>(&chat_body("m", true)).unwrap()});
+    let request =
+        TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(request_body.to_string());
+    let body = rig.send(request).await.json();
+    let body: Vec<_> = body["targets"].as_array().unwrap().iter().map(|target| target["recovery"].clone()).collect();
+    assert_eq!(body, [json!({"mode": "continue", "continues": true}), json!({"mode": "off", "continues": false})]);
 }
 
 #[tokio::test]
@@ -677,8 +677,8 @@ async fn recovers_streams_from_providers_that_compress() {
         let targets = [sixty_chunk_target("&fault=cut&after=20&gzip=on"), sixty_chunk_target("&prefix=on&gzip=on")];
         let mut config = recovery_config(&json!({"mode": mode, "prefill": true}), &targets);
         config["targets"][1]["provider"] = json!("mock");
-        let ask = recovery_request(&config, "/v1/proxy/chat/completions").header("accept-encoding", "gzip, deflate");
-        let response = rig.send(ask).await;
+        let request = recovery_request(&config, "/v1/proxy/chat/completions").header("accept-encoding", "gzip, deflate");
+        let response = rig.send(request).await;
         assert_eq!((response.status, collect_text(&response)), (200, canon.clone()), "{mode}: {}", response.text());
     }
 }

@@ -115,10 +115,10 @@ async fn caches_a_response_too_large_for_redis_in_the_process() {
     tokio::spawn(async move { state.shared.sync_with_redis().await });
     wait_until("Redis is there", || is_redis_available(&rig)).await;
     let config = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 3600}});
-    let ask = || post_with_config(&config, CHAT_PATH, chat_body("mock?response_bytes=10000", false));
+    let build_request = || post_with_config(&config, CHAT_PATH, chat_body("mock?response_bytes=10000", false));
     for (minutes, expected) in [(0, "MISS"), (0, "HIT"), (2, "HIT"), (50, "HIT"), (60, "MISS")] {
         rig.state.shared.clock.advance(Duration::from_secs(minutes * 60));
-        assert_eq!(routing_headers(&rig.send(ask()).await)[2], expected, "{minutes}");
+        assert_eq!(routing_headers(&rig.send(build_request()).await)[2], expected, "{minutes}");
     }
     let mut connection = server.connect().await;
     assert!(list_redis_keys(&mut connection, "penstock:answer:*").await.is_empty());
@@ -243,10 +243,10 @@ async fn counts_failures_of_all_nodes_together() {
     let (one, other) =
         (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
     let config = circuit_breaker_config("status=503", 3);
-    let heard = || other.state.shared.redis.as_ref().unwrap().metrics.received_messages.get();
+    let received_count = || other.state.shared.redis.as_ref().unwrap().metrics.received_messages.get();
     for failures in [1, 2] {
         one.send(chat_with_config(&config)).await;
-        wait_until("the other has heard", || heard() == failures).await;
+        wait_until("the other has heard", || received_count() == failures).await;
     }
     // Two failures are not enough; any node may report the third.
     assert_eq!((open_breaker_count(&one), open_breaker_count(&other)), (0, 0));
@@ -301,11 +301,11 @@ async fn a_sticky_session_maps_to_the_same_target_on_every_node() {
         "targets": [mock_target("chunks=1"), mock_target("chunks=2"), mock_target("chunks=3")]});
     let mut used = std::collections::HashSet::new();
     for number in 0..200 {
-        let ask = || {
+        let build_request = || {
             chat_with_config(&config).header("x-gateway-metadata", &json!({"user": format!("u-{number}")}).to_string())
         };
         one.state.shared.clock.advance(Duration::from_secs(7));
-        let (here, there) = (one.send(ask()).await, other.send(ask()).await);
+        let (here, there) = (one.send(build_request()).await, other.send(build_request()).await);
         assert_eq!(routing_headers(&here)[0], routing_headers(&there)[0], "{number}");
         used.insert(routing_headers(&here)[0].to_owned());
     }
@@ -326,38 +326,38 @@ async fn a_sticky_session_lasts_its_ttl_despite_weight_changes() {
             rig.apply_snapshot(&json!({"epoch": epoch, "configs": [{"slug": "pc-s", "config": config}]}));
         }
     };
-    let place = async |rig: &TestGateway, user: &str| {
+    let location = async |rig: &TestGateway, user: &str| {
         let metadata = json!({"user": user}).to_string();
-        let ask = crate::harness::post_request(CHAT_PATH, chat_body("mock", false)).header("x-gateway-config", "pc-s");
-        let response = rig.send(ask.header("x-gateway-metadata", &metadata)).await;
+        let request = crate::harness::post_request(CHAT_PATH, chat_body("mock", false)).header("x-gateway-config", "pc-s");
+        let response = rig.send(request.header("x-gateway-metadata", &metadata)).await;
         assert_eq!(response.status, 200);
         routing_headers(&response)[0].strip_prefix("config.targets").unwrap().to_owned()
     };
     weighted("1", [1.0, 1e-9]);
     let began = Instant::now();
-    assert_eq!(place(&nodes[0], "ann").await, "[0]");
-    assert_eq!(place(&nodes[0], "leaves").await, "[0]");
+    assert_eq!(location(&nodes[0], "ann").await, "[0]");
+    assert_eq!(location(&nodes[0], "leaves").await, "[0]");
     weighted("2", [1e-9, 1.0]);
     // The session is new to the second node, and this is not its first request on the first node. Both use the original
     // target.
-    assert_eq!((place(&nodes[1], "ann").await.as_str(), place(&nodes[0], "ann").await.as_str()), ("[0]", "[0]"));
-    assert_eq!(place(&nodes[1], "bob").await, "[1]");
+    assert_eq!((location(&nodes[1], "ann").await.as_str(), location(&nodes[0], "ann").await.as_str()), ("[0]", "[0]"));
+    assert_eq!(location(&nodes[1], "bob").await, "[1]");
     with_timeout(async {
-        while place(&nodes[1], "ann").await == "[0]" {
+        while location(&nodes[1], "ann").await == "[0]" {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })
     .await;
     assert!(began.elapsed() > Duration::from_millis(1_900), "{:?}", began.elapsed());
-    assert_eq!(place(&nodes[0], "ann").await, "[1]");
+    assert_eq!(location(&nodes[0], "ann").await, "[1]");
     // A session leaves a target whose weight is set to 0.
     weighted("3", [1.0, 0.0]);
-    assert_eq!((place(&nodes[0], "ann").await.as_str(), place(&nodes[1], "ann").await.as_str()), ("[0]", "[0]"));
+    assert_eq!((location(&nodes[0], "ann").await.as_str(), location(&nodes[1], "ann").await.as_str()), ("[0]", "[0]"));
     // A node remembers its sessions without Redis; the target of a new session follows from the request.
     weighted("4", [1e-9, 1.0]);
     server.kill();
-    assert_eq!(place(&nodes[0], "ann").await, "[0]");
-    assert_eq!((place(&nodes[0], "new").await.as_str(), place(&nodes[1], "new").await.as_str()), ("[1]", "[1]"));
+    assert_eq!(location(&nodes[0], "ann").await, "[0]");
+    assert_eq!((location(&nodes[0], "new").await.as_str(), location(&nodes[1], "new").await.as_str()), ("[1]", "[1]"));
 }
 
 /// The delay of the requests is measured in `tests/figures`.

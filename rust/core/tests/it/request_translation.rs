@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 #[tokio::test]
 async fn routes_a_model_in_the_path_like_one_in_the_body() {
     let case = golden_case("openai/generateContent/whole");
-    let answered = fs::read(case.path("response.json")).unwrap();
-    let played = GoldenProvider::start(200, "application/json", answered, 50).await;
-    let (_, asked) = extract_model(&fs::read(case.path("request.json")).unwrap());
+    let responded = fs::read(case.path("response.json")).unwrap();
+    let played = GoldenProvider::start(200, "application/json", responded, 50).await;
+    let (_, request_body) = extract_model(&fs::read(case.path("request.json")).unwrap());
     let url = played.server.url();
     let saved = json!({"epoch": "1", "providers": [
         {"slug": "mine", "provider": "openai", "api_key": "sk-1", "custom_host": url}]});
     let rig = GoldenProvider::gateway_trusting_loopback();
     rig.state.apply_snapshot(saved.to_string().as_bytes()).unwrap();
-    let ask =
-        |path: &str| TestRequest::new("POST", path).header("content-type", "application/json").body(asked.clone());
+    let build_request =
+        |path: &str| TestRequest::new("POST", path).header("content-type", "application/json").body(request_body.clone());
     for path in [
         "/v1beta/models/@mine/gpt-4o:generateContent",
         "/v1alpha/models/@mine/gpt-4o:generateContent",
@@ -31,7 +31,7 @@ async fn routes_a_model_in_the_path_like_one_in_the_body() {
         "/v1beta1/projects/p/locations/l/publishers/google/models/@mine/gpt-4o:generateContent",
         "/v1/projects/p/locations/l/publishers/google/models/@mine/gpt-4o:generateContent",
     ] {
-        let reply = rig.send(ask(path)).await;
+        let reply = rig.send(build_request(path)).await;
         assert_eq!(
             (reply.status, played.parse_last_request().1["model"].as_str()),
             (200, Some("gpt-4o")),
@@ -44,32 +44,32 @@ async fn routes_a_model_in_the_path_like_one_in_the_body() {
         "conditions": [{"query": {"params.model": "fast"}, "then": "a"}]},
         "targets": [{"name": "a", "provider": "@mine", "override_params": target["override_params"]},
             {"name": "b", "provider": "@mine"}]});
-    let asked = |model: &str| {
-        ask(&format!("/v1beta/models/{model}:generateContent")).header("x-gateway-config", &config.to_string())
+    let request_body = |model: &str| {
+        build_request(&format!("/v1beta/models/{model}:generateContent")).header("x-gateway-config", &config.to_string())
     };
-    assert_eq!(rig.send(asked("fast")).await.status, 200);
+    assert_eq!(rig.send(request_body("fast")).await.status, 200);
     assert_eq!(pick_fields(&played.parse_last_request().1, ["model", "temperature"]), json!(["gpt-4.1", 0]));
-    assert_eq!(rig.send(asked("slow")).await.status, 200);
+    assert_eq!(rig.send(request_body("slow")).await.status, 200);
     assert_eq!(pick_fields(&played.parse_last_request().1, ["model", "temperature"]), json!(["slow", 0.5]));
 }
 
 /// The Hugging Face router supports only chat; a dedicated endpoint also supports text completions.
 #[tokio::test]
 async fn dedicated_endpoint_gets_completions_unchanged() {
-    let answer = br#"{"object":"text_completion","choices":[{"text":" so","index":0,"finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}"#;
-    let played = GoldenProvider::start(200, "application/json", answer.to_vec(), 50).await;
+    let response_body = br#"{"object":"text_completion","choices":[{"text":" so","index":0,"finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}"#;
+    let played = GoldenProvider::start(200, "application/json", response_body.to_vec(), 50).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
     let url = played.server.url();
     for (key, path) in [("huggingface_base_url", "/v1/completions"), ("custom_host", "/v1/chat/completions")] {
         let mut config = json!({"provider": "huggingface", "api_key": "k"});
         config[key] = url.as_str().into();
-        let ask = TestRequest::new("POST", "/v1/completions").header("content-type", "application/json");
+        let request = TestRequest::new("POST", "/v1/completions").header("content-type", "application/json");
         let body = r#"{"model":"tgi","prompt":"It is","max_tokens":3,"n":1}"#;
-        let response = rig.send(ask.header("x-gateway-config", &config.to_string()).body(body)).await;
+        let response = rig.send(request.header("x-gateway-config", &config.to_string()).body(body)).await;
         let (head, sent) = played.parse_last_request();
         assert!(head.starts_with(&format!("POST {path} HTTP/1.1")), "{head} {}", response.text());
         assert_eq!(
-            (sent["prompt"] == "It is", response.body == answer),
+            (sent["prompt"] == "It is", response.body == response_body),
             (path == "/v1/completions", path == "/v1/completions")
         );
     }
@@ -78,18 +78,18 @@ async fn dedicated_endpoint_gets_completions_unchanged() {
 #[tokio::test]
 async fn same_api_format_passes_byte_for_byte_both_ways() {
     let body = br#"{ "contents" : [{"parts":[{"text":"Hi"}]}], "unknown": 1 }"#.to_vec();
-    let answer = br#"{"candidates":[{"finishReason":"STOP"}],"usageMetadata":{"promptTokenCount":9,"candidatesTokenCount":4,"thoughtsTokenCount":2,"cachedContentTokenCount":3,"totalTokenCount":15},"x":1}"#;
+    let response = br#"{"candidates":[{"finishReason":"STOP"}],"usageMetadata":{"promptTokenCount":9,"candidatesTokenCount":4,"thoughtsTokenCount":2,"cachedContentTokenCount":3,"totalTokenCount":15},"x":1}"#;
     for config in [json!({"provider": "google"}), json!({"provider": "google", "retry": {"attempts": 1}})] {
-        let played = GoldenProvider::start(200, "application/json", answer.to_vec(), 20).await;
+        let played = GoldenProvider::start(200, "application/json", response.to_vec(), 20).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
         let mut config = config.clone();
         config["custom_host"] = played.server.url().into();
         config["api_key"] = "sk-1".into();
-        let ask = TestRequest::new("POST", "/v1/models/gemini-2.5-pro:generateContent?x=1")
+        let request = TestRequest::new("POST", "/v1/models/gemini-2.5-pro:generateContent?x=1")
             .header("content-type", "application/json")
             .header("x-gateway-config", &config.to_string());
-        let reply = rig.send(ask.body(body.clone())).await;
-        assert_eq!((reply.status, reply.body.as_slice()), (200, answer.as_slice()));
+        let reply = rig.send(request.body(body.clone())).await;
+        assert_eq!((reply.status, reply.body.as_slice()), (200, response.as_slice()));
         let (head, _) = played.parse_last_request();
         assert!(head.starts_with("POST /v1beta/models/gemini-2.5-pro:generateContent?x=1 HTTP/1.1"), "{head}");
         assert!(played.last_request.lock().unwrap().ends_with(&body));
@@ -107,9 +107,9 @@ async fn same_api_format_passes_byte_for_byte_both_ways() {
 #[tokio::test]
 async fn rejects_an_untranslatable_request_before_sending() {
     let played = GoldenProvider::start(200, "application/json", Vec::new(), 50).await;
-    let asked = json!({"model": "claude-x", "n": 3, "messages": []}).to_string();
+    let request_body = json!({"model": "claude-x", "n": 3, "messages": []}).to_string();
     let response = GoldenProvider::gateway_trusting_loopback()
-        .send(played.build_request("anthropic", CHAT_PATH, asked.into()))
+        .send(played.build_request("anthropic", CHAT_PATH, request_body.into()))
         .await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "untranslatable_request"));
     assert!(response.text().contains("anthropic: n: "), "{}", response.text());
@@ -118,22 +118,22 @@ async fn rejects_an_untranslatable_request_before_sending() {
 
 #[tokio::test]
 async fn signs_bedrock_requests_and_sends_no_api_key() {
-    let answered = fs::read(golden_case("bedrock/chatComplete/whole").path("response.json")).unwrap();
-    let played = GoldenProvider::start(200, "application/json", answered, 50).await;
-    let ask = || {
+    let responded = fs::read(golden_case("bedrock/chatComplete/whole").path("response.json")).unwrap();
+    let played = GoldenProvider::start(200, "application/json", responded, 50).await;
+    let build_request = || {
         played
             .build_request("bedrock", CHAT_PATH, chat_body("m", false).into())
             .header("x-gateway-aws-access-key-id", "AKID")
     };
-    let signed = ask().header("x-gateway-aws-secret-access-key", "s3cret").header("x-gateway-aws-session-token", "tok");
+    let signed = build_request().header("x-gateway-aws-secret-access-key", "s3cret").header("x-gateway-aws-session-token", "tok");
     assert_eq!(GoldenProvider::gateway_trusting_loopback().send(signed).await.status, 200);
     let (head, _) = played.parse_last_request();
     assert!(head.contains("authorization: AWS4-HMAC-SHA256 Credential=AKID/"), "{head}");
     assert!(head.contains("/eu-west-1/bedrock/aws4_request") && head.contains("x-amz-security-token: tok"), "{head}");
     assert!(!head.contains("s3cret") && !head.contains("sk-1") && head.matches("authorization").count() == 1, "{head}");
-    let half = GoldenProvider::gateway_trusting_loopback().send(ask()).await;
+    let half = GoldenProvider::gateway_trusting_loopback().send(build_request()).await;
     assert_eq!((half.status, half.error_code().as_str()), (400, "invalid_provider_option"), "{}", half.text());
-    let role = ask().header("x-gateway-aws-auth-type", "serviceRole");
+    let role = build_request().header("x-gateway-aws-auth-type", "serviceRole");
     let role = GoldenProvider::gateway_trusting_loopback().send(role).await;
     assert_eq!((role.status, role.error_code().as_str()), (400, "invalid_provider_option"), "{}", role.text());
     assert!(role.text().contains("only a stored provider or config may use them"), "{}", role.text());
@@ -150,11 +150,11 @@ async fn fallback_translates_the_original_request_for_each_target() {
     let targets = [target("anthropic", &first), target("google", &second)];
     let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [529]}, "targets": targets});
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let ask = TestRequest::new("POST", CHAT_PATH)
+    let request = TestRequest::new("POST", CHAT_PATH)
         .header("x-gateway-config", &config.to_string())
         .header("content-type", "application/json")
         .body(fs::read(case.path("request.json")).unwrap());
-    let reply = rig.send(ask).await;
+    let reply = rig.send(request).await;
     assert_eq!((reply.status, reply.is_truncated), (200, false), "{}", reply.text());
     assert_eq!(
         strip_created_time(&reply.text()),
@@ -199,7 +199,7 @@ async fn sends_anthropic_headers_only_to_anthropic() {
 async fn translates_between_chat_and_messages_with_mock_provider() {
     let mock = Server::start().await;
     let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    let ask = |provider: &str, path: &str, stream: bool| {
+    let build_request = |provider: &str, path: &str, stream: bool| {
         TestRequest::new("POST", path)
             .header("x-gateway-provider", provider)
             .header("x-gateway-custom-host", &format!("{}/v1", mock.url()))
@@ -207,19 +207,19 @@ async fn translates_between_chat_and_messages_with_mock_provider() {
             .header("authorization", "Bearer sk-1")
             .body(chat_body("mock", stream))
     };
-    let whole = rig.send(ask("anthropic", CHAT_PATH, false)).await.json();
-    let streamed = rig.send(ask("anthropic", CHAT_PATH, true)).await;
+    let whole = rig.send(build_request("anthropic", CHAT_PATH, false)).await.json();
+    let streamed = rig.send(build_request("anthropic", CHAT_PATH, true)).await;
     let content = whole["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
     assert!(!content.is_empty() && !streamed.is_truncated);
     let deltas = streamed.text();
     let deltas = deltas.lines().filter_map(|line| line.strip_prefix("data: {")).map(|rest| format!("{{{rest}"));
     let deltas = deltas.map(|data| serde_json::from_str::<Value>(&data).unwrap());
-    let said: String =
+    let text: String =
         deltas.filter_map(|data| Some(data["choices"][0]["delta"]["content"].as_str()?.to_owned())).collect();
-    assert_eq!(said, content);
-    let message = rig.send(ask("openai", MESSAGES_PATH, false)).await.json();
+    assert_eq!(text, content);
+    let message = rig.send(build_request("openai", MESSAGES_PATH, false)).await.json();
     assert_eq!(message["content"][0]["text"], content.as_str());
-    let events = rig.send(ask("openai", MESSAGES_PATH, true)).await;
+    let events = rig.send(build_request("openai", MESSAGES_PATH, true)).await;
     assert!(
         events.text().starts_with("event: message_start\n")
             && events.text().ends_with("{\"type\":\"message_stop\"}\n\n")
@@ -243,14 +243,14 @@ async fn all_client_formats_reach_a_provider_that_validates() {
         ("anthropic/converse", "/model/mock/converse"),
         ("openai/invokeModel", "/model/mock/invoke"),
     ];
-    for (asked, path) in callers {
-        let case = golden_case(&format!("{asked}/tools"));
-        let (_, asked) = extract_model(&fs::read(case.path("request.json")).unwrap());
+    for (request_body, path) in callers {
+        let case = golden_case(&format!("{request_body}/tools"));
+        let (_, request_body) = extract_model(&fs::read(case.path("request.json")).unwrap());
         let named = path.starts_with("/v1/");
-        let asked = if named {
-            String::from_utf8(asked).unwrap().replacen('{', "{\"model\":\"mock\",", 1).into()
+        let request_body = if named {
+            String::from_utf8(request_body).unwrap().replacen('{', "{\"model\":\"mock\",", 1).into()
         } else {
-            asked
+            request_body
         };
         for (provider, prefix) in [("openai", "/v1"), ("anthropic", "/v1"), ("google", ""), ("bedrock", "")] {
             let is_native = (provider == "google" && path.starts_with("/v1beta"))
@@ -258,14 +258,14 @@ async fn all_client_formats_reach_a_provider_that_validates() {
             if is_native {
                 continue;
             }
-            let ask = TestRequest::new("POST", path)
+            let request = TestRequest::new("POST", path)
                 .header("x-gateway-provider", provider)
                 .header("x-gateway-custom-host", &format!("{}{prefix}", mock.url()))
                 .header("x-gateway-aws-region", "eu-west-1")
                 .header("content-type", "application/json")
                 .header("authorization", "Bearer sk-1")
-                .body(asked.clone());
-            let response = rig.send(ask).await;
+                .body(request_body.clone());
+            let response = rig.send(request).await;
             assert_eq!(response.status, 200, "{path} to {provider}: {}", response.text());
             assert!(
                 response.text().contains("Hello from the pretend provider"),
@@ -307,15 +307,15 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
         HOSTED_CLAUDE_CASES.into_iter().flat_map(|one| named.map(|named| (one, named)))
     {
         let case = golden_case(&format!("{provider}/messages/{label}"));
-        let (kind, answered) = match [case.path("response.hex"), case.path("response.sse"), case.path("response.json")]
+        let (kind, responded) = match [case.path("response.hex"), case.path("response.sse"), case.path("response.json")]
         {
             [hex, ..] if hex.exists() => ("application/vnd.amazon.eventstream", read_hex_frames(&hex)),
             [_, sse, _] if sse.exists() => ("text/event-stream; charset=utf-8", fs::read(sse).unwrap()),
             [.., json] => ("application/json", fs::read(json).unwrap()),
         };
-        let played = GoldenProvider::start(200, kind, answered.clone(), 11).await;
+        let played = GoldenProvider::start(200, kind, responded.clone(), 11).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let asked = fs::read(case.path("request.json")).unwrap();
+        let request = fs::read(case.path("request.json")).unwrap();
         let reply = rig
             .send(
                 TestRequest::new("POST", MESSAGES_PATH)
@@ -328,7 +328,7 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
                     .header("anthropic-version", "2023-06-01")
                     .header(named, "one-1, two-2")
                     .header("authorization", "Bearer sk-1")
-                    .body(asked.clone()),
+                    .body(request.clone()),
             )
             .await;
         assert_eq!(reply.status, 200, "{}", reply.text());
@@ -338,7 +338,7 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
                 fs::read_to_string(case.path("client_response.sse")).unwrap().trim_end().to_owned() + "\n\n"
             );
         } else {
-            assert_eq!(reply.text().as_bytes(), answered, "{provider} {label}: byte by byte");
+            assert_eq!(reply.text().as_bytes(), responded, "{provider} {label}: byte by byte");
         }
         let bytes = played.last_request.lock().unwrap().clone();
         let text = String::from_utf8(bytes).unwrap();
@@ -347,7 +347,7 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
         let is_in_body = body.contains(r#""anthropic_beta":["one-1","two-2"]"#);
         assert_eq!(is_in_body, provider == "bedrock", "{provider} {named}: {body}");
         // The client's JSON is forwarded exactly as it was written.
-        let written = String::from_utf8(asked).unwrap();
+        let written = String::from_utf8(request).unwrap();
         let (_, after) = written.split_once("\"max_tokens\"").unwrap();
         let (thoughts, _) = after.split_once("\"And?\"").unwrap();
         assert!(body.contains(thoughts), "{body}");
@@ -392,13 +392,13 @@ async fn translates_operations_other_than_chat() {
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let body = if method == "GET" { Vec::new() } else { read("request.json") };
-        let ask = played.build_request(provider, path, body).method(method);
-        let reply = GoldenProvider::gateway_trusting_loopback().send(ask).await;
+        let request = played.build_request(provider, path, body).method(method);
+        let reply = GoldenProvider::gateway_trusting_loopback().send(request).await;
         assert_eq!(reply.status, 200, "{provider} {operation}: {}", reply.text());
         let (mut found, mut expected) =
             (reply.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap());
-        for answer in [&mut found, &mut expected] {
-            answer.as_object_mut().unwrap().retain(|key, _| key != "created");
+        for response in [&mut found, &mut expected] {
+            response.as_object_mut().unwrap().retain(|key, _| key != "created");
         }
         assert_eq!(found, expected, "{provider} {operation}");
         let bytes = played.last_request.lock().unwrap().clone();
@@ -429,9 +429,9 @@ async fn google_client_embeds_and_counts_at_other_providers() {
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let [provider, verb, _] = named.split('/').collect::<Vec<_>>()[..] else { panic!("{named}") };
         let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
-        let (model, asked) = extract_model(&read("request.json"));
+        let (model, request) = extract_model(&read("request.json"));
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let reply = rig.send(played.build_request(provider, &format!("/v1beta/models/{model}:{verb}"), asked)).await;
+        let reply = rig.send(played.build_request(provider, &format!("/v1beta/models/{model}:{verb}"), request)).await;
         assert_eq!(
             (reply.status, reply.json()),
             (200, serde_json::from_slice(&read("client_response.json")).unwrap()),
@@ -478,15 +478,15 @@ async fn google_embed_and_count_requests_pass_byte_for_byte() {
         {"slug": "mine", "provider": "google", "api_key": "sk-1", "custom_host": played.server.url()}]});
     let rig = GoldenProvider::gateway_trusting_loopback();
     rig.state.apply_snapshot(saved.to_string().as_bytes()).unwrap();
-    let ask = TestRequest::new("POST", "/v1beta/models/@mine/e-1:batchEmbedContents")
+    let request = TestRequest::new("POST", "/v1beta/models/@mine/e-1:batchEmbedContents")
         .header("content-type", "application/json");
-    assert_eq!(rig.send(ask.body(body.to_vec())).await.status, 200);
+    assert_eq!(rig.send(request.body(body.to_vec())).await.status, 200);
     assert!(played.last_request.lock().unwrap().ends_with(renamed), "{:?}", played.parse_last_request());
 }
 
 #[tokio::test]
 async fn azure_sends_only_claude_to_the_anthropic_path() {
-    let answer = fs::read(golden_case("azure-ai/chatComplete/claude").path("response.json")).unwrap();
+    let response = fs::read(golden_case("azure-ai/chatComplete/claude").path("response.json")).unwrap();
     for (prefix, model, path, expected) in [
         ("/models", "claude-opus-4-5", CHAT_PATH, "POST /anthropic/v1/messages HTTP/1.1"),
         ("/models", "claude-opus-4-5", MESSAGES_PATH, "POST /anthropic/v1/messages HTTP/1.1"),
@@ -494,7 +494,7 @@ async fn azure_sends_only_claude_to_the_anthropic_path() {
         ("/anthropic", "our-best", MESSAGES_PATH, "POST /anthropic/v1/messages HTTP/1.1"),
         ("/models", "gpt-5", CHAT_PATH, "POST /models/chat/completions HTTP/1.1"),
     ] {
-        let played = GoldenProvider::start(200, "application/json", answer.clone(), 50).await;
+        let played = GoldenProvider::start(200, "application/json", response.clone(), 50).await;
         let host = format!("{}{prefix}", played.server.url());
         let config = json!({"provider": "azure-ai", "api_key": "k-1", "custom_host": host});
         let reply = GoldenProvider::gateway_trusting_loopback()
@@ -564,17 +564,17 @@ async fn accepts_provider_options_from_headers_and_config() {
         for in_config in [false, true] {
             let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
             let mut config = json!({"provider": slug, "api_key": "k", "custom_host": played.server.url()});
-            let mut ask =
+            let mut request =
                 TestRequest::new("POST", path).header("content-type", "application/json").body(chat_body(model, false));
             for (header, value) in *options {
                 if in_config {
                     config[header.replace('-', "_")] = json!(value);
                 } else {
-                    ask = ask.header(&format!("x-portkey-{header}"), value);
+                    request = request.header(&format!("x-portkey-{header}"), value);
                 }
             }
             let response = GoldenProvider::gateway_trusting_loopback()
-                .send(ask.header("x-gateway-config", &config.to_string()))
+                .send(request.header("x-gateway-config", &config.to_string()))
                 .await;
             let (head, _) = played.parse_last_request();
             assert!(head.contains(expected), "{slug} {in_config}: {head} {}", response.text());
@@ -592,11 +592,11 @@ async fn anthropic_version_in_body_becomes_a_header_unless_set() {
     {
         let played =
             GoldenProvider::start(200, "application/json", fs::read(case.path("response.json")).unwrap(), 50).await;
-        let mut asked = played.build_request("anthropic", CHAT_PATH, body.to_string().into_bytes());
+        let mut request = played.build_request("anthropic", CHAT_PATH, body.to_string().into_bytes());
         if let Some((name, value)) = own {
-            asked = asked.header(name, value);
+            request = request.header(name, value);
         }
-        let reply = GoldenProvider::gateway_trusting_loopback().send(asked).await;
+        let reply = GoldenProvider::gateway_trusting_loopback().send(request).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
         let (head, sent) = played.parse_last_request();
         assert_eq!(head.matches("anthropic-version: ").count(), 1, "{head}");

@@ -45,8 +45,8 @@ async fn translates_complete_responses_of_every_provider() {
         let mut expected: Value = serde_json::from_slice(&read("client_response.json")).unwrap();
         let mut found = reply.json();
         // Some IDs contain the time.
-        for answer in [&mut expected, &mut found] {
-            answer.as_object_mut().unwrap().retain(|key, _| key != "created" && key != "id");
+        for response in [&mut expected, &mut found] {
+            response.as_object_mut().unwrap().retain(|key, _| key != "created" && key != "id");
         }
         assert_eq!(found, expected, "{provider}");
         let lost = fs::read_to_string(case.path("dropped_params.txt")).ok();
@@ -66,12 +66,12 @@ async fn translates_streams_of_every_provider_at_any_chunk_size() {
     for (provider, operation, ..) in PROVIDER_CASES {
         let case = golden_case(&format!("{provider}/{operation}/stream"));
         let read = |file: &str| fs::read(case.path(file)).unwrap();
-        let (kind, answered) = match case.path("response.hex") {
+        let (kind, responded) = match case.path("response.hex") {
             path if path.exists() => ("application/vnd.amazon.eventstream", read_hex_frames(&path)),
             _ => ("text/event-stream; charset=utf-8", read("response.sse")),
         };
         for chunk in [7, 100_000] {
-            let played = GoldenProvider::start(200, kind, answered.clone(), chunk).await;
+            let played = GoldenProvider::start(200, kind, responded.clone(), chunk).await;
             let rig = GoldenProvider::gateway_trusting_loopback();
             let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
             let reply = rig.send(played.build_request(provider, path, read("request.json"))).await;
@@ -90,23 +90,23 @@ async fn translates_streams_of_every_provider_at_any_chunk_size() {
 async fn records_stream_usage_and_returns_it_only_if_requested() {
     for provider in ["anthropic", "google", "vertex-ai", "bedrock", "cohere"] {
         let case = golden_case(&format!("{provider}/chatComplete/stream"));
-        let (kind, answered) = match case.path("response.hex") {
+        let (kind, responded) = match case.path("response.hex") {
             path if path.exists() => ("application/vnd.amazon.eventstream", read_hex_frames(&path)),
             _ => ("text/event-stream", fs::read(case.path("response.sse")).unwrap()),
         };
-        let mut asked: Value = serde_json::from_slice(&fs::read(case.path("request.json")).unwrap()).unwrap();
+        let mut request_body: Value = serde_json::from_slice(&fs::read(case.path("request.json")).unwrap()).unwrap();
         for (options, is_shown) in [
             (Value::Null, false),
             (json!({}), false),
             (json!({"include_usage": false}), false),
             (json!({"include_usage": true}), true),
         ] {
-            asked["stream_options"] = options;
-            let played = GoldenProvider::start(200, kind, answered.clone(), 13).await;
+            request_body["stream_options"] = options;
+            let played = GoldenProvider::start(200, kind, responded.clone(), 13).await;
             let rig = GoldenProvider::gateway_trusting_loopback();
-            let ask = played.build_request(provider, CHAT_PATH, asked.to_string().into());
-            let ask = ask.header("accept-encoding", "gzip").header("x-gateway-forward-headers", "accept-encoding");
-            let reply = rig.send(ask).await.text();
+            let request = played.build_request(provider, CHAT_PATH, request_body.to_string().into());
+            let request = request.header("accept-encoding", "gzip").header("x-gateway-forward-headers", "accept-encoding");
+            let reply = rig.send(request).await.text();
             assert_eq!(reply.matches("\"usage\"").count(), usize::from(is_shown), "{provider}: {reply}");
             assert_eq!(
                 reply.matches("\"choices\":[],\"usage\":{").count(),
@@ -114,8 +114,8 @@ async fn records_stream_usage_and_returns_it_only_if_requested() {
                 "{provider}: {reply}"
             );
             assert!(reply.ends_with("data: [DONE]\n\n"), "{provider}: {reply}");
-            let said = pick_fields(&rig.single_record(), ["outcome", "req_units", "units_estimated"]);
-            assert_eq!(said, json!(["complete", 20, null]), "{provider}");
+            let fields = pick_fields(&rig.single_record(), ["outcome", "req_units", "units_estimated"]);
+            assert_eq!(fields, json!(["complete", 20, null]), "{provider}");
             // Usage in a compressed stream could be neither read nor hidden.
             let (head, _) = played.parse_last_request();
             assert!(head.contains("\r\naccept-encoding: identity") && !head.contains("gzip"), "{head}");
@@ -171,12 +171,12 @@ async fn translates_an_error_that_is_not_json() {
 async fn reports_an_invalid_response_as_a_provider_error() {
     // The `anthropic` response is translated to another API format. In the `together-ai` response only the finish
     // reason is normalised to OpenAI's values.
-    for (provider, said) in [("anthropic", r#"{"content": 1}"#), ("anthropic", "{"), ("together-ai", r#"{"choices":["#)]
+    for (provider, body) in [("anthropic", r#"{"content": 1}"#), ("anthropic", "{"), ("together-ai", r#"{"choices":["#)]
     {
-        let played = GoldenProvider::start(200, "application/json", said.into(), 50).await;
+        let played = GoldenProvider::start(200, "application/json", body.into(), 50).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
         let reply = rig.send(played.build_request(provider, CHAT_PATH, chat_body("claude-x", false).into())).await;
-        let message = format!("{provider} returned an invalid response: {said}");
+        let message = format!("{provider} returned an invalid response: {body}");
         let error = json!({"message": message, "type": null, "param": null, "code": null});
         let expected = json!({"error": error, "provider": provider});
         assert_eq!((reply.status, reply.json()), (200, expected));
@@ -196,8 +196,8 @@ async fn reports_an_invalid_response_as_a_provider_error() {
 async fn a_truncated_stream_never_looks_complete() {
     for (provider, operation, ..) in PROVIDER_CASES.into_iter().filter(|pair| pair.0 != "bedrock") {
         let case = golden_case(&format!("{provider}/{operation}/stream"));
-        let answered = fs::read(case.path("response.sse")).unwrap();
-        let played = GoldenProvider::start(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
+        let responded = fs::read(case.path("response.sse")).unwrap();
+        let played = GoldenProvider::start(200, "text/event-stream", responded[..responded.len() / 2].to_vec(), 50).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
         let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
         let reply = rig.send(played.build_request(provider, path, fs::read(case.path("request.json")).unwrap())).await;
@@ -232,9 +232,9 @@ async fn translates_complete_responses_for_google_and_amazon_clients() {
         let case = golden_case(&format!("{provider}/{operation}/tools"));
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
-        let (model, asked) = extract_model(&read("request.json"));
+        let (model, request) = extract_model(&read("request.json"));
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let reply = rig.send(played.build_request(provider, &format!("{before}{model}{after}"), asked)).await;
+        let reply = rig.send(played.build_request(provider, &format!("{before}{model}{after}"), request)).await;
         assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")), "{}", reply.text());
         assert_eq!(reply.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap(), "{provider}");
         assert_eq!(
@@ -253,10 +253,10 @@ async fn translates_streams_for_google_and_amazon_clients() {
     for (provider, [_, operation], [_, (before, after)]) in VENDOR_CLIENTS {
         let case = golden_case(&format!("{provider}/{operation}/stream"));
         let read = |file: &str| fs::read(case.path(file)).unwrap();
-        let (model, asked) = extract_model(&read("request.json"));
+        let (model, request_body) = extract_model(&read("request.json"));
         let played = GoldenProvider::start(200, "text/event-stream", read("response.sse"), 33).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let reply = rig.send(played.build_request(provider, &format!("{before}{model}{after}"), asked)).await;
+        let reply = rig.send(played.build_request(provider, &format!("{before}{model}{after}"), request_body)).await;
         assert_eq!((reply.status, reply.is_streamed, reply.is_truncated), (200, true, false), "{}", reply.text());
         let kind = reply.header("content-type").unwrap();
         if after.starts_with(':') {
@@ -280,11 +280,11 @@ async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
     for provider in ["openai", "anthropic"] {
         let case = golden_case(&format!("{provider}/streamGenerateContent/stream"));
         let read = |file: &str| fs::read(case.path(file)).unwrap();
-        let (model, asked) = extract_model(&read("request.json"));
+        let (model, request_body) = extract_model(&read("request.json"));
         let played = GoldenProvider::start(200, "text/event-stream", read("response.sse"), 33).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
         let path = format!("/v1beta/models/{model}:streamGenerateContent");
-        let reply = rig.send(played.build_request(provider, &path, asked.clone())).await;
+        let reply = rig.send(played.build_request(provider, &path, request_body.clone())).await;
         assert_eq!((reply.status, reply.is_streamed, reply.is_truncated), (200, true, false), "{}", reply.text());
         assert_eq!(reply.header("content-type"), Some("application/json"));
         let events = String::from_utf8(read("client_response.sse")).unwrap();
@@ -298,9 +298,9 @@ async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
         assert_eq!(found, json!(["streamGenerateContent", "complete", 20, true]), "{provider}");
         let config = json!({"provider": provider, "api_key": "sk-1", "custom_host": played.server.url(),
             "retry": {"attempts": 1}});
-        for ask in [post_with_config(&config, &path, asked.clone()), played.build_request(provider, &path, asked)] {
-            let (pieces, _) = read_stream(into_stream(rig.handle_request(ask).await)).await;
-            assert!(pieces.len() > 1 && pieces[0].starts_with(b"[{") && !pieces[0].ends_with(b"]"), "{pieces:?}");
+        for request in [post_with_config(&config, &path, request_body.clone()), played.build_request(provider, &path, request_body)] {
+            let (chunks, _) = read_stream(into_stream(rig.handle_request(request).await)).await;
+            assert!(chunks.len() > 1 && chunks[0].starts_with(b"[{") && !chunks[0].ends_with(b"]"), "{chunks:?}");
         }
         // An error has the same form as for other operations.
         let played = GoldenProvider::start(429, "application/json", b"{}".to_vec(), 50).await;
@@ -312,24 +312,24 @@ async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
 #[tokio::test]
 async fn a_json_array_without_finish_reason_is_cut_and_not_cached() {
     let case = golden_case("openai/streamGenerateContent/stream");
-    let asked = extract_model(&fs::read(case.path("request.json")).unwrap()).1;
+    let request_body = extract_model(&fs::read(case.path("request.json")).unwrap()).1;
     let events = fs::read(case.path("response.sse")).unwrap();
     let item = r#"{"candidates":[{"content":{"parts":[{"text":"Hi"}]}}]}"#;
     let items = |last: &str| format!("[{item},\n{last}]").into_bytes();
     let json = "application/json";
-    for (provider, kind, answered, [outcome, error], is_kept) in [
+    for (provider, kind, responded, [outcome, error], is_kept) in [
         ("openai", "text/event-stream", events.clone(), ["complete", ""], true),
         ("openai", "text/event-stream", events[..events.len() / 2].to_vec(), ["cut", "upstream_disconnected"], false),
         ("google", json, items(r#"{"candidates":[{"finishReason":"STOP"}]}"#), ["complete", ""], true),
         ("google", json, items(item), ["cut", "upstream_disconnected"], false),
         ("google", json, items(r#"{"error":{"code":503}}"#), ["complete", "upstream_error_event"], false),
     ] {
-        let played = GoldenProvider::start(200, kind, answered, 33).await;
+        let played = GoldenProvider::start(200, kind, responded, 33).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
         let config =
             json!({"provider": provider, "api_key": "k", "custom_host": played.server.url(), "cache": "simple"});
-        let ask = || post_with_config(&config, "/v1beta/models/m:streamGenerateContent", asked.clone());
-        let (reply, again) = (rig.send(ask()).await, rig.send(ask()).await);
+        let send_request = || post_with_config(&config, "/v1beta/models/m:streamGenerateContent", request_body.clone());
+        let (reply, again) = (rig.send(send_request()).await, rig.send(send_request()).await);
         assert_eq!((reply.status, reply.is_truncated), (200, outcome == "cut"), "{provider}: {}", reply.text());
         assert_eq!(routing_headers(&again)[2], if is_kept { "HIT" } else { "MISS" }, "{provider}: {}", reply.text());
         let record = &rig.drain_records()[0];
@@ -353,10 +353,10 @@ async fn translates_errors_for_google_and_amazon_clients() {
         let case = golden_case(&format!("{provider}/{operation}/error"));
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let played = GoldenProvider::start(429, "application/json", read("response.json"), 50).await;
-        let (model, asked) = extract_model(&read("request.json"));
+        let (model, request_body) = extract_model(&read("request.json"));
         let rig = GoldenProvider::gateway_trusting_loopback();
         let path = format!("{before}{model}{after}");
-        let reply = rig.send(played.build_request(provider, &path, asked)).await;
+        let reply = rig.send(played.build_request(provider, &path, request_body)).await;
         let refused =
             rig.send(TestRequest::new("POST", &path).header("content-type", "application/json").body("{}")).await;
         let word = |reply: &crate::harness::TestResponse| match reply.json() {
@@ -368,8 +368,8 @@ async fn translates_errors_for_google_and_amazon_clients() {
         assert_eq!((reply.status, refused.status), (429, 400));
         // A truncated stream ends with an error event if its format has one.
         let Some(stream) = find_golden_case(&format!("{provider}/{operation}Stream/stream")) else { continue };
-        let answered = fs::read(stream.path("response.sse")).unwrap();
-        let played = GoldenProvider::start(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
+        let responded = fs::read(stream.path("response.sse")).unwrap();
+        let played = GoldenProvider::start(200, "text/event-stream", responded[..responded.len() / 2].to_vec(), 50).await;
         let cut = rig.send(played.build_request(
             provider,
             &format!("{before}{model}{after}-stream"),
@@ -387,23 +387,23 @@ async fn returns_529_for_an_overloaded_stream_if_configured() {
     let played = GoldenProvider::start(200, "text/event-stream", overloaded.into(), 50).await;
     let config = json!({"provider": "anthropic", "anthropic_inspect_stream_for_overloaded_error": true,
         "custom_host": played.server.url(), "api_key": "sk-1"});
-    let ask = TestRequest::new("POST", CHAT_PATH)
+    let request = TestRequest::new("POST", CHAT_PATH)
         .header("x-gateway-config", &config.to_string())
         .header("content-type", "application/json")
         .body(chat_body("claude-x", true));
-    let response = GoldenProvider::gateway_trusting_loopback().send(ask).await;
+    let response = GoldenProvider::gateway_trusting_loopback().send(request).await;
     assert_eq!((response.status, response.is_streamed), (529, false), "{}", response.text());
     assert_eq!(response.json()["error"]["message"], "anthropic error: Overloaded");
     // Claude models of other hosts are inspected too.
-    let asked = GoldenProvider::start(200, "text/event-stream", overloaded.into(), 50).await;
+    let request_body = GoldenProvider::start(200, "text/event-stream", overloaded.into(), 50).await;
     let config = json!({"provider": "vertex-ai", "anthropic_inspect_stream_for_overloaded_error": true,
-        "vertex_project_id": "p", "vertex_region": "europe-west4", "custom_host": asked.server.url(), "api_key": "sk-1"});
+        "vertex_project_id": "p", "vertex_region": "europe-west4", "custom_host": request_body.server.url(), "api_key": "sk-1"});
     for path in [CHAT_PATH, "/v1/messages"] {
-        let ask = TestRequest::new("POST", path)
+        let request = TestRequest::new("POST", path)
             .header("x-gateway-config", &config.to_string())
             .header("content-type", "application/json")
             .body(chat_body("anthropic.claude-sonnet-4-5", true));
-        assert_eq!(GoldenProvider::gateway_trusting_loopback().send(ask).await.status, 529, "{path}");
+        assert_eq!(GoldenProvider::gateway_trusting_loopback().send(request).await.status, 529, "{path}");
     }
 }
 
@@ -444,10 +444,10 @@ async fn records_token_kinds_that_the_client_format_lacks() {
 #[tokio::test]
 async fn requests_json_and_converts_raw_image_bytes_to_base64() {
     for (provider, case) in [("stability-ai", "whole"), ("workers-ai", "whole"), ("google", "whole")] {
-        let asked = fs::read(golden_case(&format!("{provider}/imageGenerate/{case}")).path("request.json")).unwrap();
+        let request_body = fs::read(golden_case(&format!("{provider}/imageGenerate/{case}")).path("request.json")).unwrap();
         let played = GoldenProvider::start(200, "image/png", b"\x89PNG\r\n".to_vec(), 50).await;
-        let ask = played.build_request(provider, "/v1/images/generations", asked).header("accept", "*/*");
-        let response = GoldenProvider::gateway_trusting_loopback().send(ask).await;
+        let request = played.build_request(provider, "/v1/images/generations", request_body).header("accept", "*/*");
+        let response = GoldenProvider::gateway_trusting_loopback().send(request).await;
         assert_eq!(
             (response.status, response.header("content-type")),
             (200, Some("application/json")),
@@ -473,12 +473,12 @@ async fn does_not_forward_the_location_of_a_redirect() {
 
 #[tokio::test]
 async fn keeps_the_status_of_an_oversized_error() {
-    for (length, is_told) in [(200 * 1024, true), (260 * 1024, false)] {
-        let said = json!({"error": {"code": 400, "message": "A".repeat(length)}}).to_string();
-        let played = GoldenProvider::start(400, "application/json", said.into_bytes(), 64 * 1024).await;
+    for (length, is_quoted) in [(200 * 1024, true), (260 * 1024, false)] {
+        let body = json!({"error": {"code": 400, "message": "A".repeat(length)}}).to_string();
+        let played = GoldenProvider::start(400, "application/json", body.into_bytes(), 64 * 1024).await;
         let response = GoldenProvider::gateway_trusting_loopback()
             .send(played.build_request("google", CHAT_PATH, chat_body("m", false).into_bytes()))
             .await;
-        assert_eq!((response.status, response.text().contains("AAAA")), (400, is_told), "{length}");
+        assert_eq!((response.status, response.text().contains("AAAA")), (400, is_quoted), "{length}");
     }
 }

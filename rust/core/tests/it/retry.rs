@@ -71,8 +71,8 @@ async fn does_not_retry_requests_that_the_gateway_rejects() {
         "{}",
         response.text()
     );
-    let asked = format!(r#"{{"path":"{CHAT_PATH}","body":{body}}}"#);
-    let explained = rig.send(post_with_config(&config, "/v1/explain", asked)).await;
+    let request = format!(r#"{{"path":"{CHAT_PATH}","body":{body}}}"#);
+    let explained = rig.send(post_with_config(&config, "/v1/explain", request)).await;
     assert_eq!(explained.json()["targets"][0]["error"], "unsupported_operation", "{}", explained.text());
 }
 
@@ -217,13 +217,13 @@ async fn concurrent_failures_stay_within_the_retry_budget() {
     let mut config = mock_target("ill");
     config["retry"] = json!({"attempts": 3, "on_status_codes": [503]});
     let began = Instant::now();
-    let answers = send_at_rate(&rig, &config, 300, 900).await;
-    assert!(answers.iter().all(|(_, _, response)| response.status == 503));
+    let responses = send_at_rate(&rig, &config, 300, 900).await;
+    assert!(responses.iter().all(|(_, _, response)| response.status == 503));
     // Counts only after the first second. Allows 20 % more attempts than requests, plus the floor of ten per second and
     // one second for the change of windows.
     let first = began + Duration::from_secs(1);
     let attempts = ill.request_times().into_iter().filter(|at| *at > first).count();
-    let requests = answers.iter().filter(|(at, ..)| *at > first).count();
+    let requests = responses.iter().filter(|(at, ..)| *at > first).count();
     let most = requests * 12 / 10 + 3 * 10;
     assert!(requests > 500 && attempts > requests && attempts <= most, "{attempts} for {requests}, {most} allowed");
     assert!(rig.state.record_sink.metrics.retries_denied.get() > 0);

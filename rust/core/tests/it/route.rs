@@ -70,11 +70,11 @@ fn form_file(size: usize) -> String {
 }
 
 fn route_request(method: &str, target: &str) -> TestRequest {
-    let ask = TestRequest::new(method, target).header("x-gateway-provider", "mock");
+    let request = TestRequest::new(method, target).header("x-gateway-provider", "mock");
     if method == "GET" || method == "HEAD" || method == "DELETE" {
-        return ask;
+        return request;
     }
-    ask.header("content-type", "application/json").body(r#"{"model": "m-1", "input" : "\u00e4"}"#)
+    request.header("content-type", "application/json").body(r#"{"model": "m-1", "input" : "\u00e4"}"#)
 }
 
 #[tokio::test]
@@ -156,10 +156,10 @@ async fn streams_a_large_form_and_reads_its_fields() {
     let form =
         form_file(900_000) + &form_field("stream", "true") + &form_field("model", "gpt-4o-transcribe") + "--edge--\r\n";
     let (feeder, reading) = feed_channel(|| ());
-    let pieces: Vec<_> = form.as_bytes().chunks(70_001).map(Bytes::copy_from_slice).collect();
+    let chunks: Vec<_> = form.as_bytes().chunks(70_001).map(Bytes::copy_from_slice).collect();
     let sending = tokio::spawn(async move {
-        for piece in pieces {
-            feeder.push(piece);
+        for chunk in chunks {
+            feeder.push(chunk);
             tokio::task::yield_now().await;
         }
         feeder.finish(BodyEnd::Complete);
@@ -252,7 +252,7 @@ fn azure_request(provider: &Server, target: &str) -> TestRequest {
 async fn azure_gets_the_deployment_in_its_path_and_an_api_key_header() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    let asks = [
+    let requests = [
         azure_request(&provider, "/v1/chat/completions")
             .header("x-gateway-azure-api-version", "2024-10-21")
             .header("x-gateway-azure-deployment-id", "my-gpt")
@@ -268,8 +268,8 @@ async fn azure_gets_the_deployment_in_its_path_and_an_api_key_header() {
             .header("x-gateway-azure-ad-token", "a-token"),
         azure_request(&provider, "/openai/v1/responses").header("api-key", "0123abcd"),
     ];
-    for ask in asks {
-        let response = rig.send(ask).await;
+    for request in requests {
+        let response = rig.send(request).await;
         assert_eq!(response.status, 200, "{}", response.text());
     }
     let seen: Vec<_> = wait_for_ledger_entries(&provider, 5)
@@ -304,15 +304,15 @@ async fn azure_host_in_the_path_must_match_the_resource_name() {
         let path = format!("/{resource}.openai.azure.com/openai/deployments/d/chat/completions?api-version=1");
         ["/v1", "/v1/proxy"].map(|prefix| azure_request(&provider, &format!("{prefix}{path}")))
     };
-    for ask in hosted("my-res") {
-        let response = rig.send(ask.header("authorization", "Bearer 0123abcd")).await;
+    for request in hosted("my-res") {
+        let response = rig.send(request.header("authorization", "Bearer 0123abcd")).await;
         assert_eq!(response.status, 200, "{}", response.text());
     }
     for entry in wait_for_ledger_entries(&provider, 2).await {
         assert_eq!(entry.path, "/openai/deployments/d/chat/completions?api-version=1");
     }
-    for ask in hosted("other") {
-        let response = rig.send(ask.header("x-gateway-azure-resource-name", "my-res")).await;
+    for request in hosted("other") {
+        let response = rig.send(request.header("x-gateway-azure-resource-name", "my-res")).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_provider_option"));
         assert!(response.text().contains("resource_name is `my-res`, but the path has `other`"), "{}", response.text());
     }
@@ -320,8 +320,8 @@ async fn azure_host_in_the_path_must_match_the_resource_name() {
     // address.
     for (resource, status) in [("a.b", 400), ("evil.example%2F", 400), ("", 400)] {
         let path = format!("/v1/{resource}.openai.azure.com/openai/x?api-version=1");
-        let ask = TestRequest::new("GET", &path).header("x-gateway-provider", "azure-openai").header("api-key", "k");
-        assert_eq!(rig.send(ask).await.status, status, "{resource}");
+        let request = TestRequest::new("GET", &path).header("x-gateway-provider", "azure-openai").header("api-key", "k");
+        assert_eq!(rig.send(request).await.status, status, "{resource}");
     }
     assert_eq!(wait_for_ledger_entries(&provider, 2).await.len(), 2);
 }

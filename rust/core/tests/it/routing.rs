@@ -19,9 +19,9 @@ fn random_node(random: &mut Rng, depth: u32, id: &mut u32, port: u16) -> Value {
     let count = random.usize(1..4);
     let mut targets: Vec<_> = (0..count).map(|_| random_node(random, depth - 1, id, port)).collect();
     let chosen = random.usize(0..count);
-    for (place, target) in targets.iter_mut().enumerate() {
-        target["name"] = json!(format!("t{place}"));
-        target["weight"] = json!(u8::from(place == chosen));
+    for (index, target) in targets.iter_mut().enumerate() {
+        target["name"] = json!(format!("t{index}"));
+        target["weight"] = json!(u8::from(index == chosen));
     }
     let strategy = match random.u8(0..5) {
         0 => json!({"mode": "single"}),
@@ -90,8 +90,8 @@ fn predict_node(node: &Value, path: &str, inherited: &Map<String, Value>, expect
     let Some(targets) = node["targets"].as_array() else {
         return predict_target(node, path, &own, expected);
     };
-    for place in candidate_indexes(node, targets, inherited) {
-        predict_node(&targets[place], &format!("{path}.targets[{place}]"), &own, expected);
+    for index in candidate_indexes(node, targets, inherited) {
+        predict_node(&targets[index], &format!("{path}.targets[{index}]"), &own, expected);
         let listed = node["strategy"].get("on_status_codes").and_then(Value::as_array);
         let is_failure = listed.map_or(expected.status != 200, |listed| listed.contains(&json!(expected.status)));
         if !is_failure {
@@ -115,10 +115,10 @@ fn merge_inherited_settings(node: &Value, inherited: &Map<String, Value>) -> Map
         "strict_open_ai_compliance",
     ];
     for key in replaced {
-        node.get(key).into_iter().for_each(|said| drop(own.insert(key.to_owned(), said.clone())));
+        node.get(key).into_iter().for_each(|content| drop(own.insert(key.to_owned(), content.clone())));
     }
-    if let Some(said) = node["strategy"].get("cb_config") {
-        own.insert("cb_config".to_owned(), said.clone());
+    if let Some(content) = node["strategy"].get("cb_config") {
+        own.insert("cb_config".to_owned(), content.clone());
     }
     for key in ["default_params", "override_params"] {
         let all = own.entry(key).or_insert_with(|| json!({})).as_object_mut().unwrap();
@@ -173,34 +173,34 @@ fn expected_targets(
 ) -> Vec<Value> {
     let own = merge_inherited_settings(node, inherited);
     let Some(targets) = node["targets"].as_array() else {
-        let said = |key: &str, otherwise: Value| own.get(key).cloned().unwrap_or(otherwise);
+        let build_value = |key: &str, otherwise: Value| own.get(key).cloned().unwrap_or(otherwise);
         let retries = own.get("retry").map_or(json!(0), |retry| retry["attempts"].clone());
         let host = own.get("custom_host").map(|url| url.as_str().unwrap()[7..].trim_end_matches("/v1").to_owned());
         return vec![json!([
             path,
             retries,
-            said("recovery", json!("off")),
+            build_value("recovery", json!("off")),
             apply_parameters(&own),
-            said("request_timeout", json!(8_000)),
+            build_value("request_timeout", json!(8_000)),
             if own.contains_key("cache") { "miss" } else { "disabled" },
             own.get("cb_config").map(|_| "closed"),
             host.unwrap_or_else(|| format!("127.0.0.1:{port}")),
-            said("forward_headers", json!([])),
-            said("strict_open_ai_compliance", json!(true)),
+            build_value("forward_headers", json!([])),
+            build_value("strict_open_ai_compliance", json!(true)),
         ])];
     };
     if node["strategy"].get("hedge").is_some() && targets.len() > 1 {
         hedged.push(format!("{path}.targets[1]"));
     }
     let mut all = Vec::new();
-    for place in candidate_indexes(node, targets, inherited) {
-        all.extend(expected_targets(&targets[place], &format!("{path}.targets[{place}]"), &own, port, hedged));
+    for index in candidate_indexes(node, targets, inherited) {
+        all.extend(expected_targets(&targets[index], &format!("{path}.targets[{index}]"), &own, port, hedged));
     }
     all
 }
 
 fn parse_explanation(response: &TestResponse) -> (Vec<Value>, Vec<String>) {
-    let said = response.json();
+    let body = response.json();
     let of = |target: &Value| {
         json!([
             target["target"],
@@ -215,9 +215,9 @@ fn parse_explanation(response: &TestResponse) -> (Vec<Value>, Vec<String>) {
             target["strict_open_ai_compliance"]
         ])
     };
-    let steps = said["decisions"].as_array().unwrap().iter().filter(|step| step["step"] == "would_hedge");
+    let steps = body["decisions"].as_array().unwrap().iter().filter(|step| step["step"] == "would_hedge");
     let hedged = steps.map(|step| step["at"].as_str().unwrap().to_owned()).collect();
-    (said["targets"].as_array().unwrap().iter().map(of).collect(), hedged)
+    (body["targets"].as_array().unwrap().iter().map(of).collect(), hedged)
 }
 
 fn predict_target(node: &Value, path: &str, own: &Map<String, Value>, expected: &mut ExpectedOutcome) {
@@ -232,13 +232,13 @@ fn predict_target(node: &Value, path: &str, own: &Map<String, Value>, expected: 
     expected.retries = if status == 503 && attempts > 0 { -1 } else { 0 };
 }
 
-fn assert_outcome(response: &TestResponse, expected: &ExpectedOutcome, asked: &[String], config: &Value) {
-    assert_eq!(asked, expected.requested_models, "{config:#}");
+fn assert_outcome(response: &TestResponse, expected: &ExpectedOutcome, request: &[String], config: &Value) {
+    assert_eq!(request, expected.requested_models, "{config:#}");
     let retries = expected.retries.to_string();
-    let kept = if expected.is_cache_enabled { "MISS" } else { "DISABLED" };
+    let cache_status = if expected.is_cache_enabled { "MISS" } else { "DISABLED" };
     assert_eq!(
         (response.status, routing_headers(response)),
-        (expected.status, [&*expected.target_path, &retries, kept]),
+        (expected.status, [&*expected.target_path, &retries, cache_status]),
         "{config:#}"
     );
 }
@@ -257,12 +257,12 @@ async fn routing_and_explanation_match_the_reference_model() {
         let config = random_node(&mut random, round % 5, &mut 0, port);
         let is_paid = round % 2 == 0;
         let mut inherited = Map::new();
-        let asked = json!({"path": CHAT_PATH, "body": request_body()}).to_string();
-        let mut ask = post_with_config(&config, CHAT_PATH, request_body().to_string());
-        let mut explain = post_with_config(&config, "/v1/explain", asked);
+        let client_request = json!({"path": CHAT_PATH, "body": request_body()}).to_string();
+        let mut request = post_with_config(&config, CHAT_PATH, request_body().to_string());
+        let mut explain = post_with_config(&config, "/v1/explain", client_request);
         if is_paid {
             inherited.insert("paid".into(), Value::Null);
-            ask = ask.header("x-gateway-metadata", r#"{"plan":"paid"}"#);
+            request = request.header("x-gateway-metadata", r#"{"plan":"paid"}"#);
             explain = explain.header("x-gateway-metadata", r#"{"plan":"paid"}"#);
         }
         let (leaves, hedged) = parse_explanation(&rig.send(explain).await);
@@ -271,11 +271,11 @@ async fn routing_and_explanation_match_the_reference_model() {
         assert_eq!((leaves, hedged), (model, second), "{config:#}");
         let mut expected = ExpectedOutcome::default();
         predict_node(&config, "config", &inherited, &mut expected);
-        let response = rig.send(ask).await;
+        let response = rig.send(request).await;
         let entries = crate::harness::wait_for_ledger_entries(&provider, seen + expected.requested_models.len()).await;
-        let asked: Vec<_> = entries[seen..].iter().map(|entry| entry.model.clone()).collect();
+        let client_request: Vec<_> = entries[seen..].iter().map(|entry| entry.model.clone()).collect();
         seen = entries.len();
-        assert_outcome(&response, &expected, &asked, &config);
+        assert_outcome(&response, &expected, &client_request, &config);
     }
     assert!(seen > 200, "{seen} are few");
 }

@@ -68,7 +68,7 @@ async fn send_all(rig: &TestGateway, usage_url: &str) {
         ("x-stainless-package-version", "2.8.1"),
     ]
     .into_iter()
-    .fold(with_names, |ask, (name, value)| ask.header(name, value));
+    .fold(with_names, |request, (name, value)| request.header(name, value));
     assert_eq!(rig.send(with_names.body(chat_body("mock", false))).await.status, 200);
     let prompt = keyed_request("/v1/prompts/greeting@production/completions");
     assert_eq!(rig.send(prompt.body(r#"{"variables": {"name": "Ann"}}"#)).await.status, 200);
@@ -76,7 +76,7 @@ async fn send_all(rig: &TestGateway, usage_url: &str) {
     rig.send(chat("mock").header("x-gateway-debug", "false")).await;
     // Too long for one record.
     let value = "o".repeat(2048);
-    rig.send((0..80).fold(chat("mock"), |ask, _| ask.header("openai-organization", &value))).await;
+    rig.send((0..80).fold(chat("mock"), |request, _| request.header("openai-organization", &value))).await;
     assert_eq!(rig.send(keyed_request(CHAT_PATH).header("x-gateway-provider", "nobody")).await.status, 400);
     let with_usage = keyed_request(CHAT_PATH).header("x-gateway-provider", "openai");
     let with_usage = with_usage.header("x-gateway-custom-host", usage_url).header("authorization", "Bearer sk-1");
@@ -103,13 +103,13 @@ async fn every_column_of_a_record_is_written_in_some_case() {
     let rig = spool.gateway(&provider.url(), |settings| settings.header_bytes = 1 << 20);
     rig.apply_snapshot(&snapshot());
     let details = json!({"prompt_tokens": 9, "completion_tokens": 8, "prompt_tokens_details": {"cached_tokens": 4}});
-    let answer = json!({"choices": [], "usage": details}).to_string();
-    let with_usage = ScriptedServer::start_responding(json_response("200 OK", "", &answer)).await;
+    let response = json!({"choices": [], "usage": details}).to_string();
+    let with_usage = ScriptedServer::start_responding(json_response("200 OK", "", &response)).await;
     send_all(&rig, &format!("{}/v1", with_usage.url())).await;
     let translated = fs::read(golden_case("anthropic/chatComplete/whole").path("response.json")).unwrap();
     let played = GoldenProvider::start(200, "application/json", translated, 50).await;
-    let ask = played.build_request("anthropic", CHAT_PATH, chat_body("claude-x", false).into());
-    assert_eq!(rig.send(ask.header("x-gateway-api-key", "pk")).await.status, 200);
+    let request = played.build_request("anthropic", CHAT_PATH, chat_body("claude-x", false).into());
+    assert_eq!(rig.send(request.header("x-gateway-api-key", "pk")).await.status, 200);
     let count = |kind| spool.kinds().into_iter().filter(|one| *one == kind).count();
     wait_until("the records are complete", || count(AMEND) > 0 && count(END) == 11).await;
 

@@ -56,9 +56,9 @@ async fn each_request_under_load_uses_a_single_epoch() {
             let state = Arc::clone(&rig.state);
             tokio::spawn(async move {
                 for index in 0..100 {
-                    let ask = keyed_request().header("x-gateway-trace-id", &format!("{caller}-{index}"));
-                    let ask = ask.header("openai-organization", &format!("{caller}-{index}"));
-                    assert_eq!(penstock_core::gateway::handle(&state, ask.build()).await.head.status, 200);
+                    let request = keyed_request().header("x-gateway-trace-id", &format!("{caller}-{index}"));
+                    let request = request.header("openai-organization", &format!("{caller}-{index}"));
+                    assert_eq!(penstock_core::gateway::handle(&state, request.build()).await.head.status, 200);
                 }
             })
         })
@@ -169,8 +169,8 @@ async fn request_statuses<const N: usize>(rig: &TestGateway, numbers: [usize; N]
     let mut found = [0; N];
     for (status, n) in found.iter_mut().zip(numbers) {
         for config in [format!("pc-{n}"), format!("c-{n}")] {
-            let ask = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", &format!("pk-{n}"));
-            let response = rig.send(ask.header("x-gateway-config", &config).body(chat_body("mock", false))).await;
+            let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", &format!("pk-{n}"));
+            let response = rig.send(request.header("x-gateway-config", &config).body(chat_body("mock", false))).await;
             *status = (*status).max(response.status);
         }
     }
@@ -234,9 +234,9 @@ async fn a_stream_survives_the_revocation_of_its_key() {
     let mut first = epoch_snapshot("a", &provider);
     first["providers"][0]["custom_host"] = json!(format!("{}/v1", provider.url()));
     rig.apply_snapshot(&first);
-    let answer = rig.handle_request(keyed_request().body(chat_body("mock?chunk_ms=5", true))).await;
+    let response_body = rig.handle_request(keyed_request().body(chat_body("mock?chunk_ms=5", true))).await;
     rig.apply_snapshot(&json!({"epoch": "b", "keys": [{"id": "k-2", "name": "other", "sha256": sha256_hex("pk-2")}]}));
-    let response = TestResponse::read(answer).await;
+    let response = TestResponse::read(response_body).await;
     assert!(response.body.ends_with(b"data: [DONE]\n\n"));
     assert_eq!(rig.single_record()["api_key_id"], "k-a");
 }

@@ -85,8 +85,8 @@ impl SpoolFolder {
 
     /// Returns the concatenated pieces of a body.
     fn body(&self, kind: u8) -> String {
-        let pieces = self.frames().into_iter().filter(|frame| frame.kind == kind).map(|frame| frame.payload);
-        String::from_utf8(pieces.collect::<Vec<_>>().concat()).unwrap()
+        let chunks = self.frames().into_iter().filter(|frame| frame.kind == kind).map(|frame| frame.payload);
+        String::from_utf8(chunks.collect::<Vec<_>>().concat()).unwrap()
     }
 
     /// Returns the only frame of this kind.
@@ -100,10 +100,10 @@ impl SpoolFolder {
 
 /// Builds a request to a provider whose responses the gateway does not normalise.
 fn unchanged_request(url: &str, path: &str, body: &str) -> TestRequest {
-    let ask = TestRequest::new("POST", path)
+    let request = TestRequest::new("POST", path)
         .header("x-gateway-provider", "openai")
         .header("x-gateway-custom-host", &format!("{url}/v1"));
-    ask.header("authorization", "Bearer sk-1").header("content-type", "application/json").body(body.to_owned())
+    request.header("authorization", "Bearer sk-1").header("content-type", "application/json").body(body.to_owned())
 }
 
 fn segment_paths(folder: &Path) -> Vec<PathBuf> {
@@ -145,15 +145,15 @@ async fn record_begins_before_the_request_is_sent_and_ends_before_the_response_i
         async move {
             read_request(&mut stream).await;
             *kinds.lock().unwrap() = read_frames(&folder).iter().map(|frame| frame.kind).collect();
-            let answer = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":8,"total_tokens":17}}"#;
-            stream.write_all(&json_response("200 OK", "", answer)).await.unwrap();
+            let response_body = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":8,"total_tokens":17}}"#;
+            stream.write_all(&json_response("200 OK", "", response_body)).await.unwrap();
         }
     })
     .await;
     let rig = spool.gateway(&provider.url(), |_| ());
     let body = chat_body("m", false);
-    let ask = post_request(CHAT_PATH, body.clone()).header("x-gateway-trace-id", "t-1");
-    let response = rig.handle_request(ask.header("x-stainless-package-version", "2.8.1")).await;
+    let request = post_request(CHAT_PATH, body.clone()).header("x-gateway-trace-id", "t-1");
+    let response = rig.handle_request(request.header("x-stainless-package-version", "2.8.1")).await;
     assert_eq!(*kinds_at_arrival.lock().unwrap(), [BEGIN, CLIENT_REQUEST]);
     // Nothing of the response was read yet.
     let frames = spool.frames();
@@ -185,9 +185,9 @@ async fn record_of_a_stream_ends_before_its_last_chunk_is_delivered() {
         let spool = SpoolFolder::new();
         let rig = spool.gateway(&provider.url(), |_| ());
         let body = chat_body_with_usage("mock?chunks=50&chunk_ms=1");
-        let ask = unchanged_request(&provider.url(), path, &body);
-        let ask = if path == CHAT_PATH { ask } else { stream_request(path, "mock?chunks=50&chunk_ms=1") };
-        let mut stream = into_stream(rig.handle_request(ask).await);
+        let request = unchanged_request(&provider.url(), path, &body);
+        let request = if path == CHAT_PATH { request } else { stream_request(path, "mock?chunks=50&chunk_ms=1") };
+        let mut stream = into_stream(rig.handle_request(request).await);
         let mut text = String::new();
         loop {
             let chunk = with_timeout(stream.next()).await.unwrap().unwrap();
@@ -296,8 +296,8 @@ async fn bodies_are_left_out_if_the_settings_the_request_or_its_workspace_say_so
             if let Some(snapshot) = &snapshot {
                 rig.apply_snapshot(snapshot);
             }
-            let ask = chat_request(model).header("x-gateway-debug", debug).header("x-gateway-api-key", "pk");
-            rig.send(ask).await;
+            let request = chat_request(model).header("x-gateway-debug", debug).header("x-gateway-api-key", "pk");
+            rig.send(request).await;
             assert_eq!(spool.kinds(), [BEGIN, END]);
             assert_eq!(spool.single(END).json()["body"], "off");
         }
@@ -334,8 +334,8 @@ async fn translated_requests_are_recorded_in_both_formats() {
     for (case, kind) in [("whole", "application/json"), ("stream", "text/event-stream")] {
         let files = golden_case(&format!("anthropic/chatComplete/{case}"));
         let name = if case == "whole" { "response.json" } else { "response.sse" };
-        let answer = fs::read(files.path(name)).unwrap();
-        let played = GoldenProvider::start(200, kind, answer.clone(), 50).await;
+        let reply = fs::read(files.path(name)).unwrap();
+        let played = GoldenProvider::start(200, kind, reply.clone(), 50).await;
         let spool = SpoolFolder::new();
         let rig = spool.gateway("", |_| ());
         let body = chat_body("claude-x", case == "stream");
@@ -345,7 +345,7 @@ async fn translated_requests_are_recorded_in_both_formats() {
         let sent = String::from_utf8(played.last_request.lock().unwrap().clone()).unwrap();
         let sent = sent.split_once("\r\n\r\n").unwrap().1;
         assert_eq!(spool.body(UPSTREAM_REQUEST), sent);
-        assert_eq!(spool.body(UPSTREAM_RESPONSE).as_bytes(), answer, "{case}");
+        assert_eq!(spool.body(UPSTREAM_RESPONSE).as_bytes(), reply, "{case}");
         assert_eq!(spool.body(CLIENT_RESPONSE), response.text(), "{case}");
         assert_eq!(spool.kinds().last(), Some(&END));
     }
@@ -359,8 +359,8 @@ async fn only_the_attempt_that_responded_is_recorded() {
     let target = |model: &str| json!({"provider": "mock", "override_params": {"model": model}});
     let config =
         json!({"strategy": {"mode": "fallback"}, "targets": [target("mock?status=503"), target("mock?chunks=3")]});
-    let ask = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", &config.to_string());
-    let response = rig.send(ask.header("content-type", "application/json").body(chat_body("m", false))).await;
+    let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", &config.to_string());
+    let response = rig.send(request.header("content-type", "application/json").body(chat_body("m", false))).await;
     assert_eq!((response.status, spool.body(UPSTREAM_RESPONSE)), (200, response.text()));
     let sent: Value = serde_json::from_str(&spool.body(UPSTREAM_REQUEST)).unwrap();
     assert_eq!(sent["model"], "mock?chunks=3");
@@ -402,12 +402,12 @@ async fn cached_response_is_recorded_as_delivered() {
     let spool = SpoolFolder::new();
     let rig = spool.gateway(&provider.url(), |_| ());
     let config = json!({"provider": "mock", "cache": {"mode": "simple"}}).to_string();
-    let ask = || {
-        let ask = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", &config);
-        ask.header("content-type", "application/json").body(chat_body("mock", false))
+    let build_request = || {
+        let build_request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", &config);
+        build_request.header("content-type", "application/json").body(chat_body("mock", false))
     };
-    let first = rig.send(ask()).await;
-    assert_eq!(rig.send(ask()).await.header("x-gateway-cache-status"), Some("HIT"));
+    let first = rig.send(build_request()).await;
+    assert_eq!(rig.send(build_request()).await.header("x-gateway-cache-status"), Some("HIT"));
     assert_eq!((spool.body(UPSTREAM_RESPONSE), spool.body(CLIENT_RESPONSE)), (first.text(), first.text()));
     assert_eq!(
         spool.kinds(),
@@ -422,13 +422,13 @@ async fn uploaded_body_is_recorded_as_it_passes() {
     let rig = spool.gateway(&provider.url(), |_| ());
     let (feeder, feed) = feed_channel(|| ());
     let content = "0123456789".repeat(2_000);
-    for piece in content.as_bytes().chunks(3_000) {
-        feeder.push(Bytes::copy_from_slice(piece));
+    for chunk in content.as_bytes().chunks(3_000) {
+        feeder.push(Bytes::copy_from_slice(chunk));
     }
     feeder.finish(BodyEnd::Complete);
-    let ask = TestRequest::new("POST", "/v1/proxy/upload").header("x-gateway-provider", "mock");
+    let request = TestRequest::new("POST", "/v1/proxy/upload").header("x-gateway-provider", "mock");
     let body = Body::Streamed(feed, Some(content.len() as u64));
-    rig.send(ask.header("content-type", "application/octet-stream").with_body(body)).await;
+    rig.send(request.header("content-type", "application/octet-stream").with_body(body)).await;
     assert_eq!(spool.body(CLIENT_REQUEST), content);
     assert_eq!(spool.kinds()[0], BEGIN);
 }
@@ -441,9 +441,9 @@ async fn stored_secrets_are_not_in_the_recorded_bodies() {
     let tools = json!([{"type": "mcp", "server_label": "crm", "authorization": "CANARY-mcp-token-0123456789"}]);
     let config = json!({"provider": "mock", "override_params": {"tools": tools}});
     rig.apply_snapshot(&json!({"epoch": "1", "configs": [{"slug": "pc-crm", "config": config}]}));
-    let ask = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", "pc-crm");
-    let ask = ask.header("authorization", "Bearer CANARY-key").header("content-type", "application/json");
-    assert_eq!(rig.send(ask.body(chat_body("mock", false))).await.status, 200);
+    let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", "pc-crm");
+    let request = request.header("authorization", "Bearer CANARY-key").header("content-type", "application/json");
+    assert_eq!(rig.send(request.body(chat_body("mock", false))).await.status, 200);
     assert!(spool.body(UPSTREAM_REQUEST).contains("***"));
     for path in spool.segments() {
         assert!(!String::from_utf8_lossy(&fs::read(path).unwrap()).contains("CANARY"));
@@ -476,9 +476,9 @@ async fn records_name_the_owner_of_the_key_the_saved_provider_and_the_config() {
         "configs": [{"id": "c-1", "version_id": "v-1", "slug": "pc-one", "workspace": "w-1",
             "config": {"provider": "@mine"}}],
         "providers": [{"id": "p-1", "integration_id": "i-1", "slug": "mine", "provider": "mock", "workspace": "w-1"}]}));
-    let ask = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", "pk");
-    let ask = ask.header("x-gateway-metadata", r#"{"_user":"ann"}"#).header("content-type", "application/json");
-    assert_eq!(rig.send(ask.body(chat_body("mock", false))).await.status, 200);
+    let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", "pk");
+    let request = request.header("x-gateway-metadata", r#"{"_user":"ann"}"#).header("content-type", "application/json");
+    assert_eq!(rig.send(request.body(chat_body("mock", false))).await.status, 200);
     let owner = ["organisation_id", "workspace_id", "workspace_slug", "api_key_id", "api_key_name", "user_id", "user"];
     let target = ["virtual_key", "provider_id", "integration_id", "config", "config_id", "config_version_id"];
     for kind in [BEGIN, END] {
@@ -499,9 +499,9 @@ async fn record_names_the_saved_provider_that_responded() {
         "targets": [target("@first", "mock?status=503"), target("@second", "mock")]});
     rig.apply_snapshot(&json!({"epoch": "1", "providers": [saved("first"), saved("second")],
         "configs": [{"slug": "pc-file", "config": config}]}));
-    let ask = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", "pc-file");
-    let ask = ask.header("content-type", "application/json").body(chat_body("m", false));
-    assert_eq!(rig.send(ask).await.status, 200);
+    let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", "pc-file");
+    let request = request.header("content-type", "application/json").body(chat_body("m", false));
+    assert_eq!(rig.send(request).await.status, 200);
     // A config of the settings file has no id.
     let fields = ["virtual_key", "provider_id", "integration_id", "config", "config_id", "config_version_id"];
     let expected = json!(["second", "p-second", null, "pc-file", null, null]);

@@ -13,11 +13,11 @@ async fn an_invalid_http_status_becomes_502() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for status in [0, 1, 99, 1000, 65536, 4_294_967_295_u32] {
-        for ask in [
+        for request in [
             chat_request(&format!("mock?status={status}")),
             crate::harness::stream_request(CHAT_PATH, &format!("mock?status={status}")),
         ] {
-            let response = rig.send(ask).await;
+            let response = rig.send(request).await;
             assert_eq!(
                 (response.status, response.error_code().as_str()),
                 (502, "upstream_disconnected"),
@@ -49,17 +49,17 @@ async fn passes_provider_errors_and_adds_the_provider_name() {
                 let body = chat_body(&format!("mock?status={status}"), stream);
                 let sent = fetch_directly(provider.addr, path, &body).await;
                 let response = rig.send(post_request(path, body)).await;
-                let (mut said, mut told_of) = (serde_json::from_slice::<Value>(&sent).unwrap(), response.json());
+                let (mut response_json, mut reported) = (serde_json::from_slice::<Value>(&sent).unwrap(), response.json());
                 // The request id differs for each request.
-                for body in [&mut said, &mut told_of] {
+                for body in [&mut response_json, &mut reported] {
                     body.as_object_mut().unwrap().remove("request_id");
                 }
                 if path == CHAT_PATH {
-                    said["error"]["message"] =
-                        format!("mock error: {}", said["error"]["message"].as_str().unwrap()).into();
-                    said["provider"] = "mock".into();
+                    response_json["error"]["message"] =
+                        format!("mock error: {}", response_json["error"]["message"].as_str().unwrap()).into();
+                    response_json["provider"] = "mock".into();
                 }
-                assert_eq!((response.status, told_of), (status, said), "{path}");
+                assert_eq!((response.status, reported), (status, response_json), "{path}");
                 let record = rig.single_record();
                 assert_eq!((&record["outcome"], &record["is_success"]), (&json!("complete"), &json!(false)));
             }

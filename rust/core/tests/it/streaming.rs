@@ -50,8 +50,8 @@ async fn stream_passes_byte_for_byte_in_random_chunks_and_packets() {
             let mut random = fastrand::Rng::with_seed(seed);
             let (mut rest, mut framed) = (sent.as_bytes(), SSE_RESPONSE_HEAD.as_bytes().to_vec());
             while !rest.is_empty() {
-                let (piece, after) = rest.split_at(random.usize(1..=rest.len().min(80)));
-                framed.extend(encode_chunks(piece, piece.len()));
+                let (chunk, after) = rest.split_at(random.usize(1..=rest.len().min(80)));
+                framed.extend(encode_chunks(chunk, chunk.len()));
                 rest = after;
             }
             framed.extend(b"0\r\n\r\n");
@@ -82,12 +82,12 @@ async fn forwards_an_event_before_the_next_one_arrives() {
     })
     .await;
     let rig = TestGateway::for_url(&provider.url());
-    let mut answer = into_stream(rig.handle_request(stream_request(CHAT_PATH, "m")).await);
+    let mut response = into_stream(rig.handle_request(stream_request(CHAT_PATH, "m")).await);
     for event in CHAT_EVENTS.split_inclusive("\n\n") {
-        assert_eq!(with_timeout(answer.next()).await.unwrap().unwrap(), event);
+        assert_eq!(with_timeout(response.next()).await.unwrap().unwrap(), event);
         go.notify_one();
     }
-    assert_eq!(with_timeout(answer.next()).await, Ok(None));
+    assert_eq!(with_timeout(response.next()).await, Ok(None));
 }
 
 #[tokio::test]
@@ -171,8 +171,8 @@ async fn a_cut_stream_ends_in_an_error_event() {
         for fault in ["cut", "cut_reset", "cut_event", "half_close", "invalid_framing", "stall"] {
             let response = rig.send(stream_request(path, &format!("mock?fault={fault}&after=3"))).await;
             assert_ends_in_error_event(&response, path, fault);
-            let said = pick_fields(&rig.single_record(), ["outcome", "error", "is_success"]);
-            assert_eq!(said, json!(["cut", expected_error_code(fault), false]), "{path} {fault}");
+            let fields = pick_fields(&rig.single_record(), ["outcome", "error", "is_success"]);
+            assert_eq!(fields, json!(["cut", expected_error_code(fault), false]), "{path} {fault}");
         }
     }
 }
@@ -229,8 +229,8 @@ async fn content_type_ignores_case_and_parameters() {
         ("text/event-streams", false),
     ] {
         let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n");
-        let answer = [head.as_bytes(), &encode_chunks(half.as_bytes(), 50), b"0\r\n\r\n"].concat();
-        let response = TestGateway::for_url(&ScriptedServer::start_responding(answer).await.url())
+        let reply = [head.as_bytes(), &encode_chunks(half.as_bytes(), 50), b"0\r\n\r\n"].concat();
+        let response = TestGateway::for_url(&ScriptedServer::start_responding(reply).await.url())
             .send(stream_request(CHAT_PATH, "m"))
             .await;
         assert_eq!(response.text().contains("upstream_disconnected"), is_events, "{kind}: {}", response.text());
@@ -244,8 +244,8 @@ async fn content_type_ignores_case_and_parameters() {
         ("application/json-seq", false),
         ("application/stream+json", false),
     ] {
-        let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: 7\r\n\r\n{{\"a\":1}}");
-        let response = TestGateway::for_url(&ScriptedServer::start_responding(answer).await.url())
+        let reply = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: 7\r\n\r\n{{\"a\":1}}");
+        let response = TestGateway::for_url(&ScriptedServer::start_responding(reply).await.url())
             .send(get_request("/v1/files/f?pretty=true"))
             .await;
         assert_eq!(response.text().contains('\n'), is_json, "{kind}: {}", response.text());
@@ -359,13 +359,13 @@ async fn does_not_duplicate_the_error_event_of_the_provider() {
 async fn pings_pass_and_do_not_end_the_stream() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let mut answer =
+    let mut response =
         into_stream(rig.handle_request(stream_request(MESSAGES_PATH, "mock?fault=pings_only&chunk_ms=5")).await);
     let mut seen = Vec::new();
     while seen.len() < 400 {
-        seen.extend_from_slice(&with_timeout(answer.next()).await.unwrap().unwrap());
+        seen.extend_from_slice(&with_timeout(response.next()).await.unwrap().unwrap());
     }
-    drop(answer);
+    drop(response);
     assert!(String::from_utf8(seen).unwrap().split_inclusive("\n\n").all(|event| event.contains("ping")));
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
 }
@@ -426,11 +426,11 @@ async fn forwards_gemini_array_items_at_once_on_every_path() {
         })
         .await;
         let rig = TestGateway::for_url(&provider.url());
-        let mut answer = into_stream(rig.handle_request(post_request(path, "{}")).await);
-        assert_eq!(with_timeout(answer.next()).await.unwrap().as_deref(), Some(&b"[{}"[..]), "{path}");
+        let mut response = into_stream(rig.handle_request(post_request(path, "{}")).await);
+        assert_eq!(with_timeout(response.next()).await.unwrap().as_deref(), Some(&b"[{}"[..]), "{path}");
         more.notify_one();
-        let (pieces, cut) = read_stream(answer).await;
-        assert_eq!((pieces.concat(), cut), (rest.into_bytes(), false), "{path}");
+        let (chunks, cut) = read_stream(response).await;
+        assert_eq!((chunks.concat(), cut), (rest.into_bytes(), false), "{path}");
         assert_eq!(rig.single_record()["outcome"], "complete", "{path}");
     }
 }
@@ -441,12 +441,12 @@ async fn raw_stream_format_follows_the_path_not_the_provider() {
     let vertex = json!({"provider": "vertex-ai", "api_key": "k", "vertex_project_id": "p", "vertex_region": "l"});
     let claude = json!({"provider": "anthropic", "api_key": "k"});
     let mock = json!({"provider": "openai", "api_key": "k"});
-    let mut asked = vec![
+    let mut requested = vec![
         ("/v1/proxy/v1/messages".to_owned(), MESSAGE_EVENTS, &mock),
         ("/v1/proxy/v1/chat/completions".to_owned(), CHAT_EVENTS, &claude),
     ];
-    asked.extend(GEMINI_RAW_PATHS.map(|path| (format!("{path}?alt=sse"), google.as_str(), &vertex)));
-    for (path, all, config) in asked {
+    requested.extend(GEMINI_RAW_PATHS.map(|path| (format!("{path}?alt=sse"), google.as_str(), &vertex)));
+    for (path, all, config) in requested {
         for hold in [false, true] {
             let provider = ScriptedServer::start_responding(sse_response(all.as_bytes(), 4096)).await;
             let rig =
@@ -477,12 +477,12 @@ async fn a_cut_body_that_is_not_sse_gets_no_error_event() {
 async fn a_stream_stopped_by_the_drain_ends_in_an_error_event() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let mut answer = into_stream(rig.handle_request(stream_request(CHAT_PATH, "mock?chunks=100&chunk_ms=50")).await);
-    with_timeout(answer.next()).await.unwrap().unwrap();
-    let last = answer.stop_for_drain().unwrap().unwrap();
+    let mut response = into_stream(rig.handle_request(stream_request(CHAT_PATH, "mock?chunks=100&chunk_ms=50")).await);
+    with_timeout(response.next()).await.unwrap().unwrap();
+    let last = response.stop_for_drain().unwrap().unwrap();
     assert!(String::from_utf8_lossy(&last).contains("\"draining\""));
-    assert_eq!(answer.next().await, Ok(None));
-    drop(answer);
+    assert_eq!(response.next().await, Ok(None));
+    drop(response);
     assert_eq!(rig.single_record()["error"], "draining");
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
 }
@@ -491,11 +491,11 @@ async fn a_stream_stopped_by_the_drain_ends_in_an_error_event() {
 async fn a_paused_reader_applies_backpressure_to_the_provider() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let answer = rig.handle_request(stream_request(CHAT_PATH, "mock?chunks=20000&chunk_bytes=5000")).await;
+    let response = rig.handle_request(stream_request(CHAT_PATH, "mock?chunks=20000&chunk_bytes=5000")).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let sent = provider.ledger_entries()[0].bytes_sent;
     assert!(sent < 20_000_000, "{sent} of 100,000,000 bytes left the provider");
-    drop(answer);
+    drop(response);
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
 }
 

@@ -8,14 +8,14 @@ use crate::harness::{
 };
 use serde_json::Value;
 
-fn disable_strict_compliance(ask: TestRequest) -> TestRequest {
-    ask.header("x-gateway-strict-open-ai-compliance", "false")
+fn disable_strict_compliance(request: TestRequest) -> TestRequest {
+    request.header("x-gateway-strict-open-ai-compliance", "false")
 }
 
 #[tokio::test]
 async fn non_strict_response_has_provider_and_raw_finish_reason() {
-    let said = r#"{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"eos"}]}"#;
-    let whole = GoldenProvider::start(200, "application/json", said.into(), 5).await;
+    let body = r#"{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"eos"}]}"#;
+    let whole = GoldenProvider::start(200, "application/json", body.into(), 5).await;
     let response = GoldenProvider::gateway_trusting_loopback()
         .send(disable_strict_compliance(whole.build_request(
             "together-ai",
@@ -23,15 +23,15 @@ async fn non_strict_response_has_provider_and_raw_finish_reason() {
             chat_body("m", false).into_bytes(),
         )))
         .await;
-    let mut expected: Value = serde_json::from_str(said).unwrap();
+    let mut expected: Value = serde_json::from_str(body).unwrap();
     expected["provider"] = "together-ai".into();
     assert_eq!(response.json(), expected);
-    let event = format!("data: {said}\n\ndata: [DONE]\n\n");
+    let event = format!("data: {body}\n\ndata: [DONE]\n\n");
     let streamed = GoldenProvider::start(200, "text/event-stream", event.into_bytes(), 5).await;
-    let ask =
+    let request =
         disable_strict_compliance(streamed.build_request("together-ai", CHAT_PATH, chat_body("m", true).into_bytes()));
     assert_eq!(
-        GoldenProvider::gateway_trusting_loopback().send(ask).await.text(),
+        GoldenProvider::gateway_trusting_loopback().send(request).await.text(),
         format!("data: {expected}\n\ndata: [DONE]\n\n")
     );
 }
@@ -41,8 +41,8 @@ async fn non_strict_response_has_provider_content_blocks() {
     let case = golden_case("anthropic/chatComplete/loose_thinking");
     let read = |file: &str| fs::read(case.path(file)).unwrap();
     let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
-    let ask = disable_strict_compliance(played.build_request("anthropic", CHAT_PATH, read("request.json")));
-    let reply = GoldenProvider::gateway_trusting_loopback().send(ask).await.json();
+    let request = disable_strict_compliance(played.build_request("anthropic", CHAT_PATH, read("request.json")));
+    let reply = GoldenProvider::gateway_trusting_loopback().send(request).await.json();
     assert_eq!(reply["choices"][0]["finish_reason"], "end_turn");
     assert_eq!(reply["choices"][0]["message"]["content_blocks"][0]["type"], "thinking");
 }

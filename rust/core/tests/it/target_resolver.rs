@@ -80,34 +80,34 @@ async fn form_model_prefix_selects_saved_provider() {
                     continue;
                 }
                 for declared in [true, false] {
-                    let (asked, expected) =
+                    let (requested, expected) =
                         (transcription_form(model, size, is_first), transcription_form(sent, size, is_first));
-                    let ask = TestRequest::new("POST", path).header("content-type", FORM_CONTENT_TYPE);
-                    let ask = if let Some(name) = named { ask.header("x-gateway-provider", name) } else { ask };
-                    let response = rig.send(ask.with_body(chunked_body(&asked, declared))).await.json();
-                    let place = format!("{model} {size} {is_first} {named:?} {declared}");
+                    let request = TestRequest::new("POST", path).header("content-type", FORM_CONTENT_TYPE);
+                    let request = if let Some(name) = named { request.header("x-gateway-provider", name) } else { request };
+                    let response = rig.send(request.with_body(chunked_body(&requested, declared))).await.json();
+                    let location = format!("{model} {size} {is_first} {named:?} {declared}");
                     assert_eq!(
                         (&response["body_bytes"], &response["body_sha"]),
                         (&json!(expected.len()), &json!(sha256_hex(&expected))),
-                        "{place}"
+                        "{location}"
                     );
-                    assert_eq!(rig.single_record()["ai_model"], *sent, "{place}");
+                    assert_eq!(rig.single_record()["ai_model"], *sent, "{location}");
                     seen += 1;
                 }
             }
         }
     }
     assert_eq!(wait_for_ledger_entries(&provider, seen).await.len(), 18);
-    let ask = TestRequest::new("POST", path).header("content-type", FORM_CONTENT_TYPE);
-    let response = rig.send(ask.body(transcription_form("whisper-1", 900, true))).await;
+    let request = TestRequest::new("POST", path).header("content-type", FORM_CONTENT_TYPE);
+    let response = rig.send(request.body(transcription_form("whisper-1", 900, true))).await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "provider_required"));
 }
 
 /// Body that arrives in chunks, with or without a declared length.
 fn chunked_body(text: &str, declared: bool) -> Body {
     let (feeder, reading) = feed_channel(|| ());
-    for piece in text.as_bytes().chunks(7_001) {
-        feeder.push(Bytes::copy_from_slice(piece));
+    for chunk in text.as_bytes().chunks(7_001) {
+        feeder.push(Bytes::copy_from_slice(chunk));
     }
     feeder.finish(BodyEnd::Complete);
     Body::Streamed(reading, declared.then_some(text.len() as u64))
@@ -135,10 +135,10 @@ async fn passthrough_target_uses_provider_of_the_request() {
     let among =
         json!({"strategy": {"mode": "fallback"}, "targets": [{"passthrough": true, "override_params": {"seed": 1}}]});
     for config in [alone, among] {
-        let ask = |model: &str| post_with_config(&config, CHAT_PATH, chat_body(model, false));
-        assert_eq!(rig.send(ask("@mine/mock")).await.status, 200);
-        assert_eq!(rig.send(ask("mock").header("x-gateway-provider", "@mine")).await.status, 200);
-        for unresolved in [ask("mock"), ask("mock").header("x-gateway-provider", "mock")] {
+        let send_request = |model: &str| post_with_config(&config, CHAT_PATH, chat_body(model, false));
+        assert_eq!(rig.send(send_request("@mine/mock")).await.status, 200);
+        assert_eq!(rig.send(send_request("mock").header("x-gateway-provider", "@mine")).await.status, 200);
+        for unresolved in [send_request("mock"), send_request("mock").header("x-gateway-provider", "mock")] {
             let response = rig.send(unresolved).await;
             assert_eq!((response.status, response.error_code().as_str()), (400, "provider_unresolved"));
             assert!(response.text().contains("@slug/model"));
@@ -184,8 +184,8 @@ async fn rejects_config_with_more_targets_than_allowed() {
     rig.apply_snapshot(&json!({"epoch": "1", "configs": [{"slug": "pc-many", "config": config(3)}]}));
     assert_eq!(rig.send(post_with_config(&config(2), CHAT_PATH, chat_body("m", false))).await.status, 200);
     let many = post_with_config(&config(3), CHAT_PATH, chat_body("m", false));
-    for ask in [many, request_for_model(CHAT_PATH, "m").header("x-gateway-config", "pc-many")] {
-        let response = rig.send(ask).await;
+    for request in [many, request_for_model(CHAT_PATH, "m").header("x-gateway-config", "pc-many")] {
+        let response = rig.send(request).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_config"));
         let expected = json!(["path: targets, message: must hold at most 2 targets, not 3"]);
         assert_eq!(response.json()["errors"], expected);

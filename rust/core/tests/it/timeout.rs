@@ -35,13 +35,13 @@ async fn header_config_or_settings_set_the_request_timeout() {
         (50, silent_provider_request().header("x-gateway-config", config)),
         (40, silent_provider_request().header("x-gateway-config", config).header("x-gateway-request-timeout", "40")),
     ];
-    for (milliseconds, ask) in cases {
+    for (milliseconds, request) in cases {
         let start = Instant::now();
-        let reply = rig.send(ask).await;
+        let reply = rig.send(request).await;
         assert_eq!((reply.status, reply.json()), (408, request_timeout_error(milliseconds)));
         assert!(start.elapsed() >= Duration::from_millis(milliseconds));
-        let said = pick_fields(&rig.single_record(), ["outcome", "error", "response_status_code"]);
-        assert_eq!(said, json!(["refused", "timeout", 408]));
+        let fields = pick_fields(&rig.single_record(), ["outcome", "error", "response_status_code"]);
+        assert_eq!(fields, json!(["refused", "timeout", 408]));
     }
     // The response head does not count as the first byte.
     let begun = stream_request(CHAT_PATH, "mock?fault=slow_first").header("x-gateway-request-timeout", "40");
@@ -59,8 +59,8 @@ async fn client_timeout_headers_apply_without_a_config() {
         assert_eq!(rig.send(silent_provider_request().header(name, "0.1")).await.status, 408, "{name}");
         for word in ["NOT_GIVEN", "-1", "0", "1e19", "1e300", "inf"] {
             for config in [r#"{"provider":"mock"}"#, r#"{"provider":"mock","retry":{"attempts":1}}"#] {
-                let ask = chat_request("mock").header(name, word).header("x-gateway-config", config);
-                assert_eq!(rig.send(ask).await.status, 200, "{name}: {word}");
+                let request = chat_request("mock").header(name, word).header("x-gateway-config", config);
+                assert_eq!(rig.send(request).await.status, 200, "{name}: {word}");
             }
         }
     }
@@ -80,9 +80,9 @@ async fn a_saved_config_sets_its_request_timeout() {
 async fn anthropic_client_gets_the_timeout_in_its_own_format() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let ask =
+    let request =
         post_request(MESSAGES_PATH, chat_body("mock?fault=silence", false)).header("x-gateway-request-timeout", "30");
-    let response = rig.send(ask).await;
+    let response = rig.send(request).await;
     assert_eq!((response.status, &response.json()["type"]), (408, &json!("error")));
     assert_eq!(response.json()["error"]["type"], "timeout_error");
 }
@@ -102,8 +102,8 @@ async fn request_timeout_covers_only_the_first_stream_byte() {
 async fn a_slow_response_within_the_timeout_succeeds() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let ask = chat_request("mock?first_ms=50").header("x-gateway-request-timeout", "5000");
-    assert_eq!(rig.send(ask).await.status, 200);
+    let request = chat_request("mock?first_ms=50").header("x-gateway-request-timeout", "5000");
+    assert_eq!(rig.send(request).await.status, 200);
     let waited = rig.single_record()["upstream_response_time"].as_f64().unwrap();
     assert!(waited >= 50.0, "{waited}");
 }
@@ -202,7 +202,7 @@ async fn a_slow_client_upload_does_not_time_out_the_provider() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let (feeder, reading) = feed_channel(|| ());
-    let ask = crate::harness::TestRequest::new("POST", "/v1/files")
+    let request = crate::harness::TestRequest::new("POST", "/v1/files")
         .header("x-gateway-provider", "mock")
         .header("x-gateway-request-timeout", "60")
         .with_body(Body::Streamed(reading, None));
@@ -213,7 +213,7 @@ async fn a_slow_client_upload_does_not_time_out_the_provider() {
         }
         feeder.finish(BodyEnd::Complete);
     });
-    let response = rig.send(ask).await;
+    let response = rig.send(request).await;
     uploading.await.unwrap();
     assert_eq!(response.status, 200, "{}", response.text());
 }
@@ -231,11 +231,11 @@ async fn times_out_if_the_provider_stops_reading_an_upload() {
     for _ in 0..64 {
         feeder.push(vec![0; 1024 * 1024].into());
     }
-    let ask = crate::harness::TestRequest::new("POST", "/v1/files")
+    let request = crate::harness::TestRequest::new("POST", "/v1/files")
         .header("x-gateway-provider", "mock")
         .header("x-gateway-request-timeout", "150")
         .with_body(Body::Streamed(reading, None));
-    let response = rig.send(ask).await;
+    let response = rig.send(request).await;
     assert_eq!((response.status, response.json()), (408, request_timeout_error(150)));
 }
 
@@ -268,14 +268,14 @@ async fn an_unanswered_connection_attempt_becomes_503() {
 #[tokio::test]
 async fn a_late_response_never_reaches_another_request() {
     let provider = ScriptedServer::start(|mut io, _| async move {
-        while let Some(asked) = read_request(&mut io).await {
-            let late = String::from_utf8_lossy(&asked).contains("late");
+        while let Some(request) = read_request(&mut io).await {
+            let late = String::from_utf8_lossy(&request).contains("late");
             if late {
                 sleep(Duration::from_millis(60)).await;
             }
-            let answer =
+            let response =
                 crate::harness::scripted::json_response("200 OK", "", if late { "\"late\"" } else { "\"soon\"" });
-            let _ = io.write_all(&answer).await;
+            let _ = io.write_all(&response).await;
         }
     })
     .await;

@@ -84,8 +84,8 @@ async fn unknown_ca_or_wrong_host_name_becomes_502() {
     let (port, handshakes) = start_tls_responder(json_response("200 OK", "", "{}")).await;
     let by_address = post_request(CHAT_PATH, chat_body("m", false))
         .header("x-gateway-custom-host", &format!("https://127.0.0.1:{port}"));
-    for (rig, ask) in [(tls_gateway(false), tls_request(port, false)), (tls_gateway(true), by_address)] {
-        let response = rig.send(ask).await;
+    for (rig, request) in [(tls_gateway(false), tls_request(port, false)), (tls_gateway(true), by_address)] {
+        let response = rig.send(request).await;
         assert_eq!(
             (response.status, response.error_code().as_str()),
             (502, "upstream_connect_failed"),
@@ -167,7 +167,7 @@ async fn accepts_an_early_rejection_while_tls_buffers_the_upload() {
     })
     .await;
     let (feeder, fed) = feed_channel(|| ());
-    let ask = post_request("/v1/files", "").header("x-gateway-custom-host", &format!("https://localhost:{port}"));
+    let request = post_request("/v1/files", "").header("x-gateway-custom-host", &format!("https://localhost:{port}"));
     let feeding = tokio::spawn(async move {
         while feeder.reader_state() == ReaderState::Reading {
             if !feeder.is_paused() {
@@ -176,7 +176,7 @@ async fn accepts_an_early_rejection_while_tls_buffers_the_upload() {
             tokio::time::sleep(Duration::from_micros(100)).await;
         }
     });
-    assert_eq!(tls_gateway(true).send(ask.with_body(Body::Streamed(fed, None))).await.status, 413);
+    assert_eq!(tls_gateway(true).send(request.with_body(Body::Streamed(fed, None))).await.status, 413);
     with_timeout(feeding).await.unwrap();
 }
 

@@ -18,8 +18,8 @@ fn token_counts(record: &Value) -> Value {
     pick_fields(record, ["req_units", "res_units", "total_units", "units_estimated", "outcome"])
 }
 
-async fn post_and_get_record(path: &str, question: &Value, answer: Vec<u8>) -> Value {
-    let provider = ScriptedServer::start_responding(answer).await;
+async fn post_and_get_record(path: &str, question: &Value, response: Vec<u8>) -> Value {
+    let provider = ScriptedServer::start_responding(response).await;
     let rig = TestGateway::for_url(&provider.url());
     rig.send(post_request(path, question.to_string())).await;
     rig.single_record()
@@ -34,8 +34,8 @@ fn streams_without_usage() -> [(&'static str, Value, String); 4] {
     let chat_event =
         |text: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n");
     let chat_events = [chat_event("hello"), chat_event(" world"), "data: [DONE]\n\n".into()].concat();
-    let piece = |text: &str| format!("data: {{\"choices\":[{{\"text\":\"{text}\",\"index\":0}}]}}\n\n");
-    let pieces = [piece("hello"), piece(" world"), "data: [DONE]\n\n".into()].concat();
+    let chunk = |text: &str| format!("data: {{\"choices\":[{{\"text\":\"{text}\",\"index\":0}}]}}\n\n");
+    let chunks = [chunk("hello"), chunk(" world"), "data: [DONE]\n\n".into()].concat();
     let delta = |text: &str| {
         format!(
             "event: response.output_text.delta\ndata: {{\"type\":\"response.output_text.delta\",\"delta\":\"{text}\"}}\n\n"
@@ -52,7 +52,7 @@ fn streams_without_usage() -> [(&'static str, Value, String); 4] {
     let messages = [block("hello"), block(" world"), "data: {\"type\":\"message_stop\"}\n\n".into()].concat();
     [
         (CHAT_PATH, chat_request_json(true), chat_events),
-        (COMPLETIONS_PATH, json!({"model": "gpt-4o", "stream": true, "prompt": "hello world"}), pieces),
+        (COMPLETIONS_PATH, json!({"model": "gpt-4o", "stream": true, "prompt": "hello world"}), chunks),
         (RESPONSES_PATH, json!({"model": "gpt-4o", "stream": true, "input": "hello world"}), response),
         (MESSAGES_PATH, chat_request_json(true), messages),
     ]
@@ -67,8 +67,8 @@ async fn counts_tokens_of_stream_without_usage() {
     for (path, question, sent) in streams_without_usage() {
         for chunk in [1, 7, 100_000] {
             let record = post_and_get_record(path, &question, sse_response(sent.as_bytes(), chunk)).await;
-            let asked = expected_request_tokens(path);
-            let expected = json!([asked, 2, asked + 2, true, "complete"]);
+            let request_tokens = expected_request_tokens(path);
+            let expected = json!([request_tokens, 2, request_tokens + 2, true, "complete"]);
             assert_eq!(token_counts(&record), expected, "{path} in chunks of {chunk}");
             let raw = path.replacen("/v1", "/v1/proxy", 1);
             let record = post_and_get_record(&raw, &question, sse_response(sent.as_bytes(), chunk)).await;
@@ -111,10 +111,10 @@ async fn counts_tokens_of_complete_response_without_usage() {
             0,
         ),
     ];
-    for (path, question, answer, said) in cases {
-        let record = post_and_get_record(path, &question, json_response("200 OK", "", &answer.to_string())).await;
-        let asked = expected_request_tokens(path);
-        assert_eq!(token_counts(&record), json!([asked, said, asked + said, true, "complete"]), "{path}");
+    for (path, question, response, content) in cases {
+        let record = post_and_get_record(path, &question, json_response("200 OK", "", &response.to_string())).await;
+        let request_tokens = expected_request_tokens(path);
+        assert_eq!(token_counts(&record), json!([request_tokens, content, request_tokens + content, true, "complete"]), "{path}");
     }
 }
 
@@ -157,18 +157,18 @@ async fn reads_usage_from_start_or_end_of_large_response() {
         ),
         ("/v1/proxy/chat/completions", format!("{{{choices},{usage}}}"), json!([5, 7, 12, null, "complete"])),
     ];
-    for (path, answer, expected) in cases {
-        let record = post_and_get_record(path, &chat_request_json(false), json_response("200 OK", "", &answer)).await;
-        assert_eq!(token_counts(&record), expected, "{path} {}", &answer[..40]);
+    for (path, response, expected) in cases {
+        let record = post_and_get_record(path, &chat_request_json(false), json_response("200 OK", "", &response)).await;
+        assert_eq!(token_counts(&record), expected, "{path} {}", &response[..40]);
     }
 }
 
 #[tokio::test]
 async fn estimates_tokens_of_oversized_response_by_length() {
-    let answer = format!(r#"{{"choices":[{{"message":{{"content":"{}"}}}}]}}"#, "x".repeat(400_000));
-    let record = post_and_get_record(CHAT_PATH, &chat_request_json(false), json_response("200 OK", "", &answer)).await;
-    let said = answer.len() as u64 / 4;
-    assert_eq!(token_counts(&record), json!([9, said, 9 + said, true, "complete"]));
+    let response = format!(r#"{{"choices":[{{"message":{{"content":"{}"}}}}]}}"#, "x".repeat(400_000));
+    let record = post_and_get_record(CHAT_PATH, &chat_request_json(false), json_response("200 OK", "", &response)).await;
+    let body = response.len() as u64 / 4;
+    assert_eq!(token_counts(&record), json!([9, body, 9 + body, true, "complete"]));
 }
 
 #[tokio::test]
@@ -194,8 +194,8 @@ async fn does_not_count_tokens_of_errors_and_non_text() {
 }
 
 async fn get_and_get_record(path: &str) -> Value {
-    let answer = json!({"usage": {"input_tokens": 3, "output_tokens": 4}}).to_string();
-    let provider = ScriptedServer::start_responding(json_response("200 OK", "", &answer)).await;
+    let response = json!({"usage": {"input_tokens": 3, "output_tokens": 4}}).to_string();
+    let provider = ScriptedServer::start_responding(json_response("200 OK", "", &response)).await;
     let rig = TestGateway::for_url(&provider.url());
     rig.send(crate::harness::get_request(path)).await;
     rig.single_record()
@@ -211,16 +211,16 @@ async fn counts_tokens_before_cut_or_client_disconnect_once() {
         .await;
         let rig = TestGateway::for_url(&provider.url());
         rig.send(post_request(path, question.to_string())).await;
-        let asked = expected_request_tokens(path);
-        assert_eq!(token_counts(&rig.single_record()), json!([asked, 2, asked + 2, true, "cut"]), "{path}");
-        let mut answer = into_stream(rig.handle_request(post_request(path, question.to_string())).await);
+        let request_tokens = expected_request_tokens(path);
+        assert_eq!(token_counts(&rig.single_record()), json!([request_tokens, 2, request_tokens + 2, true, "cut"]), "{path}");
+        let mut response = into_stream(rig.handle_request(post_request(path, question.to_string())).await);
         let mut seen = 0;
         while seen < half.len() {
-            seen += with_timeout(answer.next()).await.unwrap().unwrap().len();
+            seen += with_timeout(response.next()).await.unwrap().unwrap().len();
         }
-        drop(answer);
-        assert_eq!(token_counts(&rig.single_record()), json!([asked, 2, asked + 2, true, "aborted"]), "{path}");
-        assert_eq!(rig.state.record_sink.metrics.tokens_estimated.get(), 2 * (asked + 2), "{path}");
+        drop(response);
+        assert_eq!(token_counts(&rig.single_record()), json!([request_tokens, 2, request_tokens + 2, true, "aborted"]), "{path}");
+        assert_eq!(rig.state.record_sink.metrics.tokens_estimated.get(), 2 * (request_tokens + 2), "{path}");
     }
 }
 
@@ -255,11 +255,11 @@ async fn estimates_tokens_of_oversized_request_by_length() {
 #[tokio::test]
 async fn reads_usage_of_compressed_response_without_changing_it() {
     let usage = r#""usage":{"prompt_tokens":70,"completion_tokens":5,"total_tokens":75}"#;
-    let answer = format!(r#"{{"choices":[{{"message":{{"content":"hello world"}}}}],{usage}}}"#);
+    let response_body = format!(r#"{{"choices":[{{"message":{{"content":"hello world"}}}}],{usage}}}"#);
     let events = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"hi\"}}}}],{usage}}}\n\ndata: [DONE]\n\n");
     for (kind, text, is_stream) in [
-        ("application/json", &answer, false),
-        ("application/json; charset=utf-8", &answer, false),
+        ("application/json", &response_body, false),
+        ("application/json; charset=utf-8", &response_body, false),
         ("text/event-stream", &events, true),
     ] {
         let sent = gzip_compress(text);
@@ -273,19 +273,19 @@ async fn reads_usage_of_compressed_response_without_changing_it() {
 
 #[tokio::test]
 async fn counts_tokens_of_compressed_response_without_usage() {
-    let answer = r#"{"choices":[{"message":{"content":"hello world"}}]}"#;
+    let response = r#"{"choices":[{"message":{"content":"hello world"}}]}"#;
     let record = post_and_get_record(
         CHAT_PATH,
         &chat_request_json(false),
-        gzip_response("application/json", &gzip_compress(answer)),
+        gzip_response("application/json", &gzip_compress(response)),
     )
     .await;
     assert_eq!(token_counts(&record), json!([9, 2, 11, true, "complete"]));
     for (path, question, sent) in streams_without_usage() {
         let record =
             post_and_get_record(path, &question, gzip_response("text/event-stream", &gzip_compress(&sent))).await;
-        let asked = expected_request_tokens(path);
-        assert_eq!(token_counts(&record), json!([asked, 2, asked + 2, true, "complete"]), "{path}");
+        let request_tokens = expected_request_tokens(path);
+        assert_eq!(token_counts(&record), json!([request_tokens, 2, request_tokens + 2, true, "complete"]), "{path}");
     }
 }
 

@@ -12,13 +12,13 @@ const TRACEPARENT: &str = "00-12345678901234567890123456789012-1234567890123456-
 async fn continues_a_trace_below_a_gateway_span() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for ask in [chat_request("mock"), get_request("/v1/files"), get_request("/v1/proxy/files")] {
-        let ask =
-            ask.header("TraceParent", TRACEPARENT).header("tracestate", "foo=1, bar=2").header("tracestate", "baz=3");
-        let response = rig.send(ask).await;
+    for request in [chat_request("mock"), get_request("/v1/files"), get_request("/v1/proxy/files")] {
+        let request =
+            request.header("TraceParent", TRACEPARENT).header("tracestate", "foo=1, bar=2").header("tracestate", "baz=3");
+        let response = rig.send(request).await;
         let record = rig.single_record();
-        let said = pick_fields(&record, ["trace_id", "parent_span_id"]);
-        assert_eq!(said, json!([TRACE_ID, "1234567890123456"]));
+        let fields = pick_fields(&record, ["trace_id", "parent_span_id"]);
+        assert_eq!(fields, json!([TRACE_ID, "1234567890123456"]));
         let path = record["request_url"].as_str().unwrap();
         assert!(record["span_name"].as_str().unwrap().ends_with(&format!(" {path}")), "{record:#}");
         assert_eq!(response.header("x-gateway-trace-id"), Some(TRACE_ID));
@@ -43,11 +43,11 @@ async fn ignores_an_invalid_traceparent() {
         &[("tracestate", "foo=1")],
         &[],
     ] {
-        for mut ask in [chat_request("mock"), get_request("/v1/files")] {
+        for mut request in [chat_request("mock"), get_request("/v1/files")] {
             for (name, value) in fields {
-                ask = ask.header(name, value);
+                request = request.header(name, value);
             }
-            let response = rig.send(ask.header("tracestate", "bar=2")).await;
+            let response = rig.send(request.header("tracestate", "bar=2")).await;
             let record = rig.single_record();
             assert_eq!(
                 (response.status, response.header("x-gateway-trace-id")),
@@ -65,14 +65,14 @@ async fn ignores_an_invalid_traceparent() {
 async fn gateway_trace_headers_win_over_w3c_headers() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let ask = chat_request("mock")
+    let request = chat_request("mock")
         .header("traceparent", TRACEPARENT)
         .header("x-gateway-trace-id", "t-1")
         .header("x-gateway-span-name", "ask")
         .header("x-gateway-parent-span-id", "s-0");
-    let response = rig.send(ask).await;
-    let said = pick_fields(&rig.single_record(), ["trace_id", "span_name", "parent_span_id"]);
-    assert_eq!((said, response.header("x-gateway-trace-id")), (json!(["t-1", "ask", "s-0"]), Some("t-1")));
+    let response = rig.send(request).await;
+    let fields = pick_fields(&rig.single_record(), ["trace_id", "span_name", "parent_span_id"]);
+    assert_eq!((fields, response.header("x-gateway-trace-id")), (json!(["t-1", "ask", "s-0"]), Some("t-1")));
     assert!(provider.ledger_entries()[0].header("traceparent").unwrap().contains(TRACE_ID));
 }
 
@@ -83,7 +83,7 @@ async fn merges_metadata_of_headers_baggage_and_body_in_order() {
         settings.headers_to_metadata = vec!["X-Team".into(), "X-Hidden".into(), "Authorization".into()];
     });
     let body = r#"{"model":"mock","user":"body","messages":[{"role":"user","content":"hi"}]}"#;
-    let ask = || {
+    let build_request = || {
         post_request(CHAT_PATH, body)
             .header("baggage", "_user=bag, x-team=blue, a=1")
             .header("x-team", "red")
@@ -91,9 +91,9 @@ async fn merges_metadata_of_headers_baggage_and_body_in_order() {
             .header("authorization", "Bearer sk-1")
             .header("x-gateway-sensitive-headers", "x-hidden")
     };
-    rig.send(ask().header("x-gateway-metadata", r#"{"a":"0","_user":"head"}"#)).await;
+    rig.send(build_request().header("x-gateway-metadata", r#"{"a":"0","_user":"head"}"#)).await;
     assert_eq!(rig.single_record()["metadata"], json!({"a": "0", "_user": "head", "x-team": "red"}));
-    rig.send(ask()).await;
+    rig.send(build_request()).await;
     assert_eq!(rig.single_record()["metadata"], json!({"x-team": "red", "_user": "bag", "a": "1"}));
     rig.send(post_request(CHAT_PATH, body)).await;
     assert_eq!(rig.single_record()["metadata"], json!({"_user": "body"}));
@@ -113,7 +113,7 @@ async fn rejects_invalid_metadata_by_key_after_other_errors() {
     }
     assert!(provider.ledger_entries().is_empty());
     rig.drain_records();
-    let ask = crate::harness::TestRequest::new("POST", CHAT_PATH).header("x-gateway-metadata", &long);
-    assert_eq!(rig.send(ask).await.error_code(), "provider_required");
+    let request = crate::harness::TestRequest::new("POST", CHAT_PATH).header("x-gateway-metadata", &long);
+    assert_eq!(rig.send(request).await.error_code(), "provider_required");
     assert_eq!(rig.single_record()["metadata"], json!({"fine": "1"}));
 }

@@ -169,8 +169,8 @@ impl ProviderAddress for AzureAi {
             || uses_native_responses_api(path_info.operation, options) && !is_claudes
         {
             let version = options.get("api_version").filter(|version| *version != "v1");
-            let is_said = version.is_some() || path_info.prefix.ends_with("/v1");
-            out.extend_from_slice(if is_said { b"" } else { b"/v1" });
+            let is_set = version.is_some() || path_info.prefix.ends_with("/v1");
+            out.extend_from_slice(if is_set { b"" } else { b"/v1" });
             out.extend_from_slice(path_info.path.as_bytes());
             write_query_with_version(path_info, version, out);
             return Ok(());
@@ -367,10 +367,10 @@ mod tests {
             };
             let mut out = base.clone().into_bytes();
             AzureAi.write_request_target(&path_info, &given, &mut out).unwrap();
-            let is_told = AzureAi.provider_format_for_target(operation, model, &given, path_info.prefix).is_some();
-            (String::from_utf8(out).unwrap().split_off("https://res.services.ai.azure.com".len()), is_told)
+            let is_translated = AzureAi.provider_format_for_target(operation, model, &given, path_info.prefix).is_some();
+            (String::from_utf8(out).unwrap().split_off("https://res.services.ai.azure.com".len()), is_translated)
         };
-        let found = |path: &str, is_told| (path.to_owned(), is_told);
+        let found = |path: &str, is_translated| (path.to_owned(), is_translated);
         let path = "/responses";
         assert_eq!(target_for(create, path, "gpt-5", &[url]), found("/models/chat/completions", true));
         assert_eq!(target_for(create, path, "gpt-5", &[url, proxy_option]), found("/openai/v1/responses", false));

@@ -55,8 +55,8 @@ impl ProviderAddress for Google {
         let is_alpha = stated == "/v1alpha" || path_info.model.contains("gemini-2.0-flash-thinking-exp");
         let version = if is_alpha { "/v1alpha" } else { "/v1beta" };
         // The version is omitted if the base URL already ends with one.
-        let is_said = ["/v1beta", "/v1alpha"].iter().any(|version| path_info.prefix.ends_with(version));
-        let version = if is_said { "" } else { version };
+        let is_set = ["/v1beta", "/v1alpha"].iter().any(|version| path_info.prefix.ends_with(version));
+        let version = if is_set { "" } else { version };
         if path_info.operation == Operation::Models {
             out.extend_from_slice(format!("{version}/models?pageSize=1000").as_bytes());
             model_lists::write_page_token(path_info, "pageToken", out);

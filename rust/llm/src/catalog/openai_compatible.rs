@@ -543,8 +543,8 @@ mod tests {
             let path_info = PathInfo { prefix, ..PathInfo::for_test(Operation::Complete, "/completions", "m") };
             let mut out = Vec::new();
             row.write_request_target(&path_info, &options, &mut out).unwrap();
-            let is_told = row.provider_format_for_target(Operation::Complete, "m", &options, "").is_some();
-            (String::from_utf8(out).unwrap(), is_told)
+            let is_translated = row.provider_format_for_target(Operation::Complete, "m", &options, "").is_some();
+            (String::from_utf8(out).unwrap(), is_translated)
         };
         let endpoint_option = [("huggingface_base_url", "https://mine.example")];
         assert_eq!(completes(&endpoint_option, ""), ("/v1/completions".into(), false));

@@ -50,8 +50,8 @@ pub(super) fn shorten(text: &str, max_chars: usize) -> Option<String> {
     if text.chars().count() <= max_chars {
         return None;
     }
-    let kept: String = text.chars().take(max_chars - HASHED_ID_LENGTH - 1).collect();
-    Some(format!("{kept}_{}", hash_id(text)))
+    let remaining: String = text.chars().take(max_chars - HASHED_ID_LENGTH - 1).collect();
+    Some(format!("{remaining}_{}", hash_id(text)))
 }
 
 const HASHED_ID_LENGTH: usize = 9;

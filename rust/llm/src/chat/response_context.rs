@@ -66,8 +66,8 @@ impl ResponseContext {
 
     /// Records the citation fields that the client does not receive. Returns the names that are recorded for the first
     /// time.
-    pub fn record_dropped_citations(&self, cites: &CitationSet<'_>, is_told: bool) -> Vec<String> {
-        cites.dropped_names(is_told).filter(|name| self.dropped_fields.add(name)).map(ToOwned::to_owned).collect()
+    pub fn record_dropped_citations(&self, cites: &CitationSet<'_>, is_translated: bool) -> Vec<String> {
+        cites.dropped_names(is_translated).filter(|name| self.dropped_fields.add(name)).map(ToOwned::to_owned).collect()
     }
 
     /// Parses an extra field if the client is not strict; otherwise records it as dropped.

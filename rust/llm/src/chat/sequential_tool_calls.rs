@@ -115,8 +115,8 @@ impl<T: ResponseWriter> SequentialToolCallWriter<T> {
         if is_last || !self.is_within_arguments() {
             self.flush_deferred_texts();
         }
-        let is_told = |open: &OpenCall| is_last || open.nesting.is_closed;
-        while self.open_call.as_ref().is_none_or(is_told) && !self.queued_calls.is_empty() {
+        let is_ready = |open: &OpenCall| is_last || open.nesting.is_closed;
+        while self.open_call.as_ref().is_none_or(is_ready) && !self.queued_calls.is_empty() {
             let QueuedCall { call_index: call, id, name, signature, arguments: json } = self.queued_calls.remove(0);
             self.buffered_bytes -= id.len() + name.len() + json.len();
             self.begin_call(call, ResponseEvent::ToolCall { id: &id, name: &name, signature: signature.as_deref() });

@@ -40,8 +40,8 @@ impl ToolNameFormat {
         let starts_well = name.starts_with(|one: char| one.is_ascii_alphabetic());
         let start = if self.must_start_with_letter && !starts_well { "_" } else { "" };
         let length = self.max_length - hash.len() - 1 - start.len();
-        let kept: String = name.chars().take(length).map(plain).collect();
-        Cow::Owned(format!("{start}{kept}_{hash}"))
+        let remaining: String = name.chars().take(length).map(plain).collect();
+        Cow::Owned(format!("{start}{remaining}_{hash}"))
     }
 }
 

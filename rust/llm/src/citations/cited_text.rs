@@ -46,9 +46,9 @@ impl CitationSet<'_> {
 
     /// Returns the names to report as dropped to a strict client: the untranslated parts, or the complete field if no
     /// citation was translated.
-    pub fn dropped_names(&self, is_told: bool) -> impl Iterator<Item = &str> {
-        let all = (!is_told).then_some(self.name);
-        self.untranslated_fields.iter().map(String::as_str).filter(move |_| is_told).chain(all)
+    pub fn dropped_names(&self, is_reported: bool) -> impl Iterator<Item = &str> {
+        let all = (!is_reported).then_some(self.name);
+        self.untranslated_fields.iter().map(String::as_str).filter(move |_| is_reported).chain(all)
     }
 
     pub fn to_anthropic(self, documents: &[String]) -> Vec<Value> {

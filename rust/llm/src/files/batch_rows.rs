@@ -58,12 +58,12 @@ impl BatchLineFormat {
             return Vec::new();
         }
         let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(body).unwrap_or_default();
-        let is_unsaid = |(key, value): &(String, serde_json::Value)| match &**key {
+        let is_unset = |(key, value): &(String, serde_json::Value)| match &**key {
             "model" | "input" => false,
             "encoding_format" => *value != "float" && !value.is_null(),
             _ => !value.is_null(),
         };
-        fields.into_iter().filter(is_unsaid).map(|(key, _)| key).collect()
+        fields.into_iter().filter(is_unset).map(|(key, _)| key).collect()
     }
 
     /// Encodes a line with this body, which is already in the model's format.

@@ -155,10 +155,10 @@ impl Meter {
     /// Returns true if a stream that ends here is truncated: by a connection error, or by a clean end that came too
     /// early.
     pub fn is_truncated(&self, is_error: bool, ends_with_event: bool) -> bool {
-        let is_told = self.is_terminated
+        let is_reported = self.is_terminated
             || self.has_error_event
             || (self.choices.have_all_finished() && !is_error && self.carry.is_empty());
-        !is_told && (is_error || ends_with_event)
+        !is_reported && (is_error || ends_with_event)
     }
 
     /// Ends the stream and returns its summary. A last event without its blank line counts, because some providers omit
@@ -293,10 +293,10 @@ impl Meter {
 
 /// Returns true if the bytes contain a finish reason or a block reason.
 fn has_finish_or_block_reason(bytes: &[u8]) -> bool {
-    let is_said = |finder: &Finder, length: usize| {
+    let is_set = |finder: &Finder, length: usize| {
         finder.find_iter(bytes).any(|at| matches!(value_start(bytes, at + length), Some((_, b'"'))))
     };
-    is_said(&FINISH_REASON_KEY, 14) || is_said(&BLOCK_REASON_KEY, 13)
+    is_set(&FINISH_REASON_KEY, 14) || is_set(&BLOCK_REASON_KEY, 13)
 }
 
 /// Types of the events that end a stream of the responses API, without the `response.` prefix.

@@ -54,13 +54,13 @@ impl StreamTexts {
             let value: Value = serde_json::from_slice(&data).ok()?;
             let mut reader = EventReader::default();
             reader.read(&value);
-            for (key, place) in reader.deltas {
+            for (key, position) in reader.deltas {
                 let slot = *slot_indexes.entry(key).or_insert_with(|| {
-                    texts.slots.push(TextPart { text: String::new(), path: Vec::new(), ..place.clone() });
+                    texts.slots.push(TextPart { text: String::new(), path: Vec::new(), ..position.clone() });
                     texts.slots.len() - 1
                 });
-                texts.slots[slot].text += &place.text;
-                texts.deltas.push(Delta { event: index, slot, place });
+                texts.slots[slot].text += &position.text;
+                texts.deltas.push(Delta { event: index, slot, place: position });
             }
             texts.copies.extend(reader.copies.into_iter().map(|copy| (index, copy)));
         }
@@ -81,8 +81,8 @@ impl StreamTexts {
         for delta in &self.deltas {
             let (slot, new) = (&self.slots[delta.slot], &texts[delta.slot]);
             if slot.text != *new {
-                let said = if std::mem::replace(&mut has_begun[delta.slot], true) { "" } else { new.as_str() };
-                changes.entry(delta.event).or_default().push((&delta.place, said));
+                let content = if std::mem::replace(&mut has_begun[delta.slot], true) { "" } else { new.as_str() };
+                changes.entry(delta.event).or_default().push((&delta.place, content));
             }
         }
         for (event, copy) in &self.copies {
@@ -119,8 +119,8 @@ impl StreamTexts {
 fn rewrite_event(raw: &[u8], changes: &[(&TextPart, &str)]) -> Vec<u8> {
     let parsed = event_data(raw).and_then(|data| serde_json::from_slice::<Value>(&data).ok());
     let Some(mut value) = parsed else { return raw.to_vec() };
-    for (place, text) in changes {
-        place.replace(&mut value, text);
+    for (location, text) in changes {
+        location.replace(&mut value, text);
     }
     remove_token_lists(&mut value);
     let mut event = Vec::with_capacity(raw.len());
@@ -187,18 +187,18 @@ impl EventReader {
                 inner.collect_message(delta);
             });
             let calls = choice["delta"]["tool_calls"].as_array();
-            for place in collector.parts {
-                let call = place.path.iter().rev().find_map(|step| match step {
+            for position in collector.parts {
+                let call = position.path.iter().rev().find_map(|step| match step {
                     BodyStep::Index(index) => Some(*index),
                     BodyStep::Key(_) => None,
                 });
-                let part = match (place.kind, calls, call) {
+                let part = match (position.kind, calls, call) {
                     (TextKind::ToolArguments, Some(calls), Some(call)) => {
                         calls.get(call).and_then(|call| call["index"].as_u64()).unwrap_or(call as u64)
                     }
                     _ => 0,
                 };
-                self.deltas.push((SlotKey { kind: place.kind, group, item: 0, part }, place));
+                self.deltas.push((SlotKey { kind: position.kind, group, item: 0, part }, position));
             }
         }
     }
@@ -211,11 +211,11 @@ impl EventReader {
             (collector.role, collector.group) = (TextRole::Assistant, group);
             collector.path = vec![BodyStep::Key("candidates".into()), BodyStep::Index(at)];
             collector.at_key(candidate, "content", |inner, content| inner.collect_content(content, TextKind::Text));
-            for place in collector.parts {
-                if place.kind == TextKind::ToolArguments {
-                    self.copies.push(place);
+            for location in collector.parts {
+                if location.kind == TextKind::ToolArguments {
+                    self.copies.push(location);
                 } else {
-                    self.deltas.push((SlotKey { kind: place.kind, group, item: 0, part: 0 }, place));
+                    self.deltas.push((SlotKey { kind: location.kind, group, item: 0, part: 0 }, location));
                 }
             }
         }
@@ -245,8 +245,8 @@ impl EventReader {
         let text = path.iter().try_fold(event, |value, key| value.get(*key)).and_then(Value::as_str);
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             let path = path.iter().map(|key| BodyStep::Key((*key).into())).collect();
-            let place = TextPart { kind, role: TextRole::Assistant, group: 0, text: text.to_owned(), path };
-            self.deltas.push((SlotKey { kind, group: 0, item, part }, place));
+            let text_part = TextPart { kind, role: TextRole::Assistant, group: 0, text: text.to_owned(), path };
+            self.deltas.push((SlotKey { kind, group: 0, item, part }, text_part));
         }
     }
 }

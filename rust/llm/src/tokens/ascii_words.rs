@@ -34,9 +34,9 @@ pub fn find_next_word(text: &str, mut from: usize, by_case: bool) -> Option<Rang
 pub fn split_word(word: &str, by_case: bool) -> impl Iterator<Item = &str> {
     let mut rest = word;
     std::iter::from_fn(move || {
-        let (piece, after) = rest.split_at(second_piece_start(rest.as_bytes(), by_case).unwrap_or(rest.len()));
+        let (chunk, after) = rest.split_at(second_piece_start(rest.as_bytes(), by_case).unwrap_or(rest.len()));
         rest = after;
-        Some(piece).filter(|piece| !piece.is_empty())
+        Some(chunk).filter(|chunk| !chunk.is_empty())
     })
 }
 

@@ -116,36 +116,36 @@ impl RankTable {
     }
 
     /// Counts the tokens of a piece of up to `MAX_PIECE_BYTES` bytes.
-    pub fn count_tokens(&self, piece: &[u8], parts: &mut MergeState) -> usize {
-        if piece.len() < 2 || self.find_rank(piece) != NO_RANK {
-            piece.len().min(1)
+    pub fn count_tokens(&self, chunk: &[u8], parts: &mut MergeState) -> usize {
+        if chunk.len() < 2 || self.find_rank(chunk) != NO_RANK {
+            chunk.len().min(1)
         } else {
-            self.merge_pairs(piece, parts)
+            self.merge_pairs(chunk, parts)
         }
     }
 
     /// Merges a piece of up to `MAX_PIECE_BYTES` bytes and returns the end of each token.
-    pub fn merge(&self, piece: &[u8], parts: &mut MergeState) -> Vec<usize> {
-        self.merge_pairs(piece, parts);
-        let length = piece.len().min(MAX_PIECE_BYTES);
+    pub fn merge(&self, chunk: &[u8], parts: &mut MergeState) -> Vec<usize> {
+        self.merge_pairs(chunk, parts);
+        let length = chunk.len().min(MAX_PIECE_BYTES);
         std::iter::successors(Some(parts.part_end(0)), |end| (*end < length).then(|| parts.part_end(*end))).collect()
     }
 
     /// Merges the pair of parts whose token has the lowest rank, the first one of equals, until no pair forms a token.
     /// Returns the number of parts left.
-    fn merge_pairs(&self, piece: &[u8], parts: &mut MergeState) -> usize {
-        let length = piece.len().min(MAX_PIECE_BYTES);
+    fn merge_pairs(&self, chunk: &[u8], parts: &mut MergeState) -> usize {
+        let length = chunk.len().min(MAX_PIECE_BYTES);
         let mut left = length;
         parts.reset(length);
         for at in 1..length {
-            parts.set_rank(at - 1, self.find_rank(&piece[at - 1..=at]));
+            parts.set_rank(at - 1, self.find_rank(&chunk[at - 1..=at]));
         }
         let mut next = part_offset(parts.lowest_ranked());
         while let Some(at) = next {
             let (before, end) = parts.join_next(at);
             left -= 1;
-            let after = if end < length { self.find_rank(&piece[at..parts.part_end(end)]) } else { NO_RANK };
-            let earlier = before.map(|before| (before, self.find_rank(&piece[before..end])));
+            let after = if end < length { self.find_rank(&chunk[at..parts.part_end(end)]) } else { NO_RANK };
+            let earlier = before.map(|before| (before, self.find_rank(&chunk[before..end])));
             // Reads the lowest rank before the new ranks are stored: loading a vector right after a store to a part of
             // it is slow.
             let mut lowest = min_rank(parts.lowest_ranked(), parts.set_rank(at, after));

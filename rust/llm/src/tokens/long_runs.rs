@@ -64,8 +64,8 @@ pub(crate) fn count_by_runs(encoding: Encoding, vocabulary: &CoreBpe, text: &str
     while let Some(word) = find_next_word(text, from, pattern.splits_on_case) {
         tokens += pattern.count_text(vocabulary, &text[from..word.start]);
         from = word.end;
-        for piece in split_word(&text[word], pattern.splits_on_case) {
-            tokens += pattern.count_piece(vocabulary, piece, &mut scratch);
+        for chunk in split_word(&text[word], pattern.splits_on_case) {
+            tokens += pattern.count_piece(vocabulary, chunk, &mut scratch);
         }
     }
     tokens + pattern.count_text(vocabulary, &text[from..])
@@ -80,11 +80,11 @@ impl SplitPattern {
         }
     }
 
-    fn count_piece(&'static self, vocabulary: &CoreBpe, piece: &str, scratch: &mut MergeState) -> usize {
-        if piece.len() < LONG_RUN_BYTES {
-            return self.rank_table(vocabulary).count_tokens(piece.as_bytes(), scratch);
+    fn count_piece(&'static self, vocabulary: &CoreBpe, chunk: &str, scratch: &mut MergeState) -> usize {
+        if chunk.len() < LONG_RUN_BYTES {
+            return self.rank_table(vocabulary).count_tokens(chunk.as_bytes(), scratch);
         }
-        WindowedCounter::new(self, vocabulary, piece, 0..piece.len()).count_tokens()
+        WindowedCounter::new(self, vocabulary, chunk, 0..chunk.len()).count_tokens()
     }
 
     fn rank_table(&self, vocabulary: &CoreBpe) -> &RankTable {

@@ -460,16 +460,16 @@ mod tests {
     fn encodes_vectors_if_the_client_asked_for_base64() {
         let ollama = catalog::find_provider("ollama").unwrap();
         let plain = Normaliser::new(ollama.row(), Operation::Embed, ApiFormat::OpenAi, true);
-        let asked = plain.for_request(br#"{"input":"x","encoding_format":"base64"}"#);
+        let request = plain.for_request(br#"{"input":"x","encoding_format":"base64"}"#);
         let response =
             Bytes::from_static(br#"{"data":[{"embedding":[0.5,-0.25],"index":0}],"usage":{"total_tokens":1}}"#);
         assert_eq!(
-            as_str(&asked.normalise_body(response.clone())),
+            as_str(&request.normalise_body(response.clone())),
             r#"{"data":[{"embedding":"AAAAPwAAgL4=","index":0}],"usage":{"total_tokens":1}}"#
         );
         assert!(!plain.for_request(br#"{"input":"x"}"#).changes_responses());
         let encoded = Bytes::from_static(br#"{"data":[{"embedding":"AAAAPw==","index":0}]}"#);
-        assert_eq!(asked.normalise_body(encoded.clone()), encoded);
+        assert_eq!(request.normalise_body(encoded.clone()), encoded);
     }
 
     #[test]
@@ -491,15 +491,15 @@ mod tests {
     fn normalises_model_lists_in_strict_and_non_strict_mode() {
         let openai = catalog::find_provider("openai").unwrap();
         for strict in [true, false] {
-            let mending = Normaliser::new(openai.row(), Operation::Models, ApiFormat::OpenAi, strict);
+            let normaliser = Normaliser::new(openai.row(), Operation::Models, ApiFormat::OpenAi, strict);
             let input =
                 Bytes::from_static(br#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"o","x":1}]}"#);
             assert_eq!(
-                as_str(&mending.normalise_body(input)),
+                as_str(&normaliser.normalise_body(input)),
                 r#"{"object":"list","data":[{"id":"m","object":"model","created":0,"owned_by":"o","type":"model"}],"provider":"openai"}"#
             );
             let other = Bytes::from_static(b"{\"voices\":[]}");
-            assert_eq!(mending.normalise_body(other.clone()), other);
+            assert_eq!(normaliser.normalise_body(other.clone()), other);
         }
     }
 
@@ -572,9 +572,9 @@ mod tests {
     #[test]
     fn an_anthropic_error_contains_the_provider_request_id() {
         let provider = catalog::find_provider("azure-ai").unwrap();
-        let mending = Normaliser::new(provider.row(), Operation::Messages, ApiFormat::Anthropic, true);
+        let normaliser = Normaliser::new(provider.row(), Operation::Messages, ApiFormat::Anthropic, true);
         let converted =
-            mending.normalise_error(529, br#"{"error":{"code":"busy","message":"m"}}"#, Some("req-1")).unwrap();
+            normaliser.normalise_error(529, br#"{"error":{"code":"busy","message":"m"}}"#, Some("req-1")).unwrap();
         assert_eq!(
             as_str(&converted),
             r#"{"type":"error","error":{"type":"overloaded_error","message":"azure-ai error: m"},"request_id":"req-1"}"#

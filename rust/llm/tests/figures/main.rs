@@ -62,12 +62,12 @@ fn translation_stays_within_its_time_limits() {
     let mut transcoder = translation.transcoder();
     transcoder.push_chunk(Bytes::from_static(MESSAGE_START_EVENT));
     let request = measure_best_time(|| drop(black_box(translate_request())));
-    let answer =
+    let reply =
         measure_best_time(|| drop(black_box(translation.translate_response(black_box(ANTHROPIC_RESPONSE)).unwrap())));
     let chunk =
         measure_best_time(|| drop(black_box(transcoder.push_chunk(Bytes::from_static(black_box(TEXT_DELTA_EVENT))))));
     for (what, took, most) in
-        [("request", request, MAX_BODY_TIME), ("answer", answer, MAX_BODY_TIME), ("chunk", chunk, MAX_CHUNK_TIME)]
+        [("request", request, MAX_BODY_TIME), ("answer", reply, MAX_BODY_TIME), ("chunk", chunk, MAX_CHUNK_TIME)]
     {
         println!("{what}: {took:?}");
         assert!(took <= most * DEBUG_FACTOR, "{what}: {took:?}");

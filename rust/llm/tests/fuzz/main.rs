@@ -60,8 +60,8 @@ const UNUSUAL_STRINGS: [&str; 6] =
     [r#""\ud800""#, r#""\u0000""#, r#""""#, "\"\u{feff}\"", r#""data: x\n\nevent: y""#, "\"ä\u{202e}\""];
 
 /// Corrupts bytes in one random way; `other` is another response to take bytes from.
-fn corrupt_bytes(said: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
-    let mut out = said.to_vec();
+fn corrupt_bytes(content: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
+    let mut out = content.to_vec();
     let at = rng.usize(..=out.len());
     let end = rng.usize(at..=out.len());
     match rng.u8(..10) {
@@ -71,7 +71,7 @@ fn corrupt_bytes(said: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
             out.truncate(at);
             out.extend_from_slice(&other[rng.usize(..=other.len())..]);
         }
-        3 => drop(out.splice(at..at, said[at..end].to_vec())),
+        3 => drop(out.splice(at..at, content[at..end].to_vec())),
         4 => drop(out.drain(at..end)),
         5 => drop(out.splice(at..at, random_bytes(rng))),
         6 => replace_random_value(&mut out, deeply_nested_json(rng).as_bytes(), rng),
@@ -114,9 +114,9 @@ fn replace_random_value(out: &mut Vec<u8>, value: &[u8], rng: &mut Rng) {
 
 /// Encodes the frames of an AWS event stream again, one of them with a corrupted payload. The checksums are valid,
 /// because readers reject all others.
-fn corrupt_one_frame(said: &[u8], other: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
+fn corrupt_one_frame(content: &[u8], other: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
     let mut frames = FrameDecoder::new(1 << 20);
-    frames.push_chunk(said);
+    frames.push_chunk(content);
     let read: Vec<_> = std::iter::from_fn(|| frames.next_frame()?.ok()).collect();
     let chosen = rng.usize(..read.len().max(1));
     let kinds = ["event", "exception", "error", ""];
@@ -132,12 +132,12 @@ fn corrupt_one_frame(said: &[u8], other: &[u8], rng: &mut Rng) -> Option<Vec<u8>
 /// Splits bytes into chunks of random size.
 fn split_into_chunks(bytes: &[u8], rng: &mut Rng) -> Vec<Bytes> {
     let mut rest = Bytes::copy_from_slice(bytes);
-    let mut pieces = Vec::new();
+    let mut chunks = Vec::new();
     while !rest.is_empty() {
         let size = if rng.bool() { rng.usize(1..32) } else { rng.usize(1..4096) };
-        pieces.push(rest.split_to(size.min(rest.len())));
+        chunks.push(rest.split_to(size.min(rest.len())));
     }
-    pieces
+    chunks
 }
 
 /// Returns the same request in each client format.
@@ -192,47 +192,47 @@ fn translations_for(case: &Case) -> Vec<Translation> {
 }
 
 /// Reads the bytes as a response that is translated.
-fn read_as_translated(translation: &Translation, bytes: &[u8], pieces: &[Bytes]) {
+fn read_as_translated(translation: &Translation, bytes: &[u8], chunks: &[Bytes]) {
     let _ = black_box((translation.translate_response(bytes), translation.translate_error(500, bytes, None)));
     let mut transcoder = translation.transcoder();
-    for piece in pieces {
-        black_box(transcoder.push_chunk(piece.clone()));
+    for chunk in chunks {
+        black_box(transcoder.push_chunk(chunk.clone()));
     }
     black_box(transcoder.finish());
 }
 
 /// Reads the bytes as a response that passes through, and as one that is resumed.
-fn read_as_passed_through(bytes: &[u8], pieces: &[Bytes]) {
+fn read_as_passed_through(bytes: &[u8], chunks: &[Bytes]) {
     for dialect in [ApiFormat::OpenAi, ApiFormat::Anthropic, ApiFormat::Gemini, ApiFormat::Bedrock] {
         black_box(Usage::from_response(dialect, bytes));
         let (mut meter, mut skim) = (Meter::with_deltas(dialect, Operation::ChatComplete), ResponseSkimmer::default());
-        for piece in pieces {
-            meter.feed(piece);
-            skim.feed(piece);
+        for chunk in chunks {
+            meter.feed(chunk);
+            skim.feed(chunk);
         }
         let metered = meter.finish();
         black_box((skim.finish(dialect), metered.deltas.map(|deltas| deltas.buffered_text())));
     }
     let (mut frames, mut session) = (FrameMeter::default(), SessionMeter::default());
     let mut splitter = Splitter::new(1 << 16);
-    for piece in pieces {
-        frames.feed(piece);
-        session.read_event(piece);
-        black_box(include_usage::strip_usage(piece.clone()));
+    for chunk in chunks {
+        frames.feed(chunk);
+        session.read_event(chunk);
+        black_box(include_usage::strip_usage(chunk.clone()));
         splitter
-            .push(piece.clone())
+            .push(chunk.clone())
             .for_each(|event| _ = black_box(event.map(|event| event.data().map(|data| data.len()))));
     }
     black_box((frames.finish(), splitter.finish(), api_format::peek(bytes).is_ok()));
     for form in [StreamFormat::Chat, StreamFormat::Completions, StreamFormat::Messages, StreamFormat::Responses] {
-        let mut said = Transcript::new(form);
-        for piece in pieces {
-            said.record_events(piece.clone());
+        let mut content = Transcript::new(form);
+        for chunk in chunks {
+            content.record_events(chunk.clone());
         }
-        black_box(said.build_resume_request(bytes).map(|again| again.body));
-        let mut seam = StreamSplicer::new(&said, PriorUsage { input: u64::MAX, output: 1 }, said.text().to_owned());
-        for piece in pieces {
-            black_box(seam.push(Some(piece.clone())));
+        black_box(content.build_resume_request(bytes).map(|again| again.body));
+        let mut seam = StreamSplicer::new(&content, PriorUsage { input: u64::MAX, output: 1 }, content.text().to_owned());
+        for chunk in chunks {
+            black_box(seam.push(Some(chunk.clone())));
         }
         black_box(seam.push(None));
     }
@@ -258,22 +258,22 @@ fn corrupted_responses_cause_no_panic_and_bounded_memory() {
         std::env::var("FUZZ_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS_PER_RESPONSE);
     let mut rng = Rng::with_seed(SEED);
     let all: Vec<_> = translated_cases().into_iter().filter(|case| !case.has_file("rejection.txt")).collect();
-    let answers: Vec<_> = all.iter().map(response_bytes).collect();
+    let responses: Vec<_> = all.iter().map(response_bytes).collect();
     let mut read = BTreeMap::<&str, usize>::new();
-    for (case, said) in all.iter().zip(&answers) {
+    for (case, content) in all.iter().zip(&responses) {
         let translations = translations_for(case);
         for round in 0..rounds {
-            let other = &answers[rng.usize(..answers.len())];
-            let bytes = corrupt_one_frame(said, other, &mut rng)
+            let other = &responses[rng.usize(..responses.len())];
+            let bytes = corrupt_one_frame(content, other, &mut rng)
                 .filter(|_| rng.bool())
-                .unwrap_or_else(|| corrupt_bytes(said, other, &mut rng));
-            let pieces = split_into_chunks(&bytes, &mut rng);
+                .unwrap_or_else(|| corrupt_bytes(content, other, &mut rng));
+            let chunks = split_into_chunks(&bytes, &mut rng);
             let most = BASE_MEMORY_BYTES + MEMORY_PER_INPUT_BYTE * bytes.len();
             for translation in &translations {
-                let held = measure_peak_bytes(|| read_as_translated(translation, &bytes, &pieces));
+                let held = measure_peak_bytes(|| read_as_translated(translation, &bytes, &chunks));
                 assert!(held < most, "{} in round {round}: {held} bytes for {}", case.name(), bytes.len());
             }
-            let held = measure_peak_bytes(|| read_as_passed_through(&bytes, &pieces));
+            let held = measure_peak_bytes(|| read_as_passed_through(&bytes, &chunks));
             assert!(held < most, "{} passing by in round {round}: {held} bytes for {}", case.name(), bytes.len());
         }
         *read.entry(case.provider.as_str()).or_default() += rounds;

@@ -102,10 +102,10 @@ fn assigns_ids_to_tool_calls_without_ids_and_indexes() {
     let call = |name: &str, arguments: &str| json!({"function": {"name": name, "arguments": arguments}});
     let (translation, _) =
         translate_request("groq", Operation::Messages, &chat_body("m", &json!({"max_tokens": 9}))).unwrap();
-    let answer = json!({"id": "c1", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant",
+    let response = json!({"id": "c1", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant",
         "tool_calls": [call("f", "{\"a\":1}"), call("f", "{\"a\":2}"), call("g", "{}")]}}]});
     let result: Value =
-        serde_json::from_slice(&translation.translate_response(answer.to_string().as_bytes()).unwrap()).unwrap();
+        serde_json::from_slice(&translation.translate_response(response.to_string().as_bytes()).unwrap()).unwrap();
     let expected = json!([{"type": "tool_use", "id": "call_c1_0", "name": "f", "input": {"a": 1}},
         {"type": "tool_use", "id": "call_c1_1", "name": "f", "input": {"a": 2}},
         {"type": "tool_use", "id": "call_c1_2", "name": "g", "input": {}}]);
@@ -117,8 +117,8 @@ fn assigns_ids_to_tool_calls_without_ids_and_indexes() {
         };
         let mut stream = translation.transcoder();
         let mut out = Vec::new();
-        for piece in [call("f", "{\"a\""), json!({"function": {"arguments": ":1}"}}), call("g", "{}")] {
-            let chunk = json!({"id": "c1", "choices": [{"index": 0, "delta": {"tool_calls": [numbered(piece)]}}]});
+        for part in [call("f", "{\"a\""), json!({"function": {"arguments": ":1}"}}), call("g", "{}")] {
+            let chunk = json!({"id": "c1", "choices": [{"index": 0, "delta": {"tool_calls": [numbered(part)]}}]});
             out.extend(stream.push_chunk(format!("data: {chunk}\n\n").into()));
         }
         let out = String::from_utf8(out).unwrap();
@@ -204,9 +204,9 @@ fn generates_one_id_for_a_response_without_an_id() {
             _ => chat_body("m", &json!({"max_tokens": 9})),
         };
         let (translation, _) = translate_request("cohere", operation, &body).unwrap();
-        let answer = json!({"message": {"content": [{"type": "text", "text": "Hello"}]}, "finish_reason": "COMPLETE"});
+        let response = json!({"message": {"content": [{"type": "text", "text": "Hello"}]}, "finish_reason": "COMPLETE"});
         let result: Value =
-            serde_json::from_slice(&translation.translate_response(answer.to_string().as_bytes()).unwrap()).unwrap();
+            serde_json::from_slice(&translation.translate_response(response.to_string().as_bytes()).unwrap()).unwrap();
         assert_eq!(result["id"], id, "{}", operation.id());
         let created = result.get("created").or_else(|| result.get("created_at"));
         assert!(created.is_none_or(|created| *created == 1_700_000_000), "{result}");
@@ -417,8 +417,8 @@ fn accepts_bare_base64_images_and_plain_text_files() {
 
 #[test]
 fn uses_the_anthropic_version_of_the_body_if_the_host_fits() {
-    let result = |slug: &str, said: &str| {
-        let body = chat_body("anthropic.claude-sonnet-4-5", &json!({"anthropic_version": said}));
+    let result = |slug: &str, version: &str| {
+        let body = chat_body("anthropic.claude-sonnet-4-5", &json!({"anthropic_version": version}));
         let (translation, sent) = translate_request(slug, CHAT_OPERATION, &body).unwrap();
         (
             translation.anthropic_version.clone(),

@@ -167,13 +167,13 @@ fn google_clients_can_embed_at_every_embedding_provider() {
     for provider in catalog::all_providers().filter(|provider| provider.slug() != "mock") {
         // Providers with OpenAI's embeddings API return OpenAI's response.
         let case = own(provider.slug()).unwrap_or(openais);
-        let (model, UpstreamBody::Complete(answer)) = (case.model(), case.upstream_body()) else {
+        let (model, UpstreamBody::Complete(response)) = (case.model(), case.upstream_body()) else {
             panic!("{}", case.name())
         };
         let one = json!({"content": {"parts": [{"text": "Hi"}]}});
-        let asks =
+        let requests =
             [(Operation::EmbedContent, one.clone()), (Operation::BatchEmbedContents, json!({"requests": [one]}))];
-        for (operation, body) in asks {
+        for (operation, body) in requests {
             let Some(wire) = provider.provider_format(operation, &model) else { continue };
             let (body, beside) = (body.to_string(), RequestHints::default());
             let question = TranslationInput {
@@ -187,7 +187,7 @@ fn google_clients_can_embed_at_every_embedding_provider() {
                 nonce: 0,
             };
             let translation = Translation::translate_request(&question, wire).unwrap().0;
-            let result: Value = serde_json::from_slice(&translation.translate_response(&answer).unwrap()).unwrap();
+            let result: Value = serde_json::from_slice(&translation.translate_response(&response).unwrap()).unwrap();
             let values = result.pointer("/embedding/values").or_else(|| result.pointer("/embeddings/0/values"));
             let is_one = |values: &Value| {
                 values.as_array().is_some_and(|values| values.iter().all(Value::is_number) && !values.is_empty())

@@ -41,8 +41,8 @@ fn chat_tools_also_work_for_anthropic_clients() {
     let mut shown = 0;
     for provider in catalog::all_providers() {
         let slug = provider.slug();
-        let is_told = provider.provider_format(Operation::Messages, &whole.model()).is_some();
-        if !is_told || known.contains(&format!("{slug}/messages/tools")) {
+        let is_translated = provider.provider_format(Operation::Messages, &whole.model()).is_some();
+        if !is_translated || known.contains(&format!("{slug}/messages/tools")) {
             continue;
         }
         let calls_tools = known.contains(&format!("{slug}/chatComplete/tools"));
@@ -100,9 +100,9 @@ fn model_lists_have_one_shape_for_every_provider() {
             let name = format!("{}{label}", case_prefix(slug, Operation::Models));
             let case =
                 all_cases().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
-            let UpstreamBody::Complete(answer) = case.upstream_body() else { continue };
-            let (_, mending, _) = case.prepare_pass_through();
-            let result: Value = serde_json::from_slice(&mending.normalise_body(answer)).unwrap();
+            let UpstreamBody::Complete(response) = case.upstream_body() else { continue };
+            let (_, normaliser, _) = case.prepare_pass_through();
+            let result: Value = serde_json::from_slice(&normaliser.normalise_body(response)).unwrap();
             let keys: Vec<_> = result["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
             assert_eq!(
                 (&result["provider"], &keys[..]),
@@ -117,16 +117,16 @@ fn model_lists_have_one_shape_for_every_provider() {
 fn normalises_model_lists_and_moderations_without_own_cases() {
     let list = br#"{"data":[{"id":"m","context_length":9,"pricing":{"prompt":"0"}}]}"#;
     let verdict = br#"{"id":"modr-1","model":"m","results":[{"flagged":false,"categories":{},"category_scores":{}}]}"#;
-    let mut asked = 0;
+    let mut request = 0;
     for provider in catalog::all_providers() {
         for operation in [Operation::Models, Operation::Moderate]
             .into_iter()
             .filter(|one| provider.provider_format(*one, "").is_none())
         {
-            let mending = Normaliser::new(provider.row(), operation, ApiFormat::OpenAi, true);
+            let normaliser = Normaliser::new(provider.row(), operation, ApiFormat::OpenAi, true);
             let name = format!("{}/{}", provider.slug(), operation.id());
             if operation == Operation::Models {
-                let result: Value = serde_json::from_slice(&mending.normalise_body(list.as_slice().into())).unwrap();
+                let result: Value = serde_json::from_slice(&normaliser.normalise_body(list.as_slice().into())).unwrap();
                 let keys: Vec<_> = result["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
                 assert_eq!(
                     (&result["provider"], &keys[..]),
@@ -135,8 +135,8 @@ fn normalises_model_lists_and_moderations_without_own_cases() {
                 );
             } else {
                 assert!(
-                    !mending.changes_responses()
-                        || mending.normalise_body(verdict.as_slice().into()) == verdict.as_slice(),
+                    !normaliser.changes_responses()
+                        || normaliser.normalise_body(verdict.as_slice().into()) == verdict.as_slice(),
                     "{name}"
                 );
             }
@@ -144,15 +144,15 @@ fn normalises_model_lists_and_moderations_without_own_cases() {
                 [r#"{"detail":"no"}"#, r#"{"message":"no"}"#, r#"{"error":"no"}"#, r#"{"error":{"message":"no"}}"#]
             {
                 let result: Value =
-                    serde_json::from_slice(&mending.normalise_error(404, error.as_bytes(), None).unwrap()).unwrap();
+                    serde_json::from_slice(&normaliser.normalise_error(404, error.as_bytes(), None).unwrap()).unwrap();
                 let keys: Vec<_> = result["error"].as_object().unwrap().keys().map(String::as_str).collect();
                 assert_eq!(keys, ["message", "type", "param", "code"], "{name} {error}");
                 assert!(result["error"]["message"].as_str().unwrap().contains("no"), "{name} {error}: {result}");
             }
-            asked += 1;
+            request += 1;
         }
     }
-    assert!(asked > 130, "{asked}");
+    assert!(request > 130, "{request}");
 }
 
 /// Operations whose provider format depends on the model: one model of each family, and the golden case that covers it.
@@ -226,7 +226,7 @@ fn media_streams_report_usage_and_a_terminal_event() {
             let UpstreamBody::Stream(bytes) = case.upstream_body() else { panic!("{name} is no stream") };
             let metered = |end: usize| {
                 let mut meter = Meter::for_operation(ApiFormat::OpenAi, operation);
-                bytes[..end].chunks(11).for_each(|piece| meter.feed(piece));
+                bytes[..end].chunks(11).for_each(|chunk| meter.feed(chunk));
                 meter.finish()
             };
             let whole = metered(bytes.len());
@@ -278,9 +278,9 @@ fn list_targets(provider: &'static dyn Provider) -> String {
     }
     let served = Operation::ALL.iter().filter(|operation| provider.supports(**operation));
     let lines = served.chain([&Operation::Proxy]).map(|operation| {
-        let is_told = provider.provider_format(*operation, MODEL_NAME).is_some()
+        let is_translated = provider.provider_format(*operation, MODEL_NAME).is_some()
             || file_store_for(provider, *operation).is_some();
-        let way = if is_told { "told" } else { "as it is" };
+        let way = if is_translated { "told" } else { "as it is" };
         let target = build_target(provider, *operation, &options).unwrap_or_else(|refusal| format!("({refusal})"));
         format!("{} {target}, {way}\n", operation.id())
     });
@@ -298,7 +298,7 @@ fn build_target(provider: &'static dyn Provider, operation: Operation, options: 
     let base = provider.resolve_base_url(operation, options)?.unwrap_or_else(|| provider.row().base_url.to_owned());
     let prefix = base.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..])).unwrap_or_default();
     let stated = PathOptions::default();
-    let asked = PathInfo {
+    let request = PathInfo {
         operation,
         path: &path,
         query: "",
@@ -310,7 +310,7 @@ fn build_target(provider: &'static dyn Provider, operation: Operation, options: 
         path_options: stated,
     };
     let mut target = Vec::new();
-    provider.write_request_target(&asked, options, &mut target)?;
+    provider.write_request_target(&request, options, &mut target)?;
     Ok(format!("{method} {base}{}", String::from_utf8(target).unwrap()))
 }
 
@@ -327,9 +327,9 @@ fn no_case_covers_an_unsupported_operation() {
 fn equal_requests_lead_to_equal_responses_at_every_provider() {
     for operation in ["chatComplete", "messages", "createModelResponse"] {
         for question in ["whole", "tools"] {
-            let asked: Vec<Case> =
+            let requested: Vec<Case> =
                 all_cases().into_iter().filter(|case| case.operation == operation && case.label == question).collect();
-            for pair in asked.windows(2) {
+            for pair in requested.windows(2) {
                 assert_eq!(
                     request_without_model(&pair[0]),
                     request_without_model(&pair[1]),
@@ -345,17 +345,17 @@ fn equal_requests_lead_to_equal_responses_at_every_provider() {
 
 /// Returns the client request without the model name.
 fn request_without_model(case: &Case) -> Value {
-    let mut asked: Value = serde_json::from_slice(&case.client_request()).unwrap();
-    asked.as_object_mut().unwrap().remove("model");
-    asked
+    let mut request: Value = serde_json::from_slice(&case.client_request()).unwrap();
+    request.as_object_mut().unwrap().remove("model");
+    request
 }
 
 /// Returns the text, tool calls and finish reason of a response. IDs, models and reasoning differ between providers.
 fn summarize_case(case: &Case) -> Vec<String> {
     let UpstreamBody::Complete(bytes) = case.upstream_body() else { panic!("{} is not whole", case.name()) };
-    let is_told = case.provider().provider_format(case.operation(), &case.model()).is_some();
+    let is_translated = case.provider().provider_format(case.operation(), &case.model()).is_some();
     let result =
-        if is_told { case.translate_request().unwrap().0.translate_response(&bytes).unwrap() } else { bytes.to_vec() };
+        if is_translated { case.translate_request().unwrap().0.translate_response(&bytes).unwrap() } else { bytes.to_vec() };
     let result: Value = serde_json::from_slice(&result).unwrap();
     match case.operation.as_str() {
         "messages" => summarize_message(&result),
@@ -367,20 +367,20 @@ fn summarize_case(case: &Case) -> Vec<String> {
 fn summarize_chat_completion(result: &Value) -> Vec<String> {
     let message = &result["choices"][0]["message"];
     let calls = message["tool_calls"].as_array().into_iter().flatten().map(|call| call["function"].to_string());
-    let mut said = vec![message["content"].to_string()];
-    said.extend(calls);
-    said.push(result["choices"][0]["finish_reason"].to_string());
-    said
+    let mut content = vec![message["content"].to_string()];
+    content.extend(calls);
+    content.push(result["choices"][0]["finish_reason"].to_string());
+    content
 }
 
 fn summarize_responses_object(result: &Value) -> Vec<String> {
     let items = result["output"].as_array().unwrap().iter().filter(|item| item["type"] != "reasoning");
-    let told_of = |item: &Value| format!("{}{}{}", item["content"][0]["text"], item["name"], item["arguments"]);
-    items.map(told_of).chain([result["status"].to_string()]).collect()
+    let describe_item = |item: &Value| format!("{}{}{}", item["content"][0]["text"], item["name"], item["arguments"]);
+    items.map(describe_item).chain([result["status"].to_string()]).collect()
 }
 
 fn summarize_message(result: &Value) -> Vec<String> {
     let blocks = result["content"].as_array().unwrap().iter().filter(|block| block["type"] != "thinking");
-    let told_of = |block: &Value| format!("{}{}{}", block["text"], block["name"], block["input"]);
-    blocks.map(told_of).chain([result["stop_reason"].to_string()]).collect()
+    let describe_item = |block: &Value| format!("{}{}{}", block["text"], block["name"], block["input"]);
+    blocks.map(describe_item).chain([result["stop_reason"].to_string()]).collect()
 }

@@ -69,7 +69,7 @@ fn pass_through_cases_change_only_as_the_golden_files_state() {
     let cases = pass_through_cases();
     assert!(cases.len() > 20, "the cases are not where they should be");
     for case in cases {
-        let (sent, mending, hides) = case.prepare_pass_through();
+        let (sent, normaliser, hides) = case.prepare_pass_through();
         case.expect_if_changed("upstream_request.json", &case.client_request(), &sent);
         let lost = case.map_parameters().1;
         if !lost.is_empty() || case.has_file("dropped_params.txt") {
@@ -77,18 +77,18 @@ fn pass_through_cases_change_only_as_the_golden_files_state() {
         }
         match case.upstream_body() {
             UpstreamBody::Error(bytes) => {
-                let result = mending.normalise_error(400, &bytes, None);
+                let result = normaliser.normalise_error(400, &bytes, None);
                 case.expect_if_changed("client_response.json", &bytes, result.as_deref().unwrap_or(&bytes));
             }
-            UpstreamBody::Complete(bytes) if mending.changes_responses() => {
-                case.expect_if_changed("client_response.json", &bytes, &mending.normalise_body(bytes.clone()));
+            UpstreamBody::Complete(bytes) if normaliser.changes_responses() => {
+                case.expect_if_changed("client_response.json", &bytes, &normaliser.normalise_body(bytes.clone()));
             }
             // The gateway does not read this response.
             UpstreamBody::Complete(bytes) => case.expect_if_changed("client_response.json", &bytes, &bytes),
             UpstreamBody::Stream(bytes) => {
                 let mut result = bytes.clone();
-                if mending.changes_responses() {
-                    let mut stream = mending.stream_normaliser();
+                if normaliser.changes_responses() {
+                    let mut stream = normaliser.stream_normaliser();
                     result = [stream(Some(result)), stream(None)].concat().into();
                 }
                 let result = if hides { include_usage::strip_usage(result) } else { result };
@@ -112,12 +112,12 @@ fn sent_chat_histories_are_valid_for_openai_compatible_apis() {
             let says = !matches!(content.as_str(), "null" | "[]" | "\"\"");
             assert!(message["role"] != "assistant" || says || !calls.is_empty(), "{}: {message}", case.name());
             assert_ne!(message["role"], "tool", "{}: nobody called {message}", case.name());
-            let mut asked: Vec<_> = calls.iter().map(|call| &call["id"]).collect();
-            while let Some(result) = messages.next_if(|next| !asked.is_empty() && next["role"] == "tool") {
-                let at = asked.iter().position(|id| **id == result["tool_call_id"]);
-                asked.remove(at.unwrap_or_else(|| panic!("{}: {result}", case.name())));
+            let mut request: Vec<_> = calls.iter().map(|call| &call["id"]).collect();
+            while let Some(result) = messages.next_if(|next| !request.is_empty() && next["role"] == "tool") {
+                let at = request.iter().position(|id| **id == result["tool_call_id"]);
+                request.remove(at.unwrap_or_else(|| panic!("{}: {result}", case.name())));
             }
-            assert!(asked.is_empty(), "{}: {asked:?} are not answered", case.name());
+            assert!(request.is_empty(), "{}: {request:?} are not answered", case.name());
             histories += usize::from(!calls.is_empty());
         }
     }
@@ -217,8 +217,8 @@ proptest! {
         for case in translated_cases() {
             let UpstreamBody::Stream(bytes) = case.upstream_body() else { continue };
             // Each run needs its own translation, because a dropped field is reported only once.
-            let (entire, pieces) = (case.translate_request().unwrap().0, case.translate_request().unwrap().0);
-            prop_assert_eq!(translate_in_chunks(&entire, &bytes, &[bytes.len()]), translate_in_chunks(&pieces, &bytes, &cuts), "{}", case.name());
+            let (entire, chunks) = (case.translate_request().unwrap().0, case.translate_request().unwrap().0);
+            prop_assert_eq!(translate_in_chunks(&entire, &bytes, &[bytes.len()]), translate_in_chunks(&chunks, &bytes, &cuts), "{}", case.name());
         }
     }
 
@@ -247,11 +247,11 @@ fn translate_in_chunks(
     let mut returned = Vec::new();
     let mut rest = bytes.clone();
     for length in lengths.iter().cycle() {
-        let piece = rest.split_to((*length).min(rest.len()));
-        if piece.is_empty() {
+        let chunk = rest.split_to((*length).min(rest.len()));
+        if chunk.is_empty() {
             break;
         }
-        returned.extend_from_slice(&transcoder.push_chunk(piece));
+        returned.extend_from_slice(&transcoder.push_chunk(chunk));
     }
     returned.extend_from_slice(&transcoder.finish());
     returned

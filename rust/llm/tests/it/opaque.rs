@@ -194,15 +194,15 @@ fn claude_stream() -> Bytes {
         |index: u32, block: &Value| json!({"type": "content_block_start", "index": index, "content_block": block});
     let delta = |index: u32, delta: &Value| json!({"type": "content_block_delta", "index": index, "delta": delta});
     let stop = |index: u32| json!({"type": "content_block_stop", "index": index});
-    let said = claude_content();
+    let body = claude_content();
     let events = [
         json!({"type": "message_start", "message": {"id": "msg_1", "type": "message", "role": "assistant", "model": "m",
             "content": [], "stop_reason": null, "usage": {"input_tokens": 9, "output_tokens": 1}}}),
         start(0, &json!({"type": "thinking", "thinking": "", "signature": ""})),
-        delta(0, &json!({"type": "thinking_delta", "thinking": said[0]["thinking"]})),
-        delta(0, &json!({"type": "signature_delta", "signature": said[0]["signature"]})),
+        delta(0, &json!({"type": "thinking_delta", "thinking": body[0]["thinking"]})),
+        delta(0, &json!({"type": "signature_delta", "signature": body[0]["signature"]})),
         stop(0),
-        start(1, &said[1]),
+        start(1, &body[1]),
         stop(1),
         start(2, &json!({"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}})),
         delta(2, &json!({"type": "input_json_delta", "partial_json": "{\"city\":\"Oslo\"}"})),
@@ -234,7 +234,7 @@ fn nova_stream() -> Bytes {
     ];
     let result = frames
         .iter()
-        .flat_map(|(name, said)| aws_event_stream::encode_frame("event", name, said.to_string().as_bytes()));
+        .flat_map(|(name, content)| aws_event_stream::encode_frame("event", name, content.to_string().as_bytes()));
     result.collect::<Vec<_>>().into()
 }
 
@@ -369,8 +369,8 @@ fn opaque_data_makes_the_round_trip_or_is_reported() {
                     bytes.extend_from_slice(&transcoder.finish());
                     assemble_stream(operation.id(), &bytes)
                 } else {
-                    let answer = (answering.complete)().to_string();
-                    serde_json::from_slice(&translation.translate_response(answer.as_bytes()).unwrap()).unwrap()
+                    let response = (answering.complete)().to_string();
+                    serde_json::from_slice(&translation.translate_response(response.as_bytes()).unwrap()).unwrap()
                 };
                 let again = build_request(operation, is_stream, Some(&result));
                 let (second, sent) = translate_request(operation, answering.provider, &again).unwrap();
@@ -408,10 +408,10 @@ fn restores_a_missing_signature_for_the_same_caller() {
     let model = "gemini-3-flash";
     let wire = provider.provider_format(Operation::ChatComplete, model).unwrap();
     let signatures = Arc::new(SignatureCache::new(1 << 20));
-    let kept = |owner| ScopedSignatures::new(Arc::clone(&signatures), owner, 1_700_000_000_000);
-    let said = |owner, body: &Value| {
-        let (kept, body) = (kept(owner), body.to_string().into_bytes());
-        let beside = RequestHints { signatures: Some(&kept), ..RequestHints::default() };
+    let shared = |owner| ScopedSignatures::new(Arc::clone(&signatures), owner, 1_700_000_000_000);
+    let build_value = |owner, body: &Value| {
+        let (shared, body) = (shared(owner), body.to_string().into_bytes());
+        let beside = RequestHints { signatures: Some(&shared), ..RequestHints::default() };
         let (operation, now) = (Operation::ChatComplete, 1_700_000_000_000);
         let question = TranslationInput {
             operation,
@@ -425,14 +425,14 @@ fn restores_a_missing_signature_for_the_same_caller() {
         };
         Translation::translate_request(&question, wire).unwrap()
     };
-    let ask = json!({"model": model, "messages": [{"role": "user", "content": "hi"}]});
-    let answer = |id: &str, signature: &str| {
+    let build_request = json!({"model": model, "messages": [{"role": "user", "content": "hi"}]});
+    let response = |id: &str, signature: &str| {
         json!({"responseId": id, "candidates": [{"finishReason": "STOP", "content": {"parts": [
             {"functionCall": {"name": "f", "args": {}}, "thoughtSignature": signature}, {"functionCall": {"name": "g", "args": {}}}]}}]})
     };
-    said(1, &ask).0.translate_response(answer("whole", "c2lnbmVk").to_string().as_bytes()).unwrap();
-    let mut transcoder = said(1, &ask).0.transcoder();
-    drop(transcoder.push_chunk(format!("data: {}\n\n", answer("stream", "c3RyZWFt")).into()));
+    build_value(1, &build_request).0.translate_response(response("whole", "c2lnbmVk").to_string().as_bytes()).unwrap();
+    let mut transcoder = build_value(1, &build_request).0.transcoder();
+    drop(transcoder.push_chunk(format!("data: {}\n\n", response("stream", "c3RyZWFt")).into()));
     let call = |id: String| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
     for (owner, id, signature, lost) in [
         (1, "whole", "c2lnbmVk", ""),
@@ -445,7 +445,7 @@ fn restores_a_missing_signature_for_the_same_caller() {
             ["0", "1"].map(|at| json!({"role": "tool", "tool_call_id": format!("call_{id}_{at}"), "content": "r"}));
         let turn = json!({"model": model, "messages": [{"role": "user", "content": "hi"},
             {"role": "assistant", "tool_calls": calls}, results[0], results[1]]});
-        let (translation, sent) = said(owner, &turn);
+        let (translation, sent) = build_value(owner, &turn);
         let sent: Value = serde_json::from_slice(&sent).unwrap();
         let parts = &sent["contents"][1]["parts"];
         assert_eq!(

@@ -10,8 +10,8 @@ use penstock_llm::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn usage_of_complete(dialect: ApiFormat, answer: &Value) -> Usage {
-    Usage::from_response(dialect, answer.to_string().as_bytes()).unwrap()
+fn usage_of_complete(dialect: ApiFormat, response: &Value) -> Usage {
+    Usage::from_response(dialect, response.to_string().as_bytes()).unwrap()
 }
 
 fn usage_of_stream(dialect: ApiFormat, events: &[Value]) -> Usage {
@@ -25,9 +25,9 @@ fn usage_of_stream(dialect: ApiFormat, events: &[Value]) -> Usage {
     read(usize::MAX)
 }
 
-fn usage_of_skimmed(dialect: ApiFormat, answer: &str, size: usize) -> Usage {
+fn usage_of_skimmed(dialect: ApiFormat, response: &str, size: usize) -> Usage {
     let mut skim = ResponseSkimmer::for_operation(Operation::CreateModelResponse);
-    answer.as_bytes().chunks(size).for_each(|chunk| skim.feed(chunk));
+    response.as_bytes().chunks(size).for_each(|chunk| skim.feed(chunk));
     skim.finish(dialect).unwrap()
 }
 
@@ -100,9 +100,9 @@ fn counts_searches_complete_streamed_and_in_a_session() {
 fn counts_searches_of_a_response_too_large_to_buffer() {
     let mut items = output_items();
     items[8]["content"][0]["text"] = "x\\\"y".repeat(100_000).into();
-    let answer = large_response(&items);
-    for size in [1 << 10, 1 << 14, answer.len()] {
-        assert_eq!(usage_of_skimmed(OpenAi, &answer, size).tool_uses, EXPECTED_TOOLS, "{size}");
+    let response = large_response(&items);
+    for size in [1 << 10, 1 << 14, response.len()] {
+        assert_eq!(usage_of_skimmed(OpenAi, &response, size).tool_uses, EXPECTED_TOOLS, "{size}");
     }
 }
 
@@ -122,54 +122,54 @@ fn counts_gemini_searches_by_query_or_by_prompt() {
         ("gemini-2.5-flash", json!(["a", "b", "c"]), 1),
         ("gemini-2.0-flash", json!([]), 0),
     ] {
-        let answer = grounded_response(model, &queries);
+        let response = grounded_response(model, &queries);
         let tools = ToolUses { web_searches: expected, ..ToolUses::default() };
         let usage = Usage { input: 9, output: 1, tool_uses: tools, ..Usage::default() };
-        assert_eq!(usage_of_complete(Gemini, &answer), usage, "{model}");
+        assert_eq!(usage_of_complete(Gemini, &response), usage, "{model}");
         let first = json!({"candidates": [{"content": {"parts": [{"text": "x"}]}}], "modelVersion": model});
         // A stream may repeat its metadata.
-        assert_eq!(usage_of_stream(Gemini, &[first.clone(), answer.clone(), answer.clone()]), usage, "{model}");
-        assert_eq!(usage_of_complete(Gemini, &json!([first, answer])), usage, "{model}");
+        assert_eq!(usage_of_stream(Gemini, &[first.clone(), response.clone(), response.clone()]), usage, "{model}");
+        assert_eq!(usage_of_complete(Gemini, &json!([first, response])), usage, "{model}");
     }
 }
 
 #[test]
 fn reads_usage_from_the_end_of_a_large_gemini_response() {
-    let mut answer = grounded_response("gemini-3-flash", &json!(["a", "b"]));
-    answer["candidates"][0]["content"]["parts"] = json!([{"inlineData": {"data": "A".repeat(400_000)}}]);
+    let mut response = grounded_response("gemini-3-flash", &json!(["a", "b"]));
+    response["candidates"][0]["content"]["parts"] = json!([{"inlineData": {"data": "A".repeat(400_000)}}]);
     let expected = Usage {
         input: 9,
         output: 1,
         tool_uses: ToolUses { web_searches: 2, ..ToolUses::default() },
         ..Usage::default()
     };
-    for text in [answer.to_string(), format!("[{answer}\n,{answer}]\n")] {
+    for text in [response.to_string(), format!("[{response}\n,{response}]\n")] {
         assert_eq!(usage_of_skimmed(Gemini, &text, 1 << 14), expected);
     }
 }
 
 #[test]
 fn counts_a_gemini_response_that_used_maps() {
-    let mut answer = grounded_response("gemini-2.5-flash", &json!([]));
-    answer["candidates"][0]["groundingMetadata"]["groundingChunks"] = json!([{"maps": {"uri": "u"}}, {"maps": {}}]);
-    assert_eq!(usage_of_complete(Gemini, &answer).tool_uses, ToolUses { maps: 1, ..ToolUses::default() });
+    let mut response = grounded_response("gemini-2.5-flash", &json!([]));
+    response["candidates"][0]["groundingMetadata"]["groundingChunks"] = json!([{"maps": {"uri": "u"}}, {"maps": {}}]);
+    assert_eq!(usage_of_complete(Gemini, &response).tool_uses, ToolUses { maps: 1, ..ToolUses::default() });
 }
 
 #[test]
 fn counts_searches_of_a_translated_gemini_response() {
     let all = translated_cases();
     let translated = |name: &str| all.iter().find(|case| case.name() == name).unwrap().translate_request().unwrap().0;
-    let answer = grounded_response("gemini-3-flash", &json!(["a", "b"]));
+    let response = grounded_response("gemini-3-flash", &json!(["a", "b"]));
     let searches = |usage: Option<Usage>| usage.map(|usage| usage.tool_uses.web_searches);
     let result = translated("google/chatComplete/whole");
-    result.translate_response(answer.to_string().as_bytes()).unwrap();
+    result.translate_response(response.to_string().as_bytes()).unwrap();
     assert_eq!(searches(result.response_context.dropped_fields.usage()), Some(2));
     let result = translated("google/messages/stream");
-    let unsaid = result.response_context.dropped_fields.clone();
+    let dropped = result.response_context.dropped_fields.clone();
     let mut transcoder = result.transcoder();
-    drop(transcoder.push_chunk(format!("data: {answer}\n\n").into()));
+    drop(transcoder.push_chunk(format!("data: {response}\n\n").into()));
     drop(transcoder.finish());
-    assert_eq!(searches(unsaid.usage()), Some(2));
+    assert_eq!(searches(dropped.usage()), Some(2));
 }
 
 #[test]
@@ -220,9 +220,9 @@ fn counts_perplexity_research_beyond_its_total() {
 proptest! {
     #[test]
     fn a_large_response_counts_the_same_however_it_was_cut(sizes in prop::collection::vec(1usize..5000, 1..40)) {
-        let answer = [large_response(&output_items()), " ".repeat(40_000)].concat();
+        let response = [large_response(&output_items()), " ".repeat(40_000)].concat();
         let mut skim = ResponseSkimmer::for_operation(Operation::CreateModelResponse);
-        let (mut rest, mut sizes) = (answer.as_bytes(), sizes.iter().cycle());
+        let (mut rest, mut sizes) = (response.as_bytes(), sizes.iter().cycle());
         while !rest.is_empty() {
             let (chunk, more) = rest.split_at((*sizes.next().unwrap()).min(rest.len()));
             skim.feed(chunk);

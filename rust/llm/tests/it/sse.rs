@@ -136,7 +136,7 @@ fn an_event_over_the_limit_is_an_error_and_ends_the_stream() {
 }
 
 fn any_stream() -> impl Strategy<Value = Vec<u8>> {
-    let piece = prop::sample::select(vec![
+    let chunk = prop::sample::select(vec![
         &b"\n"[..],
         b"\r",
         b"\r\n",
@@ -155,7 +155,7 @@ fn any_stream() -> impl Strategy<Value = Vec<u8>> {
         b"\0",
         "…".as_bytes(),
     ]);
-    prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+    prop::collection::vec(chunk, 0..40).prop_map(|chunks| chunks.concat())
 }
 
 /// Reference implementation of the WHATWG algorithm: all bytes are available, and lines are processed in order.
@@ -193,8 +193,8 @@ proptest! {
     fn cutting_changes_nothing(bytes in any_stream(), cuts in prop::collection::vec(0usize..200, 0..12)) {
         let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).chain([0, bytes.len()]).collect();
         cuts.sort_unstable();
-        let pieces = cuts.windows(2).map(|ends| &bytes[ends[0]..ends[1]]);
-        let (cut, whole) = (split_chunks(pieces), split_chunks([&bytes[..]]));
+        let chunks = cuts.windows(2).map(|ends| &bytes[ends[0]..ends[1]]);
+        let (cut, whole) = (split_chunks(chunks), split_chunks([&bytes[..]]));
         prop_assert_eq!(&cut.events, &whole.events);
         prop_assert_eq!(&cut.pending, &whole.pending);
         prop_assert_eq!(cut.raw_bytes(), bytes);

@@ -228,8 +228,8 @@ fn counts_image_tokens_separately_from_text() {
 }
 
 /// Returns the total number of tokens that the provider reports; `None` if it reports none.
-fn reported_total(answer: &Value) -> Option<u64> {
-    let number = |at: &str| answer.pointer(at).and_then(Value::as_u64);
+fn reported_total(response: &Value) -> Option<u64> {
+    let number = |at: &str| response.pointer(at).and_then(Value::as_u64);
     let sum = |parts: &[&str]| parts.iter().filter_map(|at| number(at)).sum::<u64>();
     let anthropics = ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"];
     let anthropics = anthropics.map(|name| format!("/usage/{name}"));
@@ -264,8 +264,8 @@ fn translated_usage_sums_to_the_total_of_the_provider() {
 }
 
 /// Returns the API format of the provider's usage fields.
-fn usage_format(answer: &Value) -> Option<ApiFormat> {
-    let has = |at: &str| answer.pointer(at).is_some_and(Value::is_number);
+fn usage_format(response: &Value) -> Option<ApiFormat> {
+    let has = |at: &str| response.pointer(at).is_some_and(Value::is_number);
     let words = [
         ("/usageMetadata/promptTokenCount", Gemini),
         ("/usage/inputTokens", Bedrock),
@@ -279,15 +279,15 @@ fn usage_format(answer: &Value) -> Option<ApiFormat> {
 fn records_the_providers_token_kinds_for_every_client_format() {
     let mut seen = 0;
     for case in translated_cases() {
-        let (UpstreamBody::Complete(answered), Some(_)) = (case.upstream_body(), case.client_response()) else {
+        let (UpstreamBody::Complete(responded), Some(_)) = (case.upstream_body(), case.client_response()) else {
             continue;
         };
-        let Some(dialect) = serde_json::from_slice(&answered).ok().as_ref().and_then(usage_format) else { continue };
+        let Some(dialect) = serde_json::from_slice(&responded).ok().as_ref().and_then(usage_format) else { continue };
         let (translation, _) = case.translate_request().unwrap();
-        translation.translate_response(&answered).unwrap();
+        translation.translate_response(&responded).unwrap();
         // Forwarded responses and embeddings are returned unchanged, so the translation has no usage.
         let Some(usage) = translation.response_context.dropped_fields.usage() else { continue };
-        assert_eq!(Some(usage), Usage::from_response(dialect, &answered), "{}", case.name());
+        assert_eq!(Some(usage), Usage::from_response(dialect, &responded), "{}", case.name());
         seen += 1;
     }
     assert!(seen > 50, "only {seen} cases say what they cost");
@@ -409,29 +409,29 @@ fn reads_service_tier_from_the_end_of_a_large_response() {
             r#"{{"model":"m","output":[{{"text":"{long}"}}],"service_tier":{tier},"tools":[{tools}],{cost},"metadata":{{}}}}"#
         )
     };
-    let skimmed = |answer: &str, size: usize| {
+    let skimmed = |reply: &str, size: usize| {
         let mut skim = ResponseSkimmer::default();
-        answer.as_bytes().chunks(size).for_each(|chunk| skim.feed(chunk));
+        reply.as_bytes().chunks(size).for_each(|chunk| skim.feed(chunk));
         let usage = skim.finish(OpenAi).unwrap();
         (usage.service_tier, usage.total())
     };
     let tool = r#"{"name":"f","service_tier":"flex","text":"\"service_tier\":\"flex\""}"#;
     let chat = format!(r#"{{"choices":[{{"text":"{long}"}}],{cost},"service_tier":"flex"}}"#);
-    for (answer, expected) in [(response("null", tool), ServiceTier::Standard), (chat, ServiceTier::Flex)] {
-        assert_eq!(skimmed(&answer, 1 << 14), (expected, 10), "{}", &answer[300_000..]);
+    for (reply, expected) in [(response("null", tool), ServiceTier::Standard), (chat, ServiceTier::Flex)] {
+        assert_eq!(skimmed(&reply, 1 << 14), (expected, 10), "{}", &reply[300_000..]);
     }
     for (tier, tools, expected) in [
         ("\"flex\"", "", ServiceTier::Flex),
         ("\"priority\"", tool, ServiceTier::Priority),
         ("\"default\"", tool, ServiceTier::Standard),
     ] {
-        let answer = response(tier, tools);
-        for size in [1 << 14, answer.len()] {
-            assert_eq!(skimmed(&answer, size), (expected, 10), "{tier} by {size}");
+        let reply = response(tier, tools);
+        for size in [1 << 14, reply.len()] {
+            assert_eq!(skimmed(&reply, size), (expected, 10), "{tier} by {size}");
         }
         // The requested tier may differ from the one that served the request.
         let created = r#"{"type":"response.created","response":{"model":"m","service_tier":"priority"}}"#;
-        let completed = format!(r#"{{"type":"response.completed","response":{answer},"sequence_number":9}}"#);
+        let completed = format!(r#"{{"type":"response.completed","response":{reply},"sequence_number":9}}"#);
         let events = format!("data: {created}\n\ndata: {completed}\n\n");
         let usage = meter_chunks(OpenAi, events.as_bytes().chunks(1 << 14)).usage.unwrap();
         assert_eq!((usage.service_tier, usage.total()), (expected, 10), "{tier}");

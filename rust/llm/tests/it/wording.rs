@@ -16,8 +16,8 @@ fn all_param_rules() -> impl Iterator<Item = (&'static dyn Provider, Operation, 
 }
 
 /// Returns the mapped body and the names of the dropped parameters; the same body if no rule applies.
-fn apply_rules(wording: &ParamRules, body: &Value) -> (Value, String) {
-    match wording.apply(body.to_string().as_bytes()) {
+fn apply_rules(rules: &ParamRules, body: &Value) -> (Value, String) {
+    match rules.apply(body.to_string().as_bytes()) {
         Some((sent, lost)) => (serde_json::from_slice(&sent).unwrap(), lost.header_value()),
         None => (body.clone(), String::new()),
     }
@@ -32,8 +32,8 @@ fn body_with_field(key: &str, value: &Value) -> Value {
 #[test]
 fn renames_fields_and_accepts_the_providers_own_names() {
     let mut shown = 0;
-    for (provider, operation, wording) in all_param_rules() {
-        for (from, to) in wording.renames {
+    for (provider, operation, rules) in all_param_rules() {
+        for (from, to) in rules.renames {
             let name = format!("{} {operation:?} {from}", provider.slug());
             let value = json!("1.50");
             let (outer, expected) = match to.split_once('.') {
@@ -41,12 +41,12 @@ fn renames_fields_and_accepts_the_providers_own_names() {
                 None => (*to, value.clone()),
             };
             assert_eq!(
-                apply_rules(wording, &body_with_field(from, &value)),
+                apply_rules(rules, &body_with_field(from, &value)),
                 (body_with_field(outer, &expected), String::new()),
                 "{name}"
             );
             let own = body_with_field(outer, &expected);
-            assert_eq!(apply_rules(wording, &own), (own, String::new()), "{name}");
+            assert_eq!(apply_rules(rules, &own), (own, String::new()), "{name}");
             shown += 1;
         }
     }
@@ -55,40 +55,40 @@ fn renames_fields_and_accepts_the_providers_own_names() {
 
 #[test]
 fn maps_values_and_roles_to_those_of_the_provider() {
-    for (provider, _, wording) in all_param_rules() {
-        for (field, from, to) in wording.value_map {
+    for (provider, _, rules) in all_param_rules() {
+        for (field, from, to) in rules.value_map {
             let [from, to] = [from, to].map(|word| serde_json::from_str(word).unwrap());
             assert_eq!(
-                apply_rules(wording, &body_with_field(field, &from)).0,
+                apply_rules(rules, &body_with_field(field, &from)).0,
                 body_with_field(field, &to),
                 "{} {field}",
                 provider.slug()
             );
             assert_eq!(
-                apply_rules(wording, &body_with_field(field, &to)).0,
+                apply_rules(rules, &body_with_field(field, &to)).0,
                 body_with_field(field, &to),
                 "{} {field}",
                 provider.slug()
             );
         }
-        for (from, to) in wording.role_map {
+        for (from, to) in rules.role_map {
             let messages = |role: &str| {
                 let role: Value = serde_json::from_str(role).unwrap();
                 body_with_field("messages", &json!([{"role": role, "content": role}, {"role": "user", "content": "x"}]))
             };
             let mut expected = messages(to);
             expected["messages"][0]["content"] = serde_json::from_str(from).unwrap();
-            assert_eq!(apply_rules(wording, &messages(from)).0, expected, "{}", provider.slug());
-            assert_eq!(apply_rules(wording, &messages(to)).0, messages(to), "{}", provider.slug());
+            assert_eq!(apply_rules(rules, &messages(from)).0, expected, "{}", provider.slug());
+            assert_eq!(apply_rules(rules, &messages(to)).0, messages(to), "{}", provider.slug());
         }
     }
 }
 
 #[test]
 fn drops_and_reports_unsupported_fields() {
-    for (provider, _, wording) in all_param_rules() {
-        for name in wording.dropped_fields {
-            let (sent, lost) = apply_rules(wording, &body_with_field(name, &json!(["x"])));
+    for (provider, _, rules) in all_param_rules() {
+        for name in rules.dropped_fields {
+            let (sent, lost) = apply_rules(rules, &body_with_field(name, &json!(["x"])));
             assert!(sent.get(*name).is_none(), "{} {name}", provider.slug());
             assert_eq!((sent["stop"].clone(), lost.as_str()), (json!(["a"]), *name), "{}", provider.slug());
         }
@@ -98,9 +98,9 @@ fn drops_and_reports_unsupported_fields() {
 #[test]
 fn drops_redundant_fields_without_a_report() {
     let mut shown = 0;
-    for (provider, _, wording) in all_param_rules() {
-        for name in wording.ignored_fields {
-            let (sent, lost) = apply_rules(wording, &body_with_field(name, &json!({"x": true})));
+    for (provider, _, rules) in all_param_rules() {
+        for name in rules.ignored_fields {
+            let (sent, lost) = apply_rules(rules, &body_with_field(name, &json!({"x": true})));
             assert_eq!((sent.get(*name), lost.as_str()), (None, ""), "{} {name}", provider.slug());
             shown += 1;
         }
@@ -110,18 +110,18 @@ fn drops_redundant_fields_without_a_report() {
 
 #[test]
 fn drops_unsupported_message_fields_except_in_their_role() {
-    for (provider, _, wording) in all_param_rules() {
-        for (name, role) in wording.dropped_message_fields {
+    for (provider, _, rules) in all_param_rules() {
+        for (name, role) in rules.dropped_message_fields {
             let messages = json!([{"role": "user", *name: "x", "content": name}, {"role": "tool", *name: "y"}]);
             let mut expected = messages.clone();
             expected[0].as_object_mut().unwrap().shift_remove(*name);
             if role.is_empty() {
                 expected[1].as_object_mut().unwrap().shift_remove(*name);
             }
-            let (sent, lost) = apply_rules(wording, &body_with_field("messages", &messages));
+            let (sent, lost) = apply_rules(rules, &body_with_field("messages", &messages));
             assert_eq!((&sent["messages"], lost), (&expected, format!("messages.{name}")), "{}", provider.slug());
             let (sent, lost) =
-                apply_rules(wording, &body_with_field("messages", &json!([{*name: null, "role": "user"}])));
+                apply_rules(rules, &body_with_field("messages", &json!([{*name: null, "role": "user"}])));
             assert_eq!((&sent["messages"], lost.as_str()), (&json!([{"role": "user"}]), ""), "{}", provider.slug());
         }
     }
@@ -139,22 +139,22 @@ fn drops_and_reports_cache_hints_where_they_are_unsupported() {
         "messages": [{"role": "system", "content": "a cache_control"},
             {"role": "user", "content": [{"type": "text", "text": "b cache_control"}]}]});
     for slug in ["mistral-ai", "groq", "cerebras"] {
-        let wording = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
-        assert_eq!(apply_rules(wording, &said_with(&hint)), (expected.clone(), "cache_control".into()), "{slug}");
-        assert_eq!(apply_rules(wording, &said_with(&Value::Null)), (expected.clone(), String::new()), "{slug}");
-        assert_eq!(apply_rules(wording, &expected), (expected.clone(), String::new()), "{slug}");
+        let rules = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
+        assert_eq!(apply_rules(rules, &said_with(&hint)), (expected.clone(), "cache_control".into()), "{slug}");
+        assert_eq!(apply_rules(rules, &said_with(&Value::Null)), (expected.clone(), String::new()), "{slug}");
+        assert_eq!(apply_rules(rules, &expected), (expected.clone(), String::new()), "{slug}");
     }
     // Other providers receive the hints, because some of them host Claude.
     for slug in ["openai", "openrouter"] {
-        let wording = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
-        assert_eq!(apply_rules(wording, &said_with(&hint)), (said_with(&hint), String::new()), "{slug}");
+        let rules = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
+        assert_eq!(apply_rules(rules, &said_with(&hint)), (said_with(&hint), String::new()), "{slug}");
     }
 }
 
 #[test]
 fn clamps_and_reports_numbers_out_of_range() {
-    for (provider, _, wording) in all_param_rules() {
-        for (name, least, most) in wording.ranges {
+    for (provider, _, rules) in all_param_rules() {
+        for (name, least, most) in rules.ranges {
             let [least, most]: [Value; 2] = [least, most].map(|end| serde_json::from_str(end).unwrap());
             for (result, expected, lost) in [
                 (json!(-9), &least, *name),
@@ -164,7 +164,7 @@ fn clamps_and_reports_numbers_out_of_range() {
             ] {
                 let expected = (body_with_field(name, expected), lost.to_owned());
                 assert_eq!(
-                    apply_rules(wording, &body_with_field(name, &result)),
+                    apply_rules(rules, &body_with_field(name, &result)),
                     expected,
                     "{} {result}",
                     provider.slug()
@@ -194,9 +194,9 @@ const CLAMPED_PARAMS: [(&str, &str, f64, f64); 13] = [
 
 #[test]
 fn clamps_to_documented_ranges_but_not_for_openai() {
-    for (slug, name, asked, expected) in CLAMPED_PARAMS {
-        let wording = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
-        let (sent, lost) = apply_rules(wording, &body_with_field(name, &json!(asked)));
+    for (slug, name, request, expected) in CLAMPED_PARAMS {
+        let rules = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
+        let (sent, lost) = apply_rules(rules, &body_with_field(name, &json!(request)));
         assert_eq!((sent[name].as_f64(), lost.as_str()), (Some(expected), name), "{slug} {name}");
     }
     for operation in [Operation::ChatComplete, Operation::Complete] {
@@ -205,8 +205,8 @@ fn clamps_to_documented_ranges_but_not_for_openai() {
         }
     }
     for slug in ["anyscale", "fireworks-ai", "github", "lambda", "lepton", "nebius", "nextbit", "x-ai"] {
-        let wording = catalog::find_provider(slug).unwrap().row().param_rules(Operation::Complete);
-        let (sent, lost) = apply_rules(wording, &body_with_field("temperature", &json!(2.5)));
+        let rules = catalog::find_provider(slug).unwrap().row().param_rules(Operation::Complete);
+        let (sent, lost) = apply_rules(rules, &body_with_field("temperature", &json!(2.5)));
         assert_eq!((sent["temperature"].as_f64(), lost.as_str()), (Some(2.0), "temperature"), "{slug}");
     }
     let bounded = |one: &&'static dyn Provider| !one.row().param_rules(Operation::ChatComplete).ranges.is_empty();
@@ -216,12 +216,12 @@ fn clamps_to_documented_ranges_but_not_for_openai() {
 #[test]
 fn drops_zero_where_the_neutral_value_is_another_number() {
     let mut shown = 0;
-    for (provider, _, wording) in all_param_rules() {
-        for name in wording.zero_is_default {
+    for (provider, _, rules) in all_param_rules() {
+        for name in rules.zero_is_default {
             let without = json!({"model": "m", "kept": 1, "stop": ["a"]});
             for zero in [json!(0), json!(0.0)] {
                 assert_eq!(
-                    apply_rules(wording, &body_with_field(name, &zero)),
+                    apply_rules(rules, &body_with_field(name, &zero)),
                     (without.clone(), String::new()),
                     "{}",
                     provider.slug()
@@ -244,9 +244,9 @@ const REJECTED_PARAMS: [(&str, &[&str]); 4] = [
 #[test]
 fn does_not_send_rejected_parameters_to_strict_providers() {
     for (slug, fields) in REJECTED_PARAMS {
-        let wording = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
+        let rules = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
         for name in fields {
-            assert!(apply_rules(wording, &body_with_field(name, &json!("x"))).0.get(*name).is_none(), "{slug} {name}");
+            assert!(apply_rules(rules, &body_with_field(name, &json!("x"))).0.get(*name).is_none(), "{slug} {name}");
         }
     }
 }
@@ -284,19 +284,19 @@ const DOCUMENTED_RENAMES: [(&str, &str, &[&str]); 6] = [
 
 #[test]
 fn tables_contain_the_documented_renames() {
-    let wording = |slug, operation| catalog::find_provider(slug).unwrap().row().param_rules(operation);
+    let rules = |slug, operation| catalog::find_provider(slug).unwrap().row().param_rules(operation);
     for (from, to, slugs) in DOCUMENTED_RENAMES {
         for slug in slugs {
-            assert!(wording(slug, Operation::ChatComplete).renames.contains(&(from, to)), "{slug} {from}");
+            assert!(rules(slug, Operation::ChatComplete).renames.contains(&(from, to)), "{slug} {from}");
         }
     }
     for slug in ["novita-ai", "together-ai"] {
-        let renames = wording(slug, Operation::Complete).renames;
+        let renames = rules(slug, Operation::Complete).renames;
         assert_eq!(renames, [("frequency_penalty", "repetition_penalty")], "{slug}");
     }
-    assert_eq!(wording("mistral-ai", Operation::ChatComplete).value_map, [("tool_choice", "\"required\"", "\"any\"")]);
+    assert_eq!(rules("mistral-ai", Operation::ChatComplete).value_map, [("tool_choice", "\"required\"", "\"any\"")]);
     for slug in ["openai", "azure-openai", "mock"] {
-        assert!(wording(slug, Operation::ChatComplete).is_identity(), "{slug}");
+        assert!(rules(slug, Operation::ChatComplete).is_identity(), "{slug}");
     }
 }
 
@@ -304,7 +304,7 @@ fn tables_contain_the_documented_renames() {
 fn only_openai_keeps_the_developer_role() {
     for provider in catalog::all_providers().filter(|one| one.supports_natively(Operation::ChatComplete)) {
         let keeps = ["openai", "azure-openai", "bedrock-mantle", "mock"].contains(&provider.slug());
-        let wording = provider.row().param_rules(Operation::ChatComplete);
-        assert_eq!(wording.role_map.is_empty(), keeps, "{}", provider.slug());
+        let rules = provider.row().param_rules(Operation::ChatComplete);
+        assert_eq!(rules.role_map.is_empty(), keeps, "{}", provider.slug());
     }
 }

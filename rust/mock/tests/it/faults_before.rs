@@ -13,9 +13,9 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 fn fault_429_with_and_without_retry_after() {
     let server = start_server();
     for (model, header) in [("mock?fault=429", None), ("mock?fault=429&retry_after=7", Some("7".to_owned()))] {
-        let answer = request_chat(&server, CHAT_PATH, model, true);
-        assert_eq!((answer.status(), answer.header("retry-after")), (429, header));
-        assert_eq!(answer.json()["error"]["code"], "rate_limit_exceeded");
+        let response = request_chat(&server, CHAT_PATH, model, true);
+        assert_eq!((response.status(), response.header("retry-after")), (429, header));
+        assert_eq!(response.json()["error"]["code"], "rate_limit_exceeded");
     }
     let date =
         request_chat(&server, MESSAGES_PATH, "m?fault=429&retry_after=Wed,%2021%20Oct%202026%2007:28:00%20GMT", false);
@@ -28,8 +28,8 @@ fn fault_429_with_and_without_retry_after() {
 fn reset_sends_rst_without_a_response() {
     let server = start_server();
     for stream in [false, true] {
-        let answer = request_chat(&server, CHAT_PATH, "mock?fault=reset", stream);
-        assert_eq!((answer.raw.len(), answer.end), (0, ReadEnd::Reset));
+        let response = request_chat(&server, CHAT_PATH, "mock?fault=reset", stream);
+        assert_eq!((response.raw.len(), response.end), (0, ReadEnd::Reset));
     }
     assert_eq!(wait_for_last_entry(&server).outcome.to_string(), "fault:reset");
 }
@@ -39,8 +39,8 @@ fn silence_lasts_until_client_disconnects() {
     let server = start_server();
     let mut client = Client::connect(&server);
     client.send_chat(CHAT_PATH, "mock?fault=silence", false);
-    let answer = client.read_response(READ_TIMEOUT);
-    assert_eq!((answer.raw.len(), answer.end), (0, ReadEnd::TimedOut));
+    let response = client.read_response(READ_TIMEOUT);
+    assert_eq!((response.raw.len(), response.end), (0, ReadEnd::TimedOut));
     assert_eq!(server.ledger_entries()[0].outcome.to_string(), "open");
     client.close();
     let entry = wait_for_last_entry(&server);
@@ -51,12 +51,12 @@ fn silence_lasts_until_client_disconnects() {
 #[test]
 fn redirects_to_the_metadata_address() {
     let server = start_server();
-    for answer in [
+    for response in [
         request_chat(&server, CHAT_PATH, "mock?fault=redirect_metadata", true),
         get(&server, "/x?mock-fault=redirect_metadata", ""),
     ] {
-        assert_eq!(answer.status(), 302);
-        assert_eq!(answer.header("location").as_deref(), Some("http://169.254.169.254/latest/meta-data/"));
+        assert_eq!(response.status(), 302);
+        assert_eq!(response.header("location").as_deref(), Some("http://169.254.169.254/latest/meta-data/"));
     }
 }
 
@@ -65,9 +65,9 @@ fn sends_invalid_status_codes() {
     let server = start_server();
     for status in [99, 600, 1000] {
         for stream in [false, true] {
-            let answer = request_chat(&server, CHAT_PATH, &format!("mock?status={status}"), stream);
-            assert!(answer.raw.starts_with(format!("HTTP/1.1 {status} ").as_bytes()), "{}", answer.head());
-            assert_eq!(answer.end, ReadEnd::Complete);
+            let response = request_chat(&server, CHAT_PATH, &format!("mock?status={status}"), stream);
+            assert!(response.raw.starts_with(format!("HTTP/1.1 {status} ").as_bytes()), "{}", response.head());
+            assert_eq!(response.end, ReadEnd::Complete);
         }
     }
 }
@@ -77,9 +77,9 @@ fn header_flood_never_reaches_a_body() {
     let server = start_server();
     let mut client = Client::connect(&server);
     client.send_chat(CHAT_PATH, "mock?fault=headers_flood", false);
-    let answer = client.read_until(READ_TIMEOUT, |answer| answer.raw.len() > 4 << 20);
-    assert!(answer.raw.starts_with(b"HTTP/1.1 200 OK\r\nx-flood: f"));
-    assert_eq!(crate::talk::find_bytes(&answer.raw, b"\r\n\r\n"), None);
+    let response = client.read_until(READ_TIMEOUT, |response| response.raw.len() > 4 << 20);
+    assert!(response.raw.starts_with(b"HTTP/1.1 200 OK\r\nx-flood: f"));
+    assert_eq!(crate::talk::find_bytes(&response.raw, b"\r\n\r\n"), None);
     client.close();
     assert_eq!(wait_for_last_entry(&server).outcome.to_string(), "client_closed");
     let short = request_chat(&server, CHAT_PATH, "mock?fault=headers_flood&after=2", false);
@@ -91,8 +91,8 @@ fn sends_1xx_responses_before_the_final_response() {
     let server = start_server();
     let mut client = Client::connect(&server);
     client.send_chat(CHAT_PATH, "mock?fault=early_1xx&after=5", false);
-    let answer = client.read_until(READ_TIMEOUT, |answer| answer.raw.ends_with(b"\"fp_mock\"}"));
-    let text = String::from_utf8(answer.raw).unwrap();
+    let response = client.read_until(READ_TIMEOUT, |response| response.raw.ends_with(b"\"fp_mock\"}"));
+    let text = String::from_utf8(response.raw).unwrap();
     assert_eq!(text.matches("HTTP/1.1 103 Early Hints\r\n").count(), 5);
     assert_eq!(text.matches("HTTP/1.1 200 OK\r\n").count(), 1);
 }
@@ -118,11 +118,11 @@ fn sends_overloaded_error_as_first_event() {
 fn slow_first_token_comes_after_the_head() {
     let server = start_server();
     for stream in [true, false] {
-        let answer = request_chat(&server, CHAT_PATH, "mock?fault=slow_first&first_ms=150", stream);
-        assert!(answer.elapsed >= Duration::from_millis(150) && answer.end == ReadEnd::Complete);
+        let response = request_chat(&server, CHAT_PATH, "mock?fault=slow_first&first_ms=150", stream);
+        assert!(response.elapsed >= Duration::from_millis(150) && response.end == ReadEnd::Complete);
         let mut client = Client::connect(&server);
         client.send_chat(CHAT_PATH, "mock?fault=slow_first&first_ms=60000", stream);
-        let head = client.read_until(HEAD_TIMEOUT, |answer| answer.raw.ends_with(b"\r\n\r\n"));
+        let head = client.read_until(HEAD_TIMEOUT, |response| response.raw.ends_with(b"\r\n\r\n"));
         assert_eq!((head.status(), head.end), (200, ReadEnd::Complete));
     }
 }
@@ -132,8 +132,8 @@ fn drip_sends_one_byte_at_a_time() {
     let server = start_server();
     let mut client = Client::connect(&server);
     client.send_chat(CHAT_PATH, "mock?fault=drip&chunk_ms=5", true);
-    let answer = client.read_until(READ_TIMEOUT, |answer| answer.raw.len() >= 20);
-    assert!(answer.raw.len() <= 24 && answer.elapsed >= Duration::from_millis(19 * 5), "{:?}", answer.elapsed);
+    let response = client.read_until(READ_TIMEOUT, |response| response.raw.len() >= 20);
+    assert!(response.raw.len() <= 24 && response.elapsed >= Duration::from_millis(19 * 5), "{:?}", response.elapsed);
     let mut slow = Client::connect(&server);
     slow.send_chat(CHAT_PATH, "mock?fault=drip", false);
     assert_eq!(slow.read_response(Duration::from_millis(300)).raw, b"H");

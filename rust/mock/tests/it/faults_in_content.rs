@@ -11,8 +11,8 @@ use serde_json::Value;
 const READ_TIMEOUT: Duration = Duration::from_millis(400);
 const LONG_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-fn malformed_event_indices(answer: &Response) -> Vec<usize> {
-    let events = answer.events();
+fn malformed_event_indices(response: &Response) -> Vec<usize> {
+    let events = response.events();
     let bad = |data: &str| data != "[DONE]" && serde_json::from_str::<Value>(data).is_err();
     events.iter().enumerate().filter(|(_, (_, data))| bad(data)).map(|(at, _)| at).collect()
 }
@@ -21,10 +21,10 @@ fn malformed_event_indices(answer: &Response) -> Vec<usize> {
 fn truncates_the_json_of_one_event() {
     let server = start_server();
     for (path, opening, rest) in [(CHAT_PATH, 1, 2), (MESSAGES_PATH, 3, 3)] {
-        let answer = request_chat(&server, path, "mock?fault=malformed_chunk&chunks=6&after=2", true);
-        assert_eq!((malformed_event_indices(&answer), answer.events().len()), (vec![opening + 2], opening + 7 + rest));
+        let response = request_chat(&server, path, "mock?fault=malformed_chunk&chunks=6&after=2", true);
+        assert_eq!((malformed_event_indices(&response), response.events().len()), (vec![opening + 2], opening + 7 + rest));
         assert_eq!(
-            (answer.content().as_str(), answer.end),
+            (response.content().as_str(), response.end),
             ("Hello from the pretend provider: all ", ReadEnd::Complete)
         );
     }
@@ -53,8 +53,8 @@ fn sends_data_after_the_end_of_stream_marker() {
 #[test]
 fn sends_error_event_in_mid_stream() {
     let server = start_server();
-    let answer = request_chat(&server, MESSAGES_PATH, "mock?fault=error_event&after=2", true);
-    assert_eq!(answer.events()[5].0.as_deref(), Some("error"));
+    let response = request_chat(&server, MESSAGES_PATH, "mock?fault=error_event&after=2", true);
+    assert_eq!(response.events()[5].0.as_deref(), Some("error"));
 }
 
 #[test]
@@ -96,14 +96,14 @@ fn sends_one_event_of_ten_megabytes() {
     for path in [CHAT_PATH, MESSAGES_PATH] {
         let mut client = Client::connect(&server);
         client.send_chat(path, "mock?fault=huge_event&chunks=2", true);
-        let answer = client.read_until(LONG_READ_TIMEOUT, |answer| answer.raw.ends_with(b"0\r\n\r\n"));
-        assert_eq!(answer.end, ReadEnd::Complete);
-        let largest = answer.events().iter().map(|(_, data)| data.len()).max().unwrap();
-        assert!(largest > 10 << 20 && malformed_event_indices(&answer).is_empty());
+        let response = client.read_until(LONG_READ_TIMEOUT, |response| response.raw.ends_with(b"0\r\n\r\n"));
+        assert_eq!(response.end, ReadEnd::Complete);
+        let largest = response.events().iter().map(|(_, data)| data.len()).max().unwrap();
+        assert!(largest > 10 << 20 && malformed_event_indices(&response).is_empty());
     }
     let mut client = Client::connect(&server);
     client.send_chat(CHAT_PATH, "mock?fault=huge_event", false);
-    let whole = client.read_until(LONG_READ_TIMEOUT, |answer| answer.raw.len() > 10 << 20);
+    let whole = client.read_until(LONG_READ_TIMEOUT, |response| response.raw.len() > 10 << 20);
     assert_eq!(whole.header("content-length").as_deref(), Some("10485760"));
 }
 
@@ -135,9 +135,9 @@ fn sends_only_pings() {
     for (path, ping) in [(CHAT_PATH, ": ping\n\n"), (MESSAGES_PATH, "event: ping\ndata: {\"type\": \"ping\"}\n\n")] {
         let mut client = Client::connect(&server);
         client.send_chat(path, "mock?fault=pings_only&chunk_ms=10", true);
-        let answer = client.read_until(READ_TIMEOUT, |answer| answer.raw.len() > 600);
-        assert!(answer.elapsed > Duration::from_millis(50));
-        assert_eq!(answer.text().replace(ping, ""), "");
+        let response = client.read_until(READ_TIMEOUT, |response| response.raw.len() > 600);
+        assert!(response.elapsed > Duration::from_millis(50));
+        assert_eq!(response.text().replace(ping, ""), "");
         client.close();
         assert_eq!(wait_for_last_entry(&server).outcome.to_string(), "client_closed");
     }
@@ -147,8 +147,8 @@ fn sends_only_pings() {
 fn sends_invalid_utf_8() {
     let server = start_server();
     for stream in [true, false] {
-        let answer = request_chat(&server, CHAT_PATH, "mock?fault=invalid_utf8", stream);
-        assert!(answer.end == ReadEnd::Complete && String::from_utf8(answer.body()).is_err());
+        let response = request_chat(&server, CHAT_PATH, "mock?fault=invalid_utf8", stream);
+        assert!(response.end == ReadEnd::Complete && String::from_utf8(response.body()).is_err());
     }
 }
 

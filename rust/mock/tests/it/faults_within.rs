@@ -11,8 +11,8 @@ const READ_TIMEOUT: Duration = Duration::from_millis(400);
 fn cut_stream_ends_with_fin() {
     let server = start_server();
     for (path, opening) in [(CHAT_PATH, 1), (MESSAGES_PATH, 3)] {
-        let answer = request_chat(&server, path, "mock?fault=cut&after=3", true);
-        assert_eq!((answer.events().len(), answer.end), (opening + 3, ReadEnd::Fin));
+        let response = request_chat(&server, path, "mock?fault=cut&after=3", true);
+        assert_eq!((response.events().len(), response.end), (opening + 3, ReadEnd::Fin));
     }
     assert_eq!(wait_for_last_entry(&server).outcome.to_string(), "fault:cut");
     assert_eq!(request_chat(&server, CHAT_PATH, "mock?fault=cut", true).events().len(), 1 + 4);
@@ -22,8 +22,8 @@ fn cut_stream_ends_with_fin() {
 #[test]
 fn reset_stream_ends_with_rst_after_its_chunks() {
     let server = start_server();
-    let answer = request_chat(&server, CHAT_PATH, "mock?fault=cut_reset&after=2", true);
-    assert_eq!((answer.events().len(), answer.end), (3, ReadEnd::Reset));
+    let response = request_chat(&server, CHAT_PATH, "mock?fault=cut_reset&after=2", true);
+    assert_eq!((response.events().len(), response.end), (3, ReadEnd::Reset));
 }
 
 #[test]
@@ -31,8 +31,8 @@ fn stalled_stream_stays_open() {
     let server = start_server();
     let mut client = Client::connect(&server);
     client.send_chat(CHAT_PATH, "mock?fault=stall&after=2", true);
-    let answer = client.read_response(READ_TIMEOUT);
-    assert_eq!((answer.events().len(), answer.end), (3, ReadEnd::TimedOut));
+    let response = client.read_response(READ_TIMEOUT);
+    assert_eq!((response.events().len(), response.end), (3, ReadEnd::TimedOut));
     client.close();
     assert_eq!(wait_for_last_entry(&server).outcome.to_string(), "client_closed");
 }
@@ -42,8 +42,8 @@ fn half_closed_stream_still_reads() {
     let server = start_server();
     let mut client = Client::connect(&server);
     client.send_chat(CHAT_PATH, "mock?fault=half_close&after=1", true);
-    let answer = client.read_response(READ_TIMEOUT);
-    assert_eq!((answer.events().len(), answer.end), (2, ReadEnd::Fin));
+    let response = client.read_response(READ_TIMEOUT);
+    assert_eq!((response.events().len(), response.end), (2, ReadEnd::Fin));
     for _ in 0..3 {
         client.stream.write_all(b"still there?").unwrap();
         std::thread::sleep(Duration::from_millis(10));
@@ -57,9 +57,9 @@ fn half_closed_stream_still_reads() {
 fn bad_framing_sends_invalid_chunk_sizes() {
     let server = start_server();
     for stream in [true, false] {
-        let answer = request_chat(&server, CHAT_PATH, "mock?fault=invalid_framing&after=2", stream);
-        assert_eq!(answer.header("transfer-encoding").as_deref(), Some("chunked"));
-        assert!(answer.raw.ends_with(b"\r\nzz\r\nno size\r\n"), "{:?}", answer.raw);
+        let response = request_chat(&server, CHAT_PATH, "mock?fault=invalid_framing&after=2", stream);
+        assert_eq!(response.header("transfer-encoding").as_deref(), Some("chunked"));
+        assert!(response.raw.ends_with(b"\r\nzz\r\nno size\r\n"), "{:?}", response.raw);
     }
 }
 
@@ -72,9 +72,9 @@ fn buffered_responses_break_off_in_the_middle() {
         ("stall", ReadEnd::TimedOut),
         ("half_close", ReadEnd::Fin),
     ] {
-        let answer = request_chat(&server, CHAT_PATH, &format!("mock?fault={fault}"), false);
-        let claimed: usize = answer.header("content-length").unwrap().parse().unwrap();
-        assert_eq!((answer.body().len(), answer.end), (claimed / 2, end), "{fault}");
+        let response = request_chat(&server, CHAT_PATH, &format!("mock?fault={fault}"), false);
+        let claimed: usize = response.header("content-length").unwrap().parse().unwrap();
+        assert_eq!((response.body().len(), response.end), (claimed / 2, end), "{fault}");
     }
 }
 
@@ -84,9 +84,9 @@ fn content_length_shorter_than_the_body() {
     for stream in [true, false] {
         let mut client = Client::connect(&server);
         client.send_chat(CHAT_PATH, "mock?fault=short_length&chunks=2", stream);
-        let answer = client.read_until(Duration::from_millis(100), |_| false);
-        let claimed: usize = answer.header("content-length").unwrap().parse().unwrap();
-        assert_eq!((answer.body().len(), answer.end), (claimed + 10, ReadEnd::TimedOut));
+        let response = client.read_until(Duration::from_millis(100), |_| false);
+        let claimed: usize = response.header("content-length").unwrap().parse().unwrap();
+        assert_eq!((response.body().len(), response.end), (claimed + 10, ReadEnd::TimedOut));
     }
 }
 
@@ -94,8 +94,8 @@ fn content_length_shorter_than_the_body() {
 fn content_length_longer_than_the_body() {
     let server = start_server();
     for stream in [true, false] {
-        let answer = request_chat(&server, CHAT_PATH, "mock?fault=long_length&chunks=2", stream);
-        let claimed: usize = answer.header("content-length").unwrap().parse().unwrap();
-        assert_eq!((answer.body().len(), answer.end), (claimed - 10, ReadEnd::Fin));
+        let response = request_chat(&server, CHAT_PATH, "mock?fault=long_length&chunks=2", stream);
+        let claimed: usize = response.header("content-length").unwrap().parse().unwrap();
+        assert_eq!((response.body().len(), response.end), (claimed - 10, ReadEnd::Fin));
     }
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 #[test]
 fn serves_one_json_entry_per_request() {
     let server = start_server();
-    let answer = request_chat(&server, MESSAGES_PATH, "mock?chunks=2", true);
+    let response = request_chat(&server, MESSAGES_PATH, "mock?chunks=2", true);
     get(&server, "/v1/models?x=1", "x-tag: 5\r\n");
     let entries = get(&server, "/_ledger", "").json();
     let [first, second] = entries.as_array().unwrap().as_slice() else { panic!("{entries}") };
@@ -18,8 +18,8 @@ fn serves_one_json_entry_per_request() {
         (&first["method"], &first["path"], &first["model"]),
         (&json!("POST"), &json!(MESSAGES_PATH), &json!("mock?chunks=2"))
     );
-    assert_eq!((&first["outcome"], &first["bytes_sent"]), (&json!("complete"), &json!(answer.raw.len())));
-    assert_eq!(answer.header("request-id").unwrap(), format!("req_{:016}", first["id"].as_u64().unwrap()));
+    assert_eq!((&first["outcome"], &first["bytes_sent"]), (&json!("complete"), &json!(response.raw.len())));
+    assert_eq!(response.header("request-id").unwrap(), format!("req_{:016}", first["id"].as_u64().unwrap()));
     assert_eq!((&second["path"], &second["headers"]["x-tag"]), (&json!("/v1/models?x=1"), &json!("5")));
     assert!(first["started_ms"].as_f64() <= first["first_byte_ms"].as_f64());
     assert!(first["first_byte_ms"].as_f64() <= first["finished_ms"].as_f64());
@@ -116,7 +116,7 @@ fn client_that_does_not_read_blocks_the_write() {
         assert_eq!(early, late, "{model}");
         assert!(early > 10_000 && early < 15_000_000, "{model}: {early}");
         // Reading lets the server send about as much again.
-        let read = client.read_until(Duration::from_millis(200), |answer| answer.raw.len() > 8_000_000);
+        let read = client.read_until(Duration::from_millis(200), |response| response.raw.len() > 8_000_000);
         assert!(sent(300) > early && sent(0) < early + read.raw.len() as u64 + 15_000_000, "{model}");
         assert_eq!(server.ledger_entries()[0].outcome.to_string(), "open");
     }

@@ -84,8 +84,8 @@ fn classifies_errors() {
         );
         assert!(report["errors"].as_u64().unwrap() > 0);
     }
-    let nobody = { crate::talk::start_server().url() };
-    let line = format!("rate --url {nobody}/ --rate 50 --seconds 0.1");
+    let no_match = { crate::talk::start_server().url() };
+    let line = format!("rate --url {no_match}/ --rate 50 --seconds 0.1");
     let refused = run(&LoadOptions::parse(line.split(' ').map(str::to_owned)).unwrap()).unwrap();
     assert_eq!((&refused["errors_by_class"]["connect"], &refused["requests"]), (&json!(5), &json!(0)), "{refused}");
 }

@@ -33,9 +33,9 @@ fn gemini_responds_buffered_and_streamed() {
         post_json(&server, "/v1beta/models/gemini%3Fchunks=3:streamGenerateContent?alt=sse", &gemini_request())
             .events();
     let events: Vec<Value> = events.iter().map(|(_, data)| serde_json::from_str(data).unwrap()).collect();
-    let said: String =
+    let content: String =
         events.iter().filter_map(|event| event["candidates"][0]["content"]["parts"][0]["text"].as_str()).collect();
-    assert_eq!((said.as_str(), &events[3]["candidates"][0]["finishReason"]), (EXPECTED_TEXT, &json!("STOP")));
+    assert_eq!((content.as_str(), &events[3]["candidates"][0]["finishReason"]), (EXPECTED_TEXT, &json!("STOP")));
 }
 
 #[test]
@@ -44,9 +44,9 @@ fn converse_responds_buffered_and_in_frames() {
     let whole = post_json(&server, "/model/nova%3Fchunks=3/converse", &converse_request()).json();
     assert_eq!(whole["output"]["message"]["content"], json!([{"text": EXPECTED_TEXT}]));
     assert_eq!((&whole["stopReason"], &whole["usage"]["totalTokens"]), (&json!("end_turn"), &json!(15)));
-    let answer = post_json(&server, "/model/nova%3Fchunks=3/converse-stream", &converse_request());
-    assert_eq!(answer.header("content-type").as_deref(), Some("application/vnd.amazon.eventstream"));
-    let frames = decode_frames(&answer.body());
+    let response = post_json(&server, "/model/nova%3Fchunks=3/converse-stream", &converse_request());
+    assert_eq!(response.header("content-type").as_deref(), Some("application/vnd.amazon.eventstream"));
+    let frames = decode_frames(&response.body());
     let names: Vec<_> = frames.iter().map(|(name, _)| name.as_str()).collect();
     let delta = "contentBlockDelta";
     assert_eq!(names, ["messageStart", delta, delta, delta, "contentBlockStop", "messageStop", "metadata"]);
@@ -56,27 +56,27 @@ fn converse_responds_buffered_and_in_frames() {
 #[test]
 fn cohere_responds_buffered_and_streamed_and_validates() {
     let server = start_server();
-    let asked = |model: &str, more: Value| {
+    let build_request = |model: &str, more: Value| {
         let mut body = json!({"model": model, "messages": [{"role": "user", "content": "Hello"}]});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };
-    let whole = post_json(&server, "/v2/chat", &asked("command?chunks=3", json!({}))).json();
+    let whole = post_json(&server, "/v2/chat", &build_request("command?chunks=3", json!({}))).json();
     assert_eq!(
         (&whole["message"]["content"][0]["text"], &whole["finish_reason"]),
         (&json!(EXPECTED_TEXT), &json!("COMPLETE"))
     );
     assert_eq!(whole["usage"]["tokens"], json!({"input_tokens": 12, "output_tokens": 3}));
-    let events = post_json(&server, "/v2/chat", &asked("command?chunks=3", json!({"stream": true}))).events();
+    let events = post_json(&server, "/v2/chat", &build_request("command?chunks=3", json!({"stream": true}))).events();
     let kinds: Vec<_> = events.iter().filter_map(|(kind, _)| kind.as_deref()).collect();
     let delta = "content-delta";
     assert_eq!(kinds, ["message-start", "content-start", delta, delta, delta, "content-end", "message-end"]);
     assert!(events[6].1.contains("\"output_tokens\":3"), "{}", events[6].1);
-    let unknown = post_json(&server, "/v2/chat", &asked("command", json!({"n": 2})));
+    let unknown = post_json(&server, "/v2/chat", &build_request("command", json!({"n": 2})));
     assert_eq!((unknown.status(), unknown.text().contains("'n' is not a valid field")), (400, true));
     let tool = json!({"messages": [{"role": "tool", "tool_call_id": "c1", "content": "x"}]});
-    assert_eq!(post_json(&server, "/v2/chat", &asked("command", tool)).status(), 400);
-    let refused = post_json(&server, "/v2/chat", &asked("command?status=429", json!({})));
+    assert_eq!(post_json(&server, "/v2/chat", &build_request("command", tool)).status(), 400);
+    let refused = post_json(&server, "/v2/chat", &build_request("command?status=429", json!({})));
     assert_eq!((refused.status(), refused.json()["message"].is_string()), (429, true));
     let vectors =
         post_json(&server, "/v2/embed", &json!({"model": "e", "texts": ["a", "b"], "output_dimension": 3})).json();
@@ -113,8 +113,8 @@ fn decode_frames(mut bytes: &[u8]) -> Vec<(String, Value)> {
 fn rejects_invalid_requests_with_the_vendors_errors() {
     let server = start_server();
     let unknown = json!({"messages": []});
-    let answer = post_json(&server, "/v1/models/gemini:generateContent", &unknown);
-    assert_eq!((answer.status(), &answer.json()["error"]["status"]), (400, &json!("INVALID_ARGUMENT")));
+    let response = post_json(&server, "/v1/models/gemini:generateContent", &unknown);
+    assert_eq!((response.status(), &response.json()["error"]["status"]), (400, &json!("INVALID_ARGUMENT")));
     let unanswered = json!({"contents": [{"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]},
         {"role": "user", "parts": [{"text": "and?"}]}]});
     assert!(
@@ -129,9 +129,9 @@ fn rejects_invalid_requests_with_the_vendors_errors() {
         ),
         (json!({"messages": [], "model": "m"}), "extraneous key [model]"),
     ] {
-        let answer = post_json(&server, "/model/nova/converse", &body);
-        assert_eq!(answer.status(), 400);
-        assert!(answer.text().contains(words), "{}", answer.text());
+        let response = post_json(&server, "/model/nova/converse", &body);
+        assert_eq!(response.status(), 400);
+        assert!(response.text().contains(words), "{}", response.text());
     }
     assert_eq!(post_json(&server, "/model/claude/invoke", &json!({"messages": []})).status(), 400);
 }

@@ -12,19 +12,19 @@ const READ_TIMEOUT: Duration = Duration::from_millis(400);
 #[tokio::test]
 async fn starts_in_an_async_test() {
     let server = penstock_mock::Server::start().await;
-    let answer =
+    let response =
         tokio::task::spawn_blocking(move || (request_chat(&server, CHAT_PATH, "mock", false), server)).await.unwrap();
-    assert_eq!(answer.0.status(), 200);
-    let entries = answer.1.wait_until_settled(1, READ_TIMEOUT).await;
+    assert_eq!(response.0.status(), 200);
+    let entries = response.1.wait_until_settled(1, READ_TIMEOUT).await;
     assert_eq!(entries[0].outcome.to_string(), "complete");
 }
 
 #[test]
 fn returns_a_chat_completion() {
     let server = start_server();
-    let answer = request_chat(&server, CHAT_PATH, "gpt?chunks=3", false);
-    let body = answer.json();
-    assert_eq!(answer.header("content-type").as_deref(), Some("application/json"));
+    let response = request_chat(&server, CHAT_PATH, "gpt?chunks=3", false);
+    let body = response.json();
+    assert_eq!(response.header("content-type").as_deref(), Some("application/json"));
     assert_eq!((&body["object"], &body["model"]), (&json!("chat.completion"), &json!("gpt")));
     assert_eq!(body["choices"][0]["message"]["content"], "Hello from the ");
     assert_eq!(body["choices"][0]["finish_reason"], "stop");
@@ -50,9 +50,9 @@ fn response_has_the_requested_size() {
     let server = start_server();
     for (path, size) in [(CHAT_PATH, 1041), (CHAT_PATH, 100_000), (MESSAGES_PATH, 5000), (COMPLETIONS_PATH, 2_000_000)]
     {
-        let answer = request_chat(&server, path, &format!("mock?response_bytes={size}"), false);
-        assert_eq!((answer.body().len(), answer.end), (size, ReadEnd::Complete));
-        answer.json();
+        let response = request_chat(&server, path, &format!("mock?response_bytes={size}"), false);
+        assert_eq!((response.body().len(), response.end), (size, ReadEnd::Complete));
+        response.json();
     }
 }
 
@@ -67,15 +67,15 @@ fn usage_can_be_omitted() {
 #[test]
 fn returns_embeddings_as_numbers_and_as_base64() {
     let server = start_server();
-    let ask = |body: &str| {
+    let send_request = |body: &str| {
         let mut client = Client::connect(&server);
         client.send_request("POST", "/v1/embeddings", "", body);
         client.read_response(READ_TIMEOUT).json()
     };
-    let numbers = ask(r#"{"model":"mock","input":["a","b"],"dimensions":3}"#);
+    let numbers = send_request(r#"{"model":"mock","input":["a","b"],"dimensions":3}"#);
     assert_eq!(numbers["data"][1]["embedding"], json!([-0.3125, -0.1875, -0.0625]));
     assert_eq!(numbers["data"].as_array().unwrap().len(), 2);
-    let text = ask(r#"{"model":"mock","input":"a","encoding_format":"base64"}"#);
+    let text = send_request(r#"{"model":"mock","input":"a","encoding_format":"base64"}"#);
     assert_eq!(text["data"][0]["embedding"].as_str().unwrap().len(), (8 * 4_usize).div_ceil(3) * 4);
 }
 
@@ -107,7 +107,7 @@ fn echoes_other_paths_and_methods() {
     assert_eq!((&echo["headers"]["x-tag"], &echo["body_bytes"]), (&json!("1, 2"), &json!(5)));
     assert_eq!(echo["body_sha"], "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824");
     client.send_request("HEAD", "/any", "", "");
-    let head = client.read_until(READ_TIMEOUT, |answer| answer.raw.ends_with(b"\r\n\r\n"));
+    let head = client.read_until(READ_TIMEOUT, |response| response.raw.ends_with(b"\r\n\r\n"));
     assert!(head.body().is_empty() && head.header("content-length").unwrap() != "0");
 }
 
@@ -125,9 +125,9 @@ fn errors_have_the_api_format_of_the_path() {
 #[test]
 fn rejects_unknown_mock_keys() {
     let server = start_server();
-    let answer = request_chat(&server, CHAT_PATH, "mock?chunk=3", false);
-    assert_eq!(answer.status(), 400);
-    assert!(answer.json()["error"]["message"].as_str().unwrap().contains("unknown mock key \"chunk\""));
+    let response = request_chat(&server, CHAT_PATH, "mock?chunk=3", false);
+    assert_eq!(response.status(), 400);
+    assert!(response.json()["error"]["message"].as_str().unwrap().contains("unknown mock key \"chunk\""));
     assert_eq!(get(&server, "/v1/models?mock-fault=nonsense", "").status(), 400);
 }
 
@@ -144,8 +144,8 @@ fn reads_mock_keys_from_the_query_and_headers() {
 #[test]
 fn delays_the_first_byte() {
     let server = start_server();
-    let answer = request_chat(&server, CHAT_PATH, "mock?first_ms=120", false);
-    assert!(answer.time_to_first_byte.unwrap() >= Duration::from_millis(120), "{:?}", answer.time_to_first_byte);
+    let response = request_chat(&server, CHAT_PATH, "mock?first_ms=120", false);
+    assert!(response.time_to_first_byte.unwrap() >= Duration::from_millis(120), "{:?}", response.time_to_first_byte);
     let entry = wait_for_last_entry(&server);
     assert!(entry.first_byte_ms.unwrap() - entry.started_ms >= 119.0, "{entry:?}");
 }
@@ -167,7 +167,7 @@ fn accepts_pipelined_split_and_chunked_requests() {
     std::thread::sleep(Duration::from_millis(20));
     client.write(&wire.as_bytes()[20..]);
     let all = client
-        .read_until(READ_TIMEOUT, |answer| answer.raw.windows(9).filter(|part| part == b"fp_mock\"}").count() == 3);
+        .read_until(READ_TIMEOUT, |response| response.raw.windows(9).filter(|part| part == b"fp_mock\"}").count() == 3);
     assert_eq!(all.end, ReadEnd::Complete);
     let entries = server.ledger_entries();
     assert!(entries.iter().all(|entry| entry.body_bytes == body.len() as u64 && entry.model == "mock?chunks=1"));
@@ -179,8 +179,8 @@ fn closes_connection_after_http_1_0_and_connection_close() {
     for request in ["GET /a HTTP/1.0\r\n\r\n", "GET /a HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"] {
         let mut client = Client::connect(&server);
         client.write(request.as_bytes());
-        let answer = client.read_until(READ_TIMEOUT, |_| false);
-        assert_eq!((answer.status(), answer.end), (200, ReadEnd::Fin));
+        let response = client.read_until(READ_TIMEOUT, |_| false);
+        assert_eq!((response.status(), response.end), (200, ReadEnd::Fin));
     }
 }
 
@@ -189,7 +189,7 @@ fn sends_100_continue_to_a_waiting_client() {
     let server = start_server();
     let mut client = Client::connect(&server);
     client.write(b"POST /upload HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n");
-    let go = client.read_until(READ_TIMEOUT, |answer| answer.raw.ends_with(b"\r\n\r\n"));
+    let go = client.read_until(READ_TIMEOUT, |response| response.raw.ends_with(b"\r\n\r\n"));
     assert_eq!(go.status(), 100);
     client.write(b"ok");
     assert_eq!(client.read_response(READ_TIMEOUT).json()["body_bytes"], 2);

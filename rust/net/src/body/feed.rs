@@ -225,8 +225,8 @@ impl Feed {
             return Poll::Ready(chunk);
         }
         let Some(limits) = self.limits else { return Poll::Pending };
-        let (patience, limit) = limits.remaining_wait(self.bytes_read, self.clock.total_wait);
-        ready!(self.clock.poll_expired(context, patience));
+        let (max_wait, limit) = limits.remaining_wait(self.bytes_read, self.clock.total_wait);
+        ready!(self.clock.poll_expired(context, max_wait));
         lock_state(&self.state).reader_state = ReaderState::TimedOut;
         Poll::Ready(Some(Err(limits.timeout_error(limit))))
     }

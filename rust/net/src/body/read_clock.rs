@@ -26,8 +26,8 @@ impl WaitClock {
         }
     }
 
-    pub(crate) fn poll_expired(&mut self, context: &mut Context<'_>, patience: Duration) -> Poll<()> {
-        let deadline = *self.waiting_since.get_or_insert_with(Instant::now) + patience;
+    pub(crate) fn poll_expired(&mut self, context: &mut Context<'_>, max_wait: Duration) -> Poll<()> {
+        let deadline = *self.waiting_since.get_or_insert_with(Instant::now) + max_wait;
         let alarm = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         if deadline < alarm.deadline() {
             alarm.as_mut().reset(deadline);

@@ -233,7 +233,7 @@ pub struct Http1BodyReader {
 }
 
 impl Http1BodyReader {
-    pub fn new(connection: Connection, framing: Framing, home: Option<OriginPool>, patience: ReadTimeout) -> Self {
+    pub fn new(connection: Connection, framing: Framing, home: Option<OriginPool>, max_wait: ReadTimeout) -> Self {
         let left = if let Framing::Length(length) = framing { length } else { 0 };
         let connection = Some(connection);
         let mut body = Self {
@@ -242,7 +242,7 @@ impl Http1BodyReader {
             remaining: left,
             chunk_state: ChunkState::Size,
             pool: home,
-            read_timeout: patience,
+            read_timeout: max_wait,
         };
         if framing == Framing::Length(0) {
             body.finish();

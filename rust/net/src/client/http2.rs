@@ -172,7 +172,7 @@ pub async fn exchange(
     head: &[u8],
     body: Body,
     shape: BodyFraming,
-    patience: ReadTimeout,
+    max_wait: ReadTimeout,
 ) -> std::result::Result<IncomingResponse, RequestFailure> {
     let Lease { mut sender, slot } = lease;
     let request = build_request(head)?;
@@ -200,13 +200,13 @@ pub async fn exchange(
             break response;
         }
     };
-    Ok(build_response(response, shape, patience, slot))
+    Ok(build_response(response, shape, max_wait, slot))
 }
 
 fn build_response(
     response: Response<RecvStream>,
     shape: BodyFraming,
-    patience: ReadTimeout,
+    max_wait: ReadTimeout,
     slot: StreamSlot,
 ) -> IncomingResponse {
     let (parts, stream) = response.into_parts();
@@ -224,7 +224,7 @@ fn build_response(
         failure: None,
         has_ended: is_empty,
         content_length: expected,
-        read_timeout: patience,
+        read_timeout: max_wait,
         _slot: slot,
     };
     IncomingResponse { head: ResponseHead { status, headers }, body: reading.into() }
@@ -335,9 +335,9 @@ impl Http2BodyReader {
             if self.has_ended {
                 return None;
             }
-            let mut patience = self.read_timeout;
-            let waited = patience.wait_for(poll_fn(|context| self.poll_frame(context))).await;
-            self.read_timeout = patience;
+            let mut max_wait = self.read_timeout;
+            let waited = max_wait.wait_for(poll_fn(|context| self.poll_frame(context))).await;
+            self.read_timeout = max_wait;
             match waited {
                 Ok(Some(())) => (),
                 Ok(None) => return Some(Ok(Bytes::new())),

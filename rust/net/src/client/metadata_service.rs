@@ -92,8 +92,8 @@ impl MetadataService {
         let mut connection = Connection::new(Transport::Tcp(stream));
         let message_head = http1::exchange(&mut connection, head, Body::empty(), BodyFraming::default()).await?;
         let status = message_head.response.status;
-        let patience = ReadTimeout::new(REQUEST_TIMEOUT, REQUEST_TIMEOUT);
-        let mut body = http1::Http1BodyReader::new(connection, message_head.framing, None, patience).into();
+        let max_wait = ReadTimeout::new(REQUEST_TIMEOUT, REQUEST_TIMEOUT);
+        let mut body = http1::Http1BodyReader::new(connection, message_head.framing, None, max_wait).into();
         let bytes = super::incoming::collect(&mut body, MAX_RESPONSE_BYTES).await?;
         Ok(bytes.map(|body| BufferedResponse { status, body }))
     }

@@ -390,14 +390,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn total_timeout_applies_to_reads_that_never_wait() {
         let total = Duration::from_secs(9);
-        let mut patience = ReadTimeout::new(Duration::from_secs(1), total);
+        let mut max_wait = ReadTimeout::new(Duration::from_secs(1), total);
         for _ in 0..u16::from(MAX_UNCHECKED_READS) * 2 {
-            assert!(patience.wait_for(std::future::ready(())).await.is_ok());
+            assert!(max_wait.wait_for(std::future::ready(())).await.is_ok());
         }
         tokio::time::advance(total).await;
         let mut ends = Vec::new();
         for _ in 0..MAX_UNCHECKED_READS {
-            ends.push(patience.wait_for(std::future::ready(())).await.is_err());
+            ends.push(max_wait.wait_for(std::future::ready(())).await.is_err());
         }
         assert_eq!(ends.iter().filter(|is_over| **is_over).count(), 1);
     }

@@ -80,9 +80,9 @@ impl Connection {
     pub async fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
         let mut rest = Buf::chain(first, second);
         while rest.has_remaining() {
-            let mut patience = None;
+            let mut max_wait = None;
             let written = poll_fn(|context| match self.poll_write_buf(context, &rest) {
-                Poll::Pending => self.poll_stalled_write(context, &mut patience).map(Err),
+                Poll::Pending => self.poll_stalled_write(context, &mut max_wait).map(Err),
                 written @ Poll::Ready(_) => written,
             });
             let written = written.await?;
@@ -92,9 +92,9 @@ impl Connection {
             rest.advance(written);
         }
         // TLS buffers more than its socket accepts, so the flush watches for a rejection too.
-        let mut patience = None;
+        let mut max_wait = None;
         let through = poll_fn(|context| match self.poll_flush_transport(context) {
-            Poll::Pending => self.poll_stalled_write(context, &mut patience).map(Err),
+            Poll::Pending => self.poll_stalled_write(context, &mut max_wait).map(Err),
             done @ Poll::Ready(_) => done,
         });
         through.await
@@ -122,7 +122,7 @@ impl Connection {
     fn poll_stalled_write(
         &mut self,
         context: &mut Context<'_>,
-        patience: &mut Option<Pin<Box<Sleep>>>,
+        max_wait: &mut Option<Pin<Box<Sleep>>>,
     ) -> Poll<io::Error> {
         if let refused @ Poll::Ready(_) = self.poll_rejection(context) {
             return refused;
@@ -130,8 +130,8 @@ impl Connection {
         if memchr::memmem::find(skip_informational(&self.buffer), b"\r\n\r\n").is_none() {
             return Poll::Pending;
         }
-        let patience = patience.get_or_insert_with(|| Box::pin(sleep(STALLED_WRITE_TIMEOUT)));
-        patience.as_mut().poll(context).map(|()| io::ErrorKind::ConnectionAborted.into())
+        let max_wait = max_wait.get_or_insert_with(|| Box::pin(sleep(STALLED_WRITE_TIMEOUT)));
+        max_wait.as_mut().poll(context).map(|()| io::ErrorKind::ConnectionAborted.into())
     }
 
     /// Writes as much as the socket accepts.

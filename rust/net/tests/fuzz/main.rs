@@ -75,9 +75,9 @@ async fn serve(listener: &UnixListener, response: &[u8], sizes: &mut impl FnMut(
     }
     let mut rest = response;
     while !rest.is_empty() {
-        let (piece, later) = rest.split_at(sizes().min(rest.len()));
+        let (chunk, later) = rest.split_at(sizes().min(rest.len()));
         // The client may have closed the connection, because what it read was invalid.
-        if stream.write_all(piece).await.is_err() {
+        if stream.write_all(chunk).await.is_err() {
             return;
         }
         tokio::task::yield_now().await;

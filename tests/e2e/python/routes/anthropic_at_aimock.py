@@ -33,8 +33,8 @@ def stream_tool_call(client: anthropic.Anthropic) -> object:
 
 
 def create_beta_message(client: anthropic.Anthropic) -> object:
-    asked = client.beta.messages.create(model=MODEL, max_tokens=64, messages=WEATHER_MESSAGES, betas=["b-1"])
-    return asked.content[0].text == WEATHER_TEXT
+    request_tokens = client.beta.messages.create(model=MODEL, max_tokens=64, messages=WEATHER_MESSAGES, betas=["b-1"])
+    return request_tokens.content[0].text == WEATHER_TEXT
 
 
 CALLS: Calls = [

@@ -42,8 +42,8 @@ def count_tokens(client: anthropic.Anthropic) -> object:
 
 
 def create_batch(client: anthropic.Anthropic) -> object:
-    asked = {"custom_id": "1", "params": {"model": "mock", "max_tokens": 9, "messages": PROMPT_MESSAGES}}
-    return client.messages.batches.create(requests=[asked]).processing_status == "ended"
+    request_tokens = {"custom_id": "1", "params": {"model": "mock", "max_tokens": 9, "messages": PROMPT_MESSAGES}}
+    return client.messages.batches.create(requests=[request_tokens]).processing_status == "ended"
 
 
 CALLS: Calls = [

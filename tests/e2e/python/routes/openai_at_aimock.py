@@ -40,8 +40,8 @@ def create_response(client: openai.OpenAI) -> object:
 
 def stream_response(client: openai.OpenAI) -> object:
     events = list(client.responses.create(model="gpt-4o", input="how is the weather?", stream=True))
-    said = "".join(event.delta for event in events if event.type == "response.output_text.delta")
-    return (said, events[-1].type) == (WEATHER_TEXT, "response.completed")
+    content = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    return (content, events[-1].type) == (WEATHER_TEXT, "response.completed")
 
 
 def create_speech(client: openai.OpenAI) -> object:
@@ -62,15 +62,17 @@ def round_trip_file(client: openai.OpenAI) -> object:
 
 def create_batch(client: openai.OpenAI) -> object:
     rows = client.files.create(file=("rows.jsonl", BATCH_LINES), purpose="batch").id
-    asked = client.batches.create(input_file_id=rows, endpoint="/v1/chat/completions", completion_window="24h")
-    return asked.id == client.batches.retrieve(asked.id).id in [job.id for job in client.batches.list()]
+    request = client.batches.create(input_file_id=rows, endpoint="/v1/chat/completions", completion_window="24h")
+    return request.id == client.batches.retrieve(request.id).id in [job.id for job in client.batches.list()]
 
 
 def create_fine_tuning_job(client: openai.OpenAI) -> object:
     rows = client.files.create(file=("rows.jsonl", BATCH_LINES), purpose="fine-tune").id
-    asked = client.fine_tuning.jobs.create(model="gpt-4o-mini", training_file=rows)
+    request = client.fine_tuning.jobs.create(model="gpt-4o-mini", training_file=rows)
     return (
-        asked.id == client.fine_tuning.jobs.retrieve(asked.id).id in [job.id for job in client.fine_tuning.jobs.list()]
+        request.id
+        == client.fine_tuning.jobs.retrieve(request.id).id
+        in [job.id for job in client.fine_tuning.jobs.list()]
     )
 
 

@@ -30,12 +30,12 @@ def stream_chat(client: openai.OpenAI) -> object:
 
 
 def stream_chat_cut_within_event(client: openai.OpenAI) -> object:
-    said = []
+    content = []
     try:
         model = "mock?chunks=8&after=4&fault=cut_event"
-        said.extend(client.chat.completions.create(model=model, messages=PROMPT_MESSAGES, stream=True))
+        content.extend(client.chat.completions.create(model=model, messages=PROMPT_MESSAGES, stream=True))
     except openai.APIError as error:
-        return len(said) >= 4 and "the provider's response broke off" in error.message
+        return len(content) >= 4 and "the provider's response broke off" in error.message
     return False
 
 
@@ -49,9 +49,9 @@ def stream_response(client: openai.OpenAI) -> object:
 
 
 def stream_speech(client: openai.OpenAI) -> object:
-    asked = {"model": "mock", "voice": "alloy", "input": "hi"}
-    with client.audio.speech.with_streaming_response.create(**asked) as answer:
-        return b"".join(answer.iter_bytes()).startswith(b"\x00ID3")
+    request = {"model": "mock", "voice": "alloy", "input": "hi"}
+    with client.audio.speech.with_streaming_response.create(**request) as response:
+        return b"".join(response.iter_bytes()).startswith(b"\x00ID3")
 
 
 def stream_transcription(client: openai.OpenAI) -> object:

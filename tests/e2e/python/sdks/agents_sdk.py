@@ -105,8 +105,8 @@ AGENT_SDKS = [
 
 
 def check_tool_call(made: Any, provider: str) -> object:
-    answer = asyncio.run(made.whole(provider, tool_call_headers()))
-    return ["weather", drain_tool_calls() == [TOOL_ARGUMENTS["city"]], bool(answer[0])]
+    response = asyncio.run(made.whole(provider, tool_call_headers()))
+    return ["weather", drain_tool_calls() == [TOOL_ARGUMENTS["city"]], bool(response[0])]
 
 
 def find_status(error: BaseException | None) -> object:
@@ -125,8 +125,10 @@ def check_error(made: Any, provider: str) -> object:
 
 def check_instructor(provider: str) -> object:
     made = instructor.from_openai(openai.OpenAI(default_headers=tool_call_headers("City"), **CLIENT_OPTIONS))
-    asked = [{"role": "user", "content": PROMPT}]
-    city = made.chat.completions.create(model=model_name(provider), response_model=City, messages=asked, max_retries=1)
+    request = [{"role": "user", "content": PROMPT}]
+    city = made.chat.completions.create(
+        model=model_name(provider), response_model=City, messages=request, max_retries=1
+    )
     return city.model_dump() == TOOL_ARGUMENTS
 
 

@@ -55,9 +55,9 @@ def build_client(headers: dict[str, str]) -> Any:
 
 
 def whole(provider: str) -> object:
-    answer = build_client({}).converse(modelId=model_name(provider), messages=PROMPT_MESSAGES)
-    usage = answer["usage"]
-    return [answer["output"]["message"]["content"][0]["text"], usage["inputTokens"], usage["outputTokens"]]
+    response = build_client({}).converse(modelId=model_name(provider), messages=PROMPT_MESSAGES)
+    usage = response["usage"]
+    return [response["output"]["message"]["content"][0]["text"], usage["inputTokens"], usage["outputTokens"]]
 
 
 def streamed(provider: str) -> object:
@@ -102,13 +102,13 @@ def error(provider: str) -> object:
 
 
 def invoke_whole(provider: str) -> object:
-    answer = json.loads(build_client({}).invoke_model(modelId=model_name(provider), body=CLAUDE_BODY)["body"].read())
-    return [answer["content"][0]["text"], answer["usage"]["input_tokens"], answer["usage"]["output_tokens"]]
+    response = json.loads(build_client({}).invoke_model(modelId=model_name(provider), body=CLAUDE_BODY)["body"].read())
+    return [response["content"][0]["text"], response["usage"]["input_tokens"], response["usage"]["output_tokens"]]
 
 
 def invoke_streamed(provider: str) -> object:
-    answer = build_client({}).invoke_model_with_response_stream(modelId=model_name(provider), body=CLAUDE_BODY)
-    events = [json.loads(event["chunk"]["bytes"]) for event in answer["body"]]
+    response = build_client({}).invoke_model_with_response_stream(modelId=model_name(provider), body=CLAUDE_BODY)
+    events = [json.loads(event["chunk"]["bytes"]) for event in response["body"]]
     text = "".join(event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta")
     prompt = events[0]["message"]["usage"]["input_tokens"]
     usage = next(event["usage"] for event in events if event["type"] == "message_delta")

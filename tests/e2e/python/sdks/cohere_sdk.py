@@ -15,8 +15,8 @@ TOOLS = [{"type": "function", "function": {"name": "clock", "description": "The 
 TOOL_CALL_HEADERS = mock_headers(call="clock", arguments=json.dumps({"zone": "UTC"}))
 
 
-def build_client(provider: str, asked: dict[str, str] | None = None) -> cohere.ClientV2:
-    headers = {"x-gateway-provider": f"@{provider}", **(asked or {})}
+def build_client(provider: str, requested: dict[str, str] | None = None) -> cohere.ClientV2:
+    headers = {"x-gateway-provider": f"@{provider}", **(requested or {})}
     return cohere.ClientV2(api_key=KEY, base_url=GATEWAY, httpx_client=httpx.Client(headers=headers, timeout=10))
 
 
@@ -26,8 +26,8 @@ def token_counts(usage: cohere.Usage | None) -> list[float | None] | None:
 
 
 def whole(provider: str) -> object:
-    answer = build_client(provider).chat(model="command-a-03-2025", messages=WEATHER_MESSAGES)
-    return [answer.message.content[0].text, token_counts(answer.usage)]
+    response = build_client(provider).chat(model="command-a-03-2025", messages=WEATHER_MESSAGES)
+    return [response.message.content[0].text, token_counts(response.usage)]
 
 
 def streamed(provider: str) -> object:
@@ -37,10 +37,10 @@ def streamed(provider: str) -> object:
 
 
 def tool(provider: str) -> object:
-    answer = build_client(provider, TOOL_CALL_HEADERS).chat(
+    response = build_client(provider, TOOL_CALL_HEADERS).chat(
         model="command-a-03-2025", messages=CLOCK_MESSAGES, tools=TOOLS
     )
-    return [[call.function.name, json.loads(call.function.arguments)] for call in answer.message.tool_calls]
+    return [[call.function.name, json.loads(call.function.arguments)] for call in response.message.tool_calls]
 
 
 def tool_streamed(provider: str) -> object:
@@ -58,29 +58,29 @@ def tool_streamed(provider: str) -> object:
 def tool_answered(provider: str) -> object:
     """Sends the tool call back together with the tool's result."""
     call = {"id": "call_mock", "type": "function", "function": {"name": "clock", "arguments": '{"zone": "UTC"}'}}
-    told = {"role": "tool", "tool_call_id": "call_mock", "content": "noon"}
-    messages = [*CLOCK_MESSAGES, {"role": "assistant", "tool_calls": [call]}, told]
-    answer = build_client(provider, TOOL_CALL_HEADERS).chat(model="command-a-03-2025", messages=messages, tools=TOOLS)
-    return answer.finish_reason
+    reported = {"role": "tool", "tool_call_id": "call_mock", "content": "noon"}
+    messages = [*CLOCK_MESSAGES, {"role": "assistant", "tool_calls": [call]}, reported]
+    response = build_client(provider, TOOL_CALL_HEADERS).chat(model="command-a-03-2025", messages=messages, tools=TOOLS)
+    return response.finish_reason
 
 
 def embedded(provider: str) -> object:
-    answer = build_client(provider).embed(
+    response = build_client(provider).embed(
         model="embed-v4.0", texts=["one", "two"], input_type="search_document", embedding_types=["float"]
     )
-    return [len(vector) > 1 for vector in answer.embeddings.float_]
+    return [len(vector) > 1 for vector in response.embeddings.float_]
 
 
 def ranked(provider: str) -> object:
-    answer = build_client(provider).rerank(model="rerank-v3.5", query="weather", documents=["sun", "rain"])
-    return [one.index for one in answer.results]
+    response = build_client(provider).rerank(model="rerank-v3.5", query="weather", documents=["sun", "rain"])
+    return [one.index for one in response.results]
 
 
 def error(provider: str) -> object:
     made = build_client(provider, mock_headers(**MOCK_REJECTION))
-    asked = [{"role": "user", "content": "what nobody has an answer to"}]
+    request_body = [{"role": "user", "content": "what nobody has an answer to"}]
     return failure_status(
-        lambda: made.chat(model="command-a-03-2025", messages=asked, request_options={"max_retries": 0}),
+        lambda: made.chat(model="command-a-03-2025", messages=request_body, request_options={"max_retries": 0}),
         cohere.core.api_error.ApiError,
         lambda error: [error.status_code],
     )

@@ -30,16 +30,16 @@ def build_client(headers: dict[str, str], version: str = "v1beta") -> genai.Clie
     return genai.Client(api_key=KEY, http_options=options)
 
 
-def text_and_usage(answer: types.GenerateContentResponse, text: str) -> object:
-    usage = answer.usage_metadata
+def text_and_usage(response: types.GenerateContentResponse, text: str) -> object:
+    usage = response.usage_metadata
     assert usage
     return [text, usage.prompt_token_count, usage.candidates_token_count]
 
 
 def whole(provider: str) -> object:
     made = build_client({}, "v1")
-    answer = made.models.generate_content(model=model_name(provider), contents=PROMPT)
-    return text_and_usage(answer, answer.text or "")
+    response = made.models.generate_content(model=model_name(provider), contents=PROMPT)
+    return text_and_usage(response, response.text or "")
 
 
 def streamed(provider: str) -> object:
@@ -93,10 +93,10 @@ def vectors(provider: str) -> object:
     config = types.EmbedContentConfig(output_dimensionality=3, task_type="CLUSTERING")
     made = build_client({})
     try:
-        answer = made.models.embed_content(model=model_name(provider), contents=[PROMPT, PROMPT], config=config)
+        response = made.models.embed_content(model=model_name(provider), contents=[PROMPT, PROMPT], config=config)
     except errors.APIError as error:
         return [error.code, error.status]
-    return [len(one.values or ()) for one in answer.embeddings or ()]
+    return [len(one.values or ()) for one in response.embeddings or ()]
 
 
 def counted(provider: str) -> object:

@@ -11,8 +11,8 @@ SEARCH_CONFIG = types.GenerateContentConfig(tools=[types.Tool(google_search=type
 
 
 def whole(model: str) -> object:
-    answer = client.models.generate_content(model=model, contents="what is new?", config=SEARCH_CONFIG)
-    parts = (answer.candidates or [])[0].content.parts or []
+    response = client.models.generate_content(model=model, contents="what is new?", config=SEARCH_CONFIG)
+    parts = (response.candidates or [])[0].content.parts or []
     return "".join(part.text or "" for part in parts)
 
 

@@ -41,8 +41,8 @@ def complete_chat(dialect: str, provider: str, headers: dict[str, str] | None = 
 
 
 def whole(dialect: str, provider: str) -> object:
-    answer = complete_chat(dialect, provider)
-    return [answer.choices[0].message.content, answer.usage.prompt_tokens, answer.usage.completion_tokens]
+    response = complete_chat(dialect, provider)
+    return [response.choices[0].message.content, response.usage.prompt_tokens, response.usage.completion_tokens]
 
 
 def streamed(dialect: str, provider: str) -> object:

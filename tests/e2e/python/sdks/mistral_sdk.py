@@ -30,8 +30,8 @@ def build_client() -> Mistral:
 
 
 def whole(provider: str) -> object:
-    answer = build_client().chat.complete(model=model_name(provider), messages=PROMPT_MESSAGES)
-    return [answer.choices[0].message.content, answer.usage.prompt_tokens, answer.usage.completion_tokens]
+    response = build_client().chat.complete(model=model_name(provider), messages=PROMPT_MESSAGES)
+    return [response.choices[0].message.content, response.usage.prompt_tokens, response.usage.completion_tokens]
 
 
 def streamed(provider: str) -> object:

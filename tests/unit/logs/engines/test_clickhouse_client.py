@@ -54,25 +54,25 @@ def test_bound_values_arrive_unchanged(loaded_clickhouse: ClickHouseEngine, text
 @pytest.fixture
 def answers() -> Iterator[dict[str, object]]:
     """Returns the answer of a server that the test chooses, with its port."""
-    answer: dict[str, object] = {"status": 200, "code": None, "body": b""}
+    response: dict[str, object] = {"status": 200, "code": None, "body": b""}
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
-            self.send_response(answer["status"])
-            if answer["code"]:
-                self.send_header("X-ClickHouse-Exception-Code", answer["code"])
+            self.send_response(response["status"])
+            if response["code"]:
+                self.send_header("X-ClickHouse-Exception-Code", response["code"])
             self.end_headers()
-            self.wfile.write(answer["body"])
+            self.wfile.write(response["body"])
 
         def log_message(self, *_: object) -> None:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    answer["port"] = server.server_address[1]
+    response["port"] = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    yield answer
+    yield response
     server.shutdown()
     thread.join()
     server.server_close()

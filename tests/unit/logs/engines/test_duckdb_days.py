@@ -136,12 +136,12 @@ def test_failure_while_sealing_changes_nothing(sealed: DuckDbEngine, monkeypatch
 def test_retention_deletes_files(sealed: DuckDbEngine, tmp_path: Path, small: Sample):
     sealed.drop_before((START + 2 * DAY).date(), (START + 4 * DAY).date())
     assert list_files(tmp_path) == ["2026-11-04.1.parquet", "2026-11-05.1.parquet"]
-    kept = [
+    remaining = [
         record
         for record in small.records
         if record["organisation_id"] == "org" and record["created_at"] >= "2026-11-04"
     ]
-    assert count(sealed) == len(kept)
+    assert count(sealed) == len(remaining)
     assert sorted(path.stem for path in (tmp_path / "store/text").glob("*.sqlite")) == ["2026-11-06", "2026-11-07"]
 
 

@@ -70,8 +70,8 @@ def sparse_filters(draw: st.DrawFn) -> LogFilters:
         for name in LogFilters.__struct_fields__
         if name not in {"organisation_id", "time_of_generation_min", "time_of_generation_max"}
     ]
-    kept = draw(st.sets(st.sampled_from(optional), max_size=3))
-    for name in set(optional) - kept:
+    remaining = draw(st.sets(st.sampled_from(optional), max_size=3))
+    for name in set(optional) - remaining:
         setattr(filters, name, None)
     return filters
 
@@ -104,14 +104,14 @@ def test_both_engines_give_equal_analytics(
     loaded_duckdb: DuckDbEngine, loaded_clickhouse: ClickHouseEngine, filters: LogFilters, query: Any, zone: str
 ):
     kind, name = query
-    asked = (
+    requested = (
         GraphQuery(filters=filters, graph=name, time_zone=zone)
         if kind == "graph"
         else GroupQuery(
             filters=filters, group_by=name, metadata_key="team", columns=["cost", "avg_tokens", "first_seen"]
         )
     )
-    first, second = (engine.run(asked, 20) for engine in (loaded_duckdb, loaded_clickhouse))
+    first, second = (engine.run(requested, 20) for engine in (loaded_duckdb, loaded_clickhouse))
     assert first == approximate(second)
 
 

@@ -62,8 +62,8 @@ def upgrade() -> None:
             ),
             sa.PrimaryKeyConstraint("id", name=op.f(f"pk_{table}")),
         )
-        for place in ("workspace_id", "organisation_id"):
-            op.create_index(op.f(f"ix_{table}_{place}_id"), table, [place, "id"])
+        for workspace in ("workspace_id", "organisation_id"):
+            op.create_index(op.f(f"ix_{table}_{workspace}_id"), table, [workspace, "id"])
     op.create_table(
         "limit_usage",
         sa.Column("id", sa.String(36), nullable=False),

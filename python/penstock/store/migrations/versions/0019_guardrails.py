@@ -72,5 +72,5 @@ def downgrade() -> None:
 
 
 def _without_exclusions(settings: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in settings.items() if name != "guardrail_exclusions"}
-    return _without_default_guardrails(kept)
+    remaining = {name: value for name, value in settings.items() if name != "guardrail_exclusions"}
+    return _without_default_guardrails(remaining)

@@ -136,8 +136,8 @@ impl RateTiers {
 impl PublishedRates {
     /// Adds the rates of `other` for buckets that have none.
     pub fn with_defaults(self, other: &Self) -> Self {
-        let is_said = |at: usize| self.rates.iter().any(|(bucket, ..)| *bucket == at);
-        let more: Vec<_> = other.rates.iter().filter(|(bucket, ..)| !is_said(*bucket)).copied().collect();
+        let is_set = |at: usize| self.rates.iter().any(|(bucket, ..)| *bucket == at);
+        let more: Vec<_> = other.rates.iter().filter(|(bucket, ..)| !is_set(*bucket)).copied().collect();
         Self { rates: [self.rates, more].concat(), unknown_names: self.unknown_names }
     }
 }

@@ -94,8 +94,8 @@ impl Bodies {
     fn add_frames<'b>(&'b self, batch: &mut FrameBatch<'_, 'b>) {
         for (kind, part) in BODY_KINDS.into_iter().zip(&self.parts) {
             let flags = if part.has_cut_to_report { FLAG_CUT } else { 0 };
-            let pieces = part.complete.chunks(MAX_PIECE_BYTES);
-            pieces.for_each(|piece| batch.add_body(kind, flags, piece));
+            let chunks = part.complete.chunks(MAX_PIECE_BYTES);
+            chunks.for_each(|chunk| batch.add_body(kind, flags, chunk));
             if !part.collected.is_empty() || (part.has_cut_to_report && part.complete.is_empty()) {
                 batch.add_body(kind, flags, &part.collected);
             }
@@ -124,12 +124,12 @@ impl Bodies {
         if part.is_cut || self.is_dropped {
             return None;
         }
-        let kept = length.min(limit.saturating_sub(part.recorded_bytes));
-        part.recorded_bytes += kept;
-        part.is_cut = kept < length;
+        let remaining = length.min(limit.saturating_sub(part.recorded_bytes));
+        part.recorded_bytes += remaining;
+        part.is_cut = remaining < length;
         part.has_cut_to_report = part.is_cut;
         self.is_cut |= part.is_cut;
-        Some(kept)
+        Some(remaining)
     }
 }
 
@@ -162,19 +162,19 @@ impl SpoolEntry {
     /// Adds a complete body. It is written with the next frame of this record.
     pub fn add_complete_body(&self, kind: FrameKind, mut body: Bytes) {
         let mut bodies = self.lock_bodies();
-        if let Some(kept) = bodies.admit(kind, body.len(), self.spool.body_bytes) {
-            body.truncate(kept);
+        if let Some(remaining) = bodies.admit(kind, body.len(), self.spool.body_bytes) {
+            body.truncate(remaining);
             bodies.parts[kind_index(kind)].complete = body;
         }
     }
 
     /// Adds a piece of a body that is passing through.
-    pub fn add_body_piece(&self, kind: FrameKind, piece: &[u8]) {
+    pub fn add_body_piece(&self, kind: FrameKind, chunk: &[u8]) {
         let mut bodies = self.lock_bodies();
-        let Some(kept) = bodies.admit(kind, piece.len(), self.spool.body_bytes) else { return };
-        for piece in piece[..kept].chunks(MAX_PIECE_BYTES) {
+        let Some(remaining) = bodies.admit(kind, chunk.len(), self.spool.body_bytes) else { return };
+        for chunk in chunk[..remaining].chunks(MAX_PIECE_BYTES) {
             let part = &mut bodies.parts[kind_index(kind)];
-            part.collected.extend_from_slice(piece);
+            part.collected.extend_from_slice(chunk);
             if part.collected.len() >= COLLECTED_BYTES {
                 self.write_bodies(&mut bodies, Source::Bodies, false, |_| (), |_, _| ());
             }

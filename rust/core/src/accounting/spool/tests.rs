@@ -107,12 +107,12 @@ fn full_segments_are_followed_by_the_next() {
     let root = test_folder();
     let spool = open_spool(&root, |settings| settings.record_body_bytes = usize::MAX);
     let entry = SpoolEntry::new(Arc::clone(&spool), Uuid::nil(), Duration::ZERO);
-    let piece = vec![b'x'; 20 * 1024 * 1024];
-    (0..4).for_each(|_| entry.add_body_piece(FrameKind::UpstreamResponse, &piece));
+    let chunk = vec![b'x'; 20 * 1024 * 1024];
+    (0..4).for_each(|_| entry.add_body_piece(FrameKind::UpstreamResponse, &chunk));
     entry.end(OWNER, false, |out, _| out.extend_from_slice(b"{}"));
     assert_eq!(segment_paths(&root).len(), 2);
     let frames = read_frames(&root);
-    assert_eq!(frames.iter().filter(|frame| frame.0 == 4).map(|frame| frame.2.len()).sum::<usize>(), 4 * piece.len());
+    assert_eq!(frames.iter().filter(|frame| frame.0 == 4).map(|frame| frame.2.len()).sum::<usize>(), 4 * chunk.len());
     assert!(segment_paths(&root).iter().all(|path| fs::metadata(path).unwrap().len() <= segment::SEGMENT_BYTES));
     fs::remove_dir_all(root).unwrap();
 }

@@ -175,10 +175,10 @@ fn read_decision(status: u16, body: &[u8], stage: Stage, url: &str) -> Result<Ch
     let Some(verdict) = reply["verdict"].as_bool() else {
         return Err(CheckError::new("the webhook returned no `verdict` of true or false"));
     };
-    let place = if stage == Stage::Input { "request" } else { "response" };
-    let body = &reply["transformedData"][place]["json"];
+    let location = if stage == Stage::Input { "request" } else { "response" };
+    let body = &reply["transformedData"][location]["json"];
     let change = body.is_object().then(|| Change::Body(body.clone()));
-    let explanation = format!("the webhook {} the {place}", if verdict { "accepted" } else { "rejected" });
+    let explanation = format!("the webhook {} the {location}", if verdict { "accepted" } else { "rejected" });
     // The query may hold a credential.
     let shown_url = url.split(['?', '#']).next().unwrap_or_default();
     let data =

@@ -214,8 +214,8 @@ mod tests {
 
     const TIMEOUTS: IdleTimeouts = IdleTimeouts { idle: Duration::from_secs(75), head: Duration::from_secs(10) };
 
-    fn new_reaper(port: u16, patience: IdleTimeouts) -> IdleConnectionReaper {
-        IdleConnectionReaper::new(port, patience, Arc::default())
+    fn new_reaper(port: u16, max_wait: IdleTimeouts) -> IdleConnectionReaper {
+        IdleConnectionReaper::new(port, max_wait, Arc::default())
     }
 
     #[test]

@@ -177,11 +177,11 @@ pub fn is_catalogue_request(snapshot: &Snapshot, head: &RequestHead, aliases: &[
         return false;
     }
     let control = ControlHeaders::parse(&head.headers, aliases);
-    let is_said = |name: &[u8]| control_value(&head.headers, aliases, name).is_some_and(|value| value != b"false");
+    let is_set = |name: &[u8]| control_value(&head.headers, aliases, name).is_some_and(|value| value != b"false");
     let names_nobody = control.provider.is_none() && control.virtual_key.is_none() && control.config.is_none();
     names_nobody
-        || is_said(b"fetch-integrated-models")
-        || is_said(b"models-endpoint")
+        || is_set(b"fetch-integrated-models")
+        || is_set(b"models-endpoint")
         || control.config.is_some_and(|config| config_fetches_catalogue(snapshot, head, &control, config))
 }
 
@@ -334,19 +334,19 @@ mod tests {
     #[test]
     fn detects_catalogue_requests() {
         let snapshot = sample_snapshot();
-        let asks = |path: &str, fields: &[(&str, &str)]| {
+        let build_body = |path: &str, fields: &[(&str, &str)]| {
             let headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
             let head = RequestHead { method: "GET".into(), path: path.into(), headers, ..RequestHead::default() };
             is_catalogue_request(&snapshot, &head, &["x-portkey-".into()])
         };
         let provider = ("x-gateway-provider", "openai");
-        assert!(asks("/v1/models", &[]) && asks("/v1/models/@mine/gpt", &[]));
-        assert!(!asks("/v1/models", &[provider]) && !asks("/v1/modelsx", &[]));
+        assert!(build_body("/v1/models", &[]) && build_body("/v1/models/@mine/gpt", &[]));
+        assert!(!build_body("/v1/models", &[provider]) && !build_body("/v1/modelsx", &[]));
         for flag in ["x-gateway-fetch-integrated-models", "x-gateway-models-endpoint", "x-portkey-models-endpoint"] {
-            assert!(asks("/v1/models", &[provider, (flag, "true")]), "{flag}");
-            assert!(!asks("/v1/models", &[provider, (flag, "false")]), "{flag}");
+            assert!(build_body("/v1/models", &[provider, (flag, "true")]), "{flag}");
+            assert!(!build_body("/v1/models", &[provider, (flag, "false")]), "{flag}");
         }
-        assert!(asks("/v1/models", &[("x-gateway-config", r#"{"provider":"openai","fetch_integrated_models":true}"#)]));
-        assert!(!asks("/v1/models", &[("x-gateway-config", r#"{"provider":"openai"}"#)]));
+        assert!(build_body("/v1/models", &[("x-gateway-config", r#"{"provider":"openai","fetch_integrated_models":true}"#)]));
+        assert!(!build_body("/v1/models", &[("x-gateway-config", r#"{"provider":"openai"}"#)]));
     }
 }

@@ -25,7 +25,7 @@ pub async fn call_host(
 ) -> Result<CheckOutcome, CheckError> {
     let (url, query) = call.url.split_once('?').unwrap_or((&call.url, ""));
     let host = BaseUrl::parse(url).map(|base| base.origin.authority().clone()).unwrap_or_default();
-    let mut place = hosts.begin_call(host, Instant::now()).map_err(CheckError::new)?;
+    let mut location = hosts.begin_call(host, Instant::now()).map_err(CheckError::new)?;
     let head = |base: &BaseUrl| {
         let path = if base.prefix.is_empty() { "/" } else { &base.prefix };
         let mark = if query.is_empty() { "" } else { "?" };
@@ -46,10 +46,10 @@ pub async fn call_host(
     let result = match tokio::time::timeout(call.timeout, Box::pin(sending)).await {
         Ok(Ok(response)) => (call.read)(response.status, &response.body),
         // The message names the URL, which may hold a credential.
-        Ok(Err(_)) => Err(CheckError::new(format!("{} could not be reached", place.host))),
-        Err(_) => Err(CheckError::new(format!("{} took longer than {} ms", place.host, call.timeout.as_millis()))),
+        Ok(Err(_)) => Err(CheckError::new(format!("{} could not be reached", location.host))),
+        Err(_) => Err(CheckError::new(format!("{} took longer than {} ms", location.host, call.timeout.as_millis()))),
     };
-    place.has_failed = Some(result.is_err());
+    location.has_failed = Some(result.is_err());
     result
 }
 

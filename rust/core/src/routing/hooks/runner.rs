@@ -214,8 +214,8 @@ async fn run_check(
             Err(error) => Err(error),
         }
     } else {
-        let place = if subject.stage == Stage::Input { "requests" } else { "responses" };
-        Err(CheckError::new(format!("the check cannot run on {place}")))
+        let position = if subject.stage == Stage::Input { "requests" } else { "responses" };
+        Err(CheckError::new(format!("the check cannot run on {position}")))
     };
     (index, outcome.unwrap_or_else(CheckOutcome::failed), started_at.elapsed().as_millis() as u64)
 }

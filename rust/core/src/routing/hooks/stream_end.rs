@@ -86,12 +86,12 @@ pub(super) fn attach(hooks: &TargetHooks, response: &mut UpstreamResponse, runs:
     let (runner, results, after) = (hooks.runner.clone(), hooks.results.clone(), hooks.after.clone());
     let subject = hooks.response_subject(Value::Null, Vec::new(), 0, None);
     let end = async move {
-        let PassedStream { kept, is_too_large, mut held } =
+        let PassedStream { kept: remaining, is_too_large, mut held } =
             std::mem::take(&mut *passed.lock().unwrap_or_else(PoisonError::into_inner));
         if runs {
-            let body_bytes = kept.len();
+            let body_bytes = remaining.len();
             let texts =
-                run_offloaded(body_bytes, move || StreamTexts::read(&Bytes::from(kept))).await.unwrap_or_default();
+                run_offloaded(body_bytes, move || StreamTexts::read(&Bytes::from(remaining))).await.unwrap_or_default();
             let mut subject = subject;
             {
                 let subject = Arc::make_mut(&mut subject);

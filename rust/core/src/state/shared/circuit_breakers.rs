@@ -52,11 +52,11 @@ impl BreakerState {
         let is_asked =
             matches!(self.probe_claim, ProbeClaim::Requested(at) if now.saturating_sub(at) < CLAIM_RETRY_INTERVAL);
         let is_due = self.breaker.verdict(policy, now) == Verdict::HalfOpen;
-        let asks = is_due && !is_asked && !self.holds_probe_claim(policy, now);
-        if asks {
+        let requests = is_due && !is_asked && !self.holds_probe_claim(policy, now);
+        if requests {
             self.probe_claim = ProbeClaim::Requested(now);
         }
-        asks
+        requests
     }
 
     /// Adds a result to the unsent delta; returns true if the delta was empty before.
@@ -103,8 +103,8 @@ impl CircuitBreakers {
         let check = |state: &mut BreakerState| {
             (state.verdict(policy, now, redis.is_some()), state.start_claim_if_due(policy, now))
         };
-        let (verdict, asks) = self.states.with_existing(target, check).unwrap_or((Verdict::Closed, false));
-        self.request_claim(asks, target, policy);
+        let (verdict, requests) = self.states.with_existing(target, check).unwrap_or((Verdict::Closed, false));
+        self.request_claim(requests, target, policy);
         verdict
     }
 
@@ -120,22 +120,22 @@ impl CircuitBreakers {
     ) -> Option<BreakerPermit> {
         let is_shared = self.connected_redis().is_some();
         let is_idle = |state: &BreakerState| state.breaker.verdict(policy, now) == Verdict::Closed;
-        let (verdict, asks) = self.states.with_entry(target, is_idle, |state| {
+        let (verdict, requests) = self.states.with_entry(target, is_idle, |state| {
             let verdict = state.verdict(policy, now, is_shared);
             if verdict == Verdict::HalfOpen {
                 state.breaker.start_request(policy, now);
             }
             (verdict, state.start_claim_if_due(policy, now))
         });
-        self.request_claim(asks, target, policy);
+        self.request_claim(requests, target, policy);
         let (is_probe, is_desperate) = (verdict == Verdict::HalfOpen, verdict == Verdict::Open);
         let passage =
             BreakerPermit { breakers: Arc::clone(self), target_key: target, is_probe, is_forced: is_desperate };
         Some(passage).filter(|_| always || verdict != Verdict::Open)
     }
 
-    fn request_claim(&self, asks: bool, target: u64, policy: &BreakerPolicy) {
-        if let (Some(redis), true) = (self.connected_redis(), asks) {
+    fn request_claim(&self, requests: bool, target: u64, policy: &BreakerPolicy) {
+        if let (Some(redis), true) = (self.connected_redis(), requests) {
             redis.enqueue(RedisCommand::ClaimProbe { target, cooldown: policy.cooldown() });
         }
     }
@@ -146,7 +146,7 @@ impl CircuitBreakers {
     }
 
     fn record_outcome(&self, target: u64, is_probe: bool, policy: &BreakerPolicy, now: Duration, failed: bool) -> bool {
-        let is_told = self.redis.is_some();
+        let is_shared = self.redis.is_some();
         let (opened, is_first) = self.states.with_entry(
             target,
             |_| false,
@@ -155,7 +155,7 @@ impl CircuitBreakers {
                 if is_probe {
                     state.probe_claim = ProbeClaim::None;
                 }
-                let counts = is_told && !is_probe && is_breaker_closed(state);
+                let counts = is_shared && !is_probe && is_breaker_closed(state);
                 (opened, counts && state.add_to_delta(target, policy, failed))
             },
         );

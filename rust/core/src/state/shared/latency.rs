@@ -140,13 +140,13 @@ mod tests {
 
     #[test]
     fn hedged_requests_stay_within_their_share() {
-        let paces = LatencyTracker::default();
+        let latencies = LatencyTracker::default();
         let hedged = (0..1000).filter(|_| {
-            paces.add_hedge_tokens(1, 0.05);
-            paces.try_spend_hedge_token(1)
+            latencies.add_hedge_tokens(1, 0.05);
+            latencies.try_spend_hedge_token(1)
         });
         assert!((50..=52).contains(&hedged.count()));
-        (0..10_000).for_each(|_| paces.add_hedge_tokens(1, 1.0));
-        assert_eq!((0..100).filter(|_| paces.try_spend_hedge_token(1)).count(), 10);
+        (0..10_000).for_each(|_| latencies.add_hedge_tokens(1, 1.0));
+        assert_eq!((0..100).filter(|_| latencies.try_spend_hedge_token(1)).count(), 10);
     }
 }

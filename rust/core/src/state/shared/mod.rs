@@ -89,7 +89,7 @@ impl SharedState {
             min_per_second: settings.retry_budget_min,
         };
         let (clock, redis) = (Arc::<MonotonicClock>::default(), RedisClient::from_settings(settings)?);
-        let neighbours = (settings.workers > 1 && redis.is_none()).then(Arc::default);
+        let node_store_client = (settings.workers > 1 && redis.is_none()).then(Arc::default);
         let seed = match &settings.redis_url {
             // The seed is the same for all workers that share this Redis.
             Some(url) => {
@@ -113,8 +113,8 @@ impl SharedState {
             // The budget admits at least one body of the maximum size.
             body_memory: MemoryBudget::new(settings.buffered_body_bytes.max(settings.max_body_bytes), usize::MAX),
             sticky_sessions: StickySessionStore::new(redis.clone()),
-            pending_charges: Arc::new(PendingCharges::new(select_charge_store(redis.as_ref(), neighbours.as_ref()))),
-            node_store: neighbours,
+            pending_charges: Arc::new(PendingCharges::new(select_charge_store(redis.as_ref(), node_store_client.as_ref()))),
+            node_store: node_store_client,
             tool_call_signatures: Arc::new(build_signatures(redis.clone())),
             prompt_versions: PromptVersionCache::default(),
             check_hosts: Arc::default(),
@@ -157,10 +157,10 @@ impl SharedState {
 }
 
 /// Returns the store through which pending charges are shared with other workers.
-fn select_charge_store(redis: Option<&Arc<RedisClient>>, neighbours: Option<&Arc<NodeStoreClient>>) -> SharedStore {
-    match (redis, neighbours) {
+fn select_charge_store(redis: Option<&Arc<RedisClient>>, node_store: Option<&Arc<NodeStoreClient>>) -> SharedStore {
+    match (redis, node_store) {
         (Some(redis), _) => SharedStore::Redis(Arc::clone(redis)),
-        (None, Some(neighbours)) => SharedStore::NodeStore(Arc::clone(neighbours)),
+        (None, Some(node_store)) => SharedStore::NodeStore(Arc::clone(node_store)),
         (None, None) => SharedStore::None,
     }
 }

@@ -101,20 +101,20 @@ mod tests {
 
     #[tokio::test]
     async fn counts_dropped_commands_when_the_queue_is_full() {
-        let neighbours = NodeStoreClient::default();
+        let node_store = NodeStoreClient::default();
         for number in 0..MAX_QUEUED_COMMANDS + 2 {
-            neighbours.put(number.to_string(), String::new());
+            node_store.put(number.to_string(), String::new());
         }
-        assert_eq!((neighbours.get("7".into()).await, neighbours.dropped_count()), (None, 3));
-        let mut errands = neighbours.take_command_receiver().unwrap();
+        assert_eq!((node_store.get("7".into()).await, node_store.dropped_count()), (None, 3));
+        let mut errands = node_store.take_command_receiver().unwrap();
         assert!(matches!(errands.recv().await, Some(NodeStoreCommand::Put { key, .. }) if key == "0"));
-        assert!(neighbours.take_command_receiver().is_none());
+        assert!(node_store.take_command_receiver().is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn returns_none_when_no_reply_comes_in_time() {
-        let neighbours = NodeStoreClient::default();
-        assert_eq!(neighbours.get("a".into()).await, None);
-        assert_eq!(neighbours.dropped_count(), 0);
+        let node_store = NodeStoreClient::default();
+        assert_eq!(node_store.get("a".into()).await, None);
+        assert_eq!(node_store.dropped_count(), 0);
     }
 }

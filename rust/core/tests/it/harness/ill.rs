@@ -31,8 +31,8 @@ pub struct FailingProvider {
 impl FailingProvider {
     pub async fn start() -> Self {
         let is_failing = Arc::new(AtomicBool::new(true));
-        let asked = Arc::<Mutex<Vec<Instant>>>::default();
-        let (ill, seen) = (Arc::clone(&is_failing), Arc::clone(&asked));
+        let requests = Arc::<Mutex<Vec<Instant>>>::default();
+        let (ill, seen) = (Arc::clone(&is_failing), Arc::clone(&requests));
         let provider = ScriptedServer::start(move |mut stream, _| {
             let (ill, seen) = (Arc::clone(&ill), Arc::clone(&seen));
             async move {
@@ -42,16 +42,16 @@ impl FailingProvider {
                         seen.lock().unwrap().push(Instant::now());
                     }
                     let fails = is_meant && ill.load(Ordering::Relaxed);
-                    let answer =
+                    let response =
                         scripted::json_response(if fails { "503 Service Unavailable" } else { "200 OK" }, "", "{}");
-                    if stream.write_all(&answer).await.is_err() {
+                    if stream.write_all(&response).await.is_err() {
                         return;
                     }
                 }
             }
         })
         .await;
-        Self { server: provider, is_failing, request_times: asked }
+        Self { server: provider, is_failing, request_times: requests }
     }
 
     pub fn request_times(&self) -> Vec<Instant> {
@@ -72,11 +72,11 @@ pub async fn send_at_rate(
     let mut asking = JoinSet::new();
     for _ in 0..count {
         ticks.tick().await;
-        let (state, ask) = (Arc::clone(&rig.state), chat_with_config(config));
+        let (state, request) = (Arc::clone(&rig.state), chat_with_config(config));
         asking.spawn(async move {
             let began = Instant::now();
             let response =
-                TestResponse::read(with_timeout(penstock_core::gateway::handle(&state, ask.build())).await).await;
+                TestResponse::read(with_timeout(penstock_core::gateway::handle(&state, request.build())).await).await;
             (began, began.elapsed(), response)
         });
     }

@@ -15,26 +15,26 @@ pub struct CredentialIssuer {
 
 impl CredentialIssuer {
     /// Starts an issuer. `answer` maps the request number, counted from 1, to a status and a body.
-    pub async fn start_with_responses(answer: impl Fn(usize) -> (u16, String) + Send + Sync + 'static) -> Self {
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (kept, answer) = (Arc::clone(&asked), Arc::new(answer));
+    pub async fn start_with_responses(response: impl Fn(usize) -> (u16, String) + Send + Sync + 'static) -> Self {
+        let received_requests = Arc::new(Mutex::new(Vec::new()));
+        let (shared, response) = (Arc::clone(&received_requests), Arc::new(response));
         let server = ScriptedServer::start(move |mut stream, _| {
-            let (kept, answer) = (Arc::clone(&kept), Arc::clone(&answer));
+            let (shared, response) = (Arc::clone(&shared), Arc::clone(&response));
             async move {
                 while let Some(bytes) = read_request(&mut stream).await {
                     let number = {
-                        let mut kept = kept.lock().unwrap();
-                        kept.push(String::from_utf8(bytes).unwrap());
-                        kept.len()
+                        let mut shared = shared.lock().unwrap();
+                        shared.push(String::from_utf8(bytes).unwrap());
+                        shared.len()
                     };
-                    let (status, body) = answer(number);
+                    let (status, body) = response(number);
                     let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", body.len());
                     stream.write_all([head, body].concat().as_bytes()).await.unwrap();
                 }
             }
         })
         .await;
-        Self { server, requests: asked }
+        Self { server, requests: received_requests }
     }
 
     pub async fn start_with_tokens() -> Self {
@@ -50,8 +50,8 @@ impl CredentialIssuer {
 
     /// Returns the form fields of the request with this index.
     pub fn form_fields(&self, number: usize) -> Vec<(String, String)> {
-        let asked = self.received_requests();
-        let (_, body) = asked[number].split_once("\r\n\r\n").unwrap();
+        let requests = self.received_requests();
+        let (_, body) = requests[number].split_once("\r\n\r\n").unwrap();
         url::form_urlencoded::parse(body.as_bytes()).into_owned().collect()
     }
 }

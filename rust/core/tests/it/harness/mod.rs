@@ -111,13 +111,13 @@ impl TestGateway {
     }
 
     /// Returns the response as the server receives it; its stream is not read.
-    pub async fn handle_request(&self, ask: TestRequest) -> ClientResponse {
-        with_timeout(penstock_core::gateway::handle(&self.state, ask.build())).await
+    pub async fn handle_request(&self, request: TestRequest) -> ClientResponse {
+        with_timeout(penstock_core::gateway::handle(&self.state, request.build())).await
     }
 
     /// Sends a request and reads the response to its end.
-    pub async fn send(&self, ask: TestRequest) -> TestResponse {
-        TestResponse::read(self.handle_request(ask).await).await
+    pub async fn send(&self, request: TestRequest) -> TestResponse {
+        TestResponse::read(self.handle_request(request).await).await
     }
 
     /// Returns the records since the last call. Waits until all token counting has finished.
@@ -244,8 +244,8 @@ pub fn chat_with_config(config: &Value) -> TestRequest {
 
 /// Posts JSON to `target` with an inline config.
 pub fn post_with_config(config: &Value, target: &str, json: impl Into<Bytes>) -> TestRequest {
-    let ask = TestRequest::new("POST", target).header("x-gateway-config", &config.to_string());
-    ask.header("content-type", "application/json").body(json)
+    let request = TestRequest::new("POST", target).header("x-gateway-config", &config.to_string());
+    request.header("content-type", "application/json").body(json)
 }
 
 /// Target whose mock provider behaves as described, such as `status=503`.
@@ -273,20 +273,20 @@ pub struct TestResponse {
 }
 
 impl TestResponse {
-    pub async fn read(answer: ClientResponse) -> Self {
-        let ClientResponse { head: reply, body } = answer;
-        let (pieces, streamed, cut) = match body {
+    pub async fn read(response: ClientResponse) -> Self {
+        let ClientResponse { head: reply, body } = response;
+        let (parts, streamed, cut) = match body {
             ClientResponseBody::Complete(bytes) => (vec![bytes], false, false),
             ClientResponseBody::Stream(stream) => {
-                let (pieces, cut) = read_stream(*stream).await;
-                (pieces, true, cut)
+                let (parts, cut) = read_stream(*stream).await;
+                (parts, true, cut)
             }
         };
         Self {
             status: reply.status,
             headers: reply.headers,
-            body: pieces.concat(),
-            chunks: pieces,
+            body: parts.concat(),
+            chunks: parts,
             is_streamed: streamed,
             is_truncated: cut,
         }
@@ -320,19 +320,19 @@ impl TestResponse {
 
 /// Returns all chunks of a stream, and true if it was truncated.
 pub async fn read_stream(mut stream: ResponseStream) -> (Vec<Bytes>, bool) {
-    let mut pieces = Vec::new();
+    let mut chunks = Vec::new();
     loop {
         match with_timeout(stream.next()).await {
-            Ok(Some(piece)) => pieces.push(piece),
-            Ok(None) => return (pieces, false),
-            Err(_) => return (pieces, true),
+            Ok(Some(piece)) => chunks.push(piece),
+            Ok(None) => return (chunks, false),
+            Err(_) => return (chunks, true),
         }
     }
 }
 
 /// Returns the stream of a response; panics if it is not streamed.
-pub fn into_stream(answer: ClientResponse) -> ResponseStream {
-    match answer.body {
+pub fn into_stream(response: ClientResponse) -> ResponseStream {
+    match response.body {
         ClientResponseBody::Stream(stream) => *stream,
         ClientResponseBody::Complete(bytes) => panic!("whole: {}", String::from_utf8_lossy(&bytes)),
     }

@@ -41,19 +41,19 @@ impl GoldenProvider {
     /// Starts a provider. Further header lines, such as the request ID, may follow the content type in `kind`.
     pub async fn start_with_headers(status: u16, kind: &str, body: Vec<u8>, chunk: usize) -> Self {
         let head = format!("HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n");
-        let answer = Arc::new([head.as_bytes(), &encode_chunks(&body, chunk), b"0\r\n\r\n"].concat());
+        let response = Arc::new([head.as_bytes(), &encode_chunks(&body, chunk), b"0\r\n\r\n"].concat());
         let sent = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&sent);
+        let shared = Arc::clone(&sent);
         let lines = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&lines);
         let provider = ScriptedServer::start(move |mut stream, _| {
-            let (answer, kept, noted) = (Arc::clone(&answer), Arc::clone(&kept), Arc::clone(&noted));
+            let (response, shared, noted) = (Arc::clone(&response), Arc::clone(&shared), Arc::clone(&noted));
             async move {
                 while let Some(bytes) = read_request(&mut stream).await {
                     let line = bytes.split(|byte| *byte == b'\r').next().unwrap();
                     noted.lock().unwrap().push(String::from_utf8(line.to_vec()).unwrap());
-                    *kept.lock().unwrap() = bytes;
-                    stream.write_all(&answer).await.unwrap();
+                    *shared.lock().unwrap() = bytes;
+                    stream.write_all(&response).await.unwrap();
                 }
             }
         })
@@ -119,8 +119,8 @@ pub fn strip_created_time(text: &str) -> String {
     out + rest
 }
 
-pub fn extract_model(asked: &[u8]) -> (String, Vec<u8>) {
-    let mut asked: Value = serde_json::from_slice(asked).unwrap();
-    let model = asked.as_object_mut().unwrap().shift_remove("model").unwrap();
-    (model.as_str().unwrap().to_owned(), asked.to_string().into_bytes())
+pub fn extract_model(request: &[u8]) -> (String, Vec<u8>) {
+    let mut request: Value = serde_json::from_slice(request).unwrap();
+    let model = request.as_object_mut().unwrap().shift_remove("model").unwrap();
+    (model.as_str().unwrap().to_owned(), request.to_string().into_bytes())
 }

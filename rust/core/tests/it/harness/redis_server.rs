@@ -191,11 +191,11 @@ pub async fn send_cacheable_requests(rig: &TestGateway, name: &str, rounds: usiz
         let mut waiting = tokio::task::JoinSet::new();
         for number in 0..10 {
             let state = Arc::clone(&rig.state);
-            let ask = cacheable_request(&format!("{name} {round} {number}"));
+            let request = cacheable_request(&format!("{name} {round} {number}"));
             waiting.spawn(async move {
                 let began = Instant::now();
-                let answer = with_timeout(penstock_core::gateway::handle(&state, ask.build())).await;
-                (answer.head.status, began.elapsed())
+                let response = with_timeout(penstock_core::gateway::handle(&state, request.build())).await;
+                (response.head.status, began.elapsed())
             });
         }
         while let Some(done) = waiting.join_next().await {

@@ -32,10 +32,10 @@ pub fn gzip_response(kind: &str, body: &[u8]) -> Vec<u8> {
 pub async fn fetch_body(addr: SocketAddr, request: Vec<u8>) -> Vec<u8> {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     stream.write_all(&request).await.unwrap();
-    let answer = server::read_message(&mut stream).await.unwrap();
-    let end = server::find_head_end(&answer).unwrap();
-    let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
-    let body = &answer[end..];
+    let response = server::read_message(&mut stream).await.unwrap();
+    let end = server::find_head_end(&response).unwrap();
+    let head = String::from_utf8_lossy(&response[..end]).to_ascii_lowercase();
+    let body = &response[end..];
     if head.contains("transfer-encoding: chunked") { decode_chunked(body) } else { body.to_vec() }
 }
 

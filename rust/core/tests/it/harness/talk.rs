@@ -29,12 +29,12 @@ pub fn realtime_request(target: &str) -> TestRequest {
     TestRequest::new("GET", target).header("x-gateway-provider", "mock")
 }
 
-pub async fn connect_realtime(rig: &TestGateway, ask: TestRequest) -> UpgradeOutcome {
-    Box::pin(with_timeout(penstock_core::gateway::handle_upgrade(&rig.state, ask.build().head))).await
+pub async fn connect_realtime(rig: &TestGateway, request: TestRequest) -> UpgradeOutcome {
+    Box::pin(with_timeout(penstock_core::gateway::handle_upgrade(&rig.state, request.build().head))).await
 }
 
-pub async fn open_realtime(rig: &TestGateway, ask: TestRequest) -> RealtimeClient {
-    match connect_realtime(rig, ask).await {
+pub async fn open_realtime(rig: &TestGateway, request: TestRequest) -> RealtimeClient {
+    match connect_realtime(rig, request).await {
         UpgradeOutcome::Accepted(session) => {
             let (says, from_caller) = mpsc::channel(2);
             let (to_caller, hears) = mpsc::channel(2);
@@ -49,8 +49,8 @@ pub async fn open_realtime(rig: &TestGateway, ask: TestRequest) -> RealtimeClien
     }
 }
 
-pub async fn expect_rejection(rig: &TestGateway, ask: TestRequest) -> (u16, Value) {
-    match connect_realtime(rig, ask).await {
+pub async fn expect_rejection(rig: &TestGateway, request: TestRequest) -> (u16, Value) {
+    match connect_realtime(rig, request).await {
         UpgradeOutcome::Rejected(answer) => {
             let ClientResponseBody::Complete(body) = &answer.body else { panic!("a stream") };
             (response_status(&answer), serde_json::from_slice(body).unwrap_or_default())
@@ -59,8 +59,8 @@ pub async fn expect_rejection(rig: &TestGateway, ask: TestRequest) -> (u16, Valu
     }
 }
 
-pub fn response_status(answer: &ClientResponse) -> u16 {
-    answer.head.status
+pub fn response_status(response: &ClientResponse) -> u16 {
+    response.head.status
 }
 
 impl RealtimeClient {

@@ -136,8 +136,8 @@ impl ParamRules {
                 return FieldChange::Removed;
             }
         }
-        let is_said = |(name, from, _): &&(&str, &str, &str)| name.as_bytes() == key && from.as_bytes() == value;
-        if let Some((_, _, to)) = self.value_map.iter().find(is_said) {
+        let is_set = |(name, from, _): &&(&str, &str, &str)| name.as_bytes() == key && from.as_bytes() == value;
+        if let Some((_, _, to)) = self.value_map.iter().find(is_set) {
             return FieldChange::Replaced { key: None, value: Some(to.as_bytes().to_vec()) };
         }
         if key == TOOLS_KEY
@@ -301,8 +301,8 @@ fn report_dropped(name: &str, value: &[u8], dropped: &mut DroppedParams) {
 mod tests {
     use super::*;
 
-    fn apply_rules(wording: &ParamRules, body: &str) -> Option<(String, String)> {
-        wording
+    fn apply_rules(rules: &ParamRules, body: &str) -> Option<(String, String)> {
+        rules
             .apply(body.as_bytes())
             .map(|(mapped, dropped)| (String::from_utf8(mapped).unwrap(), dropped.header_value()))
     }
@@ -311,8 +311,8 @@ mod tests {
     fn unaffected_bodies_stay_unchanged() {
         let body =
             r#"{"model":"m","messages":[{"role":"user","content":"\"max_completion_tokens\" developer"}],"n":1}"#;
-        for wording in [&IDENTITY, &OPENAI_COMPATIBLE, &LEGACY_MAX_TOKENS, &MISTRAL, &OPENROUTER, &CEREBRAS] {
-            assert_eq!(apply_rules(wording, body), None);
+        for rules in [&IDENTITY, &OPENAI_COMPATIBLE, &LEGACY_MAX_TOKENS, &MISTRAL, &OPENROUTER, &CEREBRAS] {
+            assert_eq!(apply_rules(rules, body), None);
         }
         assert_eq!(apply_rules(&OPENAI_COMPATIBLE, r#"{"messages":[{"role":"user","content":["developer"]}]}"#), None);
         assert_eq!(apply_rules(&LEGACY_MAX_TOKENS, r#"{"max_completion_tokens":1"#), None);

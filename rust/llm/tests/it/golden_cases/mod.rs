@@ -105,8 +105,8 @@ impl Case {
     }
 
     pub fn model(&self) -> String {
-        let asked: Value = serde_json::from_slice(&self.client_request()).unwrap_or_default();
-        asked["model"].as_str().unwrap_or_default().to_owned()
+        let request: Value = serde_json::from_slice(&self.client_request()).unwrap_or_default();
+        request["model"].as_str().unwrap_or_default().to_owned()
     }
 
     pub fn operation(&self) -> Operation {
@@ -134,13 +134,13 @@ impl Case {
     pub fn prepare_pass_through(&self) -> (Vec<u8>, Normaliser, bool) {
         let (provider, operation, (body, _)) = (self.provider(), self.operation(), self.map_parameters());
         let dialect = operation.api_format().unwrap_or(ApiFormat::OpenAi);
-        let mending = Normaliser::new(provider.row(), operation, dialect, self.is_strict()).for_request(&body);
+        let normaliser = Normaliser::new(provider.row(), operation, dialect, self.is_strict()).for_request(&body);
         let streams = matches!(self.upstream_body(), UpstreamBody::Stream(_));
         let version = self.provider_options(provider).get("api_version").map(ToOwned::to_owned);
         let says = include_usage::supports_include_usage(provider, operation, version.as_deref(), &Options::default());
         match include_usage::request_usage(&body).filter(|_| streams && says) {
-            Some(asked) => (asked, mending, true),
-            None => (body, mending, false),
+            Some(asked) => (asked, normaliser, true),
+            None => (body, normaliser, false),
         }
     }
 
@@ -326,9 +326,9 @@ pub fn assemble_stream(operation: &str, stream: &[u8]) -> Value {
 }
 
 /// Merges adjacent text blocks into one block with all their citations.
-pub fn merge_text_blocks(mut answer: Value) -> Value {
-    let at = if answer["content"].is_array() { "/content" } else { "/output/message/content" };
-    let blocks = answer.pointer_mut(at).unwrap();
+pub fn merge_text_blocks(mut response: Value) -> Value {
+    let at = if response["content"].is_array() { "/content" } else { "/output/message/content" };
+    let blocks = response.pointer_mut(at).unwrap();
     let mut joined: Vec<Value> = Vec::new();
     for mut block in std::mem::take(blocks.as_array_mut().unwrap()) {
         let cited = block["citationsContent"].take();
@@ -359,7 +359,7 @@ pub fn merge_text_blocks(mut answer: Value) -> Value {
         block.as_object_mut().unwrap().retain(|_, value| !value.is_null());
     }
     *blocks = joined.into();
-    answer
+    response
 }
 
 fn assemble_text_completion(events: &[Value]) -> Value {
@@ -506,10 +506,10 @@ fn assemble_chat_completion(events: &[Value]) -> Value {
 }
 
 /// Merges the fields of a stream chunk, except those that are handled elsewhere.
-fn merge_fields(to: &mut Value, said: &Value, elsewhere: &[&str]) {
-    for (key, said) in said.as_object().into_iter().flatten() {
+fn merge_fields(to: &mut Value, content: &Value, elsewhere: &[&str]) {
+    for (key, content) in content.as_object().into_iter().flatten() {
         if !elsewhere.contains(&key.as_str()) {
-            append_value(&mut to[key], said);
+            append_value(&mut to[key], content);
         }
     }
 }

@@ -16,7 +16,7 @@ fn google_request_fields_are_sent_rejected_or_reported() {
     let one = |key: &str| json!({"generationConfig": {key: config["generationConfig"][key]}});
     let declared = json!({"tools": [{"functionDeclarations": [{"name": "f", "description": "d", "behavior": "BLOCKING",
         "parameters": {"type": "OBJECT", "properties": {"a": {"type": "INTEGER"}}}, "response": {"type": "STRING"}}]}]});
-    let said = |part: Value| json!({"contents": [{"role": "user", "one": 7, "parts": [{"text": "a"}, part]}]});
+    let build_value = |part: Value| json!({"contents": [{"role": "user", "one": 7, "parts": [{"text": "a"}, part]}]});
     let picture =
         json!({"inlineData": {"mimeType": "image/png", "data": "AAAA", "displayName": "a"}, "mediaResolution": "LOW"});
     let file = json!({"inlineData": {"mimeType": "application/pdf", "data": "AAAA", "displayName": "a.pdf"}});
@@ -57,12 +57,12 @@ fn google_request_fields_are_sent_rejected_or_reported() {
         ("/toolConfig/functionCallingConfig", choice.clone()),
         ("/toolConfig/functionCallingConfig/anything", choice.clone()),
         ("/toolConfig/functionCallingConfig/allowedFunctionNames", choice),
-        ("/contents/0/one", said(picture.clone())),
-        ("/contents/0/parts/1", said(picture.clone())),
-        ("/contents/0/parts/1/inlineData/displayName", said(picture.clone())),
-        ("/contents/0/parts/1/mediaResolution", said(picture)),
-        ("/contents/0/parts/1", said(file.clone())),
-        ("/contents/0/parts/1/inlineData/displayName", said(file)),
+        ("/contents/0/one", build_value(picture.clone())),
+        ("/contents/0/parts/1", build_value(picture.clone())),
+        ("/contents/0/parts/1/inlineData/displayName", build_value(picture.clone())),
+        ("/contents/0/parts/1/mediaResolution", build_value(picture)),
+        ("/contents/0/parts/1", build_value(file.clone())),
+        ("/contents/0/parts/1/inlineData/displayName", build_value(file)),
         ("/contents/1/parts/0/functionCall/one", called.clone()),
         ("/contents/2/parts/0/functionResponse/willContinue", called),
     ];
@@ -79,7 +79,7 @@ fn amazon_request_fields_are_sent_rejected_or_reported() {
         {"name": "n", "description": "d", "schema": "{\"type\":\"object\"}"}}}}});
     let inference = json!({"inferenceConfig": {"maxTokens": 4096, "temperature": 0.3, "topP": 0.3, "stopSequences": ["END"],
         "one": 7}});
-    let said = |block: Value| json!({"messages": [{"role": "user", "two": 7, "content": [{"text": "a"}, block]}]});
+    let build_value = |block: Value| json!({"messages": [{"role": "user", "two": 7, "content": [{"text": "a"}, block]}]});
     let picture = json!({"image": {"format": "png", "source": {"bytes": "AAAA"}, "one": 7}});
     let file = json!({"document": {"format": "pdf", "name": "a", "context": "c", "citations": {"enabled": true},
         "source": {"bytes": "AAAA"}}});
@@ -113,14 +113,14 @@ fn amazon_request_fields_are_sent_rejected_or_reported() {
         ("/toolConfig/tools/0", json!({"toolConfig": {"tools": [{"systemTool": {"name": "nova_grounding"}}]}})),
         ("/toolConfig/toolChoice", json!({"toolConfig": {"tools": [spec], "toolChoice": {"any": {}}}})),
         ("/toolConfig/one", json!({"toolConfig": {"tools": [spec], "one": 7}})),
-        ("/messages/0/two", said(picture.clone())),
-        ("/messages/0/content/1", said(picture.clone())),
-        ("/messages/0/content/1/image/one", said(picture)),
-        ("/messages/0/content/1", said(file.clone())),
-        ("/messages/0/content/1/document/name", said(file.clone())),
-        ("/messages/0/content/1/document/context", said(file.clone())),
-        ("/messages/0/content/1/document/citations", said(file)),
-        ("/messages/0/content/1", said(point)),
+        ("/messages/0/two", build_value(picture.clone())),
+        ("/messages/0/content/1", build_value(picture.clone())),
+        ("/messages/0/content/1/image/one", build_value(picture)),
+        ("/messages/0/content/1", build_value(file.clone())),
+        ("/messages/0/content/1/document/name", build_value(file.clone())),
+        ("/messages/0/content/1/document/context", build_value(file.clone())),
+        ("/messages/0/content/1/document/citations", build_value(file)),
+        ("/messages/0/content/1", build_value(point)),
         ("/messages/1/content/0/toolUse/one", called.clone()),
         ("/messages/2/content/0/toolResult/status", called.clone()),
         ("/messages/2/content/0/toolResult/two", called),

@@ -48,16 +48,16 @@ type FieldCase = (&'static str, Value);
 
 /// Returns a request without the field, and the same request with it.
 fn request_pair((path, with): &FieldCase, base: &Value) -> (Value, Value) {
-    let mut asked = base.clone();
-    asked.as_object_mut().unwrap().extend(with.as_object().unwrap().clone());
-    let mut without = asked.clone();
+    let mut requested = base.clone();
+    requested.as_object_mut().unwrap().extend(with.as_object().unwrap().clone());
+    let mut without = requested.clone();
     let (parent, key) = path.rsplit_once('/').unwrap();
     match without.pointer_mut(parent).unwrap_or_else(|| panic!("{path} leads nowhere")) {
         Value::Object(fields) => assert!(fields.remove(key).is_some(), "{path} is not there"),
         Value::Array(items) => drop(items.remove(key.parse().unwrap())),
         _ => panic!("{path} leads nowhere"),
     }
-    (without, asked)
+    (without, requested)
 }
 
 /// Returns the sent bytes and the names of the dropped fields; an error if the request is rejected.
@@ -122,9 +122,9 @@ fn check_fields(operation: Operation, base: &Value, rows: &[FieldCase]) {
             }
         }
     }
-    let asked = rows.len();
+    let request_body = rows.len();
     assert!(silent.is_empty(), "dropped in silence: {silent:#?}");
-    assert!(unasked.is_empty(), "{} of {asked} rows were asked of nobody: {unasked:?}", unasked.len());
+    assert!(unasked.is_empty(), "{} of {request_body} rows were asked of nobody: {unasked:?}", unasked.len());
 }
 
 /// Adds one case for each top-level key.
@@ -301,7 +301,7 @@ fn responses_api_fields_are_sent_rejected_or_reported() {
         "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}});
     let text = json!({"text": {"verbosity": "low", "format": {"type": "json_schema", "name": "n", "description": "d",
         "strict": true, "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}});
-    let said =
+    let build_value =
         |part: Value| json!({"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}, part]}]});
     let picture = json!({"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "high"});
     let file = json!({"type": "input_file", "file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"});
@@ -331,10 +331,10 @@ fn responses_api_fields_are_sent_rejected_or_reported() {
         ("/tools/0", json!({"tools": [{"type": "web_search"}]})),
         ("/tool_choice", json!({"tools": [function], "tool_choice": "required"})),
         ("/parallel_tool_calls", json!({"tools": [function], "parallel_tool_calls": false})),
-        ("/input/0/content/1", said(picture.clone())),
-        ("/input/0/content/1/detail", said(picture)),
-        ("/input/0/content/1", said(file.clone())),
-        ("/input/0/content/1/filename", said(file)),
+        ("/input/0/content/1", build_value(picture.clone())),
+        ("/input/0/content/1/detail", build_value(picture)),
+        ("/input/0/content/1", build_value(file.clone())),
+        ("/input/0/content/1/filename", build_value(file)),
         ("/input/1/one", called.clone()),
         ("/input/2/two", called.clone()),
         ("/input/3/three", called.clone()),

@@ -75,9 +75,9 @@ impl Response {
     pub fn content(&self) -> String {
         let data = self.events().into_iter().filter_map(|(_, data)| serde_json::from_str::<Value>(&data).ok());
         let text = |value: Value| {
-            let places =
+            let locations =
                 [&value["choices"][0]["delta"]["content"], &value["choices"][0]["text"], &value["delta"]["text"]];
-            places.into_iter().find_map(Value::as_str).unwrap_or_default().to_owned()
+            locations.into_iter().find_map(Value::as_str).unwrap_or_default().to_owned()
         };
         data.map(text).collect()
     }
@@ -154,30 +154,30 @@ impl Client {
     }
 
     /// Reads one response; gives up after `patience` without new bytes.
-    pub fn read_response(&mut self, patience: Duration) -> Response {
-        self.read_until(patience, Response::is_complete)
+    pub fn read_response(&mut self, max_wait: Duration) -> Response {
+        self.read_until(max_wait, Response::is_complete)
     }
 
-    pub fn read_until(&mut self, patience: Duration, enough: impl Fn(&Response) -> bool) -> Response {
-        self.stream.set_read_timeout(Some(patience)).unwrap();
-        let mut answer =
+    pub fn read_until(&mut self, max_wait: Duration, enough: impl Fn(&Response) -> bool) -> Response {
+        self.stream.set_read_timeout(Some(max_wait)).unwrap();
+        let mut response =
             Response { raw: Vec::new(), end: ReadEnd::Complete, time_to_first_byte: None, elapsed: Duration::ZERO };
         let mut part = vec![0; 256 * 1024];
-        while !enough(&answer) {
+        while !enough(&response) {
             match self.stream.read(&mut part) {
-                Ok(0) => answer.end = ReadEnd::Fin,
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => answer.end = ReadEnd::Reset,
-                Err(_) => answer.end = ReadEnd::TimedOut,
+                Ok(0) => response.end = ReadEnd::Fin,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => response.end = ReadEnd::Reset,
+                Err(_) => response.end = ReadEnd::TimedOut,
                 Ok(got) => {
-                    answer.time_to_first_byte.get_or_insert_with(|| self.sent_at.elapsed());
-                    answer.raw.extend_from_slice(&part[..got]);
+                    response.time_to_first_byte.get_or_insert_with(|| self.sent_at.elapsed());
+                    response.raw.extend_from_slice(&part[..got]);
                     continue;
                 }
             }
             break;
         }
-        answer.elapsed = self.sent_at.elapsed();
-        answer
+        response.elapsed = self.sent_at.elapsed();
+        response
     }
 
     pub fn close(self) {

@@ -74,8 +74,8 @@ impl ScriptedServer {
             let bytes = Arc::clone(&bytes);
             async move {
                 while read_request(&mut stream).await.is_some() {
-                    for piece in bytes.chunks(step) {
-                        stream.write_all(piece).await.unwrap();
+                    for chunk in bytes.chunks(step) {
+                        stream.write_all(chunk).await.unwrap();
                         tokio::task::yield_now().await;
                     }
                 }
@@ -166,7 +166,7 @@ pub const SSE_RESPONSE_HEAD: &str =
 
 /// Encodes a body in chunks of `size` bytes, without the final empty chunk.
 pub fn encode_chunks(body: &[u8], size: usize) -> Vec<u8> {
-    body.chunks(size).flat_map(|piece| [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()).collect()
+    body.chunks(size).flat_map(|chunk| [format!("{:x}\r\n", chunk.len()).as_bytes(), chunk, b"\r\n"].concat()).collect()
 }
 
 /// Builds a complete SSE response in chunks of `size` bytes.

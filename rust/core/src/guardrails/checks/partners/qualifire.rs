@@ -163,7 +163,7 @@ fn build_policy_evaluation(input: &PartnerInput<'_>) -> Value {
 
 fn build_tool_evaluation(input: &PartnerInput<'_>) -> Value {
     let request = input.check.request;
-    let asked = request["messages"].as_array().and_then(|messages| messages.last()).unwrap_or(&Value::Null);
+    let requested = request["messages"].as_array().and_then(|messages| messages.last()).unwrap_or(&Value::Null);
     let message = &input.check.response["choices"][0]["message"];
     let functions = request["tools"].as_array().into_iter().flatten().map(|tool| &tool["function"]);
     let tools: Vec<Value> = functions
@@ -174,7 +174,7 @@ fn build_tool_evaluation(input: &PartnerInput<'_>) -> Value {
         })
         .collect();
     let tools = if tools.is_empty() { Value::Null } else { tools.into() };
-    let messages = [convert_message(asked), convert_message(message)];
+    let messages = [convert_message(requested), convert_message(message)];
     let mut body = without_nulls(json!({"messages": messages, "available_tools": tools}));
     add_check(&mut body, input);
     body

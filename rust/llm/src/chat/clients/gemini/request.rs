@@ -449,6 +449,6 @@ fn parse_thinking_config(
 
 /// Returns true if the client wants to receive the model's thinking.
 pub fn should_show_thinking(request: &ChatRequest) -> bool {
-    let is_told = |thinking: &Value| !thinking.is_null() && thinking["type"] != "disabled";
-    request.fields.get("thinking").is_some_and(is_told) || request.fields.contains_key("reasoning_effort")
+    let is_enabled = |thinking: &Value| !thinking.is_null() && thinking["type"] != "disabled";
+    request.fields.get("thinking").is_some_and(is_enabled) || request.fields.contains_key("reasoning_effort")
 }

@@ -134,12 +134,12 @@ impl ResponseBuilder {
 
     fn add_citations(&mut self, cites: &CitationSet<'_>) {
         let annotations: Vec<_> = cites.citations.iter().filter_map(Citation::to_chat_annotation).collect();
-        let is_told = annotations.len() == cites.citations.len();
+        let is_translated = annotations.len() == cites.citations.len();
         if !annotations.is_empty() {
             merge_field(&mut self.extra_fields.message, ANNOTATIONS_FIELD, annotations.into());
         }
         if self.context.is_strict {
-            self.context.record_dropped_citations(cites, is_told);
+            self.context.record_dropped_citations(cites, is_translated);
         } else if let Some((scope, name, json)) = cites.non_annotation_field() {
             self.add_extra_field(scope, name, json);
         }

@@ -129,7 +129,7 @@ impl StreamWriter {
 
     fn write_citations(&mut self, cites: &CitationSet<'_>) {
         let mut annotations: Vec<_> = cites.citations.iter().filter_map(Citation::to_chat_annotation).collect();
-        let is_told = annotations.len() == cites.citations.len();
+        let is_translated = annotations.len() == cites.citations.len();
         for one in &mut annotations {
             // `OpenAI` sends all annotations in one chunk, without `index`. Its SDKs need `index` to merge lists from
             // several chunks.
@@ -140,7 +140,7 @@ impl StreamWriter {
             self.write_chunk(&delta_chunk_fields(&json!({ANNOTATIONS_FIELD: annotations})));
         }
         if self.context.is_strict {
-            for name in self.context.record_dropped_citations(cites, is_told) {
+            for name in self.context.record_dropped_citations(cites, is_translated) {
                 self.write_dropped_comment(&name);
             }
         } else if let Some((scope, name, json)) = cites.non_annotation_field() {
