@@ -32,7 +32,7 @@ class ChangePassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def change_password(
     data: JSONBody[ChangePassword],
     work: NamedDependency[RequestContext],
-    office: NamedDependency[Services],
+    services: NamedDependency[Services],
     passwords: NamedDependency[PasswordService],
 ) -> EmptyResponse:
     """Changes the password of the signed-in user and ends all their other sessions and unused sign-in links."""
@@ -49,7 +49,7 @@ async def change_password(
         await USER_RESOURCE.update(session, row, {"password": hashed})
         await end_sessions(session, sessions.c.user_id == caller.user_id, sessions.c.id != caller.session_id)
         await delete_sign_in_links(session.connection, caller.user_id)
-    office.clear_caller_cache()
+    services.clear_caller_cache()
     return EmptyResponse()
 
 
