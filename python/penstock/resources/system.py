@@ -82,7 +82,7 @@ async def get_system(
     figures: NamedDependency[MetricsStore],
     published: NamedDependency[SnapshotChannel],
     log_client: NamedDependency[LogClient],
-    office: NamedDependency[Services],
+    services: NamedDependency[Services],
     work: NamedDependency[RequestContext],
 ) -> System:
     """Returns the state of the workers, the snapshot, the database, Redis, the spool and the log worker of this node."""
@@ -102,11 +102,11 @@ async def get_system(
     redis_values = [values["redis_up"] for _, values in pushes.values() if "redis_up" in values]
     redis_state: PartState = "up" if all(redis_values) else "down"
     redis = RedisState(redis_state if settings.redis.url else "off")
-    return System(workers, snapshot, await _examine_store(office), redis, await _examine_logs(settings, log_client))
+    return System(workers, snapshot, await _examine_store(services), redis, await _examine_logs(settings, log_client))
 
 
-async def _examine_store(office: Services) -> StoreState:
-    database = office.database
+async def _examine_store(services: Services) -> StoreState:
+    database = services.database
     kind: Literal["sqlite", "postgresql"] = "sqlite" if database.embedded else "postgresql"
     start = time.perf_counter()
     try:
