@@ -88,7 +88,7 @@ class BatchRunner:
         self._secrets = secrets
         self._settings = settings
         self._records = records
-        self._office = services
+        self._services = services
         self._database = services.database
         self._blobs = blobs
         self._figures = figures
@@ -301,7 +301,7 @@ class BatchRunner:
 
             self._edge = EdgeClient(self._settings)
         async with self._database.read_connection() as connection:
-            sealed = await self._office.vault.open(connection, row["sealed"], row["id"])
+            sealed = await self._services.vault.open(connection, row["sealed"], row["id"])
             headers = msgspec.json.decode(sealed, type=dict[str, str])
             edge = self._edge.with_redactor(await self._collect_secrets(connection, row, headers))
         dependencies = BatchDependencies(edge, self._database, self._settings, self._figures, self._records)
@@ -323,7 +323,7 @@ class BatchRunner:
         )
         conditions = (providers.c.workspace_id == row["workspace_id"], providers.c.slug == slug)
         for integration_id in await connection.scalars(select(providers.c.integration_id).where(*conditions)):
-            texts += await secrets_of_integration(connection, self._office.vault, self._secrets, integration_id)
+            texts += await secrets_of_integration(connection, self._services.vault, self._secrets, integration_id)
         return SecretRedactor(texts)
 
     async def _finish_batch(self, row: Row) -> None:

@@ -50,7 +50,7 @@ class KeyRotator:
 
     def __init__(self, services: Services) -> None:
         """Stores the services; no warning is logged yet."""
-        self._office = services
+        self._services = services
         self._warned: dict[tuple[str, str], None] = {}
 
     async def run(self) -> None:
@@ -64,7 +64,7 @@ class KeyRotator:
 
     async def check_keys(self) -> None:
         """Deletes expired rows, rotates keys that are due, and warns about upcoming rotations."""
-        await self._office.prepare_data_key()
+        await self._services.prepare_data_key()
         await self._delete_expired()
         rows = await self._read_keys_with_policy()
         for row in rows:
@@ -73,8 +73,8 @@ class KeyRotator:
         await self._warn_ahead(rows)
 
     async def _delete_expired(self) -> None:
-        async with self._office.database.write_transaction() as connection:
-            await _acquire_lock(connection, self._office)
+        async with self._services.database.write_transaction() as connection:
+            await _acquire_lock(connection, self._services)
             # Expired digests are already rejected: the snapshot leaves them out from their expiry on.
             await connection.execute(delete(key_digests).where(key_digests.c.expires_at <= now()))
             await connection.execute(
@@ -86,19 +86,19 @@ class KeyRotator:
             await connection.execute(delete(sign_in_links).where(sign_in_links.c.expires_at <= now()))
             cutoff = select(change_counter.c.number - MAX_STORED_CHANGES).scalar_subquery()
             await connection.execute(delete(change_log).where(change_log.c.number < cutoff))
-        self._office.clear_caller_cache()
+        self._services.clear_caller_cache()
 
     async def _read_keys_with_policy(self) -> list[Mapping[str, Any]]:
         names = ("id", "organisation_id", "status", "expires_at", "rotation_policy")
         query = select(*(api_keys.c[name] for name in names)).where(api_keys.c.rotation_policy.is_not(None))
-        async with self._office.database.read_connection() as connection:
+        async with self._services.database.read_connection() as connection:
             return [dict(row) for row in (await connection.execute(query.order_by(api_keys.c.id))).mappings()]
 
     async def _rotate_key(self, seen: Mapping[str, Any]) -> None:
         caller = Caller(id=seen["id"], type="schedule", organisation_id=seen["organisation_id"])
         request_info = RequestInfo("POST", f"/v1/api-keys/{seen['id']}/rotate", "", "", "")
-        async with self._office.write_session_as(caller, request_info) as session:
-            await _acquire_lock(session.connection, self._office)
+        async with self._services.write_session_as(caller, request_info) as session:
+            await _acquire_lock(session.connection, self._services)
             row = await session.find(api_keys, seen["id"])
             # Another node or a person may have rotated the key meanwhile.
             if row is None or not _is_due(row) or await _is_in_transition(session, row["id"]):
@@ -110,7 +110,7 @@ class KeyRotator:
         query = select(key_digests.c.api_key_id, key_digests.c.expires_at).where(
             key_digests.c.expires_at > now(), key_digests.c.expires_at <= now() + DAY_MS
         )
-        async with self._office.database.read_connection() as connection:
+        async with self._services.database.read_connection() as connection:
             texts = (await connection.execute(query)).all()
         for expiring in texts:
             self._warn_once(

@@ -97,7 +97,7 @@ class TenantSession(TenantStore):
         self.about = RequestedRow()
         # Workspace of audit entries for rows that do not name a workspace themselves.
         self.noted_in: str | None = None
-        self._office = services
+        self._services = services
 
     @property
     def required_workspace_id(self) -> str:
@@ -171,7 +171,7 @@ class TenantSession(TenantStore):
         """Returns a session for the whole organisation, for rows that its workspaces share. The calling code must
         restrict access.
         """
-        session = TenantSession(self.connection, self.caller, None, self._office, self._asked)
+        session = TenantSession(self.connection, self.caller, None, self._services, self._asked)
         session.bell, session.about = self.bell, self.about
         return session
 
@@ -230,32 +230,32 @@ class TenantSession(TenantStore):
     @property
     def allows_machine_identity(self) -> bool:
         """True if the operator lets stored configs use the identity of this machine."""
-        return self._office.lends
+        return self._services.lends
 
     def file_provider_slugs(self) -> frozenset[str]:
         """Returns the slugs of the providers in the settings file, which all workspaces may use."""
-        return self._office.file_provider_slugs()
+        return self._services.file_provider_slugs()
 
     @property
     def fetcher(self) -> Fetcher:
         """The address policy for URLs that tenants give."""
-        return self._office.fetcher
+        return self._services.fetcher
 
     def generate_key(self) -> str:
         """Generates the text of a gateway key."""
-        return generate_key(self._office.key_prefix)
+        return generate_key(self._services.key_prefix)
 
     async def expects_single_limits(self) -> bool:
         """Returns true if the client expects one limit object instead of a list."""
-        return expects_single_limits((await self._asked()).fields, self._office.header_aliases)
+        return expects_single_limits((await self._asked()).fields, self._services.header_aliases)
 
     async def seal(self, text: str, owner: str) -> str:
         """Encrypts a credential of a row; `owner` is the id of the row."""
-        return await self._office.vault.seal(self.connection, text, owner)
+        return await self._services.vault.seal(self.connection, text, owner)
 
     async def open(self, sealed: str, owner: str) -> str:
         """Decrypts a credential of a row; `owner` is the id of the row."""
-        return await self._office.vault.open(self.connection, sealed, owner)
+        return await self._services.vault.open(self.connection, sealed, owner)
 
 
 def _precondition_failed(why: str) -> PreconditionFailedError:
@@ -303,7 +303,7 @@ class RequestContext:
         self._request = request
         self._state: dict[str, Any] = request.scope["state"]
         self.limits = services.limits
-        self._office = services
+        self._services = services
         # `None` if the guard required no scope. The route itself then restricts access to the caller's own data.
         self._needs: frozenset[str] | None = request.scope["state"]["needs"]
         self._said: RequestInfo | None = None
@@ -313,7 +313,7 @@ class RequestContext:
     @asynccontextmanager
     async def read_session(self, workspace: str | None = None) -> AsyncGenerator[TenantSession]:
         """Opens a read session in a workspace, by id or slug, or in the whole organisation if the key allows that."""
-        async with self._office.database.read_connection() as connection:
+        async with self._services.database.read_connection() as connection:
             session = await self._open_session(connection, workspace)
             yield session
             self._state["etag"] = session.etag_before()
@@ -330,8 +330,8 @@ class RequestContext:
     @asynccontextmanager
     async def unchecked_read_session(self) -> AsyncGenerator[TenantSession]:
         """Opens a read session in the organisation without a scope check. The route itself must restrict access."""
-        async with self._office.database.read_connection() as connection:
-            yield TenantSession(connection, self.caller, self.caller.workspace_id, self._office, self._request_metadata)
+        async with self._services.database.read_connection() as connection:
+            yield TenantSession(connection, self.caller, self.caller.workspace_id, self._services, self._request_metadata)
 
     @asynccontextmanager
     async def unchecked_write_session(self) -> AsyncGenerator[TenantSession]:
@@ -340,7 +340,7 @@ class RequestContext:
         """
         if self._request.headers.get("if-match") is not None:
             raise _precondition_failed("names a state, but this request depends on none")
-        async with self._office.write_session_as(self.caller, await self._request_metadata()) as session:
+        async with self._services.write_session_as(self.caller, await self._request_metadata()) as session:
             session.caller = await self._authenticate_again(session.connection)
             yield session
             _reject_if_late(self._request)
@@ -351,9 +351,9 @@ class RequestContext:
         """Opens a session for changes; they are committed if the block raises no error."""
         # The body is read first, so that a slow client does not hold the organisation's lock.
         await self._request_metadata()
-        await self._office.prepare_data_key()
-        async with self._office.database.write_transaction() as connection:
-            await self._office.lock_organisation(connection, self.caller)
+        await self._services.prepare_data_key()
+        async with self._services.database.write_transaction() as connection:
+            await self._services.lock_organisation(connection, self.caller)
             await self._authenticate_again(connection)
             session = await self._open_session(connection, workspace, among=WRITABLE_STATES)
             await claim_idempotency_key(session, self._request)
@@ -364,7 +364,7 @@ class RequestContext:
                 raise _precondition_failed("names a state, but this request depends on none")
             _reject_if_late(self._request)
             self._state["etag"] = await session.etag_after()
-        self._office.notify_change(published=session.bell.is_set)
+        self._services.notify_change(published=session.bell.is_set)
         self._delay_response(session)
 
     @property
@@ -426,12 +426,12 @@ class RequestContext:
 
     async def _authenticate_again(self, connection: AsyncConnection) -> Caller:
         """Authenticates the caller again after the wait for the lock, because access may have been revoked meanwhile."""
-        self.caller = await self._office.identities.authenticate_uncached(connection, extract_credential(self._request))
+        self.caller = await self._services.identities.authenticate_uncached(connection, extract_credential(self._request))
         return self.caller
 
     async def authenticate_again(self) -> None:
         """Authenticates the caller of a long response again. Raises UnauthorisedError if its credential has ended."""
-        self.caller = await self._office.identities.authenticate(extract_credential(self._request))
+        self.caller = await self._services.identities.authenticate(extract_credential(self._request))
 
     def _delay_response(self, session: TenantSession) -> None:
         """Delays the response until the data plane applies the change, if the change affects it."""
@@ -446,7 +446,7 @@ class RequestContext:
             return self._open_multi_workspace_session(connection, self._needs)
         if self._needs is not None and not self._needs & self.caller.granted_scopes(workspace_id):
             raise missing_scope_error(self._needs)
-        return TenantSession(connection, self.caller, workspace_id, self._office, self._request_metadata)
+        return TenantSession(connection, self.caller, workspace_id, self._services, self._request_metadata)
 
     def _open_multi_workspace_session(self, connection: AsyncConnection, needed: frozenset[str]) -> TenantSession:
         """Opens a session in all workspaces where the user has one of these scopes. The requested row decides which of
@@ -457,7 +457,7 @@ class RequestContext:
         )
         if not open_to_caller:
             raise missing_scope_error(needed)
-        session = TenantSession(connection, self.caller, None, self._office, self._request_metadata)
+        session = TenantSession(connection, self.caller, None, self._services, self._request_metadata)
         session.among = open_to_caller
         return session
 
