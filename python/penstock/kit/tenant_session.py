@@ -331,7 +331,9 @@ class RequestContext:
     async def unchecked_read_session(self) -> AsyncGenerator[TenantSession]:
         """Opens a read session in the organisation without a scope check. The route itself must restrict access."""
         async with self._services.database.read_connection() as connection:
-            yield TenantSession(connection, self.caller, self.caller.workspace_id, self._services, self._request_metadata)
+            yield TenantSession(
+                connection, self.caller, self.caller.workspace_id, self._services, self._request_metadata
+            )
 
     @asynccontextmanager
     async def unchecked_write_session(self) -> AsyncGenerator[TenantSession]:
@@ -426,7 +428,9 @@ class RequestContext:
 
     async def _authenticate_again(self, connection: AsyncConnection) -> Caller:
         """Authenticates the caller again after the wait for the lock, because access may have been revoked meanwhile."""
-        self.caller = await self._services.identities.authenticate_uncached(connection, extract_credential(self._request))
+        self.caller = await self._services.identities.authenticate_uncached(
+            connection, extract_credential(self._request)
+        )
         return self.caller
 
     async def authenticate_again(self) -> None:
