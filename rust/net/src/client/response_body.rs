@@ -4,7 +4,10 @@ use std::{
     collections::VecDeque,
     future::Future,
     pin::{Pin, pin},
-    sync::LazyLock,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicBool, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
@@ -83,6 +86,8 @@ pub struct ResponseBody {
     max_chunk_bytes: usize,
     unread: Option<Bytes>,
     transform: Option<ChunkTransform>,
+    /// Set by the transform when nothing after its output may be read.
+    is_stopped: Option<Arc<AtomicBool>>,
 }
 
 /// Transforms the chunks of a body. Called with `None` at the end, when it may return remaining bytes.
@@ -96,7 +101,13 @@ impl std::fmt::Debug for ChunkTransform {
 
 impl From<http1::Http1BodyReader> for ResponseBody {
     fn from(reading: http1::Http1BodyReader) -> Self {
-        Self { source: BodySource::Http1(reading), max_chunk_bytes: MAX_READ_BYTES, unread: None, transform: None }
+        Self {
+            source: BodySource::Http1(reading),
+            max_chunk_bytes: MAX_READ_BYTES,
+            unread: None,
+            transform: None,
+            is_stopped: None,
+        }
     }
 }
 
@@ -107,6 +118,7 @@ impl From<http2::Http2BodyReader> for ResponseBody {
             max_chunk_bytes: MAX_READ_BYTES,
             unread: None,
             transform: None,
+            is_stopped: None,
         }
     }
 }
@@ -119,6 +131,7 @@ impl ResponseBody {
             max_chunk_bytes: MAX_READ_BYTES,
             unread: Some(bytes),
             transform: None,
+            is_stopped: None,
         }
     }
 
@@ -129,6 +142,7 @@ impl ResponseBody {
             max_chunk_bytes: MAX_READ_BYTES,
             unread: None,
             transform: None,
+            is_stopped: None,
         }
     }
 
@@ -137,6 +151,17 @@ impl ResponseBody {
     pub fn map_chunks(mut self, mut make: impl FnMut(Option<Bytes>) -> Bytes + Send + 'static) -> Self {
         self.unread = self.unread.map(|bytes| make(Some(bytes))).filter(|output| !output.is_empty());
         self.add_transform(move |chunk| Ok(make(chunk)))
+    }
+
+    /// Applies a transform that ends the body when it sets the flag: its output is the last, and the rest is not read.
+    #[must_use]
+    pub fn map_chunks_until(
+        mut self,
+        is_stopped: Arc<AtomicBool>,
+        make: impl FnMut(Option<Bytes>) -> Bytes + Send + 'static,
+    ) -> Self {
+        self.is_stopped = Some(is_stopped);
+        self.map_chunks(make)
     }
 
     /// Applies a fallible transform to bytes that are still to come. The body fails at the first error.
@@ -246,6 +271,10 @@ impl ResponseBody {
             return Some(Ok(self.split_to_max(bytes)));
         }
         loop {
+            if self.is_stopped.as_ref().is_some_and(|flag| flag.load(Ordering::Acquire)) {
+                // Drops the connection: the provider need not send what nobody reads.
+                (self.source, self.transform) = (BodySource::Buffered(0), None);
+            }
             let read = match &mut self.source {
                 BodySource::Http1(reading) => reading.next_chunk(self.max_chunk_bytes).await,
                 BodySource::Http2(reading) => reading.next_chunk(self.max_chunk_bytes).await,
