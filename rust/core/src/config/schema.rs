@@ -30,7 +30,7 @@ const SHARED_DEFS: &str = r##"{
             "event_type": {"type": "string"}, "eventType": {"type": "string"},
             "checks": {"type": "array", "maxItems": 50, "items": {"type": "object", "required": ["id"], "properties": {"id": {"type": "string", "description": "see docs/guardrail-checks.md"}, "parameters": {"type": "object"}, "name": {"type": "string"}, "is_enabled": {"type": "boolean"}, "soft_deny_200": {"type": "boolean"}}}},
             "deny": {"type": "boolean", "default": false}, "async": {"type": "boolean", "default": false}, "sequential": {"type": "boolean", "default": false}, "soft_deny_200": {"type": "boolean", "default": false, "description": "a denial has status 200 and a message in place of a response"},
-            "stream": {"enum": ["hold", "end"], "description": "hold: a stream waits until the checks have passed; end: the results follow after it"},
+            "stream": {"enum": ["hold", "window", "end"], "description": "hold: a stream waits until the checks have passed; window: it is checked in portions; end: the results follow after it"},
             "guardrail_version_id": {"type": "string"}, "on_success": {"$ref": "#/$defs/action"}, "on_fail": {"$ref": "#/$defs/action"}}}]}},
     "guardrails": {"type": "array", "maxItems": 50, "items": {"anyOf": [{"type": "string", "minLength": 1, "description": "id or slug of a guardrail"},
         {"type": "object", "description": "`deny`, `async`, `sequential`, `id`, `type`, `on_success`, `on_fail`, `soft_deny_200` and `stream`; every other key is a check with its parameters"}]}},

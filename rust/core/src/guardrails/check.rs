@@ -7,7 +7,7 @@ use penstock_net::headers::Headers;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::text_scope::TextScope;
+use super::{text_scope::TextScope, window::WindowCheck};
 
 /// Characters of a text that results show.
 const EXCERPT_CHARS: usize = 100;
@@ -174,6 +174,11 @@ pub trait Check: Debug + Send + Sync {
     /// Returns true if the work may grow faster than the text. Such a check never runs on a thread that serves requests.
     fn is_costly(&self) -> bool {
         false
+    }
+
+    /// Returns the check of portions of a stream; `None` if it needs the whole text.
+    fn window(&self) -> Option<&dyn WindowCheck> {
+        None
     }
 
     /// Returns true if the check can change texts or bodies.

@@ -58,6 +58,8 @@ impl HookKind {
 pub enum StreamMode {
     /// The client gets nothing until the checks have passed.
     Hold,
+    /// The client gets portions after they were checked.
+    Window,
     /// The client gets everything; the results follow after the end.
     End,
 }
@@ -97,13 +99,38 @@ impl Hook {
         } else {
             StreamMode::End
         };
-        self.stream.unwrap_or(default)
+        match self.stream {
+            // A hook of a lenient document may have checks that need the whole text.
+            Some(StreamMode::Window) if !self.can_window() => StreamMode::Hold,
+            mode => mode.unwrap_or(default),
+        }
     }
 
     /// Returns the approximate memory use in bytes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + self.checks.iter().map(|check| size_of::<HookCheck>() + check.check.memory_bytes).sum::<usize>()
+    }
+
+    /// Returns true if all checks can look at portions of a stream.
+    fn can_window(&self) -> bool {
+        !self.is_async && self.checks.iter().all(|check| check.check.check.window().is_some())
+    }
+
+    /// Reports checks that need the whole text, although the hook says `window`.
+    fn report_whole_text_checks(&self, reading: &mut ConfigReader) {
+        if self.stream != Some(StreamMode::Window) {
+            return;
+        }
+        if self.is_async {
+            reading.report_problem("`stream` is `window`, but the guardrail is `async`; remove one of the two");
+        }
+        for check in self.checks.iter().filter(|check| check.check.check.window().is_none()) {
+            let id = &check.check.id;
+            reading.report_problem(format!(
+                "`stream` is `window`, but `{id}` with these parameters needs the whole text; use `hold`"
+            ));
+        }
     }
 
     fn may_change(&self) -> bool {
@@ -190,6 +217,9 @@ fn parse_hook(fields: &Map<String, Value>, form: HookForm, number: usize, readin
     if hook.checks.len() > MAX_CHECKS {
         reading.report_problem(format!("must have at most {MAX_CHECKS} checks, not {}", hook.checks.len()));
     }
+    if reading.is_strict() {
+        hook.report_whole_text_checks(reading);
+    }
     if reading.should_lint() && hook.checks.is_empty() && reading.problem_count() == problems_before {
         reading.report_problem("has no check");
     }
@@ -210,8 +240,9 @@ fn parse_hook_key(hook: &mut Hook, is_soft: &mut bool, name: &str, value: &Value
         },
         "stream" => match value.as_str() {
             Some("hold") => hook.stream = Some(StreamMode::Hold),
+            Some("window") => hook.stream = Some(StreamMode::Window),
             Some("end") => hook.stream = Some(StreamMode::End),
-            _ => reading.report_expected("`hold` or `end`", value),
+            _ => reading.report_expected("`hold`, `window` or `end`", value),
         },
         "on_success" => hook.on_success = parse_feedback(value),
         "on_fail" => hook.on_fail = parse_feedback(value),
@@ -311,6 +342,9 @@ pub fn parse_saved(content: &Value, reading: &mut ConfigReader) -> Hook {
     }
     for check in &mut hook.checks {
         check.is_soft |= is_soft;
+    }
+    if reading.is_strict() {
+        hook.report_whole_text_checks(reading);
     }
     hook
 }

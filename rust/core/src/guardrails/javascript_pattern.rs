@@ -34,7 +34,8 @@ pub struct JavaScriptFlags {
 
 #[derive(Debug, Clone)]
 pub enum JavaScriptPattern {
-    Linear(meta::Regex),
+    /// With the length of its longest match, if it has one and depends on no place in the text.
+    Linear(meta::Regex, Option<usize>),
     /// With look-around or back references.
     Backtracking(fancy_regex::Regex),
 }
@@ -62,8 +63,9 @@ impl JavaScriptPattern {
         if source.len() > MAX_PATTERN_BYTES {
             return Err(format!("must be at most {MAX_PATTERN_BYTES} bytes long, not {}", source.len()));
         }
-        if let Some(regex) = compile_linear(&translate(source, flags, Dialect::Linear)?, flags) {
-            return Ok(Self::Linear(regex));
+        let linear = translate(source, flags, Dialect::Linear)?;
+        if let Some(regex) = compile_linear(&linear, flags) {
+            return Ok(Self::Linear(regex, longest_match(&linear, flags)));
         }
         let regex = RegexBuilder::new(&translate(source, flags, Dialect::Backtracking)?)
             .case_insensitive(flags.ignores_case)
@@ -99,7 +101,7 @@ impl JavaScriptPattern {
     /// Returns the approximate memory use in bytes.
     pub fn memory_bytes(&self) -> usize {
         match self {
-            Self::Linear(regex) => regex.memory_usage() * 2,
+            Self::Linear(regex, _) => regex.memory_usage() * 2,
             Self::Backtracking(_) => MAX_COMPILED_BYTES / 4,
         }
     }
@@ -109,6 +111,15 @@ impl JavaScriptPattern {
         matches!(self, Self::Backtracking(_))
     }
 
+    /// Returns the length of the longest match in bytes; `None` if there is none, or if the begin or end of the text
+    /// decides what matches.
+    pub fn longest_match(&self) -> Option<usize> {
+        match self {
+            Self::Linear(_, longest) => *longest,
+            Self::Backtracking(_) => None,
+        }
+    }
+
     fn check_length(&self, text: &str) -> Result<(), TooCostly> {
         if self.is_costly() && text.len() > MAX_BACKTRACKING_TEXT_BYTES { Err(TooCostly) } else { Ok(()) }
     }
@@ -116,7 +127,7 @@ impl JavaScriptPattern {
     pub fn is_match(&self, text: &str) -> Result<bool, TooCostly> {
         self.check_length(text)?;
         match self {
-            Self::Linear(regex) => Ok(regex.is_match(text)),
+            Self::Linear(regex, _) => Ok(regex.is_match(text)),
             Self::Backtracking(regex) => regex.is_match(text).map_err(|_| TooCostly),
         }
     }
@@ -125,7 +136,7 @@ impl JavaScriptPattern {
     pub fn find(&self, text: &str) -> Result<Option<PatternMatch>, TooCostly> {
         self.check_length(text)?;
         match self {
-            Self::Linear(regex) => {
+            Self::Linear(regex, _) => {
                 let mut found = regex.create_captures();
                 regex.captures(text, &mut found);
                 let Some(whole) = found.get_match() else { return Ok(None) };
@@ -151,7 +162,7 @@ impl JavaScriptPattern {
     pub fn find_all(&self, text: &str) -> Result<Vec<Range<usize>>, TooCostly> {
         self.check_length(text)?;
         match self {
-            Self::Linear(regex) => {
+            Self::Linear(regex, _) => {
                 Ok(regex.find_iter(text).map(|found| found.range()).filter(|range| !range.is_empty()).collect())
             }
             Self::Backtracking(regex) => {
@@ -186,6 +197,17 @@ fn compile_linear(pattern: &str, flags: JavaScriptFlags) -> Option<meta::Regex> 
     let syntax = syntax::Config::new().utf8(false).case_insensitive(flags.ignores_case).multi_line(flags.is_multi_line);
     let config = meta::Config::new().nfa_size_limit(Some(MAX_COMPILED_BYTES)).utf8_empty(true);
     meta::Builder::new().configure(config).syntax(syntax).build(pattern).ok()
+}
+
+/// Longest match that a stream may be held for.
+const MAX_WINDOW_MATCH_BYTES: usize = 16 * 1024;
+
+fn longest_match(pattern: &str, flags: JavaScriptFlags) -> Option<usize> {
+    let syntax = syntax::Config::new().utf8(false).case_insensitive(flags.ignores_case).multi_line(flags.is_multi_line);
+    let parsed = syntax::parse_with(pattern, &syntax).ok()?;
+    let properties = parsed.properties();
+    let is_anywhere = !properties.look_set().contains_anchor();
+    properties.maximum_len().filter(|length| is_anywhere && *length <= MAX_WINDOW_MATCH_BYTES)
 }
 
 /// Translates a pattern to Rust's syntax.

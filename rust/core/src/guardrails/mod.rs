@@ -8,3 +8,4 @@ pub mod javascript_pattern;
 pub mod results;
 pub mod saved;
 mod text_scope;
+pub mod window;

@@ -22,6 +22,16 @@ pub enum TextScope {
 pub const SCOPE_NAMES: [&str; 6] = ["last_message", "user", "system", "tool_results", "tool_arguments", "all"];
 
 impl TextScope {
+    /// Returns true if texts of this kind in a response are in this scope.
+    pub fn includes_output(self, kind: TextKind) -> bool {
+        match self {
+            Self::LastMessage | Self::All => true,
+            Self::User | Self::System => false,
+            Self::ToolResults => kind == TextKind::ToolResult,
+            Self::ToolArguments => kind == TextKind::ToolArguments,
+        }
+    }
+
     /// Returns the indexes of the texts in this scope. A check that measures texts sees only what the model says, not
     /// its reasoning and the arguments of tools.
     pub fn select(self, stage: Stage, texts: &[TextPart], measures: bool) -> Vec<usize> {

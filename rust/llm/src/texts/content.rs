@@ -1,5 +1,9 @@
 //! Texts in the content of one message, whatever its format: a string, or parts of many kinds.
 
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD, URL_SAFE},
+};
 use serde_json::Value;
 
 use super::{TextCollector, TextKind, TextRole};
@@ -47,7 +51,12 @@ impl TextCollector {
                 collector.collect_nested(content, TextKind::ToolResult, depth + 1);
             });
         }
+        // Search results and other parts hold parts of their own.
+        if !is_result {
+            self.at_key(part, "content", |collector, content| collector.collect_nested(content, kind, depth + 1));
+        }
         self.at_key(part, "parts", |collector, parts| collector.collect_nested(parts, kind, depth + 1));
+        self.collect_document(part, kind, depth);
         for name in ["functionCall", "function_call"] {
             self.at_key(part, name, |collector, call| {
                 collector.at_key(call, "args", |inner, args| inner.push_value(TextKind::ToolArguments, args));
@@ -73,6 +82,7 @@ impl TextCollector {
                 inner.at_items(content, |inner, _, part| {
                     inner.at_key(part, "text", |inner, text| inner.push_string(TextKind::ToolResult, text));
                     inner.at_key(part, "json", |inner, json| inner.push_value(TextKind::ToolResult, json));
+                    inner.collect_document(part, TextKind::ToolResult, depth);
                 });
             });
         });
@@ -82,6 +92,77 @@ impl TextCollector {
             });
         });
         self.at_key(part, "guardContent", |collector, guarded| collector.collect_nested(guarded, kind, depth + 1));
+    }
+
+    /// Adds the texts of a document: those of its parts, and those of a text file, which may be in base64.
+    fn collect_document(&mut self, part: &Value, kind: TextKind, depth: usize) {
+        if depth >= MAX_DEPTH {
+            return;
+        }
+        for name in ["title", "context"] {
+            self.at_key(part, name, |collector, text| collector.push_string(kind, text));
+        }
+        self.at_key(part, "source", |collector, source| {
+            let is_text = source["type"] == "text" || is_text_type(source["media_type"].as_str());
+            match source["type"].as_str() {
+                Some("base64") if is_text => {
+                    collector.at_key(source, "data", |inner, data| inner.push_base64(kind, data))
+                }
+                Some("base64" | "url" | "file") => (),
+                Some(_) => {
+                    collector.at_key(source, "data", |inner, text| inner.push_string(kind, text));
+                    collector
+                        .at_key(source, "content", |inner, content| inner.collect_nested(content, kind, depth + 1));
+                }
+                // A document of Bedrock.
+                None => {
+                    collector.at_key(source, "text", |inner, text| inner.push_string(kind, text));
+                    collector.at_key(source, "bytes", |inner, data| inner.push_base64(kind, data));
+                    collector
+                        .at_key(source, "content", |inner, content| inner.collect_nested(content, kind, depth + 1));
+                }
+            }
+        });
+        for name in ["document", "searchResult"] {
+            self.at_key(part, name, |collector, document| collector.collect_part(document, kind, depth + 1));
+        }
+        for name in ["inlineData", "inline_data"] {
+            self.at_key(part, name, |collector, inline| {
+                let media_type = inline.get("mimeType").or_else(|| inline.get("mime_type")).and_then(Value::as_str);
+                if is_text_type(media_type) {
+                    collector.at_key(inline, "data", |inner, data| inner.push_base64(kind, data));
+                }
+            });
+        }
+        self.at_key(part, "file_data", |collector, data| collector.push_data_url(kind, data));
+        self.at_key(part, "file", |collector, file| {
+            collector.at_key(file, "file_data", |inner, data| inner.push_data_url(kind, data));
+        });
+    }
+
+    /// Adds a text in base64. Other data, such as an image, is no text.
+    fn push_base64(&mut self, kind: TextKind, data: &Value) {
+        self.push_encoded(kind, "", data.as_str().unwrap_or_default());
+    }
+
+    /// Adds the text of a data URL, or of a file in base64.
+    fn push_data_url(&mut self, kind: TextKind, data: &Value) {
+        let Some(data) = data.as_str() else { return };
+        match data.split_once(";base64,") {
+            Some((begin, encoded)) => self.push_encoded(kind, &format!("{begin};base64,"), encoded),
+            None => self.push_encoded(kind, "", data),
+        }
+    }
+
+    fn push_encoded(&mut self, kind: TextKind, prefix: &str, encoded: &str) {
+        let decoded = STANDARD.decode(encoded).or_else(|_| URL_SAFE.decode(encoded)).ok();
+        let text = decoded.and_then(|bytes| String::from_utf8(bytes).ok()).filter(|text| !text.contains('\0'));
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            self.push(kind, text);
+            if let Some(part) = self.parts.last_mut() {
+                part.encoding = Some(prefix.into());
+            }
+        }
     }
 
     /// Adds the texts of a message: its content, and the tool calls that stand beside it.
@@ -121,7 +202,7 @@ impl TextCollector {
             collector.push_value(TextKind::ToolArguments, arguments);
         });
         if item["type"].as_str().is_some_and(|name| name.ends_with("_call")) {
-            for name in ["input", "code"] {
+            for name in ["input", "code", "action", "operation", "queries"] {
                 self.at_key(item, name, |collector, input| collector.push_value(TextKind::ToolArguments, input));
             }
         }
@@ -129,12 +210,19 @@ impl TextCollector {
             Value::String(_) | Value::Array(_) => collector.collect_content(output, TextKind::ToolResult),
             output => collector.push_value(TextKind::ToolResult, output),
         });
+        for name in ["results", "outputs", "error"] {
+            self.at_key(item, name, |collector, output| collector.push_value(TextKind::ToolResult, output));
+        }
         self.at_key(item, "summary", |collector, summary| collector.collect_content(summary, TextKind::Reasoning));
         // An item may be a part itself.
         if item["type"].as_str().is_some_and(|name| name.ends_with("_text")) {
             self.at_key(item, "text", |collector, text| collector.push_string(kind, text));
         }
     }
+}
+
+fn is_text_type(media_type: Option<&str>) -> bool {
+    media_type.is_some_and(|name| name.starts_with("text/") || name.ends_with("json") || name.ends_with("xml"))
 }
 
 /// Returns the author that a role names.

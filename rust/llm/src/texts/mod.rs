@@ -3,15 +3,18 @@
 //! format than its path promises is read too.
 
 mod content;
+pub mod event;
+pub mod frames;
 mod request;
 mod response;
 pub mod stream;
 
 use std::borrow::Cow;
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
-pub use request::request_texts;
+pub use request::{has_token_numbers, request_texts};
 pub use response::response_texts;
 
 /// What a text is.
@@ -43,6 +46,8 @@ pub struct TextPart {
     pub group: usize,
     pub text: String,
     path: Vec<BodyStep>,
+    /// Begin of a body's string that has this text in base64. `None`: the string is the text.
+    encoding: Option<Box<str>>,
 }
 
 /// Step from a JSON value to one of its members.
@@ -65,8 +70,9 @@ impl TextPart {
             value = next;
         }
         // Arguments may be an object. A replacement that is no JSON would be invalid there.
-        *value = match value {
-            Value::String(_) => Value::String(text.to_owned()),
+        *value = match (&*value, &self.encoding) {
+            (Value::String(_), Some(prefix)) => Value::String(format!("{prefix}{}", STANDARD.encode(text))),
+            (Value::String(_), None) => Value::String(text.to_owned()),
             _ => serde_json::from_str(text).unwrap_or_else(|_| serde_json::json!({ "text": text })),
         };
         true
@@ -120,7 +126,14 @@ impl TextCollector {
     }
 
     fn push(&mut self, kind: TextKind, text: String) {
-        self.parts.push(TextPart { kind, role: self.role, group: self.group, text, path: self.path.clone() });
+        self.parts.push(TextPart {
+            kind,
+            role: self.role,
+            group: self.group,
+            text,
+            path: self.path.clone(),
+            encoding: None,
+        });
     }
 
     /// Adds a string, or any other JSON value as its source text.
@@ -289,6 +302,48 @@ mod tests {
         for body in others {
             assert_eq!(texts(&response_texts(&body)), [(0, TextRole::Assistant, TextKind::Text, "a")], "{body}");
         }
+    }
+
+    #[test]
+    fn reads_documents_and_files() {
+        let encoded = STANDARD.encode("secret");
+        let parts = [
+            json!({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "secret"}}),
+            json!({"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "secret"}]}}),
+            json!({"type": "document", "source": {"type": "base64", "media_type": "text/plain", "data": encoded}}),
+            json!({"type": "search_result", "source": "u", "content": [{"type": "text", "text": "secret"}]}),
+            json!({"document": {"name": "n", "format": "txt", "source": {"bytes": encoded}}}),
+            json!({"inlineData": {"mimeType": "text/plain", "data": encoded}}),
+            json!({"type": "input_file", "file_data": format!("data:text/plain;base64,{encoded}")}),
+            json!({"type": "file", "file": {"file_data": format!("data:text/plain;base64,{encoded}")}}),
+        ];
+        for part in parts {
+            let mut body = json!({"messages": [{"role": "user", "content": [part]}]});
+            let found = request_texts(&body);
+            assert_eq!(found.iter().map(|part| part.text.as_str()).collect::<Vec<_>>(), ["secret"], "{body}");
+            assert!(found[0].replace(&mut body, "***"), "{body}");
+            assert_eq!(request_texts(&body)[0].text, "***", "{body}");
+        }
+        // An image is no text.
+        let image = json!({"messages": [{"content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw=="}}]}]});
+        assert!(request_texts(&image).is_empty());
+    }
+
+    #[test]
+    fn token_numbers_cannot_be_read() {
+        assert!(has_token_numbers(&json!({"prompt": [1, 2]})) && has_token_numbers(&json!({"input": [[1], [2]]})));
+        assert!(!has_token_numbers(&json!({"prompt": ["a"], "input": "b", "max_tokens": 1})));
+    }
+
+    #[test]
+    fn reads_everything_else_that_a_prompt_may_have() {
+        let all = |body: &Value| -> Vec<String> { request_texts(body).into_iter().map(|part| part.text).collect() };
+        assert_eq!(all(&json!({"prompt": "a", "suffix": "b"})), ["a", "b"]);
+        assert_eq!(
+            all(&json!({"prompt": {"id": "p", "variables": {"x": "a", "y": {"type": "input_text", "text": "b"}}}})),
+            ["a", "b"]
+        );
+        assert_eq!(all(&json!({"messages": [], "prediction": {"type": "content", "content": "a"}})), ["a"]);
     }
 
     #[test]

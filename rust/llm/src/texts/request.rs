@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{TextCollector, TextKind, TextPart, TextRole, content::role_of};
+use super::{BodyStep, TextCollector, TextKind, TextPart, TextRole, content::role_of};
 
 /// Returns the texts of a request body in their order. The last group is the last message. If a body has fields of
 /// several formats, it has the last message of each, because only its provider decides which of them counts.
@@ -33,14 +33,25 @@ pub fn request_texts(body: &Value) -> Vec<TextPart> {
     collector.parts
 }
 
+/// Returns true if a body has numbers of tokens in place of a text, which cannot be checked.
+pub fn has_token_numbers(body: &Value) -> bool {
+    let has_numbers = |value: &Value| {
+        let mut items = value.as_array().into_iter().flatten();
+        items.any(|item| item.is_number() || item.as_array().is_some_and(|inner| inner.iter().any(Value::is_number)))
+    };
+    ["prompt", "input"].into_iter().any(|name| has_numbers(&body[name]))
+}
+
 /// Adds the texts of one field.
 type CollectField = fn(&mut TextCollector, &Value);
 
 /// Fields that hold what a client says, in all formats.
-const FIELDS: [(&str, CollectField); 9] = [
+const FIELDS: [(&str, CollectField); 11] = [
     ("messages", TextCollector::collect_messages),
     ("chat_history", TextCollector::collect_messages),
     ("prompt", TextCollector::collect_prompt),
+    ("suffix", TextCollector::collect_prompt),
+    ("prediction", TextCollector::collect_contents),
     ("inputText", TextCollector::collect_prompt),
     ("message", TextCollector::collect_prompt),
     ("input", TextCollector::collect_input),
@@ -62,6 +73,14 @@ impl TextCollector {
     fn collect_prompt(&mut self, prompt: &Value) {
         self.push_string(TextKind::Text, prompt);
         self.at_items(prompt, |inner, _, one| inner.push_string(TextKind::Text, one));
+        // A prompt that the provider saved, with values for its variables.
+        self.at_key(prompt, "variables", |inner, variables| {
+            for (name, value) in variables.as_object().into_iter().flatten() {
+                inner.path.push(BodyStep::Key(name.clone().into()));
+                inner.collect_content(value, TextKind::Text);
+                inner.path.pop();
+            }
+        });
     }
 
     /// Adds the contents of several embeddings, which are all new.

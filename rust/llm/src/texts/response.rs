@@ -13,7 +13,7 @@ pub fn response_texts(body: &Value) -> Vec<TextPart> {
 }
 
 impl TextCollector {
-    fn collect_response(&mut self, body: &Value) {
+    pub(super) fn collect_response(&mut self, body: &Value) {
         self.at_key(body, "choices", |inner, choices| {
             inner.at_items(choices, |inner, index, choice| {
                 inner.group = index;

@@ -4,21 +4,12 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use memchr::memmem;
-use serde_json::Value;
 
-use super::{BodyStep, TextCollector, TextKind, TextPart, TextRole, remove_token_lists};
-use crate::stream::sse::{event_data, split_events};
-
-/// Place of a text in a stream: events with the same place add to one text.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct SlotKey {
-    kind: TextKind,
-    /// Index of the choice.
-    group: usize,
-    /// Index of the output item or content block, and of the part or tool call in it.
-    item: u64,
-    part: u64,
-}
+use super::{
+    TextPart,
+    event::EventTexts,
+    frames::{StreamEncoding, UnreadableEvent, event_json, join_events, rewrite_event, split_stream},
+};
 
 /// A delta of a text, in one event.
 #[derive(Debug)]
@@ -32,6 +23,7 @@ struct Delta {
 /// Texts of a stream, with the events that hold them.
 #[derive(Debug)]
 pub struct StreamTexts {
+    encoding: StreamEncoding,
     events: Vec<Bytes>,
     slots: Vec<TextPart>,
     deltas: Vec<Delta>,
@@ -40,32 +32,29 @@ pub struct StreamTexts {
 }
 
 impl StreamTexts {
-    /// Reads the events of a stream. Returns `None` if some of them are not JSON, so that texts may be hidden in them.
-    pub fn read(stream: &Bytes) -> Option<Self> {
-        let mut texts = Self { events: Vec::new(), slots: Vec::new(), deltas: Vec::new(), copies: Vec::new() };
+    /// Reads the events of a stream.
+    ///
+    /// # Errors
+    /// If some of them are not JSON, so that texts may be hidden in them.
+    pub fn read(encoding: StreamEncoding, stream: &Bytes) -> Result<Self, UnreadableEvent> {
+        let events = split_stream(encoding, stream)?;
+        let mut texts = Self { encoding, events, slots: Vec::new(), deltas: Vec::new(), copies: Vec::new() };
         let mut slot_indexes = HashMap::new();
-        for raw in split_events(stream) {
-            let index = texts.events.len();
-            texts.events.push(stream.slice_ref(raw));
-            let Some(data) = event_data(raw) else { continue };
-            if data.trim_ascii() == b"[DONE]" || data.trim_ascii().is_empty() {
-                continue;
-            }
-            let value: Value = serde_json::from_slice(&data).ok()?;
-            let mut reader = EventReader::default();
-            reader.read(&value);
-            for (key, position) in reader.deltas {
+        for (index, raw) in texts.events.iter().enumerate() {
+            let Some(value) = event_json(encoding, raw)? else { continue };
+            let read = EventTexts::read(&value);
+            for (key, place) in read.deltas {
                 let slot = *slot_indexes.entry(key).or_insert_with(|| {
-                    texts.slots.push(TextPart { text: String::new(), path: Vec::new(), ..position.clone() });
+                    texts.slots.push(TextPart { text: String::new(), path: Vec::new(), ..place.clone() });
                     texts.slots.len() - 1
                 });
-                texts.slots[slot].text += &position.text;
-                texts.deltas.push(Delta { event: index, slot, place: position });
+                texts.slots[slot].text += &place.text;
+                texts.deltas.push(Delta { event: index, slot, place });
             }
-            texts.copies.extend(reader.copies.into_iter().map(|copy| (index, copy)));
+            texts.copies.extend(read.copies.into_iter().map(|copy| (index, copy)));
         }
         texts.add_copies_without_deltas();
-        Some(texts)
+        Ok(texts)
     }
 
     /// Returns the texts of all choices in the order in which they began.
@@ -81,8 +70,8 @@ impl StreamTexts {
         for delta in &self.deltas {
             let (slot, new) = (&self.slots[delta.slot], &texts[delta.slot]);
             if slot.text != *new {
-                let content = if std::mem::replace(&mut has_begun[delta.slot], true) { "" } else { new.as_str() };
-                changes.entry(delta.event).or_default().push((&delta.place, content));
+                let said = if std::mem::replace(&mut has_begun[delta.slot], true) { "" } else { new.as_str() };
+                changes.entry(delta.event).or_default().push((&delta.place, said));
             }
         }
         for (event, copy) in &self.copies {
@@ -91,18 +80,21 @@ impl StreamTexts {
                 changes.entry(*event).or_default().push((copy, new));
             }
         }
-        let mut stream = Vec::new();
         let is_changed = !changes.is_empty();
-        for (index, raw) in self.events.iter().enumerate() {
-            match changes.get(&index) {
-                Some(changes) => stream.extend(rewrite_event(raw, changes)),
-                None if is_changed && memmem::find(raw, b"logprobs").is_some() => {
-                    stream.extend(rewrite_event(raw, &[]));
-                }
-                None => stream.extend_from_slice(raw),
-            }
-        }
-        stream
+        // Binary frames may hide a list of tokens in base64.
+        let may_have_tokens =
+            |raw: &[u8]| self.encoding == StreamEncoding::AwsFrames || memmem::find(raw, b"logprobs").is_some();
+        let rewritten: Vec<Bytes> = self
+            .events
+            .iter()
+            .enumerate()
+            .map(|(index, raw)| match changes.get(&index) {
+                Some(changes) => rewrite_event(self.encoding, raw, changes),
+                None if is_changed && may_have_tokens(raw) => rewrite_event(self.encoding, raw, &[]),
+                None => raw.clone(),
+            })
+            .collect();
+        join_events(self.encoding, &rewritten)
     }
 
     /// Makes parts of copies that repeat no delta, such as the items of a stream that has no deltas for them.
@@ -115,161 +107,51 @@ impl StreamTexts {
     }
 }
 
-/// Returns an event with other texts in its JSON.
-fn rewrite_event(raw: &[u8], changes: &[(&TextPart, &str)]) -> Vec<u8> {
-    let parsed = event_data(raw).and_then(|data| serde_json::from_slice::<Value>(&data).ok());
-    let Some(mut value) = parsed else { return raw.to_vec() };
-    for (location, text) in changes {
-        location.replace(&mut value, text);
-    }
-    remove_token_lists(&mut value);
-    let mut event = Vec::with_capacity(raw.len());
-    // Other fields of the event, such as its name, stay.
-    for line in raw.split(|byte| matches!(byte, b'\n' | b'\r')).filter(|line| !line.is_empty()) {
-        if !line.starts_with(b"data") {
-            event.extend_from_slice(line);
-            event.push(b'\n');
-        }
-    }
-    event.extend_from_slice(b"data: ");
-    event.extend_from_slice(value.to_string().as_bytes());
-    event.extend_from_slice(b"\n\n");
-    event
-}
-
-/// Texts of one event.
-#[derive(Default)]
-struct EventReader {
-    deltas: Vec<(SlotKey, TextPart)>,
-    copies: Vec<TextPart>,
-}
-
-impl EventReader {
-    fn read(&mut self, event: &Value) {
-        let index = |name: &str| event[name].as_u64().unwrap_or_default();
-        match event["type"].as_str() {
-            Some("content_block_delta") => {
-                for (name, kind) in [
-                    ("text", TextKind::Text),
-                    ("thinking", TextKind::Reasoning),
-                    ("partial_json", TextKind::ToolArguments),
-                ] {
-                    self.add_delta(event, &["delta", name], kind, index("index"), 0);
-                }
-            }
-            Some("content_block_start") => {
-                for (name, kind) in [("text", TextKind::Text), ("thinking", TextKind::Reasoning)] {
-                    self.add_delta(event, &["content_block", name], kind, index("index"), 0);
-                }
-            }
-            Some(name) if name.starts_with("response.") && name.ends_with("delta") => {
-                let kind = response_kind(name);
-                let part = index("content_index") + index("summary_index");
-                self.add_delta(event, &["delta"], kind, index("output_index"), part);
-            }
-            Some(name) if name.starts_with("response.") => self.add_copies(event, name),
-            _ => {
-                self.read_choices(event);
-                self.read_candidates(event);
-            }
-        }
-    }
-
-    fn read_choices(&mut self, event: &Value) {
-        for (at, choice) in event["choices"].as_array().into_iter().flatten().enumerate() {
-            let group = choice["index"].as_u64().map_or(at, |index| index as usize);
-            let mut collector = TextCollector::new();
-            (collector.role, collector.group) = (TextRole::Assistant, group);
-            collector.path = vec![BodyStep::Key("choices".into()), BodyStep::Index(at)];
-            collector.at_key(choice, "text", |inner, text| inner.push_string(TextKind::Text, text));
-            collector.at_key(choice, "delta", |inner, delta| {
-                // Tool calls have an index of their own, by which their deltas belong together.
-                inner.collect_message(delta);
-            });
-            let calls = choice["delta"]["tool_calls"].as_array();
-            for position in collector.parts {
-                let call = position.path.iter().rev().find_map(|step| match step {
-                    BodyStep::Index(index) => Some(*index),
-                    BodyStep::Key(_) => None,
-                });
-                let part = match (position.kind, calls, call) {
-                    (TextKind::ToolArguments, Some(calls), Some(call)) => {
-                        calls.get(call).and_then(|call| call["index"].as_u64()).unwrap_or(call as u64)
-                    }
-                    _ => 0,
-                };
-                self.deltas.push((SlotKey { kind: position.kind, group, item: 0, part }, position));
-            }
-        }
-    }
-
-    /// Gemini repeats no text: each event holds the next part of it.
-    fn read_candidates(&mut self, event: &Value) {
-        for (at, candidate) in event["candidates"].as_array().into_iter().flatten().enumerate() {
-            let group = candidate["index"].as_u64().map_or(at, |index| index as usize);
-            let mut collector = TextCollector::new();
-            (collector.role, collector.group) = (TextRole::Assistant, group);
-            collector.path = vec![BodyStep::Key("candidates".into()), BodyStep::Index(at)];
-            collector.at_key(candidate, "content", |inner, content| inner.collect_content(content, TextKind::Text));
-            for location in collector.parts {
-                if location.kind == TextKind::ToolArguments {
-                    self.copies.push(location);
-                } else {
-                    self.deltas.push((SlotKey { kind: location.kind, group, item: 0, part: 0 }, location));
-                }
-            }
-        }
-    }
-
-    /// Adds the whole texts that the Responses API repeats when a part, an item or the response is complete.
-    fn add_copies(&mut self, event: &Value, name: &str) {
-        let mut collector = TextCollector::new();
-        collector.role = TextRole::Assistant;
-        let kind = response_kind(name);
-        if name.ends_with("done") {
-            for field in ["text", "refusal", "arguments", "input"] {
-                collector.at_key(event, field, |inner, text| inner.push_string(kind, text));
-            }
-            collector.at_key(event, "part", |inner, part| inner.collect_content(part, TextKind::Text));
-        }
-        collector.at_key(event, "item", TextCollector::collect_item);
-        collector.at_key(event, "response", |inner, response| {
-            inner.at_key(response, "output", |inner, output| {
-                inner.at_items(output, |inner, _, item| inner.collect_item(item));
-            });
-        });
-        self.copies.extend(collector.parts.into_iter().filter(|part| !part.text.is_empty()));
-    }
-
-    fn add_delta(&mut self, event: &Value, path: &[&'static str], kind: TextKind, item: u64, part: u64) {
-        let text = path.iter().try_fold(event, |value, key| value.get(*key)).and_then(Value::as_str);
-        if let Some(text) = text.filter(|text| !text.is_empty()) {
-            let path = path.iter().map(|key| BodyStep::Key((*key).into())).collect();
-            let text_part = TextPart { kind, role: TextRole::Assistant, group: 0, text: text.to_owned(), path };
-            self.deltas.push((SlotKey { kind, group: 0, item, part }, text_part));
-        }
-    }
-}
-
-/// Returns what the text in an event of the Responses API is.
-fn response_kind(name: &str) -> TextKind {
-    if name.contains("refusal") {
-        TextKind::Refusal
-    } else if name.contains("reasoning") {
-        TextKind::Reasoning
-    } else if name.contains("arguments") || name.contains("call_input") || name.contains("code") {
-        TextKind::ToolArguments
-    } else {
-        TextKind::Text
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    use serde_json::json;
+
+    use super::{super::TextKind, *};
+    use crate::stream::aws_event_stream::encode_frame;
+
+    #[test]
+    fn reads_and_changes_the_frames_of_bedrock() {
+        let converse = |text: &str| {
+            let payload = json!({"contentBlockIndex": 0, "delta": {"text": text}}).to_string();
+            encode_frame("event", "contentBlockDelta", payload.as_bytes())
+        };
+        let invoke = |text: &str| {
+            let inner =
+                json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}});
+            let payload = json!({"bytes": STANDARD.encode(inner.to_string()), "p": "abc"}).to_string();
+            encode_frame("event", "chunk", payload.as_bytes())
+        };
+        let parse = |bytes: Vec<u8>| StreamTexts::read(StreamEncoding::AwsFrames, &bytes.into());
+        for stream in [[converse("sec"), converse("ret")].concat(), [invoke("sec"), invoke("ret")].concat()] {
+            let read = parse(stream.clone()).unwrap();
+            assert_eq!(texts(&read), [(0, TextKind::Text, "secret")]);
+            let again = parse(read.with_texts(&["***".into()])).unwrap();
+            assert_eq!(texts(&again), [(0, TextKind::Text, "***")]);
+            assert!(parse(stream[1..].to_vec()).is_err());
+        }
+    }
+
+    #[test]
+    fn reads_and_changes_an_array_of_items() {
+        let stream = Bytes::from_static(
+            br#"[{"candidates":[{"content":{"parts":[{"text":"sec"}]}}]},
+            {"candidates":[{"content":{"parts":[{"text":"ret"}]}}]}]"#,
+        );
+        let read = StreamTexts::read(StreamEncoding::JsonArrayItems, &stream).unwrap();
+        assert_eq!(texts(&read), [(0, TextKind::Text, "secret")]);
+        let changed = read.with_texts(&["***".into()]);
+        let again = StreamTexts::read(StreamEncoding::JsonArrayItems, &changed.into()).unwrap();
+        assert_eq!(texts(&again), [(0, TextKind::Text, "***")]);
+    }
 
     fn read(stream: &str) -> StreamTexts {
-        StreamTexts::read(&Bytes::copy_from_slice(stream.as_bytes())).unwrap()
+        StreamTexts::read(StreamEncoding::SseEvents, &Bytes::copy_from_slice(stream.as_bytes())).unwrap()
     }
 
     fn texts(read: &StreamTexts) -> Vec<(usize, TextKind, &str)> {
@@ -351,6 +233,6 @@ data: [DONE]
 
     #[test]
     fn a_stream_with_other_data_cannot_be_read() {
-        assert!(StreamTexts::read(&Bytes::from_static(b"data: <xml>\n\n")).is_none());
+        assert!(StreamTexts::read(StreamEncoding::SseEvents, &Bytes::from_static(b"data: <xml>\n\n")).is_err());
     }
 }

@@ -72,7 +72,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::texts::{response_texts, stream::StreamTexts};
+    use crate::texts::{frames::StreamEncoding, response_texts, stream::StreamTexts};
 
     const OPERATIONS: [Operation; 6] = [
         Operation::ChatComplete,
@@ -93,7 +93,7 @@ mod tests {
             assert_eq!((kind, texts.len(), texts[0].text.as_str()), ("application/json", 1, "denied"), "{operation:?}");
             let (kind, stream) = write_notice(&Notice { is_streaming: true, ..notice }).unwrap();
             if kind == "text/event-stream" {
-                let texts = StreamTexts::read(&Bytes::from(stream)).unwrap();
+                let texts = StreamTexts::read(StreamEncoding::SseEvents, &Bytes::from(stream)).unwrap();
                 assert_eq!(texts.parts()[0].text, "denied", "{operation:?}");
             }
         }

@@ -1,7 +1,7 @@
 //! Finds personal data by its form, and replaces it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashSet},
     net::IpAddr,
     ops::Range,
     sync::LazyLock,
@@ -17,6 +17,7 @@ use crate::guardrails::{
         Change, Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stages, excerpt, read_parameters,
     },
     text_scope::TextScope,
+    window::{PlaceholderNames, WindowCheck, WindowMatch},
 };
 
 pub(super) const ROWS: &[CheckRow] = &[CheckRow {
@@ -232,35 +233,45 @@ impl PersonalData {
     }
 }
 
-/// Names of the values of a request or response, by which they are replaced.
-#[derive(Default)]
-struct ValueNames<'t> {
-    numbers: HashMap<(Category, &'t str), usize>,
-    counts: BTreeMap<Category, usize>,
-}
-
-impl<'t> ValueNames<'t> {
-    fn name_of(&mut self, category: Category, value: &'t str) -> String {
-        let number = *self.numbers.entry((category, value)).or_insert_with(|| {
-            let count = self.counts.entry(category).or_default();
-            *count += 1;
-            *count
-        });
-        format!("{{{{{}_{number}}}}}", category.name())
-    }
-}
-
 /// Returns true if no letter or digit continues the range on either side.
 fn stands_alone(text: &str, range: &Range<usize>) -> bool {
     let continues = |letter: Option<char>| letter.is_some_and(|letter| letter.is_ascii_alphanumeric() || letter == '_');
     !continues(text[..range.start].chars().next_back()) && !continues(text[range.end..].chars().next())
 }
 
+/// Longest email address: 64 bytes, `@` and a domain. All other categories are shorter.
+const LONGEST_VALUE_BYTES: usize = 64 + 1 + 255;
+
+impl WindowCheck for PersonalData {
+    fn scope(&self) -> TextScope {
+        self.scope
+    }
+
+    fn longest_match(&self) -> usize {
+        LONGEST_VALUE_BYTES
+    }
+
+    fn find(&self, text: &str, settled: usize, names: &mut PlaceholderNames) -> Vec<WindowMatch> {
+        let found = self.find(text).into_iter().filter(|finding| finding.range.start < settled);
+        found
+            .map(|Finding { range, category }| {
+                let kind = category.name();
+                let name = self.redacts.then(|| names.name_of(kind, &text[range.clone()]).to_owned());
+                WindowMatch { range, replacement: name, kind }
+            })
+            .collect()
+    }
+}
+
 impl Check for PersonalData {
+    fn window(&self) -> Option<&dyn WindowCheck> {
+        (!self.not || self.redacts).then_some(self)
+    }
+
     fn run(&self, input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError> {
         let indexes = self.scope.select(input.stage, input.texts, false);
         let mut detected = BTreeSet::new();
-        let (mut changes, mut names) = (Vec::new(), ValueNames::default());
+        let (mut changes, mut names) = (Vec::new(), PlaceholderNames::default());
         for index in &indexes {
             let text = &input.texts[*index].text;
             let found = self.find(text);
@@ -270,8 +281,8 @@ impl Check for PersonalData {
                 let replacements: Vec<_> = found
                     .iter()
                     .map(|finding| {
-                        let name = names.name_of(finding.category, &text[finding.range.clone()]);
-                        (finding.range.clone(), name)
+                        let name = names.name_of(finding.category.name(), &text[finding.range.clone()]);
+                        (finding.range.clone(), name.to_owned())
                     })
                     .collect();
                 let replacements = replacements.iter().map(|(range, name)| (range.clone(), name.as_str()));

@@ -8,6 +8,7 @@ use crate::guardrails::{
     check::{Change, Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stages, read_parameters},
     javascript_pattern::JavaScriptPattern,
     text_scope::TextScope,
+    window::{PlaceholderNames, WindowCheck, WindowMatch},
 };
 
 pub(super) const ROWS: &[CheckRow] = &[CheckRow {
@@ -55,7 +56,28 @@ fn default_replacement() -> String {
     "[REDACTED]".to_owned()
 }
 
+impl WindowCheck for RegexReplace {
+    fn scope(&self) -> TextScope {
+        self.scope
+    }
+
+    fn longest_match(&self) -> usize {
+        self.pattern.longest_match().unwrap_or_default()
+    }
+
+    fn find(&self, text: &str, settled: usize, _names: &mut PlaceholderNames) -> Vec<WindowMatch> {
+        let found = self.pattern.find_all(text).unwrap_or_default().into_iter();
+        let found = found.filter(|range| range.start < settled);
+        let replacement = (!self.fails_on_detection).then(|| self.replacement.clone());
+        found.map(|range| WindowMatch { range, replacement: replacement.clone(), kind: "match" }).collect()
+    }
+}
+
 impl Check for RegexReplace {
+    fn window(&self) -> Option<&dyn WindowCheck> {
+        self.pattern.longest_match().is_some().then_some(self)
+    }
+
     fn memory_bytes(&self) -> usize {
         self.pattern.memory_bytes()
     }

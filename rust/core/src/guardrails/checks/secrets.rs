@@ -11,6 +11,7 @@ use super::replacement::replace_ranges;
 use crate::guardrails::{
     check::{Change, Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stages, read_parameters},
     text_scope::TextScope,
+    window::{OVERLAP_BYTES, PlaceholderNames, WindowCheck, WindowMatch},
 };
 
 pub(super) const ROWS: &[CheckRow] = &[CheckRow {
@@ -135,7 +136,40 @@ impl Secrets {
     }
 }
 
+/// Longest private key or token.
+const LONGEST_SECRET_BYTES: usize = 8 * 1024;
+
+impl WindowCheck for Secrets {
+    fn scope(&self) -> TextScope {
+        self.scope
+    }
+
+    fn longest_match(&self) -> usize {
+        LONGEST_SECRET_BYTES
+    }
+
+    /// A secret has a keyword near its begin, so a text without one is held only as long as any other.
+    fn settled_end(&self, text: &str) -> usize {
+        let settled = text.len().saturating_sub(OVERLAP_BYTES);
+        let Some(forms) = COMPILED.as_ref() else { return 0 };
+        let begin = text.floor_char_boundary(text.len().saturating_sub(LONGEST_SECRET_BYTES));
+        let first = forms.keywords.find(&text[begin..]).map(|found| begin + found.start());
+        first.map_or(settled, |keyword| keyword.saturating_sub(OVERLAP_BYTES).min(settled))
+    }
+
+    fn find(&self, text: &str, settled: usize, _names: &mut PlaceholderNames) -> Vec<WindowMatch> {
+        let Some(forms) = COMPILED.as_ref() else { return Vec::new() };
+        let replacement = self.redact.then(|| "[SECRET]".to_owned());
+        let found = self.find(forms, text).into_iter().filter(|(range, _)| range.start < settled);
+        found.map(|(range, kind)| WindowMatch { range, replacement: replacement.clone(), kind }).collect()
+    }
+}
+
 impl Check for Secrets {
+    fn window(&self) -> Option<&dyn WindowCheck> {
+        (COMPILED.is_some() && (!self.not || self.redact)).then_some(self)
+    }
+
     fn run(&self, input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError> {
         let forms = COMPILED.as_ref().ok_or_else(|| CheckError::new("the patterns of secrets are not valid"))?;
         let (mut kinds, mut changes) = (Vec::new(), Vec::new());

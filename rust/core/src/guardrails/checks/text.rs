@@ -7,6 +7,7 @@ use crate::guardrails::{
     check::{Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stages, excerpt, read_parameters},
     javascript_pattern::{JavaScriptFlags, JavaScriptPattern},
     text_scope::TextScope,
+    window::{PlaceholderNames, WindowCheck, WindowMatch},
 };
 
 pub(super) const ROWS: &[CheckRow] = &[
@@ -155,7 +156,29 @@ impl RegexMatch {
     }
 }
 
+impl WindowCheck for RegexMatch {
+    fn scope(&self) -> TextScope {
+        self.common.scope
+    }
+
+    fn longest_match(&self) -> usize {
+        self.pattern.longest_match().unwrap_or_default()
+    }
+
+    fn find(&self, text: &str, settled: usize, _names: &mut PlaceholderNames) -> Vec<WindowMatch> {
+        let found = self.pattern.find_all(text).unwrap_or_default().into_iter();
+        found
+            .filter(|range| range.start < settled)
+            .map(|range| WindowMatch { range, replacement: None, kind: "match" })
+            .collect()
+    }
+}
+
 impl Check for RegexMatch {
+    fn window(&self) -> Option<&dyn WindowCheck> {
+        (self.common.not && self.pattern.longest_match().is_some()).then_some(self)
+    }
+
     fn memory_bytes(&self) -> usize {
         self.pattern.memory_bytes()
     }
@@ -308,7 +331,26 @@ impl Contains {
     }
 }
 
+impl WindowCheck for Contains {
+    fn scope(&self) -> TextScope {
+        self.scope
+    }
+
+    fn longest_match(&self) -> usize {
+        self.words.iter().map(String::len).max().unwrap_or_default()
+    }
+
+    fn find(&self, text: &str, settled: usize, _names: &mut PlaceholderNames) -> Vec<WindowMatch> {
+        let found = self.searcher.find_iter(text).filter(|found| found.start() < settled);
+        found.map(|found| WindowMatch { range: found.range(), replacement: None, kind: "word" }).collect()
+    }
+}
+
 impl Check for Contains {
+    fn window(&self) -> Option<&dyn WindowCheck> {
+        (matches!(self.operator, Operator::None)).then_some(self)
+    }
+
     fn memory_bytes(&self) -> usize {
         self.searcher.memory_usage()
     }

@@ -4,6 +4,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use penstock_llm::{
     api_format::ApiFormat,
+    operation::Operation,
+    stream::aws_event_stream::encode_frame,
+    texts::frames::StreamEncoding,
     translation::{Notice, write_notice},
 };
 use penstock_net::ResponseBody;
@@ -36,6 +39,39 @@ pub(super) fn denial(state: &GatewayState, results: &Value, dialect: ApiFormat) 
     let mut response = UpstreamResponse::from_gateway(bytes, dialect, &state.coarse_timer);
     response.incoming.head.status = DENIED_STATUS;
     response
+}
+
+/// Returns the events that end a stream which was denied after a part of it was delivered.
+pub(super) fn stream_denial(
+    operation: Operation,
+    dialect: ApiFormat,
+    encoding: StreamEncoding,
+    results: &Value,
+) -> Vec<u8> {
+    let error = json!({"message": MESSAGE, "type": "hooks_failed", "param": null, "code": null});
+    match (dialect, encoding) {
+        (_, StreamEncoding::AwsFrames) => {
+            let payload = json!({"message": MESSAGE, "hook_results": results}).to_string();
+            encode_frame("exception", "validationException", payload.as_bytes())
+        }
+        (ApiFormat::Anthropic | ApiFormat::Bedrock, _) => {
+            let error = json!({"type": "hooks_failed", "message": MESSAGE});
+            let data = json!({"type": "error", "error": error, "hook_results": results});
+            format!("event: error\ndata: {data}\n\n").into_bytes()
+        }
+        (ApiFormat::Gemini, _) => {
+            let error = json!({"code": DENIED_STATUS, "message": MESSAGE, "status": "FAILED_PRECONDITION"});
+            format!("data: {}\n\n", json!({"error": error, "hook_results": results})).into_bytes()
+        }
+        (ApiFormat::OpenAi, _) if operation == Operation::CreateModelResponse => {
+            let data = json!({"type": "error", "code": "hooks_failed", "message": MESSAGE, "param": null,
+                "hook_results": results});
+            format!("event: error\ndata: {data}\n\n").into_bytes()
+        }
+        (ApiFormat::OpenAi, _) => {
+            format!("data: {}\n\ndata: [DONE]\n\n", json!({"error": error, "hook_results": results})).into_bytes()
+        }
+    }
 }
 
 /// Returns a denial with status 200, whose message stands in place of the model's text. Formats that cannot express it

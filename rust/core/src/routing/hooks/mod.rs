@@ -5,13 +5,16 @@ mod denial;
 mod external;
 mod runner;
 mod stream_end;
+mod stream_window;
 mod subject;
 mod trial;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use penstock_llm::texts::{TextPart, request_texts, response_texts, stream::StreamTexts};
+use penstock_llm::texts::{
+    TextPart, frames::StreamEncoding, has_token_numbers, request_texts, response_texts, stream::StreamTexts,
+};
 use penstock_net::{ResponseBody, body::Body, memory_budget::BudgetedBytes};
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -20,6 +23,7 @@ pub use trial::run_trial;
 
 use self::{
     runner::{HookRun, HookRunner, reads_texts, run_hooks, runs_at},
+    stream_end::StreamHooks,
     subject::HookSubject,
 };
 use crate::{
@@ -43,6 +47,7 @@ use crate::{
 /// Status of a response whose hooks failed but do not deny it.
 const FAILED_STATUS: u16 = 246;
 const UNREADABLE_REQUEST: &str = "the request body is not a JSON object";
+const TOKEN_NUMBERS: &str = "the request has numbers of tokens in place of a text";
 const UNREADABLE_RESPONSE: &str = "the response body is not a JSON object";
 const UNREADABLE_STREAM: &str = "the stream has another format than its operation";
 const COMPRESSED: &str = "the response is compressed";
@@ -150,7 +155,11 @@ impl TargetHooks {
             metadata: walk.log.metadata.pairs().to_vec(),
             headers: walk.call.head.headers.clone(),
             // Other requests have no texts that hooks read.
-            unreadable: (reads_texts(operation) && !request.is_object()).then_some(UNREADABLE_REQUEST),
+            unreadable: match reads_texts(operation) {
+                true if !request.is_object() => Some(UNREADABLE_REQUEST),
+                true if has_token_numbers(&request) => Some(TOKEN_NUMBERS),
+                _ => None,
+            },
             request: Arc::new(request),
             response: Value::Null,
             texts,
@@ -333,15 +342,27 @@ impl TargetHooks {
         framing: StreamFraming,
         runs: bool,
     ) -> Result<UpstreamResponse> {
-        if framing != StreamFraming::SseEvents || !delivery::is_uncompressed(response.headers()) {
-            return Ok(self.conclude_unreadable(walk, response, UNREADABLE_STREAM, runs));
+        if !delivery::is_uncompressed(response.headers()) {
+            return Ok(self.conclude_unreadable(walk, response, COMPRESSED, runs));
         }
-        let must_hold = runs && self.after.iter().any(|hook| hook.stream_mode() == StreamMode::Hold);
+        let encoding = match framing {
+            StreamFraming::SseEvents => StreamEncoding::SseEvents,
+            StreamFraming::AwsFrames => StreamEncoding::AwsFrames,
+            StreamFraming::JsonArrayItems => StreamEncoding::JsonArrayItems,
+        };
+        let sink = &walk.state.record_sink;
+        let of_mode =
+            |mode: StreamMode| self.after.iter().filter(move |hook| runs && hook.stream_mode() == mode).cloned();
+        let mut late = StreamHooks { window: of_mode(StreamMode::Window).collect(), end: Vec::new() };
+        // The items of an array are only complete at its end.
+        let must_hold = of_mode(StreamMode::Hold).next().is_some()
+            || !late.window.is_empty() && encoding == StreamEncoding::JsonArrayItems;
         if !must_hold {
+            late.end = of_mode(StreamMode::End).collect();
             if self.results.lock().has_failed() {
                 response.incoming.head.status = FAILED_STATUS;
             }
-            stream_end::attach(self, &mut response, runs);
+            stream_end::attach(self, &mut response, encoding, late, sink);
             return Ok(response);
         }
         let operation = self.subject.operation;
@@ -351,7 +372,7 @@ impl TargetHooks {
         }
         let bytes = response.incoming.body.buffered_bytes().cloned().unwrap_or_default();
         let copy = bytes.clone();
-        let texts = run_offloaded(bytes.len(), move || StreamTexts::read(&copy)).await?;
+        let texts = run_offloaded(bytes.len(), move || StreamTexts::read(encoding, &copy).ok()).await?;
         let parts = texts.as_ref().map(|texts| texts.parts().to_vec()).unwrap_or_default();
         let unreadable = texts.is_none().then_some(UNREADABLE_STREAM);
         let run =
@@ -368,7 +389,7 @@ impl TargetHooks {
         if self.results.lock().has_failed() {
             response.incoming.head.status = FAILED_STATUS;
         }
-        stream_end::attach(self, &mut response, false);
+        stream_end::attach(self, &mut response, encoding, StreamHooks::default(), sink);
         Ok(response)
     }
 

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use super::{external::call_host, subject::HookSubject};
 use crate::{
     guardrails::{
-        checks::{CheckError, CheckOutcome, ExternalCall, Stage},
+        checks::{CheckError, CheckOutcome, CompiledCheck, ExternalCall, Stage},
         hook::{Hook, HookCheck, HookKind},
         results::{CheckResult, HookResult},
     },
@@ -67,7 +67,7 @@ pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<Ho
 }
 
 /// Sets the verdict of a hook from its checks.
-fn conclude(hook: &Hook, result: &mut HookResult) {
+pub fn conclude(hook: &Hook, result: &mut HookResult) {
     if result.skipped.is_some() {
         return;
     }
@@ -100,7 +100,7 @@ pub fn unreadable_result(hook: &Hook, reason: &'static str) -> HookResult {
     HookResult { skipped: Some(reason), denies: hook.denies && !hook.is_async, ..new_result(hook) }
 }
 
-fn new_result(hook: &Hook) -> HookResult {
+pub fn new_result(hook: &Hook) -> HookResult {
     HookResult {
         id: hook.id.clone(),
         kind: hook.kind.name(),
@@ -112,6 +112,20 @@ fn new_result(hook: &Hook) -> HookResult {
         is_transformed: false,
         checks: Vec::new(),
         feedback: None,
+        milliseconds: 0,
+        created_at: now(),
+    }
+}
+
+/// Returns the result of a check that changed nothing.
+pub fn new_check_result(check: &CompiledCheck, verdict: bool, data: Value) -> CheckResult {
+    CheckResult {
+        id: check.id.clone(),
+        verdict,
+        data,
+        error: None,
+        is_transformed: false,
+        fails_on_error: check.fails_on_error,
         milliseconds: 0,
         created_at: now(),
     }
@@ -152,14 +166,10 @@ async fn run_hook(
     for (index, outcome, milliseconds) in outcomes {
         let check = &hook.checks[index].check;
         result.checks.push(CheckResult {
-            id: check.id.clone(),
-            verdict: outcome.verdict,
-            data: shorten(outcome.data.clone()),
             error: outcome.error.clone(),
             is_transformed: outcome.change.is_some(),
-            fails_on_error: check.fails_on_error,
             milliseconds,
-            created_at: now(),
+            ..new_check_result(check, outcome.verdict, shorten(outcome.data.clone()))
         });
         changes.push((result.checks.len() - 1, outcome));
     }

@@ -3,19 +3,31 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use bytes::Bytes;
 use memchr::memmem;
-use penstock_llm::{api_format::ApiFormat, operation::Operation, texts::stream::StreamTexts};
+use penstock_llm::{
+    api_format::ApiFormat,
+    operation::Operation,
+    texts::{frames::StreamEncoding, stream::StreamTexts},
+};
 use penstock_net::{DeferredBody, ResponseBody};
 use serde_json::{Value, json};
 
-use super::{TOO_LARGE, TargetHooks, UNREADABLE_STREAM, runner};
+use super::{
+    TOO_LARGE, TargetHooks, UNREADABLE_STREAM, denial, runner,
+    stream_window::{StreamWindow, WindowStep},
+};
 use crate::{
+    accounting::record::RecordSink,
     guardrails::{
         checks::Stage,
+        hook::Hook,
         results::{HookResult, HookResults},
     },
     response::{delivery::UpstreamResponse, offload::run_offloaded},
@@ -60,8 +72,58 @@ impl PassedStream {
     }
 }
 
-/// Adds results to a stream. With `runs`, the hooks after the response run at its end.
-pub(super) fn attach(hooks: &TargetHooks, response: &mut UpstreamResponse, runs: bool) {
+/// Hooks that have not run when a stream begins.
+#[derive(Default)]
+pub(super) struct StreamHooks {
+    /// Those that check portions of the stream.
+    pub window: Vec<Arc<Hook>>,
+    /// Those that run at its end.
+    pub end: Vec<Arc<Hook>>,
+}
+
+/// Checks a stream in portions.
+fn attach_window(
+    hooks: &TargetHooks,
+    response: &mut UpstreamResponse,
+    mut window: StreamWindow,
+    encoding: StreamEncoding,
+    sink: Arc<RecordSink>,
+) {
+    let (operation, dialect, results) = (hooks.subject.operation, response.dialect, hooks.results.clone());
+    let is_stopped = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&is_stopped);
+    let body = std::mem::replace(&mut response.incoming.body, ResponseBody::from_bytes(Bytes::new()));
+    response.incoming.body = body.map_chunks_until(is_stopped, move |chunk| {
+        let is_end = chunk.is_none();
+        let mut output = Vec::new();
+        let step = window.push(chunk, &mut output);
+        if step == WindowStep::Denied || is_end {
+            let done = window.results();
+            super::count(&sink, &done);
+            results.lock().after.extend(done);
+        }
+        if step == WindowStep::Denied {
+            flag.store(true, Ordering::Release);
+            let results = results.lock().to_client_json();
+            output.extend(denial::stream_denial(operation, dialect, encoding, &results));
+        }
+        output.into()
+    });
+}
+
+/// Adds results to a stream, and runs the hooks that have not run yet.
+pub(super) fn attach(
+    hooks: &TargetHooks,
+    response: &mut UpstreamResponse,
+    encoding: StreamEncoding,
+    late: StreamHooks,
+    sink: &Arc<RecordSink>,
+) {
+    let StreamHooks { window, end: after } = late;
+    let (runs, has_window) = (!after.is_empty(), !window.is_empty());
+    if let Some(window) = StreamWindow::new(encoding, window).filter(|_| has_window) {
+        attach_window(hooks, response, window, encoding, Arc::clone(sink));
+    }
     let operation = hooks.subject.operation;
     let format = StreamNotice::for_operation(operation, response.dialect).filter(|_| !hooks.is_strict);
     let first = format.and_then(|format| {
@@ -70,7 +132,7 @@ pub(super) fn attach(hooks: &TargetHooks, response: &mut UpstreamResponse, runs:
     });
     let last = move |results: &HookResults| format.and_then(|format| format.event(Stage::Output, results));
     let body = std::mem::replace(&mut response.incoming.body, ResponseBody::from_bytes(Bytes::new()));
-    if !runs && first.is_none() && last(&hooks.results.lock()).is_none() {
+    if !runs && !has_window && first.is_none() && last(&hooks.results.lock()).is_none() {
         response.incoming.body = body;
         return;
     }
@@ -83,15 +145,18 @@ pub(super) fn attach(hooks: &TargetHooks, response: &mut UpstreamResponse, runs:
     } else {
         body
     };
-    let (runner, results, after) = (hooks.runner.clone(), hooks.results.clone(), hooks.after.clone());
+    let (runner, results, sink) = (hooks.runner.clone(), hooks.results.clone(), Arc::clone(sink));
     let subject = hooks.response_subject(Value::Null, Vec::new(), 0, None);
     let end = async move {
-        let PassedStream { kept: remaining, is_too_large, mut held } =
+        let PassedStream { kept, is_too_large, mut held } =
             std::mem::take(&mut *passed.lock().unwrap_or_else(PoisonError::into_inner));
+        if results.lock().after.iter().any(|result| result.denies) {
+            return Ok(ResponseBody::from_bytes(held.into()));
+        }
         if runs {
-            let body_bytes = remaining.len();
-            let texts =
-                run_offloaded(body_bytes, move || StreamTexts::read(&Bytes::from(remaining))).await.unwrap_or_default();
+            let body_bytes = kept.len();
+            let read = move || StreamTexts::read(encoding, &Bytes::from(kept)).ok();
+            let texts = run_offloaded(body_bytes, read).await.unwrap_or_default();
             let mut subject = subject;
             {
                 let subject = Arc::make_mut(&mut subject);
@@ -105,7 +170,8 @@ pub(super) fn attach(hooks: &TargetHooks, response: &mut UpstreamResponse, runs:
             }
             let run = runner::run_hooks(&runner, &after, subject).await;
             // The client has the text already, so nothing can be denied any more.
-            let done = run.results.into_iter().map(|result| HookResult { denies: false, ..result });
+            let done: Vec<_> = run.results.into_iter().map(|result| HookResult { denies: false, ..result }).collect();
+            super::count(&sink, &done);
             results.lock().after.extend(done);
         }
         held.extend(last(&results.lock()).unwrap_or_default());
