@@ -342,3 +342,62 @@ async fn a_webhook_decides_and_changes_the_request() {
         assert_eq!(response.status, status, "{}", response.text());
     }
 }
+
+#[tokio::test]
+async fn a_stream_is_checked_in_portions() {
+    let filler = ["lorem ipsum dolor "; 60];
+    let mut denying = denied_words();
+    denying["stream"] = json!("window");
+    let config = |guardrails: Value| json!({"output_guardrails": guardrails, "strict_open_ai_compliance": false});
+    let texts = [&filler[..], &["a can", "ary@mail.example "], &filler[..]].concat();
+    let stream = chat_stream(&texts);
+    let (response, _, rig) = send(config(json!([denying])), "hi", "text/event-stream", &stream).await;
+    let text = response.text();
+    assert_eq!(response.status, 200, "{text}");
+    assert!(text.contains("lorem") && !text.contains("ary@") && text.contains("hooks_failed"), "{text}");
+    assert!(text.ends_with("data: [DONE]\n\n") && text.contains("\"deny\":true"), "{text}");
+    assert_eq!(rig.single_record()["hook_results"]["after_request_hooks"][0]["deny"], true);
+    let redacting = json!({"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": true}, "stream": "window"});
+    let (response, ..) = send(config(json!([redacting])), "hi", "text/event-stream", &stream).await;
+    let text = response.text();
+    assert!(text.contains("{{EMAIL_ADDRESS_1}}") && !text.contains("ary@") && !text.contains("\"a can"), "{text}");
+    let last = text.split_terminator("\n\n").last().unwrap();
+    assert!(last.contains("after_request_hooks") && last.contains("\"transformed\":true"), "{text}");
+}
+
+#[tokio::test]
+async fn binary_streams_of_bedrock_are_read() {
+    let frame = |name: &str, payload: Value| {
+        penstock_llm::stream::aws_event_stream::encode_frame("event", name, payload.to_string().as_bytes())
+    };
+    let delta = |text: &str| frame("contentBlockDelta", json!({"contentBlockIndex": 0, "delta": {"text": text}}));
+    let stream = [
+        frame("messageStart", json!({"role": "assistant"})),
+        delta("to can"),
+        delta("ary@mail.example"),
+        frame("contentBlockStop", json!({"contentBlockIndex": 0})),
+        frame("messageStop", json!({"stopReason": "end_turn"})),
+        frame("metadata", json!({"usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}})),
+    ]
+    .concat();
+    let redact = json!({"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": true}});
+    let window = |mut guardrail: Value| {
+        guardrail["stream"] = json!("window");
+        guardrail
+    };
+    for (guardrail, status, shown) in [
+        (denied_words(), 446, "hooks_failed"),
+        (window(denied_words()), 200, "validationException"),
+        (redact.clone(), 200, "{{EMAIL_ADDRESS_1}}"),
+        (window(redact), 200, "{{EMAIL_ADDRESS_1}}"),
+    ] {
+        let provider = GoldenProvider::start(200, "application/vnd.amazon.eventstream", stream.clone(), 64).await;
+        let rig = GoldenProvider::gateway_trusting_loopback();
+        let config = json!({"provider": "bedrock", "aws_access_key_id": "a", "aws_secret_access_key": "s",
+            "aws_region": "us-east-1", "custom_host": provider.server.url(), "output_guardrails": [guardrail]});
+        let body = json!({"messages": [{"role": "user", "content": [{"text": "hi"}]}]}).to_string();
+        let response = rig.send(post_with_config(&config, "/model/m.x/converse-stream", body)).await;
+        let text = String::from_utf8_lossy(&response.body).into_owned();
+        assert_eq!((response.status, text.contains(shown), text.contains("ary@")), (status, true, false), "{text}");
+    }
+}

@@ -30,6 +30,7 @@ mod features;
 mod files;
 mod fine_tuning;
 mod forward_headers;
+mod guardrail_matrix;
 mod guardrails;
 mod headers;
 mod heartbeat;

@@ -106,7 +106,7 @@ impl TextCollector {
             let is_text = source["type"] == "text" || is_text_type(source["media_type"].as_str());
             match source["type"].as_str() {
                 Some("base64") if is_text => {
-                    collector.at_key(source, "data", |inner, data| inner.push_base64(kind, data))
+                    collector.at_key(source, "data", |inner, data| inner.push_base64(kind, data));
                 }
                 Some("base64" | "url" | "file") => (),
                 Some(_) => {

@@ -1,0 +1,502 @@
+//! Every client format, whole and streamed: a canary in any text never reaches the other side, whether a guardrail
+//! denies or redacts it. Cells that a format cannot have are listed with the reason.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use penstock_llm::stream::aws_event_stream::encode_frame;
+use serde_json::{Value, json};
+
+use crate::harness::{TestResponse, played::GoldenProvider, post_with_config};
+
+const CANARY: &str = "canary@mail.example";
+/// Beginning of the canary, which a stream has in another event than the rest.
+const HALVES: [&str; 2] = ["write to cana", "ry@mail.example now"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Chat,
+    Completions,
+    Messages,
+    Responses,
+    Gemini,
+    Converse,
+    Invoke,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Text,
+    ToolArguments,
+    ToolResult,
+    SecondChoice,
+    Refusal,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Deny,
+    DenyInPortions,
+    Redact,
+    RedactInPortions,
+    Observe,
+}
+
+const FORMATS: [Format; 7] = [
+    Format::Chat,
+    Format::Completions,
+    Format::Messages,
+    Format::Responses,
+    Format::Gemini,
+    Format::Converse,
+    Format::Invoke,
+];
+const PLACES: [Place; 5] = [Place::Text, Place::ToolArguments, Place::ToolResult, Place::SecondChoice, Place::Refusal];
+const ACTIONS: [Action; 5] =
+    [Action::Deny, Action::DenyInPortions, Action::Redact, Action::RedactInPortions, Action::Observe];
+
+/// Returns why a format has no such text.
+fn missing(format: Format, place: Place, is_response: bool) -> Option<&'static str> {
+    match (format, place) {
+        (Format::Completions, Place::ToolArguments | Place::ToolResult | Place::Refusal) => {
+            Some("completions are texts")
+        }
+        (Format::Messages | Format::Responses | Format::Converse | Format::Invoke, Place::SecondChoice)
+            if is_response =>
+        {
+            Some("a response has one choice")
+        }
+        (_, Place::SecondChoice | Place::Refusal) if !is_response => Some("requests have no choices"),
+        (Format::Chat | Format::Gemini | Format::Converse, Place::ToolResult) if is_response => {
+            Some("the client runs all tools")
+        }
+        (Format::Messages | Format::Gemini | Format::Converse | Format::Invoke, Place::Refusal) => {
+            Some("a refusal is a stop reason")
+        }
+        _ => None,
+    }
+}
+
+impl Format {
+    fn path(self, is_stream: bool) -> &'static str {
+        match (self, is_stream) {
+            (Self::Chat, _) => "/v1/chat/completions",
+            (Self::Completions, _) => "/v1/completions",
+            (Self::Messages, _) => "/v1/messages",
+            (Self::Responses, _) => "/v1/responses",
+            (Self::Gemini, false) => "/v1beta/models/m:generateContent",
+            (Self::Gemini, true) => "/v1beta/models/m:streamGenerateContent?alt=sse",
+            (Self::Converse, false) => "/model/m.x/converse",
+            (Self::Converse, true) => "/model/m.x/converse-stream",
+            (Self::Invoke, false) => "/model/anthropic.claude-3-haiku-20240307-v1:0/invoke",
+            (Self::Invoke, true) => "/model/anthropic.claude-3-haiku-20240307-v1:0/invoke-with-response-stream",
+        }
+    }
+
+    fn provider(self) -> Value {
+        match self {
+            Self::Chat | Self::Completions | Self::Responses => json!({"provider": "openai", "api_key": "k"}),
+            Self::Messages => json!({"provider": "anthropic", "api_key": "k"}),
+            Self::Gemini => json!({"provider": "google", "api_key": "k"}),
+            Self::Converse | Self::Invoke => json!({"provider": "bedrock", "aws_access_key_id": "a",
+                "aws_secret_access_key": "s", "aws_region": "us-east-1"}),
+        }
+    }
+
+    /// Returns a request that has a text in one place, as its last message.
+    fn request(self, place: Place, text: &str, is_stream: bool) -> Value {
+        let args = json!({"to": text});
+        let mut body = match self {
+            Self::Chat => {
+                let message = match place {
+                    Place::ToolArguments => json!({"role": "assistant", "content": null, "tool_calls": [{"id": "t",
+                        "type": "function", "function": {"name": "f", "arguments": args.to_string()}}]}),
+                    Place::ToolResult => json!({"role": "tool", "tool_call_id": "t", "content": text}),
+                    _ => json!({"role": "user", "content": text}),
+                };
+                json!({"model": "m", "messages": [message]})
+            }
+            Self::Completions => json!({"model": "m", "prompt": text}),
+            Self::Messages | Self::Invoke => {
+                let (role, part) = match place {
+                    Place::ToolArguments => {
+                        ("assistant", json!({"type": "tool_use", "id": "t", "name": "f", "input": args}))
+                    }
+                    Place::ToolResult => ("user", json!({"type": "tool_result", "tool_use_id": "t", "content": text})),
+                    _ => ("user", json!({"type": "text", "text": text})),
+                };
+                json!({"model": "m", "max_tokens": 9, "messages": [{"role": role, "content": [part]}]})
+            }
+            Self::Responses => {
+                let item = match place {
+                    Place::ToolArguments => {
+                        json!({"type": "function_call", "call_id": "t", "name": "f", "arguments": args.to_string()})
+                    }
+                    Place::ToolResult => json!({"type": "function_call_output", "call_id": "t", "output": text}),
+                    _ => json!({"role": "user", "content": text}),
+                };
+                json!({"model": "m", "input": [item]})
+            }
+            Self::Gemini => {
+                let part = match place {
+                    Place::ToolArguments => json!({"functionCall": {"name": "f", "args": args}}),
+                    Place::ToolResult => json!({"functionResponse": {"name": "f", "response": args}}),
+                    _ => json!({"text": text}),
+                };
+                json!({"contents": [{"role": "user", "parts": [part]}]})
+            }
+            Self::Converse => {
+                let part = match place {
+                    Place::ToolArguments => json!({"toolUse": {"toolUseId": "t", "name": "f", "input": args}}),
+                    Place::ToolResult => json!({"toolResult": {"toolUseId": "t", "content": [{"text": text}]}}),
+                    _ => json!({"text": text}),
+                };
+                json!({"messages": [{"role": "user", "content": [part]}]})
+            }
+        };
+        if is_stream && matches!(self, Self::Chat | Self::Completions | Self::Messages | Self::Responses) {
+            body["stream"] = json!(true);
+        }
+        if self == Self::Invoke {
+            body.as_object_mut().unwrap().shift_remove("model");
+            body["anthropic_version"] = json!("bedrock-2023-05-31");
+        }
+        body
+    }
+
+    /// Returns a response that has a text in one place.
+    fn response(self, place: Place, text: &str) -> Value {
+        let args = json!({"to": text});
+        match self {
+            Self::Chat => {
+                let good = json!({"role": "assistant", "content": "fine"});
+                let message = match place {
+                    Place::ToolArguments => json!({"role": "assistant", "content": null, "tool_calls": [{"id": "t",
+                        "type": "function", "function": {"name": "f", "arguments": args.to_string()}}]}),
+                    Place::Refusal => json!({"role": "assistant", "content": null, "refusal": text}),
+                    _ => json!({"role": "assistant", "content": text}),
+                };
+                let messages = if place == Place::SecondChoice { vec![good, message] } else { vec![message] };
+                let choices: Vec<_> = messages
+                    .iter()
+                    .enumerate()
+                    .map(|(index, message)| json!({"index": index, "message": message, "finish_reason": "stop"}))
+                    .collect();
+                json!({"id": "c", "object": "chat.completion", "model": "m", "choices": choices, "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}})
+            }
+            Self::Completions => {
+                let texts = if place == Place::SecondChoice { vec!["fine", text] } else { vec![text] };
+                let choices: Vec<_> = texts
+                    .iter()
+                    .enumerate()
+                    .map(|(index, text)| json!({"index": index, "text": text, "finish_reason": "stop"}))
+                    .collect();
+                json!({"id": "c", "object": "text_completion", "model": "m", "choices": choices, "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}})
+            }
+            Self::Messages | Self::Invoke => {
+                let part = match place {
+                    Place::ToolArguments => json!({"type": "tool_use", "id": "t", "name": "f", "input": args}),
+                    Place::ToolResult => {
+                        json!({"type": "code_execution_tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": text}]})
+                    }
+                    _ => json!({"type": "text", "text": text}),
+                };
+                json!({"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [part], "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 1}})
+            }
+            Self::Responses => json!({"id": "r", "object": "response", "status": "completed", "model": "m",
+                "output": [response_item(place, text)], "usage": {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}}),
+            Self::Gemini => {
+                let part = if place == Place::ToolArguments {
+                    json!({"functionCall": {"name": "f", "args": args}})
+                } else {
+                    json!({"text": text})
+                };
+                let good = json!({"text": "fine"});
+                let parts = if place == Place::SecondChoice { vec![good, part] } else { vec![part] };
+                let candidates: Vec<_> = parts.iter().enumerate().map(|(index, part)| json!({"index": index, "content": {"role": "model", "parts": [part]}, "finishReason": "STOP"})).collect();
+                json!({"candidates": candidates, "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}})
+            }
+            Self::Converse => {
+                let part = if place == Place::ToolArguments {
+                    json!({"toolUse": {"toolUseId": "t", "name": "f", "input": args}})
+                } else {
+                    json!({"text": text})
+                };
+                json!({"output": {"message": {"role": "assistant", "content": [part]}}, "stopReason": "end_turn", "usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}})
+            }
+        }
+    }
+
+    /// Returns a stream that has the canary in one place, in two events where the format allows it.
+    fn stream(self, place: Place) -> Vec<u8> {
+        match self {
+            Self::Chat | Self::Completions => {
+                let index = usize::from(place == Place::SecondChoice);
+                let chunk = |half: &str| match (self, place) {
+                    (Self::Completions, _) => json!({"choices": [{"index": index, "text": half}]}),
+                    (_, Place::ToolArguments) => {
+                        json!({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": half}}]}}]})
+                    }
+                    (_, Place::Refusal) => json!({"choices": [{"index": 0, "delta": {"refusal": half}}]}),
+                    _ => json!({"choices": [{"index": index, "delta": {"content": half}}]}),
+                };
+                let mut stream: String = HALVES.iter().map(|half| format!("data: {}\n\n", chunk(half))).collect();
+                let end = json!({"choices": [{"index": index, "delta": {}, "text": "", "finish_reason": "stop"}]});
+                stream += &format!("data: {end}\n\ndata: [DONE]\n\n");
+                stream.into_bytes()
+            }
+            Self::Messages => anthropic_events(place)
+                .iter()
+                .map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap()))
+                .collect::<String>()
+                .into_bytes(),
+            Self::Invoke => anthropic_events(place)
+                .iter()
+                .flat_map(|event| {
+                    encode_frame(
+                        "event",
+                        "chunk",
+                        json!({"bytes": STANDARD.encode(event.to_string())}).to_string().as_bytes(),
+                    )
+                })
+                .collect(),
+            Self::Responses => response_events(place)
+                .iter()
+                .map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap()))
+                .collect::<String>()
+                .into_bytes(),
+            Self::Gemini => {
+                let texts: Vec<String> = if place == Place::ToolArguments {
+                    vec![HALVES.concat()]
+                } else {
+                    HALVES.map(str::to_owned).to_vec()
+                };
+                let events: String = texts
+                    .iter()
+                    .map(|text| {
+                        let mut event = self.response(place, text);
+                        for candidate in event["candidates"].as_array_mut().unwrap() {
+                            candidate.as_object_mut().unwrap().shift_remove("finishReason");
+                        }
+                        format!("data: {event}\r\n\r\n")
+                    })
+                    .collect();
+                let end = json!({"candidates": [{"index": 0, "finishReason": "STOP"}], "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}});
+                format!("{events}data: {end}\r\n\r\n").into_bytes()
+            }
+            Self::Converse => {
+                let delta = |half: &str| {
+                    if place == Place::ToolArguments {
+                        json!({"toolUse": {"input": half}})
+                    } else {
+                        json!({"text": half})
+                    }
+                };
+                let mut frames = vec![("messageStart", json!({"role": "assistant"}))];
+                frames.extend(
+                    HALVES.map(|half| ("contentBlockDelta", json!({"contentBlockIndex": 0, "delta": delta(half)}))),
+                );
+                frames.push(("contentBlockStop", json!({"contentBlockIndex": 0})));
+                frames.push(("messageStop", json!({"stopReason": "end_turn"})));
+                frames.push(("metadata", json!({"usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}})));
+                frames
+                    .iter()
+                    .flat_map(|(name, payload)| encode_frame("event", name, payload.to_string().as_bytes()))
+                    .collect()
+            }
+        }
+    }
+}
+
+fn response_item(place: Place, text: &str) -> Value {
+    match place {
+        Place::ToolArguments => {
+            json!({"type": "function_call", "id": "i", "call_id": "t", "name": "f", "arguments": json!({"to": text}).to_string()})
+        }
+        Place::ToolResult => json!({"type": "mcp_call", "id": "i", "name": "f", "arguments": "{}", "output": text}),
+        Place::Refusal => {
+            json!({"type": "message", "id": "i", "role": "assistant", "content": [{"type": "refusal", "refusal": text}]})
+        }
+        _ => {
+            json!({"type": "message", "id": "i", "role": "assistant", "content": [{"type": "output_text", "text": text, "annotations": []}]})
+        }
+    }
+}
+
+fn response_events(place: Place) -> Vec<Value> {
+    let name = match place {
+        Place::ToolArguments => "response.function_call_arguments.delta",
+        Place::Refusal => "response.refusal.delta",
+        _ => "response.output_text.delta",
+    };
+    let whole = HALVES.concat();
+    let item = match place {
+        // Its deltas are no JSON, so the item repeats them as they are.
+        Place::ToolArguments => {
+            json!({"type": "function_call", "id": "i", "call_id": "t", "name": "f", "arguments": whole})
+        }
+        place => response_item(place, &whole),
+    };
+    let mut events =
+        vec![json!({"type": "response.created", "response": {"id": "r", "object": "response", "output": []}})];
+    if place != Place::ToolResult {
+        events.extend(
+            HALVES.map(
+                |half| json!({"type": name, "output_index": 0, "content_index": 0, "item_id": "i", "delta": half}),
+            ),
+        );
+    }
+    events.push(json!({"type": "response.output_item.done", "output_index": 0, "item": item}));
+    events.push(json!({"type": "response.completed", "response": {"id": "r", "object": "response", "status": "completed", "output": [item], "usage": {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}}}));
+    events
+}
+
+fn anthropic_events(place: Place) -> Vec<Value> {
+    let mut events = vec![
+        json!({"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": {"input_tokens": 1, "output_tokens": 1}}}),
+    ];
+    match place {
+        Place::ToolResult => events.push(json!({"type": "content_block_start", "index": 0, "content_block": {"type": "code_execution_tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": HALVES.concat()}]}})),
+        Place::ToolArguments => {
+            events.push(json!({"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}}}));
+            events.extend(HALVES.map(|half| json!({"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": half}})));
+        }
+        _ => {
+            events.push(json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}));
+            events.extend(HALVES.map(|half| json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": half}})));
+        }
+    }
+    events.push(json!({"type": "content_block_stop", "index": 0}));
+    events.push(json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}));
+    events.push(json!({"type": "message_stop"}));
+    events
+}
+
+fn guardrail(action: Action) -> Value {
+    let words = json!({"contains": {"words": [CANARY], "operator": "none"}});
+    let pii = json!({"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": true}});
+    let mut guardrail = match action {
+        Action::Redact | Action::RedactInPortions => pii,
+        _ => words,
+    };
+    guardrail["deny"] = json!(action != Action::Observe);
+    if matches!(action, Action::DenyInPortions | Action::RedactInPortions) {
+        guardrail["stream"] = json!("window");
+    }
+    guardrail
+}
+
+/// Returns everything that a body says, also within the base64 of Bedrock's frames, with deltas joined.
+fn visible(body: &[u8]) -> String {
+    let plain = String::from_utf8_lossy(body).into_owned();
+    let encoded = plain.split("\"bytes\":\"").skip(1).filter_map(|rest| STANDARD.decode(rest.split('"').next()?).ok());
+    let decoded: String = encoded.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect();
+    // What the results of a denial say of the check itself is no text of the model.
+    (plain + &decoded).replace(&format!("\"foundWords\":[\"{CANARY}\"]"), "")
+}
+
+async fn ask(
+    format: Format,
+    request: &Value,
+    side: &str,
+    action: Action,
+    body: Vec<u8>,
+    is_stream: bool,
+) -> (TestResponse, GoldenProvider) {
+    let is_binary = matches!(format, Format::Converse | Format::Invoke);
+    let kind = match (is_stream, is_binary) {
+        (false, _) => "application/json",
+        (true, false) => "text/event-stream",
+        (true, true) => "application/vnd.amazon.eventstream",
+    };
+    let provider = GoldenProvider::start(200, kind, body, 100).await;
+    let rig = GoldenProvider::gateway_trusting_loopback();
+    let mut config = format.provider();
+    config["custom_host"] = json!(provider.server.url());
+    config[side] = json!([guardrail(action)]);
+    let response = rig.send(post_with_config(&config, format.path(is_stream), request.to_string())).await;
+    (response, provider)
+}
+
+#[tokio::test]
+async fn a_canary_in_a_response_never_reaches_the_client() {
+    let mut cells = 0;
+    for format in FORMATS {
+        for place in PLACES.into_iter().filter(|place| missing(format, *place, true).is_none()) {
+            for (action, is_stream) in ACTIONS.into_iter().flat_map(|action| [(action, false), (action, true)]) {
+                let text = HALVES.concat();
+                let body = if is_stream {
+                    format.stream(place)
+                } else {
+                    format.response(place, &text).to_string().into_bytes()
+                };
+                let request = format.request(Place::Text, "hi", is_stream);
+                let (response, _provider) = ask(format, &request, "output_guardrails", action, body, is_stream).await;
+                let (cell, seen) =
+                    (format!("{format:?} {place:?} {action:?} stream={is_stream}"), visible(&response.body));
+                let reaches = seen.contains("ry@mail");
+                match action {
+                    Action::Observe => {
+                        assert!(reaches && matches!(response.status, 200 | 246), "{cell}: {} {seen}", response.status)
+                    }
+                    Action::Deny => assert!(!reaches && response.status == 446, "{cell}: {} {seen}", response.status),
+                    Action::DenyInPortions => assert!(
+                        !reaches
+                            && (seen.contains("hooks_failed")
+                                || seen.contains("hook_results")
+                                || seen.contains("FAILED_PRECONDITION")),
+                        "{cell}: {} {seen}",
+                        response.status
+                    ),
+                    Action::Redact | Action::RedactInPortions => {
+                        assert!(
+                            !reaches && seen.contains("EMAIL_ADDRESS_1") && response.status == 200,
+                            "{cell}: {} {seen}",
+                            response.status
+                        );
+                    }
+                }
+                cells += 1;
+            }
+        }
+    }
+    assert_eq!(cells, FORMATS.len() * PLACES.len() * 10 - 10 * excluded(true));
+}
+
+#[tokio::test]
+async fn a_canary_in_a_request_never_reaches_the_provider() {
+    let mut cells = 0;
+    for format in FORMATS {
+        for place in PLACES.into_iter().filter(|place| missing(format, *place, false).is_none()) {
+            for (action, is_stream) in [Action::Deny, Action::Redact, Action::Observe]
+                .into_iter()
+                .flat_map(|action| [(action, false), (action, true)])
+            {
+                let body = if is_stream {
+                    format.stream(Place::Text)
+                } else {
+                    format.response(Place::Text, "fine").to_string().into_bytes()
+                };
+                let request = format.request(place, &HALVES.concat(), is_stream);
+                let (response, provider) = ask(format, &request, "input_guardrails", action, body, is_stream).await;
+                let cell = format!("{format:?} {place:?} {action:?} stream={is_stream}");
+                let sent = String::from_utf8_lossy(&provider.last_request.lock().unwrap()).into_owned();
+                let reaches = sent.contains("ry@mail");
+                match action {
+                    Action::Deny => {
+                        assert!(sent.is_empty() && response.status == 446, "{cell}: {} {sent}", response.status)
+                    }
+                    Action::Redact => {
+                        assert!(!reaches && sent.contains("EMAIL_ADDRESS_1"), "{cell}: {} {sent}", response.status)
+                    }
+                    _ => assert!(reaches && response.status == 246, "{cell}: {} {sent}", response.status),
+                }
+                cells += 1;
+            }
+        }
+    }
+    assert_eq!(cells, FORMATS.len() * PLACES.len() * 6 - 6 * excluded(false));
+}
+
+fn excluded(is_response: bool) -> usize {
+    let pairs = FORMATS.into_iter().flat_map(|format| PLACES.map(|place| (format, place)));
+    pairs.filter(|(format, place)| missing(*format, *place, is_response).is_some()).count()
+}
