@@ -1,6 +1,8 @@
 //! Every client format, whole and streamed: a canary in any text never reaches the other side, whether a guardrail
 //! denies or redacts it. Cells that a format cannot have are listed with the reason.
 
+use std::fmt::Write;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use penstock_llm::stream::aws_event_stream::encode_frame;
 use serde_json::{Value, json};
@@ -228,82 +230,72 @@ impl Format {
     /// Returns a stream that has the canary in one place, in two events where the format allows it.
     fn stream(self, place: Place) -> Vec<u8> {
         match self {
-            Self::Chat | Self::Completions => {
-                let index = usize::from(place == Place::SecondChoice);
-                let chunk = |half: &str| match (self, place) {
-                    (Self::Completions, _) => json!({"choices": [{"index": index, "text": half}]}),
-                    (_, Place::ToolArguments) => {
-                        json!({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": half}}]}}]})
-                    }
-                    (_, Place::Refusal) => json!({"choices": [{"index": 0, "delta": {"refusal": half}}]}),
-                    _ => json!({"choices": [{"index": index, "delta": {"content": half}}]}),
-                };
-                let mut stream: String = HALVES.iter().map(|half| format!("data: {}\n\n", chunk(half))).collect();
-                let end = json!({"choices": [{"index": index, "delta": {}, "text": "", "finish_reason": "stop"}]});
-                stream += &format!("data: {end}\n\ndata: [DONE]\n\n");
-                stream.into_bytes()
+            Self::Chat | Self::Completions => [&self.chunks(place)[..], b"data: [DONE]\n\n"].concat(),
+            Self::Messages => write_events(&anthropic_events(place)),
+            Self::Responses => write_events(&response_events(place)),
+            Self::Invoke => {
+                let wrap = |event: &Value| json!({"bytes": STANDARD.encode(event.to_string())}).to_string();
+                let events = anthropic_events(place);
+                events.iter().flat_map(|event| encode_frame("event", "chunk", wrap(event).as_bytes())).collect()
             }
-            Self::Messages => anthropic_events(place)
-                .iter()
-                .map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap()))
-                .collect::<String>()
-                .into_bytes(),
-            Self::Invoke => anthropic_events(place)
-                .iter()
-                .flat_map(|event| {
-                    encode_frame(
-                        "event",
-                        "chunk",
-                        json!({"bytes": STANDARD.encode(event.to_string())}).to_string().as_bytes(),
-                    )
-                })
-                .collect(),
-            Self::Responses => response_events(place)
-                .iter()
-                .map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap()))
-                .collect::<String>()
-                .into_bytes(),
-            Self::Gemini => {
-                let texts: Vec<String> = if place == Place::ToolArguments {
-                    vec![HALVES.concat()]
-                } else {
-                    HALVES.map(str::to_owned).to_vec()
-                };
-                let events: String = texts
-                    .iter()
-                    .map(|text| {
-                        let mut event = self.response(place, text);
-                        for candidate in event["candidates"].as_array_mut().unwrap() {
-                            candidate.as_object_mut().unwrap().shift_remove("finishReason");
-                        }
-                        format!("data: {event}\r\n\r\n")
-                    })
-                    .collect();
-                let end = json!({"candidates": [{"index": 0, "finishReason": "STOP"}], "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}});
-                format!("{events}data: {end}\r\n\r\n").into_bytes()
-            }
-            Self::Converse => {
-                let delta = |half: &str| {
-                    if place == Place::ToolArguments {
-                        json!({"toolUse": {"input": half}})
-                    } else {
-                        json!({"text": half})
-                    }
-                };
-                let mut frames = vec![("messageStart", json!({"role": "assistant"}))];
-                frames.extend(
-                    HALVES.map(|half| ("contentBlockDelta", json!({"contentBlockIndex": 0, "delta": delta(half)}))),
-                );
-                frames.push(("contentBlockStop", json!({"contentBlockIndex": 0})));
-                frames.push(("messageStop", json!({"stopReason": "end_turn"})));
-                frames.push(("metadata", json!({"usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}})));
-                frames
-                    .iter()
-                    .flat_map(|(name, payload)| encode_frame("event", name, payload.to_string().as_bytes()))
-                    .collect()
-            }
+            Self::Gemini => self.gemini_events(place),
+            Self::Converse => converse_frames(place),
         }
     }
+
+    fn chunks(self, place: Place) -> Vec<u8> {
+        let index = usize::from(place == Place::SecondChoice);
+        let chunk = |half: &str| match (self, place) {
+            (Self::Completions, _) => json!({"choices": [{"index": index, "text": half}]}),
+            (_, Place::ToolArguments) => {
+                json!({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": half}}]}}]})
+            }
+            (_, Place::Refusal) => json!({"choices": [{"index": 0, "delta": {"refusal": half}}]}),
+            _ => json!({"choices": [{"index": index, "delta": {"content": half}}]}),
+        };
+        let end = json!({"choices": [{"index": index, "delta": {}, "text": "", "finish_reason": "stop"}]});
+        write_events(&[chunk(HALVES[0]), chunk(HALVES[1]), end])
+    }
+
+    fn gemini_events(self, place: Place) -> Vec<u8> {
+        let whole = HALVES.concat();
+        let texts = if place == Place::ToolArguments { vec![whole.as_str()] } else { HALVES.to_vec() };
+        let mut events: Vec<_> = texts.into_iter().map(|text| self.response(place, text)).collect();
+        for candidate in events.iter_mut().flat_map(|event| event["candidates"].as_array_mut().unwrap()) {
+            candidate.as_object_mut().unwrap().shift_remove("finishReason");
+        }
+        events.push(json!({"candidates": [{"index": 0, "finishReason": "STOP"}],
+            "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}}));
+        write_events(&events)
+    }
+}
+
+/// Writes events with their types as names, if they have some.
+fn write_events(events: &[Value]) -> Vec<u8> {
+    let mut stream = String::new();
+    for event in events {
+        if let Some(name) = event["type"].as_str() {
+            writeln!(stream, "event: {name}").unwrap();
+        }
+        write!(stream, "data: {event}\n\n").unwrap();
+    }
+    stream.into_bytes()
+}
+
+fn converse_frames(place: Place) -> Vec<u8> {
+    let delta = |half: &str| match place {
+        Place::ToolArguments => json!({"contentBlockIndex": 0, "delta": {"toolUse": {"input": half}}}),
+        _ => json!({"contentBlockIndex": 0, "delta": {"text": half}}),
+    };
+    let frames = [
+        ("messageStart", json!({"role": "assistant"})),
+        ("contentBlockDelta", delta(HALVES[0])),
+        ("contentBlockDelta", delta(HALVES[1])),
+        ("contentBlockStop", json!({"contentBlockIndex": 0})),
+        ("messageStop", json!({"stopReason": "end_turn"})),
+        ("metadata", json!({"usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}})),
+    ];
+    frames.iter().flat_map(|(name, payload)| encode_frame("event", name, payload.to_string().as_bytes())).collect()
 }
 
 fn response_item(place: Place, text: &str) -> Value {
@@ -435,7 +427,7 @@ async fn a_canary_in_a_response_never_reaches_the_client() {
                 let reaches = seen.contains("ry@mail");
                 match action {
                     Action::Observe => {
-                        assert!(reaches && matches!(response.status, 200 | 246), "{cell}: {} {seen}", response.status)
+                        assert!(reaches && matches!(response.status, 200 | 246), "{cell}: {} {seen}", response.status);
                     }
                     Action::Deny => assert!(!reaches && response.status == 446, "{cell}: {} {seen}", response.status),
                     Action::DenyInPortions => assert!(
@@ -482,10 +474,10 @@ async fn a_canary_in_a_request_never_reaches_the_provider() {
                 let reaches = sent.contains("ry@mail");
                 match action {
                     Action::Deny => {
-                        assert!(sent.is_empty() && response.status == 446, "{cell}: {} {sent}", response.status)
+                        assert!(sent.is_empty() && response.status == 446, "{cell}: {} {sent}", response.status);
                     }
                     Action::Redact => {
-                        assert!(!reaches && sent.contains("EMAIL_ADDRESS_1"), "{cell}: {} {sent}", response.status)
+                        assert!(!reaches && sent.contains("EMAIL_ADDRESS_1"), "{cell}: {} {sent}", response.status);
                     }
                     _ => assert!(reaches && response.status == 246, "{cell}: {} {sent}", response.status),
                 }

@@ -126,10 +126,7 @@ pub(super) fn attach(
     }
     let operation = hooks.subject.operation;
     let format = StreamNotice::for_operation(operation, response.dialect).filter(|_| !hooks.is_strict);
-    let first = format.and_then(|format| {
-        let results = hooks.results.lock();
-        format.event(Stage::Input, &results)
-    });
+    let first = format.and_then(|format| format.event(Stage::Input, &hooks.results.lock()));
     let last = move |results: &HookResults| format.and_then(|format| format.event(Stage::Output, results));
     let body = std::mem::replace(&mut response.incoming.body, ResponseBody::from_bytes(Bytes::new()));
     if !runs && !has_window && first.is_none() && last(&hooks.results.lock()).is_none() {

@@ -225,7 +225,7 @@ impl StreamWindow {
             let Some(matches) = self.find(kind, &text, settled) else { return WindowStep::Denied };
             let cut = if has_ended { text.len() } else { cut_before(&text, settled, &matches) };
             self.settle_slot(index, &text, cut, &matches);
-            self.slots[index].text = text[cut..].to_owned();
+            text[cut..].clone_into(&mut self.slots[index].text);
         }
         WindowStep::Continue
     }
@@ -297,10 +297,7 @@ impl StreamWindow {
             let deltas = deltas.map(|delta| (&delta.place, delta.settled.as_str()));
             let changes: Vec<_> =
                 deltas.chain(event.copies.iter().map(|(place, text)| (place, text.as_str()))).collect();
-            let raw = match changes.is_empty() {
-                true => event.raw,
-                false => rewrite_event(self.encoding, &event.raw, &changes),
-            };
+            let raw = if changes.is_empty() { event.raw } else { rewrite_event(self.encoding, &event.raw, &changes) };
             output.extend_from_slice(&raw);
         }
     }
@@ -469,7 +466,7 @@ mod tests {
             let (mut window, mut output) = (window(denying), Vec::new());
             let step = match window.push(Some(stream.into()), &mut output) {
                 WindowStep::Continue => window.push(None, &mut output),
-                step => step,
+                step @ WindowStep::Denied => step,
             };
             assert_eq!((step, output), (WindowStep::Denied, Vec::new()));
         }
