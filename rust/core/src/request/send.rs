@@ -44,13 +44,13 @@ pub(crate) async fn send_to_target(
     };
     let mut deadline = Deadline::new(target.timeout, &body, &state.coarse_timer);
     let issued = issued.as_deref();
-    let normalises = translation.is_none() && normaliser.is_some_and(Normaliser::changes_responses);
+    let changes_response = translation.is_none() && normaliser.is_some_and(Normaliser::changes_responses);
     let content_type = translation.and_then(Translation::request_content_type);
     let content = RenderInput {
         model: &log.model,
         user: log.user.as_deref().unwrap_or_default(),
         is_streaming: log.is_streaming,
-        mode: TransformMode::from_translation(translation, log.hides_usage || normalises),
+        mode: TransformMode::from_translation(translation, log.hides_usage || changes_response),
         content_type: content_type.as_deref(),
         anthropic_betas: translation.and_then(|translation| translation.anthropic_betas.as_deref()),
         anthropic_version: translation.and_then(|translation| translation.anthropic_version.as_deref()),

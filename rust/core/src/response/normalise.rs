@@ -180,17 +180,17 @@ async fn normalise_error(
     add_request_id_header(&mut head.headers);
     let id = provider_request_id(&head.headers).map(ToOwned::to_owned);
     let is_events = delivery::is_event_stream(&head.headers);
-    let normalised = plain.and_then(|plain| {
+    let rewritten = plain.and_then(|plain| {
         let error_body = extract_error_body(&head.headers, plain);
         normaliser
             .normalise_error(head.status, &error_body, id.as_deref())
             .or_else(|| is_events.then(|| error_body.into()))
     });
-    let response = match normalised {
+    let response = match rewritten {
         None => response,
-        Some(normalised) => {
+        Some(rewritten) => {
             head.headers = with_content_type(head.headers, b"application/json");
-            Bytes::from(normalised)
+            Bytes::from(rewritten)
         }
     };
     Ok(IncomingResponse { head, body: ResponseBody::from_bytes(response) })

@@ -136,7 +136,10 @@ async fn rejects_message_batch_with_another_model() {
         let made =
             json!({"requests": [{"custom_id": "1", "params": {"model": model, "max_tokens": 1, "messages": []}}]});
         let build_request = TestRequest::new("POST", path).header("x-gateway-provider", &format!("@{at}"));
-        build_request.header("anthropic-version", "2023-06-01").header("content-type", "application/json").body(made.to_string())
+        build_request
+            .header("anthropic-version", "2023-06-01")
+            .header("content-type", "application/json")
+            .body(made.to_string())
     };
     let batches = "/v1/messages/batches";
     for (at, path, model) in [

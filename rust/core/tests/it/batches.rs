@@ -194,10 +194,14 @@ async fn forwards_gateway_files_and_batches_to_control_process() {
     }
     assert!(provider.ledger_entries().is_empty());
     let theirs = made.replace("gw_file_1", "file-1");
-    let passed = rig.send(build_request("POST", "/v1/batches").header("x-gateway-provider", "mock").body(theirs.clone())).await;
+    let passed =
+        rig.send(build_request("POST", "/v1/batches").header("x-gateway-provider", "mock").body(theirs.clone())).await;
     assert_eq!((passed.status, passed.json()["object"].as_str()), (200, Some("batch")));
     assert_eq!(provider.ledger_entries().len(), 1);
-    assert_eq!(rig.send(build_request("POST", "/v1/batches").body(theirs)).await.error_code(), "management_unavailable");
+    assert_eq!(
+        rig.send(build_request("POST", "/v1/batches").body(theirs)).await.error_code(),
+        "management_unavailable"
+    );
 }
 
 #[tokio::test]
@@ -221,7 +225,9 @@ async fn counts_large_batch_once_in_memory_budget() {
         feeder.push(chunk.to_vec().into());
     }
     feeder.finish(BodyEnd::Complete);
-    for build_request in [build_request().with_body(Body::Streamed(fed, Some(body.len() as u64))), build_request().body(body)] {
+    for build_request in
+        [build_request().with_body(Body::Streamed(fed, Some(body.len() as u64))), build_request().body(body)]
+    {
         assert_eq!(rig.send(build_request).await.status, 200);
         assert_eq!(rig.state.shared.body_memory.used_bytes(), 0);
     }

@@ -243,7 +243,11 @@ async fn deployment_and_strict_compliance_change_the_cache_key() {
     for (deployment, strict, expected) in
         [("one", true, "MISS"), ("one", true, "HIT"), ("two", true, "MISS"), ("two", false, "MISS")]
     {
-        assert_eq!(routing_headers(&rig.send(build_request(deployment, strict)).await)[2], expected, "{deployment} {strict}");
+        assert_eq!(
+            routing_headers(&rig.send(build_request(deployment, strict)).await)[2],
+            expected,
+            "{deployment} {strict}"
+        );
     }
     let requests: Vec<_> = played.request_lines.lock().unwrap().clone();
     assert!(requests[0].contains("/deployments/one/") && requests[1].contains("/deployments/two/"), "{requests:?}");
@@ -275,7 +279,8 @@ async fn tracing_and_retry_headers_do_not_change_the_cache_key() {
     .enumerate()
     {
         let body = chat_body("mock?chunks=3", false).replace("hi", name);
-        let build_request = |value: &str| post_with_config(&config_with_cache(), CHAT_PATH, body.clone()).header(name, value);
+        let build_request =
+            |value: &str| post_with_config(&config_with_cache(), CHAT_PATH, body.clone()).header(name, value);
         let (first, second) = (rig.send(build_request("one")).await, rig.send(build_request("two")).await);
         assert_eq!((routing_headers(&first)[2], routing_headers(&second)[2]), ("MISS", "HIT"), "{name}");
         wait_for_ledger_entries(&provider, count + 1).await;

@@ -122,7 +122,12 @@ async fn passthrough_target_has_one_breaker_per_provider() {
         |named: &str, model: &str| post_with_config(&config, CHAT_PATH, chat_body(&format!("@{named}/{model}"), false));
     for (named, model, responses) in [("one", "mock?status=503", 1), ("one", "mock", 1), ("two", "mock", 0)] {
         let response = rig.send(build_request(named, model)).await;
-        assert_eq!(routing_headers(&response)[0], format!("config.targets[{responses}]"), "{named}: {}", response.text());
+        assert_eq!(
+            routing_headers(&response)[0],
+            format!("config.targets[{responses}]"),
+            "{named}: {}",
+            response.text()
+        );
     }
 }
 
@@ -151,7 +156,8 @@ async fn half_open_breaker_allows_a_single_attempt() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.retry_backoff_ms = 1);
     let config = prepare_half_open_breaker(&rig, &provider, two_target_config("fallback")).await;
-    let send_request = || rig.send(post_with_config(&config, CHAT_PATH, chat_body("mock?status=503&first_ms=200", false)));
+    let send_request =
+        || rig.send(post_with_config(&config, CHAT_PATH, chat_body("mock?status=503&first_ms=200", false)));
     let responses = tokio::join!(send_request(), send_request(), send_request(), send_request(), send_request());
     for response in [&responses.0, &responses.1, &responses.2, &responses.3, &responses.4] {
         assert_eq!((response.status, routing_headers(response)[0]), (200, "config.targets[1]"));
@@ -172,7 +178,8 @@ async fn checks_breaker_when_fallback_reaches_the_target() {
         &sensitive_breaker_config(),
     );
     config["targets"][0]["cb_config"] = json!({"failure_threshold": 99, "cooldown_interval": 30_000});
-    let build_request = |behaviour: &str| post_with_config(&config, CHAT_PATH, chat_body(&format!("mock?{behaviour}"), false));
+    let build_request =
+        |behaviour: &str| post_with_config(&config, CHAT_PATH, chat_body(&format!("mock?{behaviour}"), false));
     // While the first target is slow, another request opens the second target's breaker.
     let (slow, quick) = tokio::join!(rig.send(build_request("status=503&first_ms=300")), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -189,7 +196,8 @@ async fn client_errors_leave_half_open_breaker_unchanged() {
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_body_bytes = 2 * 1024 * 1024);
     let config = prepare_half_open_breaker(&rig, &provider, two_target_config("loadbalance")).await;
     let form = |feeding: Body| {
-        let request = crate::harness::TestRequest::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
+        let request =
+            crate::harness::TestRequest::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
         request.header("content-type", "multipart/form-data; boundary=x").with_body(feeding)
     };
     let fed = |end: BodyEnd, chunks: usize| {

@@ -133,7 +133,10 @@ async fn rejects_an_uncountable_request_in_the_client_format() {
     let rig = GoldenProvider::gateway_trusting_loopback();
     let build_request = |path: &str, body: &str| {
         let build_request = TestRequest::new("POST", path).header("x-gateway-provider", "openai");
-        build_request.header("content-type", "application/json").header("authorization", "Bearer sk-1").body(body.to_owned())
+        build_request
+            .header("content-type", "application/json")
+            .header("authorization", "Bearer sk-1")
+            .body(body.to_owned())
     };
     let response = rig.send(build_request(CONVERSE_COUNT_PATH, r#"{"input":{"converse":{"messages":[]}}}"#)).await;
     assert_eq!(

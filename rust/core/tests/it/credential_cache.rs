@@ -232,7 +232,9 @@ async fn does_not_send_a_stored_secret_to_a_requested_authority() {
     };
     let config = json!({"provider": "@az", "azure_authority_host": evil.server.url()}).to_string();
     for asking in [
-        build_request().header("x-gateway-provider", "@az").header("x-gateway-azure-authority-host", &evil.server.url()),
+        build_request()
+            .header("x-gateway-provider", "@az")
+            .header("x-gateway-azure-authority-host", &evil.server.url()),
         build_request().header("x-gateway-config", &config),
     ] {
         let response = rig.send(asking).await;
@@ -270,7 +272,8 @@ async fn assumes_a_role_once_and_signs_with_its_keys() {
     let requests = issuer.received_requests();
     assert_eq!(requests.len(), 1, "it is kept");
     assert!(
-        requests[0].contains("authorization: AWS4-HMAC-SHA256 Credential=AKID/") && requests[0].contains("/eu-west-1/sts/")
+        requests[0].contains("authorization: AWS4-HMAC-SHA256 Credential=AKID/")
+            && requests[0].contains("/eu-west-1/sts/")
     );
     let form = issuer.form_fields(0);
     for (name, value) in [("Action", "AssumeRole"), ("RoleArn", "arn:aws:iam::1:role/r"), ("ExternalId", "ext-1")] {
@@ -396,7 +399,9 @@ async fn assumes_a_role_with_container_credentials() {
     let options = json!({"aws_region": "eu-west-1", "aws_role_arn": "arn:aws:iam::1:role/r", "aws_sts_endpoint": sts.server.url()});
     let response = gateway_with_identity(&provider, identity, &options).send(stored_provider_request()).await;
     let requests = container.received_requests();
-    assert!(requests[0].starts_with("GET /v2/credentials/1 ") && requests[0].contains("authorization: container-word\r\n"));
+    assert!(
+        requests[0].starts_with("GET /v2/credentials/1 ") && requests[0].contains("authorization: container-word\r\n")
+    );
     assert!(sts.received_requests()[0].contains("Credential=ASIA-OWN/"), "{}", response.text());
     assert!(authorization_headers(&provider)[0].contains("Credential=ASIA-GIVEN/"));
 }
@@ -508,8 +513,14 @@ async fn fetches_an_azure_app_token_with_the_identity_header() {
     let response = azure_gateway(&provider, identity, &mode).send(stored_provider_request()).await;
     assert_eq!(authorization_headers(&provider), ["Bearer t"], "{}", response.text());
     let requests = app.received_requests();
-    assert!(requests[0].starts_with("GET /msi/token?api-version=2019-08-01&resource=https%3A%2F%2Fai.azure.com HTTP/1.1"));
-    assert!(requests[0].contains("x-identity-header: app-word\r\n") && !requests[0].contains("metadata:"), "{}", requests[0]);
+    assert!(
+        requests[0].starts_with("GET /msi/token?api-version=2019-08-01&resource=https%3A%2F%2Fai.azure.com HTTP/1.1")
+    );
+    assert!(
+        requests[0].contains("x-identity-header: app-word\r\n") && !requests[0].contains("metadata:"),
+        "{}",
+        requests[0]
+    );
 }
 
 #[tokio::test]

@@ -87,7 +87,8 @@ async fn client_headers_do_not_replace_saved_key() {
             for name in ["authorization", "x-api-key", "X-API-Key", "api-key", "x-goog-api-key"] {
                 request = request.header(name, "Bearer sk-caller");
             }
-            let response = rig.send(request.header("x-gateway-forward-headers", "authorization,x-api-key,api-key")).await;
+            let response =
+                rig.send(request.header("x-gateway-forward-headers", "authorization,x-api-key,api-key")).await;
             assert_eq!(response.status, 200, "{path}: {}", response.text());
             let entry = single_sent_request(&provider);
             assert_eq!(["authorization", "x-api-key"].map(|name| entry.header(name)), expected, "{path} {slug}");
@@ -159,7 +160,11 @@ async fn sends_anthropic_oauth_token_as_bearer_from_any_header() {
             assert_eq!(rig.send(request).await.status, 200, "{path} {name}");
             let entry = single_sent_request(&provider);
             let headers = ["authorization", "x-api-key", "anthropic-beta"].map(|name| entry.header(name));
-            assert_eq!(headers, [Some("Bearer sk-ant-oat01-0123456789"), None, Some("oauth-2025-04-20")], "{path} {name}");
+            assert_eq!(
+                headers,
+                [Some("Bearer sk-ant-oat01-0123456789"), None, Some("oauth-2025-04-20")],
+                "{path} {name}"
+            );
         }
     }
 }

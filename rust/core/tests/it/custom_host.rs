@@ -82,7 +82,9 @@ async fn binds_saved_key_to_its_host_on_every_path_and_alias() {
             [("x-gateway-config", "pc-loose"), ("x-gateway-provider", "ollama")],
             [("x-gateway-config", "pc-loose"), custom],
         ] {
-            let request = fields.iter().fold(request_without_provider(path), |request, (name, value)| request.header(name, value));
+            let request = fields
+                .iter()
+                .fold(request_without_provider(path), |request, (name, value)| request.header(name, value));
             let response = rig.send(request).await;
             let code = response.error_code();
             assert!(

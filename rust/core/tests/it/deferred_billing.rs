@@ -240,7 +240,8 @@ async fn nodes_share_tool_call_signatures_of_the_same_caller() {
             .body(body)
     };
     let question = json!({"role": "user", "content": "hi"});
-    let response: Value = serde_json::from_slice(&one.send(build_request("sk-1", &json!([question]))).await.body).unwrap();
+    let response: Value =
+        serde_json::from_slice(&one.send(build_request("sk-1", &json!([question]))).await.body).unwrap();
     wait_for_key_count(&redis, "penstock:signature:*", 1).await;
     let call = &response["choices"][0]["message"]["tool_calls"][0];
     let calls = json!([{"id": call["id"], "type": "function", "function": {"name": "f", "arguments": "{}"}}]);

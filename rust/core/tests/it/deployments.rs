@@ -20,8 +20,9 @@ async fn config_maps_models_to_deployments() {
             "custom_host": played.server.url(), "deployments": deployments});
         let request =
             TestRequest::new("POST", path).header("content-type", "application/json").body(chat_body(model, false));
-        let response =
-            GoldenProvider::gateway_trusting_loopback().send(request.header("x-gateway-config", &config.to_string())).await;
+        let response = GoldenProvider::gateway_trusting_loopback()
+            .send(request.header("x-gateway-config", &config.to_string()))
+            .await;
         let (head, body) = played.parse_last_request();
         assert!(head.starts_with(line), "{head} {}", response.text());
         assert_eq!(body["model"], told_model, "{path} {head}");

@@ -81,7 +81,12 @@ async fn on_status_codes_selects_failures_that_fall_back() {
         let config = json!({"strategy": {"mode": "fallback", "on_status_codes": listed}, "targets": [mock_target(first), mock_target("chunks=3")]});
         let response = rig.send(chat_with_config(&config)).await;
         let option = if responded == 200 { "config.targets[1]" } else { "config.targets[0]" };
-        assert_eq!((response.status, routing_headers(&response)[0]), (responded, option), "{first} {}", response.text());
+        assert_eq!(
+            (response.status, routing_headers(&response)[0]),
+            (responded, option),
+            "{first} {}",
+            response.text()
+        );
     }
 }
 

@@ -65,7 +65,9 @@ impl RequestContent {
         match self {
             Self::Empty => request,
             Self::Json => request.header("content-type", "application/json").body(self.body_text()),
-            Self::Multipart => request.header("content-type", "multipart/form-data; boundary=edge").body(self.body_text()),
+            Self::Multipart => {
+                request.header("content-type", "multipart/form-data; boundary=edge").body(self.body_text())
+            }
         }
     }
 }
@@ -404,8 +406,9 @@ async fn every_feature_works_for_any_method_and_content() {
                 for _ in 0..case.request_count {
                     let request = content.add_to_request(request_with_config_form(method, path, form, &case.config));
                     let names = case.name == "passthrough";
-                    response =
-                        Some(rig.send(if names { request.header("x-gateway-provider", "@mine") } else { request }).await);
+                    response = Some(
+                        rig.send(if names { request.header("x-gateway-provider", "@mine") } else { request }).await,
+                    );
                 }
                 let response = response.unwrap();
                 let entries =
@@ -521,7 +524,9 @@ async fn every_feature_works_on_websockets() {
                 assert_eq!(ill.failing.connection_count(), case.failing_upstream_count(), "{location}");
                 match case.name {
                     "forward_headers" => assert_eq!(entries[0].header("x-team"), Some("blue"), "{location}"),
-                    "passthrough" => assert_eq!(entries[0].header("authorization"), Some("Bearer sk-mine"), "{location}"),
+                    "passthrough" => {
+                        assert_eq!(entries[0].header("authorization"), Some("Bearer sk-mine"), "{location}")
+                    }
                     _ => (),
                 }
             }

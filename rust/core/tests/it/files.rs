@@ -433,7 +433,8 @@ async fn stores_vertex_ai_files_in_cloud_storage() {
         let build_request = TestRequest::new(method, path)
             .header("x-gateway-provider", "vertex-ai")
             .header("authorization", "Bearer sk-1");
-        build_request.header("x-gateway-custom-host", &keeper.server.url())
+        build_request
+            .header("x-gateway-custom-host", &keeper.server.url())
             .header("x-gateway-vertex-region", "europe-west4")
             .header("x-gateway-vertex-storage-bucket-name", "data")
     };
@@ -581,7 +582,9 @@ async fn uploads_cohere_dataset_completely_or_not_at_all() {
             .header("x-gateway-custom-host", &keeper.server.url())
     };
     let upload = |last| {
-        build_request("POST", "/v1/files").header("content-type", FORM_CONTENT_TYPE).with_body(embedding_batch_upload(last))
+        build_request("POST", "/v1/files")
+            .header("content-type", FORM_CONTENT_TYPE)
+            .with_body(embedding_batch_upload(last))
     };
     let response = rig.send(upload("other")).await;
     assert_eq!((response.status, response.text().contains("line 401")), (400, true), "{}", response.text());

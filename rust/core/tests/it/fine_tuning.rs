@@ -56,7 +56,8 @@ fn job_request(played: &GoldenProvider, provider: &str, (method, path): (&str, &
     let body = if method == "POST" { body } else { Vec::new() };
     let request =
         played.build_request(provider, path, body).method(method).header("x-gateway-fireworks-account-id", "acme");
-    request.header("x-gateway-aws-access-key-id", "AKID")
+    request
+        .header("x-gateway-aws-access-key-id", "AKID")
         .header("x-gateway-aws-secret-access-key", "s3cret")
         .header("x-gateway-aws-s3-bucket", "results")
         .header("x-gateway-aws-customization-role-arn", "arn:aws:iam::123456789012:role/tuner")

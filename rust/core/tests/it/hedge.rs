@@ -181,9 +181,11 @@ async fn explain_shows_when_a_hedge_would_be_sent() {
     let rig = TestGateway::for_provider(&provider);
     let config =
         hedge_config(&json!({"percentile": 95, "after_ms": 400}), &[mock_target("chunks=1"), mock_target("chunks=2")]);
-    let client_request = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()}, "body": {"model": "m"}});
-    let request =
-        TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(client_request.to_string());
+    let client_request =
+        json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()}, "body": {"model": "m"}});
+    let request = TestRequest::new("POST", "/v1/explain")
+        .header("content-type", "application/json")
+        .body(client_request.to_string());
     let step = json!({"step": "would_hedge", "at": "config.targets[1]", "after": "p95, at first 400 ms"});
     assert_eq!(rig.send(request).await.json()["decisions"], json!([step]));
 }

@@ -267,7 +267,9 @@ async fn sends_http2_pseudo_headers_without_hop_by_hop_fields() {
         with_custom_host(port, TestRequest::new(method, target)).header("x-gateway-provider", "openai")
     };
     let hop = ["connection", "keep-alive", "proxy-connection", "te", "upgrade", "proxy-authorization"];
-    let with_hop = hop.iter().fold(build_request("PUT", "/v1/proxy/a/b?c=d&e=%20"), |build_request, name| build_request.header(name, "x"));
+    let with_hop = hop
+        .iter()
+        .fold(build_request("PUT", "/v1/proxy/a/b?c=d&e=%20"), |build_request, name| build_request.header(name, "x"));
     let response = rig.send(with_hop.header("X-Mine", "1").header("authorization", "Bearer sk-1").body("abc")).await;
     assert_eq!(response.status, 200, "{}", response.text());
     let (parts, body) = seen.lock().unwrap().remove(0);

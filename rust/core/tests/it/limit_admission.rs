@@ -76,7 +76,8 @@ async fn limit_of_a_provider_applies_to_its_attempts() {
         let mut used = Vec::new();
         for _ in 0..3 {
             let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", "pk");
-            let request = request.header("content-type", "application/json").header("x-gateway-config", &config.to_string());
+            let request =
+                request.header("content-type", "application/json").header("x-gateway-config", &config.to_string());
             let response = rig.send(request.body(chat_body("mock", false))).await;
             used.push(response.header("x-gateway-last-used-option-index").unwrap().to_owned());
         }

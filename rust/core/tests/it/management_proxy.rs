@@ -138,7 +138,10 @@ async fn forwards_management_request_and_response_unchanged() {
     let reply = rig.send(request).await;
     assert_eq!((reply.status, reply.text().as_str(), reply.header("x-own")), (418, "{\"ok\" : 1}", Some("1")));
     let requests = control.received_requests().remove(0);
-    assert_eq!((requests.request_line.as_str(), &requests.body[..]), ("PATCH /v1/health/deep?x=%20&y=/", &b"{\"a\":1}"[..]));
+    assert_eq!(
+        (requests.request_line.as_str(), &requests.body[..]),
+        ("PATCH /v1/health/deep?x=%20&y=/", &b"{\"a\":1}"[..])
+    );
     for line in ["host: gateway.example", "authorization: Bearer admin", "x-gateway-api-key: pk-1", "content-length: 7"]
     {
         assert_eq!(requests.head.lines().filter(|other| *other == line).count(), 1, "{line} in {}", requests.head);

@@ -86,7 +86,8 @@ async fn records_show_only_known_headers() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let token = "CANARY00-eyJhbGciOiJSUzI1NiJ9.e30.c2ln";
-    let mut request = chat_request("mock").header("user-agent", "OpenAI/Python 1.99.1").header("accept-language", token);
+    let mut request =
+        chat_request("mock").header("user-agent", "OpenAI/Python 1.99.1").header("accept-language", token);
     for name in ["cf-access-jwt-assertion", "x-goog-iap-jwt-assertion", "x-pat", "x-otp", "x-gateway-aws-external-id"] {
         request = request.header(name, token);
     }

@@ -116,7 +116,10 @@ async fn html_page_is_an_invalid_response_except_on_raw_paths() {
             let rig = GoldenProvider::gateway_trusting_loopback();
             let reply = rig.send(played.build_request("groq", CHAT_PATH, chat_body("m", stream).into_bytes())).await;
             let message = reply.json()["error"]["message"].as_str().unwrap().to_owned();
-            assert!(message.starts_with("groq returned an invalid response: ") && message.contains(content), "{message}");
+            assert!(
+                message.starts_with("groq returned an invalid response: ") && message.contains(content),
+                "{message}"
+            );
             let record = rig.single_record();
             assert_eq!((&record["error"], &record["is_success"]), (&json!("invalid_response"), &json!(false)));
         }

@@ -191,7 +191,8 @@ async fn gateway_keys_never_reach_a_provider() {
         cases.extend(pairs.map(|pair| ("/v1/proxy/x".into(), "authorization", format!("Basic {pair}"), kind)));
     }
     for (path, name, value, kind) in cases {
-        let request = request_to_mock("GET", &path).header("x-gateway-api-key", "key-of-the-caller").header(name, &value);
+        let request =
+            request_to_mock("GET", &path).header("x-gateway-api-key", "key-of-the-caller").header(name, &value);
         assert_eq!(rig.send(request).await.status, 200, "{name}: {value}");
         let sent = response.recv().await.unwrap();
         let absent = [kind, &kind[1..], value.strip_prefix("Basic ").unwrap_or(kind)];
@@ -254,7 +255,9 @@ async fn token_is_accepted_only_in_its_own_workspace() {
         [(None, 200), (Some("here"), 200), (Some("w-1"), 200), (Some("there"), 403), (Some("w-2"), 403)]
     {
         let request = chat_request("mock").header("authorization", &bearer);
-        let response = rig.send(named.into_iter().fold(request, |request, name| request.header("x-gateway-workspace", name))).await;
+        let response = rig
+            .send(named.into_iter().fold(request, |request, name| request.header("x-gateway-workspace", name)))
+            .await;
         assert_eq!(response.status, status, "{named:?}: {}", response.text());
         assert_eq!(provider.ledger_entries().last().unwrap().header("x-gateway-workspace"), None);
     }
@@ -557,7 +560,8 @@ async fn gzip_response_stays_compressed() {
 async fn redirect_is_returned_and_never_followed() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for request in [chat_request("mock?fault=redirect_metadata"), get_request("/v1/files?mock-fault=redirect_metadata")] {
+    for request in [chat_request("mock?fault=redirect_metadata"), get_request("/v1/files?mock-fault=redirect_metadata")]
+    {
         let response = rig.send(request).await;
         assert_eq!(
             (response.status, response.header("location")),

@@ -30,7 +30,9 @@ fn apply_prices(rig: &TestGateway) {
         "adjustment": {"version": "x", "request": 1_000_000, "factors": {"input": 500_000, "output": 500_000}}}]);
     let providers = json!([{"slug": "mine", "provider": "mock", "models": "i"},
         {"slug": "ours", "provider": "mock", "models": "cheap"}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}, "models": models, "providers": providers}));
+    rig.apply_snapshot(
+        &json!({"epoch": "1", "prices": {"said": prices_json}, "models": models, "providers": providers}),
+    );
 }
 
 fn read_metric(rig: &TestGateway, name: &str) -> u64 {
@@ -120,7 +122,8 @@ async fn cache_hit_costs_nothing() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     apply_prices(&rig);
-    let send_request = || chat_request("mock").header("x-gateway-config", r#"{"provider":"mock","cache":{"mode":"simple"}}"#);
+    let send_request =
+        || chat_request("mock").header("x-gateway-config", r#"{"provider":"mock","cache":{"mode":"simple"}}"#);
     rig.send(send_request()).await;
     assert!(rig.single_record()["cost_nanodollars"].as_u64().unwrap() > 0);
     rig.send(send_request()).await;
@@ -278,7 +281,12 @@ async fn images_are_priced_by_quality_and_size() {
     for (request, status, response, expected) in [
         // 4 cents for each image in the response, however many were requested.
         (build_request(r#","n":3"#), "200 OK", drawn, json!([80_000_000, "USD", "v", null])),
-        (build_request(r#","quality":"hd","size":"1024x1792""#), "200 OK", drawn, json!([240_000_000, "USD", "v", null])),
+        (
+            build_request(r#","quality":"hd","size":"1024x1792""#),
+            "200 OK",
+            drawn,
+            json!([240_000_000, "USD", "v", null]),
+        ),
         // Adds 10 tokens at 1,000 nano-dollars each.
         (build_request(""), "200 OK", counted, json!([40_010_000, "USD", "v", 10])),
         (edit, "200 OK", drawn, json!([160_000_000, "USD", "v", null])),

@@ -258,7 +258,9 @@ fn option_derived_hosts() -> [(&'static str, TestRequest); 4] {
         let build_request =
             TestRequest::new("POST", CHAT_PATH).header("content-type", "application/json").body(chat_body("m", false));
         let build_request = build_request.header("x-gateway-provider", provider).header("authorization", "Bearer sk-1");
-        options.iter().fold(build_request, |build_request, (name, value)| build_request.header(&format!("x-gateway-{name}"), value))
+        options.iter().fold(build_request, |build_request, (name, value)| {
+            build_request.header(&format!("x-gateway-{name}"), value)
+        })
     };
     let azure = [("azure-resource-name", "my-res"), ("azure-deployment-id", "d"), ("azure-api-version", "2024-10-21")];
     let entra = [

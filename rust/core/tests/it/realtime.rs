@@ -14,7 +14,8 @@ async fn session_relays_messages_and_writes_one_record_with_usage() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let rates = json!({"input": [[0, 1_000_000]], "audio_in": [[0, 10_000_000]], "output": [[0, 2_000_000]]});
-    let prices_json = json!([{"provider": "mock", "model": "gpt-realtime", "prices": [{"version": "v1", "rates": rates}]}]);
+    let prices_json =
+        json!([{"provider": "mock", "model": "gpt-realtime", "prices": [{"version": "v1", "rates": rates}]}]);
     rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}}));
     let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
     assert_eq!(talk.receive_event().await["session"]["model"], "gpt-realtime");

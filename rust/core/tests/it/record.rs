@@ -40,7 +40,8 @@ async fn assistant_session_id_groups_records_and_is_not_forwarded() {
         (get_request("/v1/proxy/x"), None, "s-1"),
         (get_request("/v1/proxy/x"), Some(r#"{"session_id":"own"}"#), "own"),
     ] {
-        let client_request = more.into_iter().fold(client_request, |request, own| request.header("x-gateway-metadata", own));
+        let client_request =
+            more.into_iter().fold(client_request, |request, own| request.header("x-gateway-metadata", own));
         assert_eq!(rig.send(client_request.header(session, " s-1")).await.status, 200);
         assert_eq!(rig.single_record()["metadata"], json!({"session_id": remaining}));
         assert_eq!(provider.ledger_entries().pop().unwrap().header(session), None);
@@ -59,7 +60,8 @@ async fn complete_request_writes_one_record_with_all_fields() {
         .header("x-gateway-metadata", r#"{"_user":"ann","team":"red"}"#);
     let response = rig.send(request).await;
     let record = rig.single_record();
-    let fields = pick_fields(&record, ["outcome", "is_success", "response_status_code", "request_method", "request_url"]);
+    let fields =
+        pick_fields(&record, ["outcome", "is_success", "response_status_code", "request_method", "request_url"]);
     assert_eq!(fields, json!(["complete", true, 200, "POST", CHAT_PATH]));
     let fields = pick_fields(&record, ["trace_id", "span_id", "span_name", "parent_span_id"]);
     assert_eq!(fields, json!(["t-1", "s-1", "ask", "s-0"]));
@@ -144,7 +146,9 @@ async fn stream_usage_is_hidden_unless_the_client_requests_it() {
     for path in [CHAT_PATH, "/v1/completions"] {
         let plain = rig.send(post_request(path, chat_body("mock?chunks=5&usage=off", true))).await;
         assert_eq!(rig.single_record()["units_estimated"], true);
-        for request in [chat_body("mock?chunks=5", true), build_body(json!({"include_usage": false})), build_body(Value::Null)] {
+        for request in
+            [chat_body("mock?chunks=5", true), build_body(json!({"include_usage": false})), build_body(Value::Null)]
+        {
             let response = rig.send(post_request(path, request)).await;
             let body = pick_fields(&rig.single_record(), ["req_units", "res_units", "units_estimated"]);
             assert_eq!(body, json!([12, 5, null]), "{path}");

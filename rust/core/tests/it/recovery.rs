@@ -339,9 +339,13 @@ async fn text_completion_continues_exactly_on_any_model() {
     }
     let request_body = json!({"path": COMPLETIONS_PATH, "headers": {"x-gateway-config": r#"{"provider":"openai","recovery":"continue"}"#},
         "body": {"model": "m", "prompt": "p"}});
-    let request =
-        TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(request_body.to_string());
-    assert_eq!(rig.send(request).await.json()["targets"][0]["recovery"], json!({"mode": "continue", "continues": true}));
+    let request = TestRequest::new("POST", "/v1/explain")
+        .header("content-type", "application/json")
+        .body(request_body.to_string());
+    assert_eq!(
+        rig.send(request).await.json()["targets"][0]["recovery"],
+        json!({"mode": "continue", "continues": true})
+    );
 }
 
 #[tokio::test]
@@ -555,8 +559,9 @@ async fn record_and_explain_state_why_a_target_cannot_continue() {
         assert_eq!(record["decisions"][2], json!({"step": "unable", "at": "config.targets[1]", "because": because}));
         let request_body = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()},
             "body": serde_json::from_str::<Value>(&chat_body("m", true)).unwrap()});
-        let request =
-            TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(request_body.to_string());
+        let request = TestRequest::new("POST", "/v1/explain")
+            .header("content-type", "application/json")
+            .body(request_body.to_string());
         let recovery = rig.send(request).await.json()["targets"][1]["recovery"].clone();
         rig.drain_records();
         assert_eq!(recovery, json!({"mode": "continue", "continues": false, "because": because}));
@@ -661,8 +666,9 @@ async fn explain_reports_the_recovery_mode_of_each_target() {
         &[sixty_chunk_target("&prefix=on"), json!({"provider": "mock", "recovery": "off"})],
     );
     let request_body = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()}, "body": serde_json::from_str::<Value>(&chat_body("m", true)).unwrap()});
-    let request =
-        TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(request_body.to_string());
+    let request = TestRequest::new("POST", "/v1/explain")
+        .header("content-type", "application/json")
+        .body(request_body.to_string());
     let body = rig.send(request).await.json();
     let body: Vec<_> = body["targets"].as_array().unwrap().iter().map(|target| target["recovery"].clone()).collect();
     assert_eq!(body, [json!({"mode": "continue", "continues": true}), json!({"mode": "off", "continues": false})]);
@@ -677,7 +683,8 @@ async fn recovers_streams_from_providers_that_compress() {
         let targets = [sixty_chunk_target("&fault=cut&after=20&gzip=on"), sixty_chunk_target("&prefix=on&gzip=on")];
         let mut config = recovery_config(&json!({"mode": mode, "prefill": true}), &targets);
         config["targets"][1]["provider"] = json!("mock");
-        let request = recovery_request(&config, "/v1/proxy/chat/completions").header("accept-encoding", "gzip, deflate");
+        let request =
+            recovery_request(&config, "/v1/proxy/chat/completions").header("accept-encoding", "gzip, deflate");
         let response = rig.send(request).await;
         assert_eq!((response.status, collect_text(&response)), (200, canon.clone()), "{mode}: {}", response.text());
     }

@@ -328,7 +328,8 @@ async fn a_sticky_session_lasts_its_ttl_despite_weight_changes() {
     };
     let location = async |rig: &TestGateway, user: &str| {
         let metadata = json!({"user": user}).to_string();
-        let request = crate::harness::post_request(CHAT_PATH, chat_body("mock", false)).header("x-gateway-config", "pc-s");
+        let request =
+            crate::harness::post_request(CHAT_PATH, chat_body("mock", false)).header("x-gateway-config", "pc-s");
         let response = rig.send(request.header("x-gateway-metadata", &metadata)).await;
         assert_eq!(response.status, 200);
         routing_headers(&response)[0].strip_prefix("config.targets").unwrap().to_owned()

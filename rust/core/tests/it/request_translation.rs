@@ -21,8 +21,9 @@ async fn routes_a_model_in_the_path_like_one_in_the_body() {
         {"slug": "mine", "provider": "openai", "api_key": "sk-1", "custom_host": url}]});
     let rig = GoldenProvider::gateway_trusting_loopback();
     rig.state.apply_snapshot(saved.to_string().as_bytes()).unwrap();
-    let build_request =
-        |path: &str| TestRequest::new("POST", path).header("content-type", "application/json").body(request_body.clone());
+    let build_request = |path: &str| {
+        TestRequest::new("POST", path).header("content-type", "application/json").body(request_body.clone())
+    };
     for path in [
         "/v1beta/models/@mine/gpt-4o:generateContent",
         "/v1alpha/models/@mine/gpt-4o:generateContent",
@@ -45,7 +46,8 @@ async fn routes_a_model_in_the_path_like_one_in_the_body() {
         "targets": [{"name": "a", "provider": "@mine", "override_params": target["override_params"]},
             {"name": "b", "provider": "@mine"}]});
     let request_body = |model: &str| {
-        build_request(&format!("/v1beta/models/{model}:generateContent")).header("x-gateway-config", &config.to_string())
+        build_request(&format!("/v1beta/models/{model}:generateContent"))
+            .header("x-gateway-config", &config.to_string())
     };
     assert_eq!(rig.send(request_body("fast")).await.status, 200);
     assert_eq!(pick_fields(&played.parse_last_request().1, ["model", "temperature"]), json!(["gpt-4.1", 0]));
@@ -125,7 +127,9 @@ async fn signs_bedrock_requests_and_sends_no_api_key() {
             .build_request("bedrock", CHAT_PATH, chat_body("m", false).into())
             .header("x-gateway-aws-access-key-id", "AKID")
     };
-    let signed = build_request().header("x-gateway-aws-secret-access-key", "s3cret").header("x-gateway-aws-session-token", "tok");
+    let signed = build_request()
+        .header("x-gateway-aws-secret-access-key", "s3cret")
+        .header("x-gateway-aws-session-token", "tok");
     assert_eq!(GoldenProvider::gateway_trusting_loopback().send(signed).await.status, 200);
     let (head, _) = played.parse_last_request();
     assert!(head.contains("authorization: AWS4-HMAC-SHA256 Credential=AKID/"), "{head}");

@@ -105,7 +105,8 @@ async fn records_stream_usage_and_returns_it_only_if_requested() {
             let played = GoldenProvider::start(200, kind, responded.clone(), 13).await;
             let rig = GoldenProvider::gateway_trusting_loopback();
             let request = played.build_request(provider, CHAT_PATH, request_body.to_string().into());
-            let request = request.header("accept-encoding", "gzip").header("x-gateway-forward-headers", "accept-encoding");
+            let request =
+                request.header("accept-encoding", "gzip").header("x-gateway-forward-headers", "accept-encoding");
             let reply = rig.send(request).await.text();
             assert_eq!(reply.matches("\"usage\"").count(), usize::from(is_shown), "{provider}: {reply}");
             assert_eq!(
@@ -197,7 +198,8 @@ async fn a_truncated_stream_never_looks_complete() {
     for (provider, operation, ..) in PROVIDER_CASES.into_iter().filter(|pair| pair.0 != "bedrock") {
         let case = golden_case(&format!("{provider}/{operation}/stream"));
         let responded = fs::read(case.path("response.sse")).unwrap();
-        let played = GoldenProvider::start(200, "text/event-stream", responded[..responded.len() / 2].to_vec(), 50).await;
+        let played =
+            GoldenProvider::start(200, "text/event-stream", responded[..responded.len() / 2].to_vec(), 50).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
         let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
         let reply = rig.send(played.build_request(provider, path, fs::read(case.path("request.json")).unwrap())).await;
@@ -298,7 +300,10 @@ async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
         assert_eq!(found, json!(["streamGenerateContent", "complete", 20, true]), "{provider}");
         let config = json!({"provider": provider, "api_key": "sk-1", "custom_host": played.server.url(),
             "retry": {"attempts": 1}});
-        for request in [post_with_config(&config, &path, request_body.clone()), played.build_request(provider, &path, request_body)] {
+        for request in [
+            post_with_config(&config, &path, request_body.clone()),
+            played.build_request(provider, &path, request_body),
+        ] {
             let (chunks, _) = read_stream(into_stream(rig.handle_request(request).await)).await;
             assert!(chunks.len() > 1 && chunks[0].starts_with(b"[{") && !chunks[0].ends_with(b"]"), "{chunks:?}");
         }
@@ -369,7 +374,8 @@ async fn translates_errors_for_google_and_amazon_clients() {
         // A truncated stream ends with an error event if its format has one.
         let Some(stream) = find_golden_case(&format!("{provider}/{operation}Stream/stream")) else { continue };
         let responded = fs::read(stream.path("response.sse")).unwrap();
-        let played = GoldenProvider::start(200, "text/event-stream", responded[..responded.len() / 2].to_vec(), 50).await;
+        let played =
+            GoldenProvider::start(200, "text/event-stream", responded[..responded.len() / 2].to_vec(), 50).await;
         let cut = rig.send(played.build_request(
             provider,
             &format!("{before}{model}{after}-stream"),
@@ -444,7 +450,8 @@ async fn records_token_kinds_that_the_client_format_lacks() {
 #[tokio::test]
 async fn requests_json_and_converts_raw_image_bytes_to_base64() {
     for (provider, case) in [("stability-ai", "whole"), ("workers-ai", "whole"), ("google", "whole")] {
-        let request_body = fs::read(golden_case(&format!("{provider}/imageGenerate/{case}")).path("request.json")).unwrap();
+        let request_body =
+            fs::read(golden_case(&format!("{provider}/imageGenerate/{case}")).path("request.json")).unwrap();
         let played = GoldenProvider::start(200, "image/png", b"\x89PNG\r\n".to_vec(), 50).await;
         let request = played.build_request(provider, "/v1/images/generations", request_body).header("accept", "*/*");
         let response = GoldenProvider::gateway_trusting_loopback().send(request).await;

@@ -320,7 +320,8 @@ async fn azure_host_in_the_path_must_match_the_resource_name() {
     // address.
     for (resource, status) in [("a.b", 400), ("evil.example%2F", 400), ("", 400)] {
         let path = format!("/v1/{resource}.openai.azure.com/openai/x?api-version=1");
-        let request = TestRequest::new("GET", &path).header("x-gateway-provider", "azure-openai").header("api-key", "k");
+        let request =
+            TestRequest::new("GET", &path).header("x-gateway-provider", "azure-openai").header("api-key", "k");
         assert_eq!(rig.send(request).await.status, status, "{resource}");
     }
     assert_eq!(wait_for_ledger_entries(&provider, 2).await.len(), 2);

@@ -49,7 +49,8 @@ async fn passes_provider_errors_and_adds_the_provider_name() {
                 let body = chat_body(&format!("mock?status={status}"), stream);
                 let sent = fetch_directly(provider.addr, path, &body).await;
                 let response = rig.send(post_request(path, body)).await;
-                let (mut response_json, mut reported) = (serde_json::from_slice::<Value>(&sent).unwrap(), response.json());
+                let (mut response_json, mut reported) =
+                    (serde_json::from_slice::<Value>(&sent).unwrap(), response.json());
                 // The request id differs for each request.
                 for body in [&mut response_json, &mut reported] {
                     body.as_object_mut().unwrap().remove("request_id");

@@ -83,7 +83,8 @@ async fn form_model_prefix_selects_saved_provider() {
                     let (requested, expected) =
                         (transcription_form(model, size, is_first), transcription_form(sent, size, is_first));
                     let request = TestRequest::new("POST", path).header("content-type", FORM_CONTENT_TYPE);
-                    let request = if let Some(name) = named { request.header("x-gateway-provider", name) } else { request };
+                    let request =
+                        if let Some(name) = named { request.header("x-gateway-provider", name) } else { request };
                     let response = rig.send(request.with_body(chunked_body(&requested, declared))).await.json();
                     let location = format!("{model} {size} {is_first} {named:?} {declared}");
                     assert_eq!(

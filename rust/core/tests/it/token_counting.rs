@@ -114,7 +114,11 @@ async fn counts_tokens_of_complete_response_without_usage() {
     for (path, question, response, content) in cases {
         let record = post_and_get_record(path, &question, json_response("200 OK", "", &response.to_string())).await;
         let request_tokens = expected_request_tokens(path);
-        assert_eq!(token_counts(&record), json!([request_tokens, content, request_tokens + content, true, "complete"]), "{path}");
+        assert_eq!(
+            token_counts(&record),
+            json!([request_tokens, content, request_tokens + content, true, "complete"]),
+            "{path}"
+        );
     }
 }
 
@@ -166,7 +170,8 @@ async fn reads_usage_from_start_or_end_of_large_response() {
 #[tokio::test]
 async fn estimates_tokens_of_oversized_response_by_length() {
     let response = format!(r#"{{"choices":[{{"message":{{"content":"{}"}}}}]}}"#, "x".repeat(400_000));
-    let record = post_and_get_record(CHAT_PATH, &chat_request_json(false), json_response("200 OK", "", &response)).await;
+    let record =
+        post_and_get_record(CHAT_PATH, &chat_request_json(false), json_response("200 OK", "", &response)).await;
     let body = response.len() as u64 / 4;
     assert_eq!(token_counts(&record), json!([9, body, 9 + body, true, "complete"]));
 }
@@ -212,14 +217,22 @@ async fn counts_tokens_before_cut_or_client_disconnect_once() {
         let rig = TestGateway::for_url(&provider.url());
         rig.send(post_request(path, question.to_string())).await;
         let request_tokens = expected_request_tokens(path);
-        assert_eq!(token_counts(&rig.single_record()), json!([request_tokens, 2, request_tokens + 2, true, "cut"]), "{path}");
+        assert_eq!(
+            token_counts(&rig.single_record()),
+            json!([request_tokens, 2, request_tokens + 2, true, "cut"]),
+            "{path}"
+        );
         let mut response = into_stream(rig.handle_request(post_request(path, question.to_string())).await);
         let mut seen = 0;
         while seen < half.len() {
             seen += with_timeout(response.next()).await.unwrap().unwrap().len();
         }
         drop(response);
-        assert_eq!(token_counts(&rig.single_record()), json!([request_tokens, 2, request_tokens + 2, true, "aborted"]), "{path}");
+        assert_eq!(
+            token_counts(&rig.single_record()),
+            json!([request_tokens, 2, request_tokens + 2, true, "aborted"]),
+            "{path}"
+        );
         assert_eq!(rig.state.record_sink.metrics.tokens_estimated.get(), 2 * (request_tokens + 2), "{path}");
     }
 }

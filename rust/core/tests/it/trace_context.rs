@@ -13,8 +13,10 @@ async fn continues_a_trace_below_a_gateway_span() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for request in [chat_request("mock"), get_request("/v1/files"), get_request("/v1/proxy/files")] {
-        let request =
-            request.header("TraceParent", TRACEPARENT).header("tracestate", "foo=1, bar=2").header("tracestate", "baz=3");
+        let request = request
+            .header("TraceParent", TRACEPARENT)
+            .header("tracestate", "foo=1, bar=2")
+            .header("tracestate", "baz=3");
         let response = rig.send(request).await;
         let record = rig.single_record();
         let fields = pick_fields(&record, ["trace_id", "parent_span_id"]);

@@ -367,7 +367,8 @@ mod tests {
             };
             let mut out = base.clone().into_bytes();
             AzureAi.write_request_target(&path_info, &given, &mut out).unwrap();
-            let is_translated = AzureAi.provider_format_for_target(operation, model, &given, path_info.prefix).is_some();
+            let is_translated =
+                AzureAi.provider_format_for_target(operation, model, &given, path_info.prefix).is_some();
             (String::from_utf8(out).unwrap().split_off("https://res.services.ai.azure.com".len()), is_translated)
         };
         let found = |path: &str, is_translated| (path.to_owned(), is_translated);

@@ -230,7 +230,8 @@ fn read_as_passed_through(bytes: &[u8], chunks: &[Bytes]) {
             content.record_events(chunk.clone());
         }
         black_box(content.build_resume_request(bytes).map(|again| again.body));
-        let mut seam = StreamSplicer::new(&content, PriorUsage { input: u64::MAX, output: 1 }, content.text().to_owned());
+        let mut seam =
+            StreamSplicer::new(&content, PriorUsage { input: u64::MAX, output: 1 }, content.text().to_owned());
         for chunk in chunks {
             black_box(seam.push(Some(chunk.clone())));
         }

@@ -204,7 +204,8 @@ fn generates_one_id_for_a_response_without_an_id() {
             _ => chat_body("m", &json!({"max_tokens": 9})),
         };
         let (translation, _) = translate_request("cohere", operation, &body).unwrap();
-        let response = json!({"message": {"content": [{"type": "text", "text": "Hello"}]}, "finish_reason": "COMPLETE"});
+        let response =
+            json!({"message": {"content": [{"type": "text", "text": "Hello"}]}, "finish_reason": "COMPLETE"});
         let result: Value =
             serde_json::from_slice(&translation.translate_response(response.to_string().as_bytes()).unwrap()).unwrap();
         assert_eq!(result["id"], id, "{}", operation.id());

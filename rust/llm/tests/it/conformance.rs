@@ -354,8 +354,11 @@ fn request_without_model(case: &Case) -> Value {
 fn summarize_case(case: &Case) -> Vec<String> {
     let UpstreamBody::Complete(bytes) = case.upstream_body() else { panic!("{} is not whole", case.name()) };
     let is_translated = case.provider().provider_format(case.operation(), &case.model()).is_some();
-    let result =
-        if is_translated { case.translate_request().unwrap().0.translate_response(&bytes).unwrap() } else { bytes.to_vec() };
+    let result = if is_translated {
+        case.translate_request().unwrap().0.translate_response(&bytes).unwrap()
+    } else {
+        bytes.to_vec()
+    };
     let result: Value = serde_json::from_slice(&result).unwrap();
     match case.operation.as_str() {
         "messages" => summarize_message(&result),

@@ -22,7 +22,10 @@ fn truncates_the_json_of_one_event() {
     let server = start_server();
     for (path, opening, rest) in [(CHAT_PATH, 1, 2), (MESSAGES_PATH, 3, 3)] {
         let response = request_chat(&server, path, "mock?fault=malformed_chunk&chunks=6&after=2", true);
-        assert_eq!((malformed_event_indices(&response), response.events().len()), (vec![opening + 2], opening + 7 + rest));
+        assert_eq!(
+            (malformed_event_indices(&response), response.events().len()),
+            (vec![opening + 2], opening + 7 + rest)
+        );
         assert_eq!(
             (response.content().as_str(), response.end),
             ("Hello from the pretend provider: all ", ReadEnd::Complete)

@@ -346,7 +346,10 @@ mod tests {
             assert!(build_body("/v1/models", &[provider, (flag, "true")]), "{flag}");
             assert!(!build_body("/v1/models", &[provider, (flag, "false")]), "{flag}");
         }
-        assert!(build_body("/v1/models", &[("x-gateway-config", r#"{"provider":"openai","fetch_integrated_models":true}"#)]));
+        assert!(build_body(
+            "/v1/models",
+            &[("x-gateway-config", r#"{"provider":"openai","fetch_integrated_models":true}"#)]
+        ));
         assert!(!build_body("/v1/models", &[("x-gateway-config", r#"{"provider":"openai"}"#)]));
     }
 }

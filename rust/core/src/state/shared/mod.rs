@@ -113,7 +113,10 @@ impl SharedState {
             // The budget admits at least one body of the maximum size.
             body_memory: MemoryBudget::new(settings.buffered_body_bytes.max(settings.max_body_bytes), usize::MAX),
             sticky_sessions: StickySessionStore::new(redis.clone()),
-            pending_charges: Arc::new(PendingCharges::new(select_charge_store(redis.as_ref(), node_store_client.as_ref()))),
+            pending_charges: Arc::new(PendingCharges::new(select_charge_store(
+                redis.as_ref(),
+                node_store_client.as_ref(),
+            ))),
             node_store: node_store_client,
             tool_call_signatures: Arc::new(build_signatures(redis.clone())),
             prompt_versions: PromptVersionCache::default(),

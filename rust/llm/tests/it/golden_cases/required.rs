@@ -8,7 +8,8 @@ pub const REQUIRED_CASES: [&str; 3] = ["whole", "stream", "error"];
 /// Returns the cases that a provider needs, with their operations.
 pub fn required_cases(provider: &'static dyn Provider) -> Vec<(Operation, &'static str)> {
     let is_shown = |operation: &&Operation| {
-        let is_translated = provider.provider_format(**operation, "").is_some() && !is_vendor_client_operation(**operation);
+        let is_translated =
+            provider.provider_format(**operation, "").is_some() && !is_vendor_client_operation(**operation);
         // File operations of providers with a file store take several requests; the `files` tests of the core crate
         // cover them.
         let is_passed = provider.supports_natively(**operation) && file_store_for(provider, **operation).is_none();

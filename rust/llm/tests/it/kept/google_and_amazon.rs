@@ -79,7 +79,8 @@ fn amazon_request_fields_are_sent_rejected_or_reported() {
         {"name": "n", "description": "d", "schema": "{\"type\":\"object\"}"}}}}});
     let inference = json!({"inferenceConfig": {"maxTokens": 4096, "temperature": 0.3, "topP": 0.3, "stopSequences": ["END"],
         "one": 7}});
-    let build_value = |block: Value| json!({"messages": [{"role": "user", "two": 7, "content": [{"text": "a"}, block]}]});
+    let build_value =
+        |block: Value| json!({"messages": [{"role": "user", "two": 7, "content": [{"text": "a"}, block]}]});
     let picture = json!({"image": {"format": "png", "source": {"bytes": "AAAA"}, "one": 7}});
     let file = json!({"document": {"format": "pdf", "name": "a", "context": "c", "citations": {"enabled": true},
         "source": {"bytes": "AAAA"}}});
