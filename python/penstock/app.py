@@ -529,6 +529,6 @@ def render_error(request: Request[Any, Any, Any], error: Exception) -> Response[
         # The documented envelope of these routes, for clients that read the error there.
         body["error"] = {**openai_error(message, status, listed), "code": code}
     if resources.uses_client_errors(request.url.path):
-        client = detect_client_format(request.headers)
+        client = detect_client_format(request.scope["headers"])
         body |= client_error_fields(client, message, status, listed, request_id(request.scope))
     return Response(body, status_code=status, headers=headers)

@@ -7,10 +7,11 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
+from penstock import engine
 from penstock.errors import openai_error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.errors import Problem
 
@@ -42,16 +43,9 @@ class ClientFormat(enum.Enum):
     COHERE = "cohere"
 
 
-def detect_client_format(headers: Mapping[str, str]) -> ClientFormat:
-    """Returns the API format of the client that sent these headers; OpenAI's if they name no other."""
-    if "anthropic-version" in headers:
-        return ClientFormat.ANTHROPIC
-    if "x-goog-api-key" in headers or "x-goog-api-client" in headers:
-        return ClientFormat.GOOGLE
-    names = (headers.get("x-fern-sdk-name", ""), headers.get("user-agent", ""))
-    if any(name.startswith("cohere") for name in names):
-        return ClientFormat.COHERE
-    return ClientFormat.OPENAI
+def detect_client_format(headers: Iterable[tuple[bytes, bytes]]) -> ClientFormat:
+    """Returns the API format of the client that sent these headers of an ASGI scope, as the engine recognises it."""
+    return ClientFormat(engine.client_format(list(headers)))
 
 
 def client_error_fields(

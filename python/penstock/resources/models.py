@@ -181,7 +181,7 @@ async def list_models(  # noqa: PLR0913, PLR0917 - the filters that there are
     ]
     found.sort(key=SORT_KEYS[sort], reverse=order == "desc")
     listed = [model.to_catalogue(is_plain=choice.has_plain_names) for model in found]
-    return to_client_list(detect_client_format(request.headers), listed, window.find_bounds(listed))
+    return to_client_list(detect_client_format(request.scope["headers"]), listed, window.find_bounds(listed))
 
 
 @get("/{model:path}", guards=[require_scopes(*REQUIRED_SCOPES)], summary="Get model", tags=TAGS)
@@ -206,7 +206,7 @@ async def get_model(
         found = await _find_provider_model(row, wanted_name, models_by_integration, prices)
         if found:
             listed = found.to_catalogue(is_plain=wanted_name == wanted)
-            return to_client_model(detect_client_format(request.headers), listed)
+            return to_client_model(detect_client_format(request.scope["headers"]), listed)
     raise NotFoundError(
         f"there is no model {wanted!r} in the catalogue; hint: `@slug/model` names the provider too, and GET /v1/models lists the names"
     )

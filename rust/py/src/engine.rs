@@ -17,7 +17,7 @@ use penstock_core::{
     error::Problem,
     gateway_state::GatewayState,
     guardrails,
-    ingress::{Request, message::RequestHead},
+    ingress::{Request, client_sdk, message::RequestHead},
     limits::node_counters::NodeCounters,
     process::{
         preempt, secret,
@@ -332,6 +332,14 @@ pub fn start_preemption_ticker(turn: f64) -> PyResult<()> {
 #[pyfunction]
 pub fn is_secret_field(name: &str) -> bool {
     secret::is_secret_field(name)
+}
+
+/// Returns the API format of the client that sent these headers: `anthropic`, `google`, `cohere` or `openai`. Names are
+/// in lower case.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value, reason = "a Python function takes the values that were converted for it")]
+pub fn client_format(headers: Vec<(Vec<u8>, Vec<u8>)>) -> &'static str {
+    client_sdk::client_format_name(&headers.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect())
 }
 
 /// Returns why a client outside of the engine may not connect to a destination that a tenant chose; `None` if it may.

@@ -46,7 +46,7 @@ pub type LowerPriority = Arc<dyn Fn() + Send + Sync>;
 const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 /// Body bytes beyond this count towards the memory budget that all management requests share, and are read only from
 /// authenticated clients.
-const UNMETERED_BODY_BYTES: usize = 64 * 1024;
+const UNMETERED_BODY_BYTES: usize = 4 * 1024;
 /// Endpoint that authenticates the credential of a request whose body is still arriving.
 const IDENTITY_PATH: &str = "/internal/identity";
 /// Endpoint of the node store, through which workers share values; below it, the largest value.

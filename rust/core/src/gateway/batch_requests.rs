@@ -84,7 +84,12 @@ async fn fetch_output(
     head: RequestHead,
     path: String,
 ) -> ClientResponse {
-    let mut first = RequestHead { path, headers: head.headers.clone(), ..clone_without_headers(&head) };
+    let mut first = RequestHead {
+        path,
+        headers: head.headers.clone(),
+        batch_output: Some(Box::new(BatchOutput::Batch)),
+        ..clone_without_headers(&head)
+    };
     // The batch is parsed here, so it must not be compressed.
     first.headers.retain(|name| name != b"accept-encoding");
     let batch =

@@ -1,12 +1,14 @@
 //! Requests that run or render a saved prompt. The prompt becomes a chat or text completion request, which is handled
 //! like one that a client sent.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use penstock_net::{body::Body, headers::Headers, memory_budget::MemoryPermit};
 use serde_json::{Map, Value, value::RawValue};
-use tokio::sync::Semaphore;
 
 use super::{collected_body::collect_body, prompt_comparison, provider_request};
 use crate::{
@@ -30,7 +32,7 @@ use crate::{
         offload::{MAX_INLINE_BYTES, run_offloaded},
         outgoing::{ClientResponse, ClientResponseHead},
     },
-    state::snapshot::Snapshot,
+    state::{shared::fair_permits::FairPermits, snapshot::Snapshot},
 };
 
 /// Fields that a caller may not set if the prompt uses the provider of another workspace.
@@ -40,8 +42,8 @@ const MAX_RECORDED_BYTES: usize = 16 * 1024;
 /// Variables of larger requests that are listed by name, and the length of a name.
 const MAX_RECORDED_NAMES: usize = 100;
 const MAX_RECORDED_NAME_BYTES: usize = 100;
-/// Prompts that are rendered on blocking threads at the same time; others wait, at most this long.
-static RENDERINGS: Semaphore = Semaphore::const_new(2);
+/// Prompts that are rendered on blocking threads at the same time, one of each workspace; others wait, at most this long.
+static RENDERINGS: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(2, 1));
 const MAX_PERMIT_WAIT: Duration = Duration::from_secs(5);
 
 /// Handles a request whose path runs or renders a prompt.
@@ -222,9 +224,9 @@ impl PromptCall {
                 result => return result.map_err(|fault| self.to_error(fault)),
             }
         }
-        // The semaphore is never closed. Rendering neither panics nor is cancelled, unless the process shuts down.
-        let waiting = tokio::time::timeout(MAX_PERMIT_WAIT, RENDERINGS.acquire());
-        let permit = waiting.await.map_err(|_| Error::Overloaded)?.map_err(|_| Error::Draining)?;
+        // Rendering neither panics nor is cancelled, unless the process shuts down.
+        let waiting = tokio::time::timeout(MAX_PERMIT_WAIT, RENDERINGS.acquire(Some(&*self.chosen.workspace)));
+        let permit = waiting.await.map_err(|_| Error::Overloaded)?.ok_or(Error::Draining)?;
         let rendering = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             self.render(RenderLimits::FULL).map_err(|fault| self.to_error(fault))

@@ -51,7 +51,8 @@ pub(super) async fn handle(
         };
     };
     let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
-    let route = route.for_client(&head.headers);
+    // The output of a batch has a path of the gateway, and is read at whichever provider has the batch.
+    let route = if head.batch_output.is_some() { route } else { route.for_client(&head.headers) };
     let call = Call { route, head: &head, control };
     let mut record = Record::open(Arc::clone(&head), Arc::clone(&state.record_sink));
     record.log.read_request(&call, &state.record_sink);

@@ -27,6 +27,16 @@ pub fn shared_path_format(headers: &Headers) -> ApiFormat {
     }
 }
 
+/// Returns the name of the API format that a client reads on shared paths: `anthropic`, `google`, `cohere` or `openai`.
+pub fn client_format_name(headers: &Headers) -> &'static str {
+    match model_list_shape(Operation::Models, headers) {
+        ModelListShape::Anthropic => "anthropic",
+        ModelListShape::Gemini => "google",
+        ModelListShape::Cohere => "cohere",
+        ModelListShape::OpenAi => "openai",
+    }
+}
+
 /// Returns the shape of model lists that the client reads. Other operations have no list.
 pub fn model_list_shape(operation: Operation, headers: &Headers) -> ModelListShape {
     if operation != Operation::Models {

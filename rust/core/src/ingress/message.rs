@@ -12,9 +12,11 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-/// Location of a batch's output, as the batch object reports it.
+/// What is read for the output of a batch: its location, as the batch object reports it, or the batch itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BatchOutput {
+    /// The batch is read first, to find its output.
+    Batch,
     /// The output is in the customer's own storage at this URL.
     Blob(String),
     /// The output is a file at the provider, with response lines for this endpoint and model.

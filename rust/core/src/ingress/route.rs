@@ -128,7 +128,7 @@ impl<'r> Route<'r> {
     #[must_use]
     pub fn for_client(self, headers: &Headers) -> Self {
         let operation = self.operation;
-        let is_shared = operation.is_file_operation() || operation.is_batch() || operation == Operation::GetBatchOutput;
+        let is_shared = operation.is_file_operation() || operation.is_batch();
         // Google's clients create neither at these paths. Otherwise a header could keep a batch of another provider from
         // being billed.
         let is_shared = is_shared

@@ -81,10 +81,12 @@ pub(crate) async fn send_to_target(
     log.record_attempt(target, &result, duration);
     let mut incoming = result?;
     log.upstream_latency = Some(duration);
+    let fetched = issued.and_then(IssuedCredential::token);
     if mask_secrets::may_repeat_secrets(&incoming) {
-        let fetched = issued.and_then(IssuedCredential::token);
         // Boxed, because an inline future would enlarge the future of every request.
         incoming = Box::pin(mask_secrets::mask_stored_secrets(target, fetched, incoming, &mut deadline)).await?;
+    } else {
+        incoming = mask_secrets::mask_success(target, fetched, incoming);
     }
     Ok((incoming, deadline.response_started()))
 }

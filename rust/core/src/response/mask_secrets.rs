@@ -21,6 +21,10 @@ use crate::{
     },
 };
 
+const AMAZON_EVENT_STREAM: &str = "application/vnd.amazon.eventstream";
+/// Part of every error of a stream: `"error"`, `event: error`, `Error`.
+const ERROR_WORD: &[u8] = b"rror";
+
 /// Returns true if the response is an error, a redirect or a page, in which a provider may repeat a secret of the
 /// request.
 pub fn may_repeat_secrets(incoming: &IncomingResponse) -> bool {
@@ -102,6 +106,26 @@ pub async fn mask_stored_secrets(
     Ok(IncomingResponse { head, body })
 }
 
+/// Masks the stored secrets in a successful response, chunk by chunk. A provider may repeat them in an error event of a
+/// stream, and what a saved config adds to the request anywhere.
+pub fn mask_success(target: &Target<'_>, fetched: Option<&str>, mut incoming: IncomingResponse) -> IncomingResponse {
+    let headers = &incoming.head.headers;
+    let is_everywhere = target.stored_parameters.secrets().next().is_some();
+    // Errors with a known length are masked when they turn out to be errors. A frame of Amazon's event streams has a
+    // checksum, so it cannot be changed here.
+    let is_stream = || headers.get("content-length").is_none() && !headers.has_media_type(AMAZON_EVENT_STREAM);
+    if !delivery::is_uncompressed(headers) || !(is_everywhere || is_stream()) {
+        return incoming;
+    }
+    let found: Vec<String> = sent_secrets(target, fetched).into_iter().map(str::to_owned).collect();
+    if found.is_empty() {
+        return incoming;
+    }
+    incoming.head.headers.retain(|name| name != b"content-length");
+    incoming.body = incoming.body.map_chunks(mask_errors(found, is_everywhere));
+    incoming
+}
+
 /// Returns the request body with the secrets of a saved config masked, for its record.
 pub fn mask_stored_parameters(target: &Target<'_>, body: &Bytes) -> Bytes {
     let secrets = spell_secrets(target.stored_parameters.secrets());
@@ -117,6 +141,11 @@ fn unreadable_body() -> ResponseBody {
 
 /// Returns the stored secrets of a request in the spellings in which they may be repeated, longest first.
 fn stored_secrets(target: &Target<'_>, fetched: Option<&str>) -> Vec<Vec<u8>> {
+    spell_secrets(sent_secrets(target, fetched))
+}
+
+/// Returns the stored secrets of a request as they were sent.
+fn sent_secrets<'t>(target: &'t Target<'_>, fetched: Option<&'t str>) -> Vec<&'t str> {
     let mut found: Vec<&str> = Vec::new();
     if target.credential_origin == CredentialOrigin::Stored {
         found.extend(target.credential.as_deref());
@@ -125,7 +154,7 @@ fn stored_secrets(target: &Target<'_>, fetched: Option<&str>) -> Vec<Vec<u8>> {
     }
     found.extend(target.header_fields.iter().map(|(_, value)| *value));
     found.extend(target.stored_parameters.secrets());
-    spell_secrets(found)
+    found
 }
 
 /// Returns secrets in the spellings in which they may be repeated, longest first.
@@ -193,17 +222,49 @@ fn mask_excerpt(text: &str, secrets: &[Vec<u8>]) -> String {
     String::from_utf8_lossy(&masked).into_owned()
 }
 
+/// Returns a transform that masks the secrets of a stream from its first error on, or from its beginning. Other streams
+/// are only searched for an error, because most chunks contain none and their secrets need not be spelled.
+fn mask_errors(secrets: Vec<String>, is_everywhere: bool) -> impl FnMut(Option<Bytes>) -> Bytes + Send {
+    let start = move |secrets: &[String]| mask_chunks(spell_secrets(secrets.iter().map(String::as_str)));
+    let mut mask = is_everywhere.then(|| start(&secrets));
+    // The end of the chunk before, because the word may be cut.
+    let mut end = Vec::with_capacity(2 * ERROR_WORD.len());
+    move |chunk| {
+        if mask.is_none()
+            && let Some(bytes) = &chunk
+        {
+            const CUT: usize = ERROR_WORD.len() - 1;
+            end.extend_from_slice(&bytes[..bytes.len().min(CUT)]);
+            if memmem::find(bytes, ERROR_WORD).is_some() || memmem::find(&end, ERROR_WORD).is_some() {
+                mask = Some(start(&secrets));
+            } else {
+                if bytes.len() > CUT {
+                    end.clear();
+                    end.extend_from_slice(&bytes[bytes.len() - CUT..]);
+                }
+                end.drain(..end.len().saturating_sub(CUT));
+            }
+        }
+        mask.as_mut().map_or_else(|| chunk.clone().unwrap_or_default(), |mask| mask(chunk.clone()))
+    }
+}
+
 /// Returns a transform that masks the secrets of a stream of chunks. Holds back what may be the beginning of a secret.
 fn mask_chunks(secrets: Vec<Vec<u8>>) -> impl FnMut(Option<Bytes>) -> Bytes + Send + 'static {
-    let longest = secrets.iter().map(Vec::len).max().unwrap_or(1);
     let mut held = Vec::new();
     move |chunk| {
         let is_end = chunk.is_none();
         held.extend_from_slice(&chunk.unwrap_or_default());
         held = mask_bytes(&held, &secrets);
-        let ready = if is_end { held.len() } else { held.len().saturating_sub(longest - 1) };
-        held.drain(..ready).collect::<Vec<_>>().into()
+        let begun = if is_end { 0 } else { secrets.iter().map(|secret| begun_bytes(&held, secret)).max().unwrap_or(0) };
+        held.drain(..held.len() - begun).collect::<Vec<_>>().into()
     }
+}
+
+/// Returns how many bytes at the end of a text are the beginning of a secret.
+fn begun_bytes(text: &[u8], secret: &[u8]) -> usize {
+    let longest = secret.len().saturating_sub(1).min(text.len());
+    (1..=longest).rev().find(|length| text.ends_with(&secret[..*length])).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -235,5 +296,26 @@ mod tests {
             out.extend(mask(None));
             assert_eq!(String::from_utf8(out).unwrap(), "a *** b ****** sk-stored-1234", "{step}");
         }
+    }
+
+    #[test]
+    fn masks_streams_from_their_first_error_on_at_any_cut() {
+        let text = b"data: sk-stored-1234\n\nevent: error\ndata: {\"message\":\"bad key sk-stored-12345\"}\n\n";
+        let masked = "data: sk-stored-1234\n\nevent: error\ndata: {\"message\":\"bad key ***\"}\n\n";
+        for step in 1..=text.len() {
+            let mut mask = mask_errors(vec!["sk-stored-12345".into()], false);
+            let mut out: Vec<u8> =
+                text.chunks(step).flat_map(|chunk| mask(Some(Bytes::copy_from_slice(chunk))).to_vec()).collect();
+            out.extend(mask(None));
+            assert_eq!(String::from_utf8(out).unwrap(), masked, "{step}");
+        }
+    }
+
+    #[test]
+    fn passes_chunks_on_unless_they_end_with_the_beginning_of_a_secret() {
+        let mut mask = mask_errors(vec!["sk-stored-12345".into()], true);
+        assert_eq!(mask(Some(Bytes::from_static(b"text\n\n"))), "text\n\n");
+        assert_eq!(mask(Some(Bytes::from_static(b"text sk-st"))), "text ");
+        assert_eq!(mask(Some(Bytes::from_static(b"ill\n\n"))), "sk-still\n\n");
     }
 }

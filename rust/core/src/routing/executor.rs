@@ -490,7 +490,7 @@ impl<'w> RouteExecutor<'w> {
             let jobs = PatternJobs::collect(&self.plan.config.root, &self.condition_input())?;
             if let Some(jobs) = jobs {
                 // Boxed, because an inline future would enlarge the future of every request.
-                self.pattern_results = Some(Box::pin(jobs.run()).await?.into());
+                self.pattern_results = Some(Box::pin(jobs.run(self.resolver.caller.workspace())).await?.into());
             }
         }
         Ok(())

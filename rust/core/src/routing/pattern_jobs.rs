@@ -1,14 +1,13 @@
 //! Regular expressions of conditions that take long to match. They are matched on a blocking thread before a target is
 //! chosen, because other requests would wait for them, and up to a limit.
 
-use std::{collections::HashMap, time::Duration};
-
-use tokio::sync::Semaphore;
+use std::{collections::HashMap, sync::LazyLock, time::Duration};
 
 use crate::{
     config::Node,
     error::{Error, Result},
     parse::pattern::Pattern,
+    state::shared::fair_permits::FairPermits,
     strategies::condition_input::{ConditionInput, PatternResults, ValueSource},
 };
 
@@ -16,8 +15,8 @@ use crate::{
 const MAX_INLINE_SEARCH_BYTES: usize = 4 * 1024;
 /// Bytes that all patterns of one request may search.
 const MAX_SEARCH_BYTES: usize = 2 * 1024 * 1024;
-/// Number of requests whose patterns are matched at the same time; others wait.
-static SEARCHES: Semaphore = Semaphore::const_new(2);
+/// Number of requests whose patterns are matched at the same time, one of each workspace; others wait.
+static SEARCHES: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(2, 1));
 /// Longest time to wait for other requests' patterns.
 const MAX_PERMIT_WAIT: Duration = Duration::from_secs(5);
 
@@ -49,10 +48,11 @@ impl PatternJobs {
         Ok(Some(jobs))
     }
 
-    pub async fn run(self) -> Result<PatternResults> {
-        // The semaphore is never closed. A search neither panics nor is cancelled, unless the process shuts down.
-        let waiting = tokio::time::timeout(MAX_PERMIT_WAIT, SEARCHES.acquire());
-        let permit = waiting.await.map_err(|_| Error::Overloaded)?.map_err(|_| Error::Draining)?;
+    /// Matches the patterns for a request of this workspace. Fails if other requests take too long.
+    pub async fn run(self, workspace: Option<&str>) -> Result<PatternResults> {
+        // A search neither panics nor is cancelled, unless the process shuts down.
+        let waiting = tokio::time::timeout(MAX_PERMIT_WAIT, SEARCHES.acquire(workspace));
+        let permit = waiting.await.map_err(|_| Error::Overloaded)?.ok_or(Error::Draining)?;
         let search = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let Self { texts, patterns } = self;

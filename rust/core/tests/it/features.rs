@@ -525,7 +525,7 @@ async fn every_feature_works_on_websockets() {
                 match case.name {
                     "forward_headers" => assert_eq!(entries[0].header("x-team"), Some("blue"), "{location}"),
                     "passthrough" => {
-                        assert_eq!(entries[0].header("authorization"), Some("Bearer sk-mine"), "{location}")
+                        assert_eq!(entries[0].header("authorization"), Some("Bearer sk-mine"), "{location}");
                     }
                     _ => (),
                 }

@@ -9,7 +9,7 @@ mod stream_window;
 mod subject;
 mod trial;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use penstock_llm::texts::{
@@ -17,7 +17,6 @@ use penstock_llm::texts::{
 };
 use penstock_net::{ResponseBody, body::Body, memory_budget::BudgetedBytes};
 use serde_json::Value;
-use tokio::sync::Semaphore;
 
 pub use trial::run_trial;
 
@@ -42,6 +41,7 @@ use crate::{
         offload::{run_offloaded, with_content_type},
     },
     routing::{executor::RouteExecutor, replay_body::PreparedBody},
+    state::shared::fair_permits::FairPermits,
 };
 
 /// Status of a response whose hooks failed but do not deny it.
@@ -52,8 +52,9 @@ const UNREADABLE_RESPONSE: &str = "the response body is not a JSON object";
 const UNREADABLE_STREAM: &str = "the stream has another format than its operation";
 const COMPRESSED: &str = "the response is compressed";
 const TOO_BUSY: &str = "too many asynchronous guardrails are running";
-/// Bodies that asynchronous hooks may hold after their requests have ended, in permits of this many bytes.
-static BACKGROUND: Semaphore = Semaphore::const_new(1024);
+/// Bodies that asynchronous hooks may hold after their requests have ended, in permits of this many bytes: of all
+/// workspaces, and of one.
+static BACKGROUND: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(1024, 768));
 const BACKGROUND_BYTES_PER_PERMIT: u32 = 64 * 1024;
 const TOO_LARGE: &str = "the response is too large to be checked";
 
@@ -166,7 +167,11 @@ impl TargetHooks {
             body_bytes: length,
         };
         let state = walk.state;
-        let runner = HookRunner { upstream: Arc::clone(&state.upstream), hosts: Arc::clone(&state.shared.check_hosts) };
+        let runner = HookRunner {
+            upstream: Arc::clone(&state.upstream),
+            hosts: Arc::clone(&state.shared.check_hosts),
+            workspace: walk.resolver.caller.workspace().map(Arc::from),
+        };
         let is_strict = target.is_strict;
         Ok(Some(Box::new(Self { before, after, results, runner, subject: Arc::new(subject), is_strict })))
     }
@@ -213,7 +218,8 @@ impl TargetHooks {
         let stage = subject.stage;
         let (background, hooks): (Vec<_>, Vec<_>) = hooks.iter().cloned().partition(|hook| hook.is_async);
         let cost = 1 + subject.body_bytes as u32 / BACKGROUND_BYTES_PER_PERMIT;
-        let permit = if background.is_empty() { None } else { BACKGROUND.try_acquire_many(cost).ok() };
+        let workspace = self.runner.workspace.as_deref();
+        let permit = if background.is_empty() { None } else { BACKGROUND.try_acquire_many(workspace, cost) };
         if !background.is_empty() && permit.is_none() {
             let skipped: Vec<_> = background.iter().map(|hook| runner::unreadable_result(hook, TOO_BUSY)).collect();
             count(&gateway.record_sink, &skipped);

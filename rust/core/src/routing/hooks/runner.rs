@@ -1,7 +1,7 @@
 //! Runs hooks: all hooks at the same time, and the checks of a hook too unless it runs them one after the other.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, LazyLock},
     time::{Instant, SystemTime},
 };
 
@@ -9,7 +9,6 @@ use futures_util::future::join_all;
 use penstock_llm::operation::Operation;
 use penstock_net::Upstream;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
 use super::{external::call_host, subject::HookSubject};
 use crate::{
@@ -18,13 +17,13 @@ use crate::{
         hook::{Hook, HookCheck, HookKind},
         results::{CheckResult, HookResult},
     },
-    state::shared::check_hosts::CheckHosts,
+    state::shared::{check_hosts::CheckHosts, fair_permits::FairPermits},
 };
 
 /// Bytes of a body up to which checks run on the thread that serves other requests too.
 const MAX_INLINE_BODY_BYTES: usize = 32 * 1024;
-/// Checks of larger bodies that run at the same time.
-static LARGE_CHECKS: Semaphore = Semaphore::const_new(2);
+/// Checks of larger bodies that run at the same time, one of each workspace.
+static LARGE_CHECKS: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(2, 1));
 /// Check that also runs on requests whose bodies are not read.
 const REQUEST_TYPE_CHECK: &str = "default.allowedRequestTypes";
 
@@ -33,6 +32,8 @@ const REQUEST_TYPE_CHECK: &str = "default.allowedRequestTypes";
 pub struct HookRunner {
     pub upstream: Arc<Upstream>,
     pub hosts: Arc<CheckHosts>,
+    /// Workspace of the caller, for which costly checks count.
+    pub workspace: Option<Arc<str>>,
 }
 
 /// Results of hooks on one subject, in their order.
@@ -218,7 +219,7 @@ async fn run_check(
     let started_at = Instant::now();
     let check = &hook.checks[index].check;
     let outcome = if check.stages.includes(subject.stage) {
-        match begin_check(hook, index, subject).await {
+        match begin_check(runner, hook, index, subject).await {
             Ok(CheckStep::Call(call)) => Box::pin(call_host(&runner.upstream, &runner.hosts, &call)).await,
             Ok(CheckStep::Done(outcome)) => Ok(outcome),
             Err(error) => Err(error),
@@ -238,7 +239,12 @@ enum CheckStep {
 
 /// Runs a check, or prepares its call to another host. Costly checks and those of large bodies run on another thread, a
 /// few at the same time.
-async fn begin_check(hook: &Arc<Hook>, index: usize, subject: &Arc<HookSubject>) -> Result<CheckStep, CheckError> {
+async fn begin_check(
+    runner: &HookRunner,
+    hook: &Arc<Hook>,
+    index: usize,
+    subject: &Arc<HookSubject>,
+) -> Result<CheckStep, CheckError> {
     let is_cheap = subject.body_bytes <= MAX_INLINE_BODY_BYTES && !hook.checks[index].check.check.is_costly();
     let (hook, subject) = (Arc::clone(hook), Arc::clone(subject));
     let job = move || {
@@ -252,8 +258,8 @@ async fn begin_check(hook: &Arc<Hook>, index: usize, subject: &Arc<HookSubject>)
         return job();
     }
     let closing = || CheckError::new("the gateway is shutting down");
-    // The semaphore is never closed. A check that waits is not skipped: the client may stop waiting for it.
-    let permit = LARGE_CHECKS.acquire().await.map_err(|_| closing())?;
+    // A check that waits is not skipped: the client may stop waiting for it.
+    let permit = LARGE_CHECKS.acquire(runner.workspace.as_deref()).await.ok_or_else(closing)?;
     let running = tokio::task::spawn_blocking(move || {
         let _permit = permit;
         job()

@@ -50,7 +50,7 @@ pub async fn run_trial(settings: &Settings, content: &[u8], subject: &[u8]) -> R
     let hook = compile_content(&serde_json::from_slice(content).map_err(invalid)?, Strictness::StrictWithLints)?;
     let trial: TrialSubject = serde_json::from_slice(subject).map_err(invalid)?;
     let upstream = Upstream::new(&net_settings::client_settings(settings)).map_err(|error| vec![error.into()])?;
-    let runner = HookRunner { upstream: Arc::new(upstream), hosts: Arc::new(CheckHosts::default()) };
+    let runner = HookRunner { upstream: Arc::new(upstream), hosts: Arc::new(CheckHosts::default()), workspace: None };
     let texts = if trial.is_output { response_texts(&trial.response) } else { request_texts(&trial.request) };
     let subject = HookSubject {
         stage: if trial.is_output { Stage::Output } else { Stage::Input },

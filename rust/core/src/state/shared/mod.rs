@@ -4,6 +4,7 @@
 pub mod bounded_cache;
 pub mod check_hosts;
 pub mod circuit_breakers;
+pub mod fair_permits;
 pub mod inline_configs;
 pub mod latency;
 pub mod monotonic_clock;
