@@ -73,7 +73,7 @@ class System(msgspec.Struct, frozen=True):
     store: Annotated[StoreState, Meta(description="the database")]
     redis: Annotated[RedisState, Meta(description="Redis")]
     logs: Annotated[LogState, Meta(description="spool, log worker and log store")]
-    object: Literal["system"] = "system"
+    object: Annotated[Literal["system"], Meta(description="`system`")] = "system"
 
 
 @get("/", guards=[require_scopes("organisation_settings.read")], summary="Get the system state", tags=["Service"])
