@@ -34,7 +34,7 @@ const MAX_UNBROKEN_BYTES: usize = 4096;
 
 /// A text that is not settled yet.
 #[derive(Debug)]
-struct Slot {
+struct OpenText {
     key: SlotKey,
     text: String,
     has_ended: bool,
@@ -80,7 +80,7 @@ pub(super) struct StreamWindow {
     hooks: Vec<Arc<Hook>>,
     tallies: Vec<Vec<CheckTally>>,
     names: PlaceholderNames,
-    slots: Vec<Slot>,
+    slots: Vec<OpenText>,
     slot_indexes: HashMap<SlotKey, usize>,
     held: VecDeque<HeldEvent>,
     held_bytes: usize,
@@ -204,7 +204,7 @@ impl StreamWindow {
     fn slot_of(&mut self, key: SlotKey) -> usize {
         let slots = &mut self.slots;
         let index = *self.slot_indexes.entry(key.clone()).or_insert_with(|| {
-            slots.push(Slot { key, text: String::new(), has_ended: false });
+            slots.push(OpenText { key, text: String::new(), has_ended: false });
             slots.len() - 1
         });
         slots[index].has_ended = false;
