@@ -83,5 +83,5 @@ def test_failed_job_restarts_and_finished_job_does_not(caplog: pytest.LogCapture
 
     figures = JobMetrics()
     asyncio.run(run_with_restarts(fail_twice, figures, pause=0))
-    assert (begun, figures.values_by_name()) == ([0, 1, 2], {"job_restarts": 2})
+    assert (begun, figures.values_by_name()["job_restarts"]) == ([0, 1, 2], 2)
     assert [record.getMessage() for record in caplog.records] == ["a job failed, and begins again"] * 2

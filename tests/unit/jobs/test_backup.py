@@ -197,7 +197,7 @@ def test_store_and_files_in_use_are_never_overwritten(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_second_of_two_restores_at_once_is_told_that_the_store_is_in_use(
+def test_second_of_two_restores_at_once_reports_that_the_store_is_in_use(
     tmp_path: Path, new_url: Callable[[str, str], str], kind: str
 ):
     url, after = f"sqlite:///{tmp_path}/before.db", new_url(kind, "after")

@@ -78,8 +78,8 @@ class RotationHarness:
         self.vault = Vault(load_master_keys(settings))
         self.identities = CallerAuthenticator(self.database, None)
         self.news = FakeChangeNotifier()
-        self.office = Services(settings, self.database, self.vault, self.identities, self.news)
-        self.rotator = KeyRotator(self.office)
+        self.services = Services(settings, self.database, self.vault, self.identities, self.news)
+        self.rotator = KeyRotator(self.services)
 
     async def set_up(self) -> None:
         await migrate(self.database)
@@ -106,7 +106,7 @@ class RotationHarness:
             "last_rotated_at": None,
             "rotation_policy": build_policy(RotationPolicy(**requested), None),
         }
-        async with self.office.write_session_as(self.caller, REQUEST_INFO) as session:
+        async with self.services.write_session_as(self.caller, REQUEST_INFO) as session:
             row = await KEY_RESOURCES["organisation-service"].create(session, values)
             await store_digest(session, row["id"], text)
         return row["id"], text
@@ -116,7 +116,7 @@ class RotationHarness:
 
     async def request_rotation(self, key_id: str) -> str:
         """Returns the new key text, as `POST …/rotate` does."""
-        async with self.office.write_session_as(self.caller, REQUEST_INFO) as session:
+        async with self.services.write_session_as(self.caller, REQUEST_INFO) as session:
             row = await KEY_RESOURCES["organisation-service"].get(session, key_id)
             return (await rotate_key(session, row, None))[0]
 

@@ -94,7 +94,7 @@ async def set_usage(services: Services, limit_id: str, requests: int) -> None:
 def test_each_alert_of_a_key_is_sent_once(founded_url: Secret):
     async def run() -> None:
         async with management_client(founded_url) as api:
-            services: Services = api.app.state["office"]
+            services: Services = api.app.state["services"]
             key_id = await create_key(api)
             limit_id = f"api_key:{key_id}:usage:requests:"
 
@@ -118,7 +118,7 @@ def test_groups_that_cannot_be_marked_are_tried_again(
 ):
     async def run() -> None:
         async with management_client(founded_url) as api:
-            services: Services = api.app.state["office"]
+            services: Services = api.app.state["services"]
             limit_id = f"api_key:{await create_key(api)}:usage:requests:"
             await set_usage(services, limit_id, 10)
             ledger = UsageLedger(Settings(records=Records(path=str(tmp_path / "records.jsonl"))), services)
@@ -144,7 +144,7 @@ def test_groups_that_cannot_be_marked_are_tried_again(
 def test_webhook_is_tried_again_and_given_up_at_last(founded_url: Secret, receiver: Receiver, caplog: Any):
     async def run() -> None:
         async with management_client(founded_url) as api:
-            services: Services = api.app.state["office"]
+            services: Services = api.app.state["services"]
             key_id = await create_key(api)
             limit_id = f"api_key:{key_id}:usage:requests:"
             await set_usage(services, limit_id, 11)

@@ -25,7 +25,7 @@ enum Format {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum TextKind {
     Text,
     ToolArguments,
     ToolResult,
@@ -51,26 +51,27 @@ const FORMATS: [Format; 7] = [
     Format::Converse,
     Format::Invoke,
 ];
-const PLACES: [Place; 5] = [Place::Text, Place::ToolArguments, Place::ToolResult, Place::SecondChoice, Place::Refusal];
+const TEXT_KINDS: [TextKind; 5] =
+    [TextKind::Text, TextKind::ToolArguments, TextKind::ToolResult, TextKind::SecondChoice, TextKind::Refusal];
 const ACTIONS: [Action; 5] =
     [Action::Deny, Action::DenyInPortions, Action::Redact, Action::RedactInPortions, Action::Observe];
 
 /// Returns why a format has no such text.
-fn missing(format: Format, place: Place, is_response: bool) -> Option<&'static str> {
+fn missing(format: Format, place: TextKind, is_response: bool) -> Option<&'static str> {
     match (format, place) {
-        (Format::Completions, Place::ToolArguments | Place::ToolResult | Place::Refusal) => {
+        (Format::Completions, TextKind::ToolArguments | TextKind::ToolResult | TextKind::Refusal) => {
             Some("completions are texts")
         }
-        (Format::Messages | Format::Responses | Format::Converse | Format::Invoke, Place::SecondChoice)
+        (Format::Messages | Format::Responses | Format::Converse | Format::Invoke, TextKind::SecondChoice)
             if is_response =>
         {
             Some("a response has one choice")
         }
-        (_, Place::SecondChoice | Place::Refusal) if !is_response => Some("requests have no choices"),
-        (Format::Chat | Format::Gemini | Format::Converse, Place::ToolResult) if is_response => {
+        (_, TextKind::SecondChoice | TextKind::Refusal) if !is_response => Some("requests have no choices"),
+        (Format::Chat | Format::Gemini | Format::Converse, TextKind::ToolResult) if is_response => {
             Some("the client runs all tools")
         }
-        (Format::Messages | Format::Gemini | Format::Converse | Format::Invoke, Place::Refusal) => {
+        (Format::Messages | Format::Gemini | Format::Converse | Format::Invoke, TextKind::Refusal) => {
             Some("a refusal is a stop reason")
         }
         _ => None,
@@ -104,14 +105,14 @@ impl Format {
     }
 
     /// Returns a request that has a text in one place, as its last message.
-    fn request(self, place: Place, text: &str, is_stream: bool) -> Value {
+    fn request(self, place: TextKind, text: &str, is_stream: bool) -> Value {
         let args = json!({"to": text});
         let mut body = match self {
             Self::Chat => {
                 let message = match place {
-                    Place::ToolArguments => json!({"role": "assistant", "content": null, "tool_calls": [{"id": "t",
+                    TextKind::ToolArguments => json!({"role": "assistant", "content": null, "tool_calls": [{"id": "t",
                         "type": "function", "function": {"name": "f", "arguments": args.to_string()}}]}),
-                    Place::ToolResult => json!({"role": "tool", "tool_call_id": "t", "content": text}),
+                    TextKind::ToolResult => json!({"role": "tool", "tool_call_id": "t", "content": text}),
                     _ => json!({"role": "user", "content": text}),
                 };
                 json!({"model": "m", "messages": [message]})
@@ -119,36 +120,38 @@ impl Format {
             Self::Completions => json!({"model": "m", "prompt": text}),
             Self::Messages | Self::Invoke => {
                 let (role, part) = match place {
-                    Place::ToolArguments => {
+                    TextKind::ToolArguments => {
                         ("assistant", json!({"type": "tool_use", "id": "t", "name": "f", "input": args}))
                     }
-                    Place::ToolResult => ("user", json!({"type": "tool_result", "tool_use_id": "t", "content": text})),
+                    TextKind::ToolResult => {
+                        ("user", json!({"type": "tool_result", "tool_use_id": "t", "content": text}))
+                    }
                     _ => ("user", json!({"type": "text", "text": text})),
                 };
                 json!({"model": "m", "max_tokens": 9, "messages": [{"role": role, "content": [part]}]})
             }
             Self::Responses => {
                 let item = match place {
-                    Place::ToolArguments => {
+                    TextKind::ToolArguments => {
                         json!({"type": "function_call", "call_id": "t", "name": "f", "arguments": args.to_string()})
                     }
-                    Place::ToolResult => json!({"type": "function_call_output", "call_id": "t", "output": text}),
+                    TextKind::ToolResult => json!({"type": "function_call_output", "call_id": "t", "output": text}),
                     _ => json!({"role": "user", "content": text}),
                 };
                 json!({"model": "m", "input": [item]})
             }
             Self::Gemini => {
                 let part = match place {
-                    Place::ToolArguments => json!({"functionCall": {"name": "f", "args": args}}),
-                    Place::ToolResult => json!({"functionResponse": {"name": "f", "response": args}}),
+                    TextKind::ToolArguments => json!({"functionCall": {"name": "f", "args": args}}),
+                    TextKind::ToolResult => json!({"functionResponse": {"name": "f", "response": args}}),
                     _ => json!({"text": text}),
                 };
                 json!({"contents": [{"role": "user", "parts": [part]}]})
             }
             Self::Converse => {
                 let part = match place {
-                    Place::ToolArguments => json!({"toolUse": {"toolUseId": "t", "name": "f", "input": args}}),
-                    Place::ToolResult => json!({"toolResult": {"toolUseId": "t", "content": [{"text": text}]}}),
+                    TextKind::ToolArguments => json!({"toolUse": {"toolUseId": "t", "name": "f", "input": args}}),
+                    TextKind::ToolResult => json!({"toolResult": {"toolUseId": "t", "content": [{"text": text}]}}),
                     _ => json!({"text": text}),
                 };
                 json!({"messages": [{"role": "user", "content": [part]}]})
@@ -165,18 +168,18 @@ impl Format {
     }
 
     /// Returns a response that has a text in one place.
-    fn response(self, place: Place, text: &str) -> Value {
+    fn response(self, place: TextKind, text: &str) -> Value {
         let args = json!({"to": text});
         match self {
             Self::Chat => {
                 let good = json!({"role": "assistant", "content": "fine"});
                 let message = match place {
-                    Place::ToolArguments => json!({"role": "assistant", "content": null, "tool_calls": [{"id": "t",
+                    TextKind::ToolArguments => json!({"role": "assistant", "content": null, "tool_calls": [{"id": "t",
                         "type": "function", "function": {"name": "f", "arguments": args.to_string()}}]}),
-                    Place::Refusal => json!({"role": "assistant", "content": null, "refusal": text}),
+                    TextKind::Refusal => json!({"role": "assistant", "content": null, "refusal": text}),
                     _ => json!({"role": "assistant", "content": text}),
                 };
-                let messages = if place == Place::SecondChoice { vec![good, message] } else { vec![message] };
+                let messages = if place == TextKind::SecondChoice { vec![good, message] } else { vec![message] };
                 let choices: Vec<_> = messages
                     .iter()
                     .enumerate()
@@ -185,7 +188,7 @@ impl Format {
                 json!({"id": "c", "object": "chat.completion", "model": "m", "choices": choices, "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}})
             }
             Self::Completions => {
-                let texts = if place == Place::SecondChoice { vec!["fine", text] } else { vec![text] };
+                let texts = if place == TextKind::SecondChoice { vec!["fine", text] } else { vec![text] };
                 let choices: Vec<_> = texts
                     .iter()
                     .enumerate()
@@ -195,8 +198,8 @@ impl Format {
             }
             Self::Messages | Self::Invoke => {
                 let part = match place {
-                    Place::ToolArguments => json!({"type": "tool_use", "id": "t", "name": "f", "input": args}),
-                    Place::ToolResult => {
+                    TextKind::ToolArguments => json!({"type": "tool_use", "id": "t", "name": "f", "input": args}),
+                    TextKind::ToolResult => {
                         json!({"type": "code_execution_tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": text}]})
                     }
                     _ => json!({"type": "text", "text": text}),
@@ -206,18 +209,18 @@ impl Format {
             Self::Responses => json!({"id": "r", "object": "response", "status": "completed", "model": "m",
                 "output": [response_item(place, text)], "usage": {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}}),
             Self::Gemini => {
-                let part = if place == Place::ToolArguments {
+                let part = if place == TextKind::ToolArguments {
                     json!({"functionCall": {"name": "f", "args": args}})
                 } else {
                     json!({"text": text})
                 };
                 let good = json!({"text": "fine"});
-                let parts = if place == Place::SecondChoice { vec![good, part] } else { vec![part] };
+                let parts = if place == TextKind::SecondChoice { vec![good, part] } else { vec![part] };
                 let candidates: Vec<_> = parts.iter().enumerate().map(|(index, part)| json!({"index": index, "content": {"role": "model", "parts": [part]}, "finishReason": "STOP"})).collect();
                 json!({"candidates": candidates, "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}})
             }
             Self::Converse => {
-                let part = if place == Place::ToolArguments {
+                let part = if place == TextKind::ToolArguments {
                     json!({"toolUse": {"toolUseId": "t", "name": "f", "input": args}})
                 } else {
                     json!({"text": text})
@@ -228,7 +231,7 @@ impl Format {
     }
 
     /// Returns a stream that has the canary in one place, in two events where the format allows it.
-    fn stream(self, place: Place) -> Vec<u8> {
+    fn stream(self, place: TextKind) -> Vec<u8> {
         match self {
             Self::Chat | Self::Completions => [&self.chunks(place)[..], b"data: [DONE]\n\n"].concat(),
             Self::Messages => write_events(&anthropic_events(place)),
@@ -243,23 +246,23 @@ impl Format {
         }
     }
 
-    fn chunks(self, place: Place) -> Vec<u8> {
-        let index = usize::from(place == Place::SecondChoice);
+    fn chunks(self, place: TextKind) -> Vec<u8> {
+        let index = usize::from(place == TextKind::SecondChoice);
         let chunk = |half: &str| match (self, place) {
             (Self::Completions, _) => json!({"choices": [{"index": index, "text": half}]}),
-            (_, Place::ToolArguments) => {
+            (_, TextKind::ToolArguments) => {
                 json!({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": half}}]}}]})
             }
-            (_, Place::Refusal) => json!({"choices": [{"index": 0, "delta": {"refusal": half}}]}),
+            (_, TextKind::Refusal) => json!({"choices": [{"index": 0, "delta": {"refusal": half}}]}),
             _ => json!({"choices": [{"index": index, "delta": {"content": half}}]}),
         };
         let end = json!({"choices": [{"index": index, "delta": {}, "text": "", "finish_reason": "stop"}]});
         write_events(&[chunk(HALVES[0]), chunk(HALVES[1]), end])
     }
 
-    fn gemini_events(self, place: Place) -> Vec<u8> {
+    fn gemini_events(self, place: TextKind) -> Vec<u8> {
         let whole = HALVES.concat();
-        let texts = if place == Place::ToolArguments { vec![whole.as_str()] } else { HALVES.to_vec() };
+        let texts = if place == TextKind::ToolArguments { vec![whole.as_str()] } else { HALVES.to_vec() };
         let mut events: Vec<_> = texts.into_iter().map(|text| self.response(place, text)).collect();
         for candidate in events.iter_mut().flat_map(|event| event["candidates"].as_array_mut().unwrap()) {
             candidate.as_object_mut().unwrap().shift_remove("finishReason");
@@ -282,9 +285,9 @@ fn write_events(events: &[Value]) -> Vec<u8> {
     stream.into_bytes()
 }
 
-fn converse_frames(place: Place) -> Vec<u8> {
+fn converse_frames(place: TextKind) -> Vec<u8> {
     let delta = |half: &str| match place {
-        Place::ToolArguments => json!({"contentBlockIndex": 0, "delta": {"toolUse": {"input": half}}}),
+        TextKind::ToolArguments => json!({"contentBlockIndex": 0, "delta": {"toolUse": {"input": half}}}),
         _ => json!({"contentBlockIndex": 0, "delta": {"text": half}}),
     };
     let frames = [
@@ -298,13 +301,13 @@ fn converse_frames(place: Place) -> Vec<u8> {
     frames.iter().flat_map(|(name, payload)| encode_frame("event", name, payload.to_string().as_bytes())).collect()
 }
 
-fn response_item(place: Place, text: &str) -> Value {
+fn response_item(place: TextKind, text: &str) -> Value {
     match place {
-        Place::ToolArguments => {
+        TextKind::ToolArguments => {
             json!({"type": "function_call", "id": "i", "call_id": "t", "name": "f", "arguments": json!({"to": text}).to_string()})
         }
-        Place::ToolResult => json!({"type": "mcp_call", "id": "i", "name": "f", "arguments": "{}", "output": text}),
-        Place::Refusal => {
+        TextKind::ToolResult => json!({"type": "mcp_call", "id": "i", "name": "f", "arguments": "{}", "output": text}),
+        TextKind::Refusal => {
             json!({"type": "message", "id": "i", "role": "assistant", "content": [{"type": "refusal", "refusal": text}]})
         }
         _ => {
@@ -313,23 +316,23 @@ fn response_item(place: Place, text: &str) -> Value {
     }
 }
 
-fn response_events(place: Place) -> Vec<Value> {
+fn response_events(place: TextKind) -> Vec<Value> {
     let name = match place {
-        Place::ToolArguments => "response.function_call_arguments.delta",
-        Place::Refusal => "response.refusal.delta",
+        TextKind::ToolArguments => "response.function_call_arguments.delta",
+        TextKind::Refusal => "response.refusal.delta",
         _ => "response.output_text.delta",
     };
     let whole = HALVES.concat();
     let item = match place {
         // Its deltas are no JSON, so the item repeats them as they are.
-        Place::ToolArguments => {
+        TextKind::ToolArguments => {
             json!({"type": "function_call", "id": "i", "call_id": "t", "name": "f", "arguments": whole})
         }
         place => response_item(place, &whole),
     };
     let mut events =
         vec![json!({"type": "response.created", "response": {"id": "r", "object": "response", "output": []}})];
-    if place != Place::ToolResult {
+    if place != TextKind::ToolResult {
         events.extend(
             HALVES.map(
                 |half| json!({"type": name, "output_index": 0, "content_index": 0, "item_id": "i", "delta": half}),
@@ -341,13 +344,13 @@ fn response_events(place: Place) -> Vec<Value> {
     events
 }
 
-fn anthropic_events(place: Place) -> Vec<Value> {
+fn anthropic_events(place: TextKind) -> Vec<Value> {
     let mut events = vec![
         json!({"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": {"input_tokens": 1, "output_tokens": 1}}}),
     ];
     match place {
-        Place::ToolResult => events.push(json!({"type": "content_block_start", "index": 0, "content_block": {"type": "code_execution_tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": HALVES.concat()}]}})),
-        Place::ToolArguments => {
+        TextKind::ToolResult => events.push(json!({"type": "content_block_start", "index": 0, "content_block": {"type": "code_execution_tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": HALVES.concat()}]}})),
+        TextKind::ToolArguments => {
             events.push(json!({"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}}}));
             events.extend(HALVES.map(|half| json!({"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": half}})));
         }
@@ -412,7 +415,7 @@ async fn ask(
 async fn a_canary_in_a_response_never_reaches_the_client() {
     let mut cells = 0;
     for format in FORMATS {
-        for place in PLACES.into_iter().filter(|place| missing(format, *place, true).is_none()) {
+        for place in TEXT_KINDS.into_iter().filter(|place| missing(format, *place, true).is_none()) {
             for (action, is_stream) in ACTIONS.into_iter().flat_map(|action| [(action, false), (action, true)]) {
                 let text = HALVES.concat();
                 let body = if is_stream {
@@ -420,7 +423,7 @@ async fn a_canary_in_a_response_never_reaches_the_client() {
                 } else {
                     format.response(place, &text).to_string().into_bytes()
                 };
-                let request = format.request(Place::Text, "hi", is_stream);
+                let request = format.request(TextKind::Text, "hi", is_stream);
                 let (response, _provider) = ask(format, &request, "output_guardrails", action, body, is_stream).await;
                 let (cell, seen) =
                     (format!("{format:?} {place:?} {action:?} stream={is_stream}"), visible(&response.body));
@@ -450,22 +453,22 @@ async fn a_canary_in_a_response_never_reaches_the_client() {
             }
         }
     }
-    assert_eq!(cells, FORMATS.len() * PLACES.len() * 10 - 10 * excluded(true));
+    assert_eq!(cells, FORMATS.len() * TEXT_KINDS.len() * 10 - 10 * excluded(true));
 }
 
 #[tokio::test]
 async fn a_canary_in_a_request_never_reaches_the_provider() {
     let mut cells = 0;
     for format in FORMATS {
-        for place in PLACES.into_iter().filter(|place| missing(format, *place, false).is_none()) {
+        for place in TEXT_KINDS.into_iter().filter(|place| missing(format, *place, false).is_none()) {
             for (action, is_stream) in [Action::Deny, Action::Redact, Action::Observe]
                 .into_iter()
                 .flat_map(|action| [(action, false), (action, true)])
             {
                 let body = if is_stream {
-                    format.stream(Place::Text)
+                    format.stream(TextKind::Text)
                 } else {
-                    format.response(Place::Text, "fine").to_string().into_bytes()
+                    format.response(TextKind::Text, "fine").to_string().into_bytes()
                 };
                 let request = format.request(place, &HALVES.concat(), is_stream);
                 let (response, provider) = ask(format, &request, "input_guardrails", action, body, is_stream).await;
@@ -485,10 +488,10 @@ async fn a_canary_in_a_request_never_reaches_the_provider() {
             }
         }
     }
-    assert_eq!(cells, FORMATS.len() * PLACES.len() * 6 - 6 * excluded(false));
+    assert_eq!(cells, FORMATS.len() * TEXT_KINDS.len() * 6 - 6 * excluded(false));
 }
 
 fn excluded(is_response: bool) -> usize {
-    let pairs = FORMATS.into_iter().flat_map(|format| PLACES.map(|place| (format, place)));
+    let pairs = FORMATS.into_iter().flat_map(|format| TEXT_KINDS.map(|place| (format, place)));
     pairs.filter(|(format, place)| missing(*format, *place, is_response).is_some()).count()
 }

@@ -396,15 +396,15 @@ mod tests {
         for delta in letters.chunks(delta_bytes) {
             let delta: String = delta.iter().collect();
             if window.push(Some(event(&delta).into()), &mut output) == WindowStep::Denied {
-                return (said(&output), said(&output), WindowStep::Denied);
+                return (text_of(&output), text_of(&output), WindowStep::Denied);
             }
         }
-        let early = said(&output);
+        let early = text_of(&output);
         let step = window.push(None, &mut output);
-        (early, said(&output), step)
+        (early, text_of(&output), step)
     }
 
-    fn said(stream: &[u8]) -> String {
+    fn text_of(stream: &[u8]) -> String {
         let texts =
             penstock_llm::texts::stream::StreamTexts::read(StreamEncoding::SseEvents, &Bytes::copy_from_slice(stream))
                 .unwrap();
