@@ -9,6 +9,7 @@ import pytest
 from tests.integration.managed import Client, expect_error, expect_ok
 from tests.integration.test_sessions import PASSWORD, BrowserClient, CreatedUser, create_user
 from tests.integration.wire import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from tests.integration.wire import Response
@@ -189,18 +190,17 @@ def test_refused_requests_leave_bounded_rows_in_the_audit_log(admin: Client):
     workspace = admin.read("/v1/workspaces")["data"][0]["id"]
     few = admin.with_new_key(workspace_id=workspace, scopes=["configs.list"])
     expect_error(few.post("/v1/configs", {"name": "a", "config": {}}), 403, "AB03")
-    wait_for_rows = lambda: audit_rows(admin, action="refuse")  # noqa: E731 - polled below
-    rows: list[dict[str, Any]] = []
-    for _ in range(100):
-        rows = wait_for_rows()
-        if {(row["user_type"], row["uri"]) for row in rows} >= {
-            ("anonymous", "/v1/configs"),
-            ("anonymous", "/v1/auth/sessions"),
-            ("api_key", "/v1/configs"),
-        }:
-            break
-    else:
-        raise AssertionError(rows)
+    expected = {
+        ("anonymous", "/v1/configs"),
+        ("anonymous", "/v1/auth/sessions"),
+        ("api_key", "/v1/configs"),
+    }
+
+    def read_rows() -> list[dict[str, Any]] | None:
+        rows = audit_rows(admin, action="refuse")
+        return rows if {(row["user_type"], row["uri"]) for row in rows} >= expected else None
+
+    rows = wait_for("the rows of the refusals", read_rows, 20)
     assert {row["response_status_code"] for row in rows} == {401, 403}
     assert "secret-of-a-stranger" not in str(rows)
 
