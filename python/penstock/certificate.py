@@ -96,7 +96,7 @@ def _read_stamp(file: str) -> tuple[int, int, int] | None:
 def _copy_file(file: str) -> int:
     with open(file, "rb") as opened:
         text = opened.read(MAX_PEM_BYTES)
-    copy = os.memfd_create("certificate", 0)
+    copy = os.memfd_create("certificate")
     os.write(copy, text)
     return copy
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# A cancelled job ends at once. A job that misses the cancellation is cancelled again after `PATIENCE` seconds, up to
-# `TIMES` times in all.
-PATIENCE, TIMES = 1.0, 10
+# A cancelled job ends at once. A job that misses the cancellation is cancelled again after `CANCEL_RETRY_SECONDS`, up to
+# `MAX_CANCELLATIONS` times in all.
+CANCEL_RETRY_SECONDS, MAX_CANCELLATIONS = 1.0, 10
 # Delay in seconds before a failed job restarts.
 RESTART_DELAY_SECONDS = 5.0
 
@@ -48,10 +48,10 @@ async def run_with_restarts(
         await asyncio.sleep(pause)
 
 
-async def stop_jobs(jobs: Collection[asyncio.Task[None]], max_wait: float = PATIENCE) -> None:
+async def stop_jobs(jobs: Collection[asyncio.Task[None]], max_wait: float = CANCEL_RETRY_SECONDS) -> None:
     """Cancels jobs until they end. Libraries may lose a cancellation, so it is repeated."""
     left = set(jobs)
-    for _ in range(TIMES):
+    for _ in range(MAX_CANCELLATIONS):
         for job in left:
             job.cancel()
         if left:

@@ -14,25 +14,25 @@ class NodeStore:
 
     def __init__(self, most: int = MAX_BYTES) -> None:
         """Creates an empty store."""
-        self._said: dict[str, str] = {}
+        self._values: dict[str, str] = {}
         self._bytes = 0
         self._most = most
 
     def put(self, name: str, value: str) -> str | None:
         """Stores an entry and returns the previous value of its name."""
         before = self._remove(name)
-        self._said[name] = value
+        self._values[name] = value
         self._bytes += _entry_bytes(name, value)
         while self._bytes > self._most:
-            self._remove(next(iter(self._said)))
+            self._remove(next(iter(self._values)))
         return before
 
     def get(self, name: str) -> str | None:
         """Returns the current value of a name, or `None`."""
-        return self._said.get(name)
+        return self._values.get(name)
 
     def _remove(self, name: str) -> str | None:
-        value = self._said.pop(name, None)
+        value = self._values.pop(name, None)
         if value is not None:
             self._bytes -= _entry_bytes(name, value)
         return value

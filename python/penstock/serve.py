@@ -133,7 +133,7 @@ class Supervisor:
     def __init__(self, settings: Settings, snapshot: Snapshot, on_ready: Callable[[Settings], None]) -> None:
         """Binds all sockets that can fail to bind. Starts no process yet."""
         self.pid = os.getpid()
-        self._asked_to_stop = 0
+        self._stop_signals = 0
         self._asked_to_reload = False
         self._bell, self._ringer = os.pipe()
         # The code below creates things that `_stop` must remove, so signals are caught from here on.
@@ -211,11 +211,11 @@ class Supervisor:
         if number == signal.SIGHUP:
             self._asked_to_reload = True
         else:
-            self._asked_to_stop += 1
+            self._stop_signals += 1
         os.write(self._ringer, b"!")
 
     def _supervise(self) -> int:
-        while not self._asked_to_stop:
+        while not self._stop_signals:
             self._wait_for_event()
             if self._asked_to_reload:
                 self._asked_to_reload = False
@@ -279,22 +279,22 @@ class Supervisor:
     def _stop(self) -> None:
         for listener in self.edge_sockets:
             listener.close()
-        patience = self._asked_to_stop
+        allowed_signals = self._stop_signals
         leaving = self.handover.leaving if self.handover else []
-        self._stop_children([*self.edges, *leaving], self.settings.server.drain_seconds + EDGE_GRACE, patience)
-        self._stop_children([self.control], CONTROL_GRACE, patience + 1)
+        self._stop_children([*self.edges, *leaving], self.settings.server.drain_seconds + EDGE_GRACE, allowed_signals)
+        self._stop_children([self.control], CONTROL_GRACE, allowed_signals + 1)
         # The log worker stops last, because the others write their last records to the spool.
-        self._stop_children(self.log_workers, LOGS_GRACE, patience + 2)
+        self._stop_children(self.log_workers, LOGS_GRACE, allowed_signals + 2)
         self.control_socket.close()
         self.log_socket.close()
         self._close_metrics_socket()
         listen.remove_run_dir(self.settings)
 
-    def _stop_children(self, children: list[ChildProcess], seconds: float, patience: int) -> None:
+    def _stop_children(self, children: list[ChildProcess], seconds: float, allowed_signals: int) -> None:
         deadline = time.monotonic() + seconds
         while sentinels := [child.process.sentinel for child in children if child.process and child.is_alive]:
             left = deadline - time.monotonic()
-            if left <= 0 or self._asked_to_stop > patience:
+            if left <= 0 or self._stop_signals > allowed_signals:
                 break
             for child in children:
                 child.send_signal(signal.SIGUSR1)

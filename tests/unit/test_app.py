@@ -63,7 +63,7 @@ def request_once(given: Settings, method: str, path: str, **more: Any) -> Respon
 
 def test_workers_share_values_through_the_node_store(tmp_path: Path):
     async def scenario(app: Litestar, _: SnapshotChannel) -> list[Response]:
-        note = json.dumps({"name": "due:openai/resp 1", "said": "m\n"}).encode()
+        note = json.dumps({"name": "due:openai/resp 1", "value": "m\n"}).encode()
         return [
             await send_request(app, "GET", "/internal/notes", query="name=due%3Aopenai%2Fresp%201"),
             await send_request(app, "POST", "/internal/notes", note),

@@ -144,7 +144,7 @@ class CostCalculator:
                 return self._loaded
             try:
                 prices = engine_export.export_prices(self._settings)
-                operator_prices = {(row["provider"], row["model"]): row["prices"] for row in prices["said"]}
+                operator_prices = {(row["provider"], row["model"]): row["prices"] for row in prices["overrides"]}
                 self._providers = frozenset(str(row["slug"]) for row in engine.catalogue())
                 self._loaded = LoadedPrices(engine.BatchRecorder(msgspec.json.encode(prices)), operator_prices)
             except (PenstockError, engine.EngineError) as error:

@@ -121,7 +121,7 @@ def export_prices(settings: Settings) -> dict[str, Any]:
         }
         for (provider, model), found in rows_by_model.items()
     ]
-    return {**msgspec.json.decode(export_public_list(), type=dict[str, msgspec.Raw]), "said": operator_prices}
+    return {**msgspec.json.decode(export_public_list(), type=dict[str, msgspec.Raw]), "overrides": operator_prices}
 
 
 @functools.cache

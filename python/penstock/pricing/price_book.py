@@ -107,7 +107,7 @@ class PriceBook:
         self._list: dict[str, Provider] | None = None
         self._turn = asyncio.Lock()
         self._seen: tuple[int, int] | None = None
-        self._said: list[PriceRow] = []
+        self._overrides: list[PriceRow] = []
 
     async def list_models(self, provider: str) -> dict[str, ListedModel]:
         """Returns the models of a provider that have a price, by their names."""
@@ -162,11 +162,11 @@ class PriceBook:
         if self._file and (mark := file_version(self._file)) != self._seen:
             self._seen = mark
             try:
-                self._said = read_price_rows(self._file)
+                self._overrides = read_price_rows(self._file)
             except PenstockError as error:
                 log.error("the old prices stay in use: %s", error)  # noqa: TRY400 - the problems say it all
         today = datetime.now(UTC).date()
-        valid = [row for row in self._said if start_date_of(row) <= today]
+        valid = [row for row in self._overrides if start_date_of(row) <= today]
         return sorted(valid, key=start_date_of, reverse=True)
 
 

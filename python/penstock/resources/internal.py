@@ -35,14 +35,14 @@ class NodeStoreEntry(msgspec.Struct):
     """A named value that one worker shares with the others."""
 
     name: str
-    said: str
+    value: str
 
 
 @post("/notes")
 async def put_node_entry(request: Request[Any, Any, Any], notes: NamedDependency[NodeStore]) -> Response[bytes]:
     """Stores an entry for the other workers and returns the value that it replaces; 204 if there was none."""
     note = msgspec.json.decode(await request.body(), type=NodeStoreEntry)
-    return _build_entry_response(notes.put(note.name, note.said))
+    return _build_entry_response(notes.put(note.name, note.value))
 
 
 @get("/notes")

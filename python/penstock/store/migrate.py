@@ -29,7 +29,7 @@ SCRIPTS_DIR = Path(__file__).with_name("migrations")
 MIGRATION_LOCK_ID = 0x70656E73
 # Lock timeouts: the first for another node's migration, the second for tables in use. The second is shorter because all
 # later queries on the table queue behind the migration.
-PATIENCE_FOR_ANOTHER, PATIENCE_FOR_TABLES = "300s", "30s"
+MIGRATION_LOCK_TIMEOUT, TABLE_LOCK_TIMEOUT = "300s", "30s"
 
 
 class ConfigSealer(Protocol):
@@ -96,9 +96,9 @@ async def _check_foreign_keys(connection: AsyncConnection) -> None:
 
 async def acquire_migration_lock(connection: AsyncConnection) -> None:
     """Waits for the lock that migrations and restores of a PostgreSQL database share; the transaction's end frees it."""
-    await connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PATIENCE_FOR_ANOTHER}'")
+    await connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{MIGRATION_LOCK_TIMEOUT}'")
     await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK_ID})")
-    await connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PATIENCE_FOR_TABLES}'")
+    await connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{TABLE_LOCK_TIMEOUT}'")
 
 
 def _sync_sealer(connection: AsyncConnection, sealing: ConfigSealer) -> SyncConfigSealer:

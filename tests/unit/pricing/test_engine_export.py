@@ -107,7 +107,7 @@ def test_patterns_use_no_lookahead(listed: dict[str, Any]):
 def test_operator_prices_are_ordered_by_start_date(tmp_path: Path):
     file = tmp_path / "penstock.toml"
     file.write_text(OPERATOR_PRICES)
-    mine = engine_export.export_prices(Settings(file=str(file)))["said"]
+    mine = engine_export.export_prices(Settings(file=str(file)))["overrides"]
     first, second = mine[0]["prices"]
     assert (first["request"], first["rates"], "from" in first) == (15_000_000_000, {}, False)
     assert second["rates"] == {"input": [(0, 2_000_000)], "cache_write_1h": [(0, 4_000_000)]}
@@ -120,7 +120,7 @@ def test_changed_price_changes_its_version(tmp_path: Path):
     versions: set[str] = set()
     for price in ("0.0002", "0.0002", "0.0003"):
         file.write_text(OPERATOR_PRICES.replace("0.0002", price))
-        versions.add(engine_export.export_prices(Settings(file=str(file)))["said"][0]["prices"][1]["version"])
+        versions.add(engine_export.export_prices(Settings(file=str(file)))["overrides"][0]["prices"][1]["version"])
     assert len(versions) == 2
 
 
@@ -181,7 +181,9 @@ def test_images_are_priced_by_quality_and_size():
     assert "image" not in (engine_export.export_adjustments({"multiplier": {"default": 0.5}}) or {})
     prices_json = {"provider": "openai", "model": "m", "prices": [mine]}
     row = {"id": "i", "allow_all": True, "models": [], "adjustment": reported}
-    engine.check("snapshot", msgspec.json.encode({"epoch": "1", "prices": {"said": [prices_json]}, "models": [row]}))
+    engine.check(
+        "snapshot", msgspec.json.encode({"epoch": "1", "prices": {"overrides": [prices_json]}, "models": [row]})
+    )
 
 
 def test_batch_prices_are_exported_and_change_the_version():

@@ -292,7 +292,7 @@ async fn run_node_store_commands(state: &GatewayState) {
     while let Some(command) = errands.recv().await {
         match command {
             NodeStoreCommand::Put { key: name, value, reply } => {
-                let note = serde_json::json!({"name": name, "said": value}).to_string();
+                let note = serde_json::json!({"name": name, "value": value}).to_string();
                 let before = write_node_value(state, note.into()).await;
                 reply.map(|reply| reply.send(before));
             }

@@ -1,17 +1,17 @@
 //! Comparison of two versions of a prompt. Both run with the same sets of variables, each run is a request like one that
 //! a client sent, with a log of its own; the response has the output, cost and time of each.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, future::BoxFuture, stream};
 use penstock_net::{body::Body, headers::Headers};
 use serde::Serialize;
 use serde_json::{Value, value::RawValue};
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     collected_body::collect_body,
@@ -35,13 +35,16 @@ use crate::{
         offload::run_offloaded,
         outgoing::{ClientResponse, ClientResponseBody},
     },
-    state::snapshot::Snapshot,
+    state::{shared::fair_permits::FairPermits, snapshot::Snapshot},
 };
 
 /// Comparisons of one worker at the same time, and requests of one comparison at the same time.
 const MAX_CONCURRENT_COMPARISONS: usize = 8;
 const MAX_CONCURRENT_RUNS: usize = 4;
-static COMPARISONS: Semaphore = Semaphore::const_new(MAX_CONCURRENT_COMPARISONS);
+/// One workspace leaves room for the comparisons of others.
+const MAX_COMPARISONS_OF_WORKSPACE: usize = 2;
+static COMPARISONS: LazyLock<FairPermits> =
+    LazyLock::new(|| FairPermits::new(MAX_CONCURRENT_COMPARISONS, MAX_COMPARISONS_OF_WORKSPACE));
 /// Longest time for all requests of a comparison. Those that have no response by then are reported as failed.
 const MAX_COMPARISON_TIME: Duration = Duration::from_mins(10);
 /// Longest response of a request that is returned.
@@ -77,7 +80,7 @@ async fn compare(
     if state.is_overloaded() {
         return Err(Error::Overloaded);
     }
-    let _permit = COMPARISONS.try_acquire().map_err(|_| Error::Overloaded)?;
+    let _permit = COMPARISONS.try_acquire_many(workspace.as_deref(), 1).ok_or(Error::Overloaded)?;
     let (bytes, _share) = collect_body(state, body).await?;
     let request_bytes = bytes.len();
     let request =

@@ -61,7 +61,7 @@ async fn start_responses_provider(is_packed: bool) -> ScriptedServer {
 fn apply_prices(rig: &TestGateway) {
     let price = json!({"version": "v", "rates": {"input": [[0, 1_000_000]], "output": [[0, 2_000_000]]}});
     let prices_json = json!([{"provider": "mock", "model": "asked-for", "prices": [price]}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}}));
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
 }
 
 fn responses_request(method: &str, path: &str) -> TestRequest {

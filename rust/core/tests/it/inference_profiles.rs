@@ -55,7 +55,7 @@ fn gateway_with_prices() -> TestGateway {
     let rig = GoldenProvider::gateway_trusting_loopback();
     let price = json!({"version": "v", "rates": {"input": [[0, 1_000_000]], "output": [[0, 2_000_000]]}});
     let prices_json = json!([{"provider": "bedrock", "model": "anthropic.claude-v9", "prices": [price]}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}}));
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
     rig
 }
 

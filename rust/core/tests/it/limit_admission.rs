@@ -21,7 +21,7 @@ async fn gateway(limits: Value) -> (Server, TestGateway) {
     let rig = TestGateway::with_settings(&provider.url(), |_| ());
     let rates = json!({"input": [[0, TOKEN_PRICE]], "output": [[0, TOKEN_PRICE]]});
     let price = json!({"provider": "mock", "model": "mock", "prices": [{"version": "v1", "rates": rates}]});
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": [price]},
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": [price]},
         "workspaces": [{"id": "w", "slug": "here", "organisation_id": "o"}],
         "keys": [{"id": "k", "name": "dev", "workspace": "w", "sha256": sha256_hex("pk")}],
         "providers": [{"id": "p", "integration_id": "i", "slug": "mine", "provider": "mock", "workspace": "w"}],

@@ -31,7 +31,7 @@ fn apply_prices(rig: &TestGateway) {
     let providers = json!([{"slug": "mine", "provider": "mock", "models": "i"},
         {"slug": "ours", "provider": "mock", "models": "cheap"}]);
     rig.apply_snapshot(
-        &json!({"epoch": "1", "prices": {"said": prices_json}, "models": models, "providers": providers}),
+        &json!({"epoch": "1", "prices": {"overrides": prices_json}, "models": models, "providers": providers}),
     );
 }
 
@@ -137,7 +137,7 @@ fn apply_search_prices(rig: &TestGateway) {
     let rates = json!({"input": [[0, 1_000_000]], "output": [[0, 1_000_000]], "web_search": [[0, 10_000_000_000_u64]],
         "file_search": [[0, 2_500_000_000_u64]]});
     let prices_json = json!([{"provider": "mock", "model": "m", "prices": [{"version": "v", "rates": rates}]}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}}));
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
 }
 
 #[tokio::test]
@@ -222,7 +222,7 @@ async fn chat_with_a_search_model_costs_one_search() {
             "web_search": [[0, 25_000_000_000_u64]]}});
         let prices_json = json!([{"provider": provider, "model": model, "prices": [price]}]);
         let row = json!({"slug": "o", "provider": provider, "api_key": "k", "custom_host": scripted.url()});
-        rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}, "providers": [row]}));
+        rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}, "providers": [row]}));
         let request = TestRequest::new("POST", path).header("content-type", "application/json");
         let reply = rig.send(request.header("x-gateway-provider", "@o").body(chat_body(model, streamed))).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
@@ -313,7 +313,7 @@ async fn images_are_priced_by_quality_and_size() {
             "hd": {"1024x1024": 80_000_000_000_u64, "1024x1792": 120_000_000_000_u64}});
         let price = json!({"version": "v", "images": images, "rates": {"input": [[0, 1_000_000]]}});
         let prices_json = json!([{"provider": "mock", "model": "m", "prices": [price]}]);
-        rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}}));
+        rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
         rig.send(request).await;
         let record = rig.single_record();
         assert_eq!(pick_fields(&record, COST_FIELDS), expected, "{record:#}");
@@ -349,7 +349,7 @@ async fn provisioned_throughput_costs_nothing_if_configured() {
             }
             let row = json!({"slug": "v", "provider": "vertex-ai", "api_key": "t", "custom_host": provider.url(),
                 "options": options});
-            rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}, "providers": [row]}));
+            rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}, "providers": [row]}));
             let request = TestRequest::new("POST", CHAT_PATH).header("content-type", "application/json");
             let request = request.header("x-gateway-provider", "@v").body(chat_body("gemini-2.5-pro", streamed));
             let response = rig.send(request).await;

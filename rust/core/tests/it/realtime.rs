@@ -16,7 +16,7 @@ async fn session_relays_messages_and_writes_one_record_with_usage() {
     let rates = json!({"input": [[0, 1_000_000]], "audio_in": [[0, 10_000_000]], "output": [[0, 2_000_000]]});
     let prices_json =
         json!([{"provider": "mock", "model": "gpt-realtime", "prices": [{"version": "v1", "rates": rates}]}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}}));
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
     let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
     assert_eq!(talk.receive_event().await["session"]["model"], "gpt-realtime");
     for _ in 0..2 {
@@ -92,7 +92,7 @@ async fn transcription_is_priced_by_its_own_model() {
         json!({"provider": "mock", "model": model, "prices": [{"version": version, "rates": rates}]})
     };
     let prices_json = json!([price("gpt-realtime", "v1", 10_000_000), price("gpt-4o-transcribe", "w1", 3_000_000)]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": prices_json}}));
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
     // A transcription model without a price costs as much as the session's model.
     for (writer, audio, version) in [("gpt-4o-transcribe", 36_000, "v1+w1"), ("unknown", 120_000, "v1")] {
         let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;

@@ -36,7 +36,7 @@ fn snapshot() -> Value {
         json!({"string": "[{\"role\": \"user\", \"content\": \"{{name}}\"}]", "virtual_key": "mine", "model": "m"});
     let prompt = json!({"id": "pr-1", "slug": "greeting", "workspace": "w-1", "default": 1, "latest": 1,
         "labels": {"production": 1}, "versions": [{"number": 1, "id": "pv-1", "content": content}]});
-    json!({"epoch": "1", "prices": {"said": [price]},
+    json!({"epoch": "1", "prices": {"overrides": [price]},
         "parts": [{"name": "limits/00", "limits": [{"workspace": "w-1", "limits": [budget]}]},
             {"name": "prompts/00", "prompts": [prompt]}],
         "workspaces": [{"id": "w-1", "slug": "ws-one", "organisation_id": "o-1"}],

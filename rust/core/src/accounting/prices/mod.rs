@@ -219,8 +219,8 @@ impl Prices {
             let lists = ids.iter().filter_map(|id| lists.get(id)).map(Arc::clone).collect();
             sellers.insert(provider.into(), ProviderPrices { lists, ..ProviderPrices::default() });
         }
-        for (index, row) in published.said.into_iter().enumerate() {
-            let priced = compile_prices(row.prices, &format!("$.prices.said[{index}]"), problems);
+        for (index, row) in published.overrides.into_iter().enumerate() {
+            let priced = compile_prices(row.prices, &format!("$.prices.overrides[{index}]"), problems);
             sellers.entry(row.provider.into()).or_default().overrides.insert(row.model.into(), priced);
         }
         Self(sellers)
@@ -390,7 +390,7 @@ mod tests {
             "rates":{"input":[[0,100],[200,300]],"output":[[0,7],[400,9]]}}]},
         {"names":{"ends":"-night"},"prices":[{"version":"day","request":1500,"rates":{}},
             {"version":"night","daily":[79200,3600],"rates":{"input":[[0,499]]}}]}]},
-        "said":[{"provider":"mock","model":"m","prices":[{"version":"s","from":50,"rates":{"input":[[0,1000]]}}]}]}"#;
+        "overrides":[{"provider":"mock","model":"m","prices":[{"version":"s","from":50,"rates":{"input":[[0,1000]]}}]}]}"#;
 
     fn sample_prices() -> Prices {
         let mut problems = Vec::new();

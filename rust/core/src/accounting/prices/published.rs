@@ -54,7 +54,7 @@ pub struct PublishedPrices {
     pub(crate) lists: BTreeMap<String, Vec<PublishedModelPrices>>,
     /// Prices that the operator sets instead.
     #[serde(default)]
-    pub(crate) said: Vec<PublishedOverride>,
+    pub(crate) overrides: Vec<PublishedOverride>,
 }
 
 #[derive(Deserialize)]

@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    const TEST_PRICES: &[u8] = br#"{"said":[{"provider":"openai","model":"m","prices":[
+    const TEST_PRICES: &[u8] = br#"{"overrides":[{"provider":"openai","model":"m","prices":[
         {"version":"v","rates":{"input":[[0,2000]],"output":[[0,4000]]}}]}]}"#;
 
     fn record_line(status: u16, response: &[u8], prices: &Value) -> Value {
