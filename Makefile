@@ -240,8 +240,8 @@ $(STAMPS)/console-packages: console/package.json console/package-lock.json
 	@cd console && npm ci --ignore-scripts --no-audit --no-fund
 	$(done)
 
-# The types of the API and the list of providers come from the generated documentation.
-$(STAMPS)/console: $(STAMPS)/console-packages $(CONSOLE_SOURCES) docs/openapi.json docs/providers.md $(if $(wildcard $(CONSOLE)/index.html),,again)
+# The types of the API, the list of providers and the schema of configs come from the generated documentation.
+$(STAMPS)/console: $(STAMPS)/console-packages $(CONSOLE_SOURCES) docs/openapi.json docs/providers.md docs/config.schema.json $(if $(wildcard $(CONSOLE)/index.html),,again)
 	$(SAY) 'building the console (about 20 seconds)'
 	@cd console && npm run --silent types && npm run --silent build
 	$(done)

@@ -129,3 +129,13 @@ def test_pre_commit_only_calls_make_targets():
     called = re.findall(r"entry: make (\S+)", read_text(".pre-commit-config.yaml"))
     assert called
     assert set(called) <= make_targets()
+
+
+def test_image_gets_every_file_that_the_console_is_generated_from():
+    sources = set(re.findall(r'new URL\("\.\./\.\./(docs/[^"]+)"', read_text("console/scripts/generate-types.mjs")))
+    assert sources
+    copied = re.findall(r"^COPY (docs/.+) docs/$", read_text("deploy/container/Containerfile"), re.MULTILINE)
+    assert set(copied[0].split()) == sources
+    assert sources <= {line.removeprefix("!") for line in read_text(".containerignore").splitlines()}
+    prerequisites = re.findall(r"^\$\(STAMPS\)/console:.+$", read_text("Makefile"), re.MULTILINE)
+    assert sources <= set(prerequisites[0].split())
