@@ -139,8 +139,8 @@ async def _read_snapshot(
         lookups = await load_secret_lookups(connection, vault)
     if lookups:
         # A slow secret manager is asked again later. The values known before stay valid until then.
-        with suppress(TimeoutError):
-            await asyncio.wait_for(secrets.refresh(lookups), SECRETS_TIMEOUT_SECONDS)
+        await secrets.refresh(lookups, SECRETS_TIMEOUT_SECONDS)
+        await secrets.stop()
     async with database.read_connection() as connection:
         number = await connection.scalar(select(change_counter.c.number)) or 0
         stored, _ = await SnapshotReader(vault, secrets).read_snapshot(connection)

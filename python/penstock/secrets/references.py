@@ -19,11 +19,12 @@ from penstock.fetch import DestinationError, parse_endpoint
 from penstock.ids import URL_PATTERN
 from penstock.schemas import convert_value, field_error
 from penstock.secrets import backends
+from penstock.secrets.fetch_slots import FetchSlots
 from penstock.secrets.mappings import OPTION_PREFIX
 from penstock.store.tables import integrations, secret_references
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from sqlalchemy import RowMapping
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -34,9 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-MAX_CONCURRENT_FETCHES = 5
-# Delay before the next attempt after a failed fetch.
-RETRY_SECONDS = 5
+# Delay before the next attempt after a failed fetch. It doubles with each further failure.
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 5.0, 300.0
 
 NonEmptyText = Annotated[str, Meta(min_length=1, max_length=4096)]
 Url = Annotated[str, Meta(pattern=URL_PATTERN, max_length=2048)]
@@ -233,11 +233,14 @@ JSON_OBJECT_MANAGERS = frozenset({"hashicorp_vault"})
 
 
 class FetchedSecret(msgspec.Struct, frozen=True):
-    """Fetched value, the digest of the lookup that returned it, and the monotonic time of the fetch."""
+    """Fetched value, the digest of the lookup that returned it, the monotonic time at which it is due again, and how
+    many fetches have failed since the last success.
+    """
 
     question: bytes
     text: str | None
-    at: float
+    due: float
+    failures: int = 0
 
 
 class SecretLookup(msgspec.Struct, frozen=True):
@@ -249,11 +252,18 @@ class SecretLookup(msgspec.Struct, frozen=True):
     # `None` if the sealed part of the auth config cannot be decrypted.
     auth: dict[str, Any] | None
     path: str
+    organisation_id: str = ""
 
     @property
     def digest(self) -> bytes:
         """Returns a hash that identifies the lookup without storing its credentials."""
         return hashlib.sha256(msgspec.json.encode([self.place, self.auth, self.path])).digest()
+
+    @property
+    def host(self) -> str:
+        """Returns the secret manager that the lookup asks."""
+        auth = self.auth or {}
+        return next((auth[name] for name in URL_FIELDS if name in auth), f"{self.place} {auth.get('aws_region')}")
 
 
 class SecretCache:
@@ -265,6 +275,9 @@ class SecretCache:
         """Creates an empty cache."""
         self._settings = settings
         self._values: dict[str, FetchedSecret] = {}
+        # By id of the reference: the lookup of the fetch in progress, and its task.
+        self._running: dict[str, tuple[SecretLookup, asyncio.Task[bool]]] = {}
+        self._slots = FetchSlots()
 
     def fill_mapped_fields(
         self,
@@ -297,60 +310,118 @@ class SecretCache:
 
     def restore_values(self, saved: Mapping[str, tuple[bytes, str]]) -> None:
         """Loads the values of an earlier run. They are refreshed at the first opportunity."""
-        self._values = {name: FetchedSecret(question, text, -1e9) for name, (question, text) in saved.items()}
+        self._values = {name: FetchedSecret(question, text, 0.0) for name, (question, text) in saved.items()}
 
     def export_values(self) -> dict[str, tuple[bytes, str]]:
         """Returns the cached values, which `restore_values` accepts after a restart."""
         return {name: (value.question, value.text) for name, value in self._values.items() if value.text is not None}
 
-    async def fetch_new(self, questions: Iterable[SecretLookup], seconds: float) -> None:
-        """Fetches values that were not fetched before and waits for at most `seconds`. `refresh` fetches the remaining
-        ones.
+    async def fetch_new(self, questions: Iterable[SecretLookup], seconds: float, on_change: Callable[[], None]) -> None:
+        """Fetches values that were not fetched before and waits for at most `seconds`. Fetches that need longer go on.
+        Calls `on_change` for each value that changed.
         """
         new = [one for one in questions if not self._was_fetched(one)]
-        turn = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
         # Importing the client libraries does not count towards the time limit.
         for manager in {one.place for one in new}:
             # A missing library is reported for each secret.
             with suppress(UnavailableError):
                 await backends.load_backend(manager)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*(self._fetch_secret(one, turn) for one in new)), seconds)
+        if tasks := [self._start_fetch(one, on_change) for one in new]:
+            await asyncio.wait(tasks, timeout=seconds)
 
-    async def refresh(self, questions: Iterable[SecretLookup]) -> bool:
-        """Fetches new, changed and outdated values. Returns true if a value changed."""
+    async def refresh(self, questions: Iterable[SecretLookup], seconds: float | None = None) -> bool:
+        """Fetches new, changed and outdated values and waits for them, at most `seconds`. Returns true if a value
+        changed.
+        """
+        tasks = self.start_refresh(questions)
+        if not tasks:
+            return False
+        done, _ = await asyncio.wait(tasks, timeout=seconds)
+        changes = [task.result() for task in done]
+        return any(changes)
+
+    def start_refresh(
+        self, questions: Iterable[SecretLookup], on_change: Callable[[], None] = lambda: None
+    ) -> list[asyncio.Task[bool]]:
+        """Begins to fetch new, changed and outdated values, and forgets unused ones. Calls `on_change` for each value
+        that changed, as soon as it is there. Returns the fetches in progress.
+        """
         wanted = list(questions)
         self._values = {one.id: value for one in wanted if (value := self._values.get(one.id))}
-        oldest = time.monotonic() - self._settings.secrets.refresh_seconds
-        due = [one for one in wanted if not self._is_fresh(one, oldest)]
-        turn = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
-        return any(await asyncio.gather(*(self._fetch_secret(one, turn) for one in due)))
+        for name in self._running.keys() - {one.id for one in wanted}:
+            self._running.pop(name)[1].cancel()
+        now = time.monotonic()
+        due = [one for one in wanted if not (self._was_fetched(one) and self._values[one.id].due > now)]
+        return [self._start_fetch(one, on_change) for one in due]
 
-    def _is_fresh(self, question: SecretLookup, oldest: float) -> bool:
-        return self._was_fetched(question) and self._values[question.id].at > oldest
+    async def stop(self) -> None:
+        """Cancels the fetches in progress."""
+        tasks = [task for _, task in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _was_fetched(self, question: SecretLookup) -> bool:
         value = self._values.get(question.id)
         return value is not None and value.question == question.digest
 
-    async def _fetch_secret(self, question: SecretLookup, turn: asyncio.Semaphore) -> bool:
-        before, at = self._values.get(question.id), time.monotonic()
-        async with turn:
-            try:
-                if question.auth is None:
-                    raise DecryptionError("the stored auth config cannot be decrypted")
-                if backends.machine_identity_field(question.auth) and not self._settings.identity.allow_provider_use:
-                    raise UnavailableError(
-                        "it uses the identity of the gateway's machine, which its operator does not allow: `identity.allow_provider_use`"
-                    )
-                text = await backends.fetch(self._settings, question.place, question.auth, question.path)
-            except PenstockError as error:
-                log.error("cannot fetch the secret %r from %s: %s", question.slug, question.place, error)  # noqa: TRY400 - a trace may show the secret
-                # The old value stays valid until a new one arrives, unless it belongs to another lookup.
-                text = before.text if before and before.question == question.digest else None
-                at += RETRY_SECONDS - self._settings.secrets.refresh_seconds
-        self._values[question.id] = FetchedSecret(question.digest, text, at)
-        return before is None or before.text != text
+    def _start_fetch(self, question: SecretLookup, on_change: Callable[[], None]) -> asyncio.Task[bool]:
+        running = self._running.get(question.id)
+        if running is not None:
+            if running[0] == question:
+                return running[1]
+            running[1].cancel()
+        task = asyncio.create_task(self._fetch_secret(question, on_change))
+        self._running[question.id] = question, task
+        return task
+
+    async def _fetch_secret(self, question: SecretLookup, on_change: Callable[[], None]) -> bool:
+        try:
+            async with self._slots.acquire(question.organisation_id, question.host):
+                text, failure = await self._fetch_text(question), None
+        except PenstockError as error:
+            text, failure = None, error
+        except Exception as error:  # noqa: BLE001 - a fault of one fetch must not end the others; its trace may show the secret
+            text, failure = None, UnavailableError(f"unexpected error {type(error).__name__}")
+        finally:
+            if self._running.get(question.id, (None,))[0] is question:
+                del self._running[question.id]
+        before = self._values.get(question.id)
+        if failure is None:
+            fetched = FetchedSecret(question.digest, text, time.monotonic() + self._settings.secrets.refresh_seconds)
+        else:
+            fetched = self._failed_fetch(question, before, failure)
+        self._values[question.id] = fetched
+        is_changed = before is None or before.text != fetched.text
+        if is_changed:
+            on_change()
+        return is_changed
+
+    async def _fetch_text(self, question: SecretLookup) -> str:
+        if question.auth is None:
+            raise DecryptionError("the stored auth config cannot be decrypted")
+        if backends.machine_identity_field(question.auth) and not self._settings.identity.allow_provider_use:
+            raise UnavailableError(
+                "it uses the identity of the gateway's machine, which its operator does not allow: `identity.allow_provider_use`"
+            )
+        return await backends.fetch(self._settings, question.place, question.auth, question.path)
+
+    def _failed_fetch(
+        self, question: SecretLookup, before: FetchedSecret | None, error: PenstockError
+    ) -> FetchedSecret:
+        is_same = before is not None and before.question == question.digest
+        failures = before.failures + 1 if before and is_same else 1
+        seconds = min(MIN_RETRY_SECONDS * 2 ** min(failures - 1, 10), MAX_RETRY_SECONDS)
+        log.error(
+            "cannot fetch the secret %r from %s, next attempt in %d s: %s",
+            question.slug,
+            question.place,
+            seconds,
+            error,
+        )
+        # The old value stays valid until a new one arrives, unless it belongs to another lookup.
+        text = before.text if before and is_same else None
+        return FetchedSecret(question.digest, text, time.monotonic() + seconds, failures)
 
 
 async def load_secret_lookups(connection: AsyncConnection, vault: Vault) -> list[SecretLookup]:
@@ -369,10 +440,11 @@ async def _build_lookup(connection: AsyncConnection, vault: Vault, row: RowMappi
         hidden: dict[str, Any] = msgspec.json.decode(await vault.open(connection, sealed, row["id"])) if sealed else {}
     except DecryptionError:
         # `_fetch_secret` logs this error. One broken reference must not prevent the others from being fetched.
-        return SecretLookup(row["id"], row["slug"], row["manager_type"], None, row["secret_path"])
-    return SecretLookup(
-        row["id"], row["slug"], row["manager_type"], {**row["auth_config"], **hidden}, row["secret_path"]
-    )
+        return SecretLookup(
+            row["id"], row["slug"], row["manager_type"], None, row["secret_path"], row["organisation_id"]
+        )
+    auth = {**row["auth_config"], **hidden}
+    return SecretLookup(row["id"], row["slug"], row["manager_type"], auth, row["secret_path"], row["organisation_id"])
 
 
 def _single_field_value(text: str) -> str:

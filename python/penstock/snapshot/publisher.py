@@ -179,20 +179,27 @@ class SnapshotPublisher:
         """Fetches secrets from secret managers until cancelled: soon after an integration begins to need one, otherwise
         when one is old.
         """
-        while True:
-            try:
-                await self.fetch_secrets()
-            except PenstockError as error:
-                log.warning("secrets cannot be refreshed: %s", error)
-            await asyncio.sleep(POLL_INTERVAL_SECONDS)
+        try:
+            while True:
+                try:
+                    await self._start_due_fetches()
+                except PenstockError as error:
+                    log.warning("secrets cannot be refreshed: %s", error)
+                await asyncio.sleep(POLL_INTERVAL_SECONDS)
+        finally:
+            await self._secrets.stop()
 
-    async def fetch_secrets(self) -> None:
-        """Fetches the secrets that are due, and triggers publishing if one changed."""
+    async def _start_due_fetches(self) -> None:
+        """Begins to fetch the secrets that are due. Each one that changed triggers publishing, whatever the others
+        do.
+        """
         async with self._database.read_connection() as connection:
             lookups = await load_secret_lookups(connection, self._vault)
-        if await self._secrets.refresh(lookups):
-            self._fills += 1
-            self.notify()
+        self._secrets.start_refresh(lookups, self._publish_changed_secret)
+
+    def _publish_changed_secret(self) -> None:
+        self._fills += 1
+        self.notify()
 
     async def _fetch_new_secrets(self) -> None:
         """Fetches secrets that an integration has just begun to need. Otherwise an integration in use would be missing
@@ -206,7 +213,7 @@ class SnapshotPublisher:
             if parts is not None and REST not in parts:
                 return
             lookups = await load_secret_lookups(connection, self._vault)
-        await self._secrets.fetch_new(lookups, SECRETS_TIMEOUT_SECONDS)
+        await self._secrets.fetch_new(lookups, SECRETS_TIMEOUT_SECONDS, self._publish_changed_secret)
 
     async def publish_changes(self) -> None:
         """Publishes a snapshot if something changed, or if a published row has expired."""

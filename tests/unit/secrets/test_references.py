@@ -149,3 +149,92 @@ def test_rejects_machine_identity_and_names_the_setting(kind: str, field: str, a
 
 def test_stored_credentials_need_no_identity_lend():
     check_auth_config("hashicorp_vault", {"vault_auth_type": "token", "vault_token": "t", **VAULT}, lends=False)
+
+
+class SlowSecretBackend:
+    """A secret backend whose hosts do not answer before they are released, and fail if they are broken."""
+
+    def __init__(self) -> None:
+        self.released = asyncio.Event()
+        self.begun: list[str] = []
+        self.broken: set[str] = set()
+
+    async def fetch(self, _settings: Settings, _place: str, auth: Mapping[str, Any], path: str) -> str:
+        self.begun.append(path)
+        if auth["vault_addr"] in self.broken:
+            raise UnavailableError("away")
+        if "hanging" in auth["vault_addr"]:
+            await self.released.wait()
+        return path
+
+
+def vault_lookup(name: str, host: str, organisation: str) -> SecretLookup:
+    return SecretLookup(name, name, "hashicorp_vault", {"vault_addr": f"https://{host}"}, name, organisation)
+
+
+def test_hanging_secret_managers_do_not_delay_other_secrets(monkeypatch: pytest.MonkeyPatch):
+    backend = SlowSecretBackend()
+    monkeypatch.setattr(backends, "fetch", backend.fetch)
+
+    async def scenario() -> None:
+        secrets, changes = SecretCache(Settings()), 0
+
+        def count_change() -> None:
+            nonlocal changes
+            changes += 1
+
+        # One host hangs in the same organisation, and ten hosts in another one.
+        lookups = [vault_lookup(f"h{number}", "hanging.test", "mine") for number in range(20)]
+        lookups += [vault_lookup(f"o{number}", f"hanging-{number % 10}.test", "other") for number in range(60)]
+        lookups += [vault_lookup(f"q{number}", "quick.test", "mine") for number in range(10)]
+        lookups += [vault_lookup(f"t{number}", "quick.test", "third") for number in range(10)]
+        running = secrets.start_refresh(lookups, count_change)
+        quick = running[80:]
+        await asyncio.wait_for(asyncio.gather(*quick), 5)
+        assert changes == len(quick) == 20
+        begun = [name for name in backend.begun if name[0] in "ho"]
+        assert [sum(name[0] == kind for name in begun) for kind in "ho"] == [2, 6]
+        # A fetch in progress is not begun again, and an unused one is cancelled.
+        assert [task.done() for task in secrets.start_refresh(lookups[:1], count_change)] == [False]
+        await asyncio.sleep(0)
+        assert all(task.cancelled() for task in running[20:80])
+        backend.released.set()
+        assert await secrets.refresh(lookups[:1]) is True
+        await secrets.stop()
+
+    asyncio.run(scenario())
+
+
+def test_failing_secret_is_asked_less_and_less_often(monkeypatch: pytest.MonkeyPatch):
+    backend, clock = SlowSecretBackend(), [1000.0]
+    monkeypatch.setattr(backends, "fetch", backend.fetch)
+    monkeypatch.setattr("penstock.secrets.references.time.monotonic", lambda: clock[0])
+    lookup = vault_lookup("one", "broken.test", "mine")
+    backend.broken.add("https://broken.test")
+
+    async def scenario() -> None:
+        secrets = SecretCache(Settings())
+        delays: list[float] = []
+        for _ in range(9):
+            await secrets.refresh([lookup])
+            begun, delay = len(backend.begun), 0
+            while len(backend.begun) == begun:
+                delay += 1
+                clock[0] += 1
+                await secrets.refresh([lookup])
+                delays += [delay] if len(backend.begun) > begun else []
+        assert delays == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+        # A success ends the back-off.
+        backend.broken.clear()
+        clock[0] += 300
+        assert await secrets.refresh([lookup]) is True
+        begun = len(backend.begun)
+        clock[0] += Settings().secrets.refresh_seconds + 1
+        backend.broken.add("https://broken.test")
+        await secrets.refresh([lookup])
+        clock[0] += 5
+        await secrets.refresh([lookup])
+        assert len(backend.begun) == begun + 2
+        assert secrets.export_values()["one"][1] == "one"
+
+    asyncio.run(scenario())
