@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 PROTOBUF_TYPE = "application/x-protobuf"
 # An empty message has two bytes and becomes an object in memory, so this is less than the limit of JSON.
 MAX_PROTOBUF_BYTES = 8 * 1024 * 1024
+# Messages within messages of a request, which are objects in memory: a request of 512 spans with 30 attributes each has
+# about 31,000.
+MAX_MESSAGES = 100_000
+# Fields of all kinds, so that reading them takes well below a second.
+MAX_FIELDS = 400_000
+VARINT, FIXED_64, LENGTH_DELIMITED, FIXED_32 = 0, 1, 2, 5
 # OTLP JSON has these as hexadecimal digits. The general rule for bytes in JSON is base64.
 ID_FIELDS = ("traceId", "spanId", "parentSpanId")
 OtlpItems = Literal["spans", "log records"]
@@ -45,6 +51,11 @@ def convert_to_json(body: bytes, items: OtlpItems) -> bytes:
         message = f"the decompressed body is too long; at most {MAX_PROTOBUF_BYTES} bytes of protobuf are allowed"
         raise BodyTooLargeError(message)
     request = REQUESTS[items]()
+    if not _has_few_messages(body, items):
+        message = (
+            f"the body has more than {MAX_MESSAGES} messages or {MAX_FIELDS} fields; send fewer {items} in one request"
+        )
+        raise BodyTooLargeError(message)
     try:
         request.ParseFromString(body)
         fields = json_format.MessageToDict(request, use_integers_for_enums=True)
@@ -56,6 +67,68 @@ def convert_to_json(body: bytes, items: OtlpItems) -> bytes:
             if name in item:
                 item[name] = base64.b64decode(item[name]).hex()
     return msgspec.json.encode(fields)
+
+
+def _has_few_messages(body: bytes, items: OtlpItems) -> bool:
+    """Returns false if the body contains more than `MAX_MESSAGES` messages. Stops at malformed data, which the parser
+    reports. Takes time in proportion to the fields of messages that are read, whatever their length.
+    """
+    found, fields_read = 0, 0
+    waiting: list[tuple[int, int, Any]] = [(0, len(body), REQUESTS[items].DESCRIPTOR)]
+    while waiting:
+        position, end, kind = waiting.pop()
+        while position < end:
+            fields_read += 1
+            found_field = _read_field(body, position, end)
+            if found_field is None:
+                break
+            number, start, position = found_field
+            field = kind.fields_by_number.get(number)
+            if start is not None and field is not None and field.message_type is not None:
+                found += 1
+                waiting.append((start, position, field.message_type))
+            if found > MAX_MESSAGES or fields_read > MAX_FIELDS:
+                return False
+    return True
+
+
+def _read_field(body: bytes, position: int, end: int) -> tuple[int, int | None, int] | None:
+    """Reads the field at a position. Returns its number, the start of its content if that has a length, and the end of
+    the field; `None` if it is malformed.
+    """
+    read = _read_varint(body, position, end)
+    if read is None:
+        return None
+    key, position = read
+    start: int | None = None
+    if key & 7 == LENGTH_DELIMITED:
+        read = _read_varint(body, position, end)
+        if read is None:
+            return None
+        length, start = read
+        position = start + length
+    elif key & 7 == VARINT:
+        read = _read_varint(body, position, end)
+        if read is None:
+            return None
+        position = read[1]
+    elif key & 7 in {FIXED_64, FIXED_32}:
+        position += 8 if key & 7 == FIXED_64 else 4
+    else:
+        return None
+    return (key >> 3, start, position) if position <= end else None
+
+
+def _read_varint(body: bytes, position: int, end: int) -> tuple[int, int] | None:
+    value = shift = 0
+    while position < end and shift < 70:  # noqa: PLR2004 - a varint has at most ten bytes of seven bits
+        byte = body[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:  # noqa: PLR2004 - the highest bit says that more follow
+            return value, position
+        shift += 7
+    return None
 
 
 def encode_response(content: object, items: OtlpItems) -> bytes:

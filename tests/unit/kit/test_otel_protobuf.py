@@ -91,6 +91,40 @@ def test_large_bodies_are_refused(monkeypatch: pytest.MonkeyPatch):
         convert_to_json(b"x" * 11, "spans")
 
 
+def encode_field(number: int, content: bytes) -> bytes:
+    length, varint = len(content), b""
+    while True:
+        length, low = length >> 7, length & 0x7F
+        varint += bytes([low | (0x80 if length else 0)])
+        if not length:
+            return bytes([number << 3 | 2]) + varint + content
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        (1, 2, 2),  # spans
+        (1, 2, 2, 9),  # attributes of a span
+        (1, 2, 2, 9, 2, 5, 1),  # values of a list
+        (1, 1, 1),  # attributes of the resource
+    ],
+)
+def test_many_messages_are_refused_before_they_are_parsed(path: tuple[int, ...]):
+    *outer, repeated = path
+    for count, is_allowed in ((otel_protobuf.MAX_MESSAGES // 2, True), (1_000_000, False)):
+        body = encode_field(repeated, b"") * count
+        for number in reversed(outer):
+            body = encode_field(number, body)
+        assert otel_protobuf._has_few_messages(body, "spans") is is_allowed
+    with pytest.raises(BodyTooLargeError, match="more than 100000 messages or 400000 fields"):
+        convert_to_json(body, "spans")
+
+
+def test_many_fields_are_refused():
+    with pytest.raises(BodyTooLargeError, match="400000 fields"):
+        convert_to_json(b"\x58\x01" * 500_000, "spans")
+
+
 def test_response_is_protobuf_too():
     rejected = RejectedSpans(rejected_spans="3", error_message="too old")
     encoded = encode_response(TracesResponse(partial_success=rejected), "spans")
