@@ -21,12 +21,14 @@ from litestar.plugins.core import MsgspecDIPlugin
 from litestar.serialization import encode_json
 
 from penstock import authorization, resources
+from penstock.authorization import find_credential
 from penstock.errors import (
     NotFoundError,
     PenstockError,
     RateLimitedError,
     ReplayedResponse,
     StartupError,
+    UnauthorisedError,
     UnavailableError,
     error_code_for,
     error_envelope,
@@ -35,6 +37,7 @@ from penstock.errors import (
 from penstock.forwarded import TrustedProxies
 from penstock.job_loop import run_with_restarts, stop_jobs
 from penstock.kit.client_format import client_error_fields, detect_client_format
+from penstock.kit.client_ip import IDENTITY_PATH
 from penstock.kit.compat import CompatRequest
 from penstock.kit.json_response import JsonResponse
 from penstock.kit.log_service import LogService
@@ -75,7 +78,6 @@ log = logging.getLogger("penstock")
 
 BAD_REQUEST, METHOD_NOT_ALLOWED, INTERNAL_ERROR = 400, 405, 500
 REFUSAL_STATUSES = frozenset({401, 403})
-IDENTITY_PATH = "/internal/identity"
 HTTP_METHODS: list[Method] = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -494,6 +496,16 @@ def is_recorded(path: str, status: int) -> bool:
     return (status in REFUSAL_STATUSES or is_throttled_sign_in) and is_clients
 
 
+def _asks_who_is_signed_in(request: Request[Any, Any, Any]) -> bool:
+    """Returns true if a request without a credential asks who is signed in, as each visit of the sign-in page does."""
+    if request.method != "GET" or not request.url.path.endswith("/auth/self"):
+        return False
+    try:
+        return find_credential(request) is None
+    except UnauthorisedError:
+        return False
+
+
 def render_error(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """Renders any exception in the error envelope of the management API."""
     if isinstance(error, ReplayedResponse):
@@ -517,7 +529,7 @@ def render_error(request: Request[Any, Any, Any], error: Exception) -> Response[
         log.error("%s %s failed, id=%s", request.method, request.url.path, request_id(request.scope), exc_info=error)
         message = "something went wrong"
     refusals: RefusalLog | None = request.app.state.get("refusals")
-    if refusals and is_recorded(request.url.path, status):
+    if refusals and is_recorded(request.url.path, status) and not _asks_who_is_signed_in(request):
         refusals.add(request, status)
     headers = {"retry-after": str(error.retry_after)} if isinstance(error, UnavailableError | RateLimitedError) else {}
     if status == METHOD_NOT_ALLOWED:

@@ -322,9 +322,9 @@ async def authenticate(connection: Connection) -> Caller:
     return caller
 
 
-def extract_credential(connection: Connection) -> PresentedCredential:
-    """Returns the credential from the request headers, or else from the session cookie. Raises `UnauthorisedError` if
-    there is none.
+def find_credential(connection: Connection) -> PresentedCredential | None:
+    """Returns the credential from the request headers, or else from the session cookie. Returns `None` if there is
+    none; raises `UnauthorisedError` if a header was sent twice.
     """
     for name in connection.app.state.get("key_headers", ("x-gateway-api-key",)):
         if sent := connection.headers.getall(name, ()):
@@ -338,8 +338,14 @@ def extract_credential(connection: Connection) -> PresentedCredential:
     for name in VENDOR_KEY_HEADERS:
         if sent := connection.headers.get(name, "").strip():
             return PresentedCredential("key", sent)
-    if cookie := connection.cookies.get(SESSION_COOKIE):
-        return PresentedCredential("session", cookie)
+    cookie = connection.cookies.get(SESSION_COOKIE)
+    return PresentedCredential("session", cookie) if cookie else None
+
+
+def extract_credential(connection: Connection) -> PresentedCredential:
+    """Returns the credential of a request. Raises `UnauthorisedError` if there is none."""
+    if credential := find_credential(connection):
+        return credential
     message = "no gateway key was sent; hint: header x-gateway-api-key"
     raise UnauthorisedError(message)
 

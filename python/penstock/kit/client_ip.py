@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from penstock.forwarded import TrustedProxies
     from penstock.settings import Settings
 
+# Path and headers with which an engine asks for the identity of a client before it reads the body of its request: the
+# method and path of that request, and its addresses.
+IDENTITY_PATH = "/internal/identity"
+ORIGINAL_REQUEST_HEADER = "x-penstock-request"
+ORIGINAL_FORWARDED_FOR_HEADER = "x-penstock-forwarded-for"
 # Headers by which proxies name the client instead, or say that they are there.
 OTHER_PROXY_HEADERS = ("forwarded", "x-real-ip", "via")
 
@@ -23,6 +28,14 @@ def client_address(request: Request[Any, Any, Any]) -> str:
     """Returns the address of the client."""
     proxies: TrustedProxies = request.app.state["proxies"]
     return proxies.find_client(_forwarded_addresses(request))
+
+
+def original_request(request: Request[Any, Any, Any]) -> tuple[str, str]:
+    """Returns the method and the path of the client's request."""
+    if request.url.path == IDENTITY_PATH and (text := request.headers.get(ORIGINAL_REQUEST_HEADER)):
+        method, _, path = text.partition(" ")
+        return method, path
+    return request.method, request.url.path
 
 
 def is_local_client(request: Request[Any, Any, Any]) -> bool:
@@ -35,7 +48,9 @@ def is_local_client(request: Request[Any, Any, Any]) -> bool:
 
 def _forwarded_addresses(request: Request[Any, Any, Any]) -> list[str]:
     """Returns the `x-forwarded-for` entries. The edge appends the address of its own peer as the last one."""
-    return split_addresses(request.headers.getall(FORWARDED_FOR_HEADER, []))
+    is_identity = request.url.path == IDENTITY_PATH
+    name = ORIGINAL_FORWARDED_FOR_HEADER if is_identity else FORWARDED_FOR_HEADER
+    return split_addresses(request.headers.getall(name, []))
 
 
 def _is_loopback(address: str) -> bool:

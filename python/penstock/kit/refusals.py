@@ -13,7 +13,7 @@ from sqlalchemy import delete, insert, select
 
 from penstock.errors import PenstockError
 from penstock.ids import new_id
-from penstock.kit.client_ip import client_address
+from penstock.kit.client_ip import client_address, original_request
 from penstock.kit.request_id import request_id
 from penstock.schemas import now
 from penstock.store.tables import audit_log, organisations
@@ -117,7 +117,8 @@ async def _delete_oldest(
 
 
 def _refusal_row(request: Request[Any, Any, Any], status: int, caller: Caller | None, origin: str) -> dict[str, Any]:
-    path = request.url.path[:MAX_FIELD_CHARACTERS]
+    method, path = original_request(request)
+    path = path[:MAX_FIELD_CHARACTERS]
     return {
         "id": new_id(),
         "organisation_id": caller.organisation_id if caller else None,
@@ -127,7 +128,7 @@ def _refusal_row(request: Request[Any, Any, Any], status: int, caller: Caller | 
         "key_id": caller.key_id if caller else None,
         "key_name": caller.key_name if caller else None,
         "key_made_by": caller.key_made_by if caller else None,
-        "method": request.method[:32],
+        "method": method[:32],
         "uri": _printable(path),
         # The query of a stranger may hold a credential.
         "query_params": "",

@@ -26,7 +26,6 @@ class WorkerState(msgspec.Struct, frozen=True):
     """One edge worker."""
 
     worker: Annotated[int, Meta(description="number of the worker, from 1")]
-    pid: Annotated[int | None, Meta(description="process id; null until the worker reports metrics")]
     requests_in_flight: Annotated[int, Meta(description="requests in progress")]
     is_current: Annotated[bool, Meta(description="false while the worker runs on an older snapshot")]
 
@@ -92,7 +91,6 @@ async def get_system(
     workers = [
         WorkerState(
             worker,
-            pushes[worker][0].pid if worker in pushes else None,
             int(pushes[worker][1].get("in_flight", 0)) if worker in pushes else 0,
             numbers.get(worker, published.number) >= published.number,
         )

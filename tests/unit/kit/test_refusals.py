@@ -62,9 +62,35 @@ def test_one_client_does_not_crowd_out_others(founded_url: Secret, monkeypatch: 
 
 def test_refusal_of_a_client_whose_body_is_not_read_yet_is_recorded(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        response = await send_request(api.app, "GET", "/internal/identity", b"", {"x-gateway-api-key": "wrong"})
+        headers = {
+            "x-gateway-api-key": "wrong",
+            "x-penstock-request": "POST /v1/configs",
+            "x-penstock-forwarded-for": "192.0.2.7",
+        }
+        response = await send_request(api.app, "GET", "/internal/identity", b"", headers)
         assert response.status == 401
-        assert [row["uri"] for row in await read_refusals(api)] == ["/internal/identity"]
+        rows = [(row["method"], row["uri"], row["resource_type"], row["client_ip"]) for row in await read_refusals(api)]
+        assert rows == [("POST", "/v1/configs", "configs", "192.0.2.7")]
+
+    run_scenario(founded_url, scenario)
+
+
+def test_visits_of_the_sign_in_page_leave_no_entry(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        visitor = api.with_key("")
+        for headers in ({}, {"authorization": "Basic eA=="}):
+            status, _, _ = await visitor("GET", "auth/self", **headers)
+            assert status == 401
+        assert await read_refusals(api) == []
+        # An attempt with a credential is recorded, and so is another path without one.
+        for path, headers in (
+            ("auth/self", {"x-gateway-api-key": "wrong"}),
+            ("auth/self", {"cookie": "penstock_session=wrong"}),
+            ("workspaces", {}),
+        ):
+            status, _, _ = await visitor("GET", path, **headers)
+            assert status == 401
+        assert [row["uri"] for row in await read_refusals(api)] == ["/v1/auth/self", "/v1/auth/self", "/v1/workspaces"]
 
     run_scenario(founded_url, scenario)
 
