@@ -10,6 +10,7 @@ from penstock.errors import ConflictError, Problem, shorten
 from penstock.ids import new_id
 from penstock.kit import versions as saved_versions
 from penstock.kit.prompt_collections import resolve_collection
+from penstock.kit.prompt_publication import ACTIVE, check_slug, release_slug
 from penstock.kit.prompt_templates import TEMPLATE_FIELD, check_template, find_partials
 from penstock.kit.resource import Resource
 from penstock.schemas import invalid_error
@@ -27,7 +28,7 @@ PARTIALS = Resource("prompt_partials", prompt_partials, publishes=True)
 # Partials of a workspace, and versions of a partial.
 MAX_PARTIALS, MAX_VERSIONS = 1000, 1000
 MAX_NAMED_PROMPTS = 5
-ACTIVE, ARCHIVED = "active", "archived"
+ARCHIVED = "archived"
 
 
 def template_content(template: str) -> dict[str, Any]:
@@ -43,6 +44,7 @@ async def create_partial(
     """
     template: str = values[TEMPLATE_FIELD]
     await check_template(template_content(template))
+    await check_slug(session, prompt_partials, values.get("slug"), workspace_id)
     used = await check_references(session, workspace_id, template_content(template), own_slug=values.get("slug"))
     await _reject_too_many(session, workspace_id)
     columns = {name: value for name, value in values.items() if name != TEMPLATE_FIELD}
@@ -135,6 +137,14 @@ async def check_references(
     if problems:
         raise invalid_error(problems)
     return used
+
+
+async def delete_partial(session: TenantSession, row: Row) -> None:
+    """Deletes a partial that is not in use, with its versions."""
+    await reject_if_in_use(session, row)
+    await release_slug(session, prompt_partials, row)
+    await saved_versions.delete_versions(session.organisation(), row["id"])
+    await PARTIALS.delete(session, row)
 
 
 async def reject_if_in_use(session: TenantSession, row: Row) -> None:

@@ -9,7 +9,8 @@ from msgspec import Meta
 from sqlalchemy import select
 
 from penstock.errors import ConflictError
-from penstock.kit.prompts import ALL_WORKSPACES, PROMPTS, PromptSummary
+from penstock.kit.prompt_publication import ALL_WORKSPACES
+from penstock.kit.prompts import PROMPTS, PromptSummary
 from penstock.kit.shared_fields import OptionalTimestamp, WorkspaceId  # noqa: TC001 - read when a struct is used
 from penstock.schemas import field_error, format_timestamp, now, row_to_struct
 from penstock.store.prompt_tables import prompts

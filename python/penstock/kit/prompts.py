@@ -7,25 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from litestar.params import QueryParameter
 from msgspec import UNSET, Meta, UnsetType
-from sqlalchemy import Text, cast, or_
 
 from penstock.errors import ConflictError, InvalidError, NotFoundError, Problem, shorten
 from penstock.ids import new_id
 from penstock.kit import versions as saved_versions
 from penstock.kit.labels import list_prompt_labels
 from penstock.kit.partials import check_references
+from penstock.kit.prompt_publication import ACTIVE, check_removal, check_slug, release_slug, shared_conditions
 from penstock.kit.prompt_templates import TEMPLATE_FIELD, check_template
 from penstock.kit.resource import Resource
 from penstock.kit.saved_providers import find_missing_providers
 from penstock.kit.shared_fields import ArchiveStatus, CreatedAt, Id, Name, ObjectType, Slug, UpdatedAt, WorkspaceId
-from penstock.schemas import field_error, now, unknown_reference_error
+from penstock.schemas import field_error, invalid_error, now, unknown_reference_error
 from penstock.store.prompt_tables import prompts
 from penstock.store.tenant import AMBIGUITY_LIMIT, select_by_id_or_slug
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from sqlalchemy import ColumnElement
+    from collections.abc import Iterable, Mapping
 
     from penstock.kit.saved_providers import MissingProvider
     from penstock.kit.tenant_session import TenantSession
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 
 PROMPTS = Resource("prompts", prompts, publishes=True)
 MAX_VERSIONS = 1000
-ACTIVE, ARCHIVED = "active", "archived"
-ALL_WORKSPACES = "*"
 # Largest number of a version in a request; more than any prompt has.
 MAX_NUMBER = 1_000_000
 # Slugs that would be another route.
@@ -53,6 +49,8 @@ CONTENT_DEFAULTS: dict[str, Any] = {
     "tool_choice": None,
 }
 CONTENT_FIELDS = tuple(CONTENT_DEFAULTS)
+# Spellings of the field with notes of clients.
+METADATA_FIELDS = ("template_metadata", "prompt_metadata")
 
 ModelName = Annotated[str, Meta(max_length=1024)]
 ProviderSlug = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -150,12 +148,17 @@ def merge_fields(sent: Mapping[str, Any], before: PromptContent | None) -> Promp
 
 
 def _template_metadata(given: Mapping[str, Any], before: PromptContent | None) -> dict[str, Any] | None:
-    names = [name for name in ("template_metadata", "prompt_metadata") if name in given]
-    if len(names) > 1 and given[names[0]] != given[names[1]]:
-        raise field_error("prompt_metadata", "differs from template_metadata; send one of them")
+    names = [name for name in METADATA_FIELDS if name in given]
     if names:
         return given[names[0]] or None
     return before.template_metadata if before else None
+
+
+def check_metadata(sent: Mapping[str, Any]) -> None:
+    """Raises InvalidError if both spellings of the metadata are sent with different values."""
+    values = [sent[name] for name in METADATA_FIELDS if name in sent]
+    if len(values) > 1 and values[0] != values[1]:
+        raise field_error("prompt_metadata", "differs from template_metadata; send one of them")
 
 
 def is_same(made: PromptContent, before: PromptContent) -> bool:
@@ -165,19 +168,28 @@ def is_same(made: PromptContent, before: PromptContent) -> bool:
     return not has_news and all(getattr(made, name) == getattr(before, name) for name in names)
 
 
-def missing_fields(sent: Mapping[str, Any]) -> list[Problem]:
-    """Returns a problem for each field that a new version needs and that was not sent."""
+def check_required(sent: Mapping[str, Any]) -> None:
+    """Raises InvalidError with each field that a new version needs and that was not sent."""
     why = "is needed for a new version; or send `patch`: true, which takes it from the newest version"
-    return [Problem(name, why) for name in REQUIRED_FIELDS if name not in sent]
+    problems = [Problem(name, why) for name in REQUIRED_FIELDS if name not in sent]
+    if problems:
+        raise invalid_error(problems)
+
+
+async def check_new_slug(session: TenantSession, workspace_id: str | None, slug: str | None) -> None:
+    """Checks the slug that a client chose for a new prompt; `workspace_id` is `None` if the workspace is not known."""
+    if slug in RESERVED_SLUGS:
+        raise field_error("slug", f"{slug!r} is not allowed: choose another slug")
+    if workspace_id:
+        await check_slug(session, prompts, slug, workspace_id)
 
 
 async def create_prompt(
     session: TenantSession, workspace_id: str, values: Mapping[str, Any], made: PromptContent
 ) -> tuple[Row, str]:
-    """Creates a prompt with its first version, which is its default. Returns the row and the id of the version."""
-    if values.get("slug") in RESERVED_SLUGS:
-        raise field_error("slug", f"{values['slug']!r} is not allowed: choose another slug")
-    await check_content(session, workspace_id, made)
+    """Creates a prompt with its first version, whose content has been checked; it is the default. Returns the row and
+    the id of the version.
+    """
     row = await PROMPTS.create(
         session,
         {
@@ -197,8 +209,9 @@ async def create_prompt(
 
 
 async def add_version(session: TenantSession, row: Row, made: PromptContent) -> tuple[dict[str, Any], str]:
-    """Stores a new version of a prompt. Returns the column values that change with it, and its id."""
-    await check_content(session, row["workspace_id"], made)
+    """Stores a new version of a prompt, whose content has been checked. Returns the column values that change with it,
+    and its id.
+    """
     if row["latest_version"] >= MAX_VERSIONS:
         why = f"cannot be changed: the prompt has {row['latest_version']} versions, and at most {MAX_VERSIONS} are allowed; fork it"
         raise ConflictError(f"{TEMPLATE_FIELD} {why}", [Problem(TEMPLATE_FIELD, why)])
@@ -282,17 +295,6 @@ async def _find_shared(session: TenantSession, key: str) -> Row | None:
     return rows[0] if rows else None
 
 
-def shared_conditions(workspace_ids: Collection[str] | None) -> list[ColumnElement[bool]]:
-    """Returns SQL conditions for active prompts that other workspaces share with these; with any if it is `None`."""
-    conditions = [prompts.c.status == ACTIVE, prompts.c.shared_with.is_not(None)]
-    if workspace_ids is None:
-        return conditions
-    shared_with = cast(prompts.c.shared_with, Text)
-    names = [f'"{name}"' for name in (ALL_WORKSPACES, *sorted(workspace_ids))]
-    is_with_them = or_(*(shared_with.contains(name, autoescape=True) for name in names))
-    return [*conditions, prompts.c.workspace_id.not_in(sorted(workspace_ids)), is_with_them]
-
-
 async def labels_by_version(session: TenantSession, prompt_ids: Iterable[str]) -> dict[tuple[str, int], list[Row]]:
     """Returns the labels on versions of these prompts, by prompt and number; the one that was moved last comes first."""
     found: dict[tuple[str, int], list[Row]] = {}
@@ -309,5 +311,7 @@ async def touch_prompt(session: TenantSession, row: Row) -> None:
 
 async def delete_prompt(session: TenantSession, row: Row) -> None:
     """Deletes a prompt with its versions and labels."""
+    await check_removal(session, row)
+    await release_slug(session, prompts, row)
     await saved_versions.delete_versions(session.organisation(), row["id"])
     await PROMPTS.delete(session, row)

@@ -13,6 +13,7 @@ from msgspec import Meta
 from penstock.authorization import require_scopes
 from penstock.kit import partials
 from penstock.kit import prompts as kit
+from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.prompt_collections import resolve_collection
 from penstock.kit.prompt_sharing import SharedPrompt, SharePrompt, share_prompt, to_shared_prompt, unshare_prompt
 from penstock.kit.prompt_templates import find_partials
@@ -118,8 +119,7 @@ async def fork(
         source = await _find_source(session, key)
         await session.organisation().check_precondition(prompts, source)
         workspace_id = session.workspace_id or source["workspace_id"]
-        home = await resolve_collection(session, "collection_id", wanted.collection_id, workspace_id)
-        version = await kit.find_by_number(session, source, wanted.version or source["default_version"])
+        home, version = await _find_copied(session, source, wanted, workspace_id)
         saved = PromptContent.from_version(version)
         if workspace_id != source["workspace_id"]:
             used = find_partials(saved.content)
@@ -130,9 +130,23 @@ async def fork(
             "forked_from_prompt_id": source["id"],
             "forked_from_prompt_version_id": version["id"],
         }
+        await kit.check_content(session, workspace_id, saved)
         row, version_id = await kit.create_prompt(session, workspace_id, values, saved)
         warnings = await kit.find_warnings(session, row, saved)
         return CreatedPrompt(id=row["id"], slug=row["slug"], version_id=version_id, warnings=warnings)
+
+
+async def _find_copied(session: TenantSession, source: Row, wanted: ForkPrompt, workspace_id: str) -> tuple[Row, Row]:
+    """Returns the collection of a copy and the version that is copied. Reports both if they do not exist."""
+    found = CollectedProblems()
+    home: Row = {}
+    version: Row = {}
+    with found.check():
+        home = await resolve_collection(session, "collection_id", wanted.collection_id, workspace_id)
+    with found.check():
+        version = await kit.find_by_number(session, source, wanted.version or source["default_version"])
+    found.raise_all()
+    return home, version
 
 
 async def _unshare(key: str, work: RequestContext) -> EmptyResponse:

@@ -16,10 +16,12 @@ from penstock.kit import partials as kit
 from penstock.kit import prompts as prompt_kit
 from penstock.kit import shared_fields
 from penstock.kit import versions as saved_versions
+from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer
 from penstock.kit.listing import PageRequest
 from penstock.kit.partials import PARTIALS
 from penstock.kit.prompt_collections import find_home, resolve_collection
+from penstock.kit.prompt_templates import check_template
 from penstock.kit.shared_fields import IdOrSlug, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext
 from penstock.resources._prompt_versions import IN_WORKSPACE, DefaultVersion, VersionStatus
@@ -151,7 +153,13 @@ def build_list_query(
 
 async def create_partial(session: TenantSession, data: CreatePartial) -> CreatedPartial:
     """Creates a partial. Its first version is the one that templates include, until another one is published."""
-    home = await find_home(session, "collection_id", data.collection_id)
+    found = CollectedProblems()
+    home: Row = {}
+    with found.check():
+        home = await find_home(session, "collection_id", data.collection_id)
+    with found.check():
+        await check_template(kit.template_content(data.string))
+    found.raise_all()
     values = {"name": data.name, "slug": data.slug, "string": data.string, "collection_id": home["id"]}
     row, version_id = await kit.create_partial(session, home["workspace_id"], values, data.version_description)
     return CreatedPartial(id=row["id"], slug=row["slug"], version_id=version_id)
@@ -178,12 +186,19 @@ async def update_partial(session: TenantSession, row: Row, data: UpdatePartial) 
     name or status does not.
     """
     await session.check_precondition(prompt_partials, row)
-    if data.string is UNSET and data.description is not UNSET:
-        raise field_error("description", "describes a new version; send `string` with it")
+    found = CollectedProblems()
+    with found.check():
+        if data.string is UNSET and data.description is not UNSET:
+            raise field_error("description", "describes a new version; send `string` with it")
     values: dict[str, Any] = {name: value for name in ("name", "status") if (value := getattr(data, name)) is not UNSET}
-    if data.collection_id is not UNSET:
-        home = await resolve_collection(session, "collection_id", data.collection_id, row["workspace_id"])
-        values["collection_id"] = home["id"]
+    with found.check():
+        if data.collection_id is not UNSET:
+            home = await resolve_collection(session, "collection_id", data.collection_id, row["workspace_id"])
+            values["collection_id"] = home["id"]
+    with found.check():
+        if data.string is not UNSET:
+            await check_template(kit.template_content(data.string))
+    found.raise_all()
     if values.get("status", row["status"]) != row["status"]:
         await kit.check_status_change(session, row, values["status"])
     latest = await prompt_kit.select_version(session, row, None)
@@ -198,9 +213,7 @@ async def update_partial(session: TenantSession, row: Row, data: UpdatePartial) 
 
 async def delete_partial(session: TenantSession, row: Row) -> None:
     """Deletes a partial with all of its versions, unless a partial or a published version of a prompt includes it."""
-    await kit.reject_if_in_use(session, row)
-    await saved_versions.delete_versions(session.organisation(), row["id"])
-    await PARTIALS.delete(session, row)
+    await kit.delete_partial(session, row)
 
 
 @get(

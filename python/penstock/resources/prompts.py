@@ -12,13 +12,16 @@ from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import or_, select
 
 from penstock.authorization import require_scopes
-from penstock.errors import InvalidError, join_problems
 from penstock.kit import prompts as kit
 from penstock.kit import shared_fields
+from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, workspace_request_context
 from penstock.kit.listing import PageRequest
+from penstock.kit.partials import check_references
 from penstock.kit.prompt_collections import find_home, resolve_collection
+from penstock.kit.prompt_publication import check_removal, shared_conditions
 from penstock.kit.prompt_sharing import SharedPrompt, to_shared_prompt
+from penstock.kit.prompt_templates import check_template
 from penstock.kit.prompts import PROMPTS, PromptContent, PromptSummary, VersionFields
 from penstock.kit.saved_providers import WarningsField
 from penstock.kit.shared_fields import IdOrSlug
@@ -91,10 +94,23 @@ class UpdatedPrompt(msgspec.Struct, frozen=True, kw_only=True):
 
 async def create_prompt(session: TenantSession, data: CreatePrompt) -> CreatedPrompt:
     """Creates a prompt. Its first version is the one that requests use, until another one is published."""
-    home = await find_home(session, "collection_id", data.collection_id)
     fields = sent_fields(data)
-    values = {"name": data.name, "slug": data.slug, "collection_id": home["id"]}
     made = kit.merge_fields(fields, None)
+    home: Row | None = None
+    found = CollectedProblems()
+    with found.check():
+        home = await find_home(session, "collection_id", data.collection_id)
+    with found.check():
+        kit.check_metadata(fields)
+    with found.check():
+        await check_template(made.content, made.template_metadata)
+        if home:
+            await check_references(session, home["workspace_id"], made.content)
+    with found.check():
+        await kit.check_new_slug(session, home["workspace_id"] if home else None, data.slug)
+    found.raise_all()
+    home = home or {}
+    values = {"name": data.name, "slug": data.slug, "collection_id": home["id"]}
     row, version_id = await kit.create_prompt(session, home["workspace_id"], values, made)
     warnings = await kit.find_warnings(session, row, made)
     return CreatedPrompt(id=row["id"], slug=row["slug"], version_id=version_id, warnings=warnings)
@@ -126,7 +142,7 @@ async def list_prompts(
         tenant = session
         if type == "shared":
             tenant = session.organisation()
-            conditions += kit.shared_conditions(session.workspace_ids)
+            conditions += shared_conditions(session.workspace_ids)
         total, rows = await PROMPTS.list_page(tenant, page, conditions)
         return ListResponse(total, [_to_summary(row, with_share=show_prompt_share) for row in rows])
 
@@ -154,20 +170,33 @@ async def update_prompt(session: TenantSession, row: Row, data: UpdatePrompt) ->
     """
     await session.check_precondition(prompts, row)
     values: dict[str, Any] = {name: value for name in ("name", "status") if (value := getattr(data, name)) is not UNSET}
+    if values.get("status", row["status"]) != row["status"]:
+        await check_removal(session, row)
+    found = CollectedProblems()
     if data.collection_id is not UNSET:
-        home = await resolve_collection(session, "collection_id", data.collection_id, row["workspace_id"])
-        values["collection_id"] = home["id"]
+        with found.check():
+            home = await resolve_collection(session, "collection_id", data.collection_id, row["workspace_id"])
+            values["collection_id"] = home["id"]
     fields = {name: value for name, value in sent_fields(data).items() if name in kit.VERSION_FIELDS}
     if not fields:
+        found.raise_all()
         await PROMPTS.update(session, row, values)
         return UpdatedPrompt()
     latest = await kit.select_version(session, row, None)
     before = PromptContent.from_version(latest)
-    if not data.patch and (problems := kit.missing_fields(fields)):
-        raise InvalidError(join_problems(problems), problems)
     made = kit.merge_fields(fields, before if data.patch else None)
+    is_new = not kit.is_same(made, before)
+    with found.check():
+        kit.check_metadata(fields)
+    with found.check():
+        if not data.patch:
+            kit.check_required(fields)
+    with found.check():
+        if is_new and (data.patch or "string" in fields):
+            await kit.check_content(session, row["workspace_id"], made)
+    found.raise_all()
     version_id: str = latest["id"]
-    if not kit.is_same(made, before):
+    if is_new:
         changed, version_id = await kit.add_version(session, row, made)
         values |= changed
     await PROMPTS.update(session, row, values)

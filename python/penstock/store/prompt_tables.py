@@ -121,3 +121,18 @@ prompt_labels = Table(
     Index(None, "prompt_id", "label_id", unique=True),
     Index(None, "label_id"),
 )
+
+# Slugs of deleted prompts and partials. Clients may still use them, so only publishers may put something else there.
+released_slugs = Table(
+    "released_slugs",
+    metadata,
+    id_column(),
+    foreign_key_column("organisations"),
+    foreign_key_column("workspaces", ends_with_it=True),
+    # Table that the object was in.
+    Column("resource", WORD, nullable=False),
+    Column("slug", SLUG, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Index(None, "workspace_id", "resource", "slug", unique=True),
+    Index(None, "organisation_id"),
+)

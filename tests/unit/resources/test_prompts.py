@@ -222,6 +222,35 @@ def test_invalid_fields_are_all_reported(founded_url: Secret):
     run_scenario(founded_url, scenario)
 
 
+def test_problems_of_all_checks_are_reported_together(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
+        wrong: dict[str, Any] = {
+            "string": "{{#a}}",
+            "collection_id": "co-none",
+            "template_metadata": {},
+            "prompt_metadata": {"a": 1},
+        }
+        expected = {"string", "collection_id", "prompt_metadata"}
+        body = {"name": "p", **SMALL, **wrong, "slug": "partials", "workspace_id": place}
+        status, answer, _ = await api("POST", "prompts", body)
+        assert (status, {one["path"] for one in answer["data"]["errors"]}) == (400, {*expected, "slug"})
+        made = await create_prompt(api, place)
+        path = f"prompts/{made['id']}"
+        status, answer, _ = await api("PUT", path, wrong)
+        missing = {"parameters", "virtual_key", "model"}
+        assert (status, {one["path"] for one in answer["data"]["errors"]}) == (400, expected | missing)
+        status, answer, _ = await api("PUT", path, {**wrong, "patch": True})
+        assert (status, {one["path"] for one in answer["data"]["errors"]}) == (400, expected)
+        status, answer, _ = await api("POST", f"{path}/fork", {"version": 7, "collection_id": "co-none"})
+        assert {one["path"] for one in answer["data"]["errors"]} == {"version", "collection_id"}
+        partial = {"name": "t", "string": "{{#a}}", "collection_id": "co-none", "workspace_id": place}
+        status, answer, _ = await api("POST", "prompts/partials", partial)
+        assert {one["path"] for one in answer["data"]["errors"]} == {"string", "collection_id"}
+
+    run_scenario(founded_url, scenario)
+
+
 def test_missing_provider_is_a_warning(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]

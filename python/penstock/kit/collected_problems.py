@@ -1,0 +1,37 @@
+"""Problems of several checks of one request, so that one response lists them all."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.errors import InvalidError, UnknownReferenceError
+from penstock.schemas import invalid_error
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+
+class CollectedProblems:
+    """The errors of checks that do not depend on each other."""
+
+    def __init__(self) -> None:
+        """Starts without errors."""
+        self._errors: list[InvalidError | UnknownReferenceError] = []
+
+    @contextmanager
+    def check(self) -> Generator[None]:
+        """Runs a check, and keeps its error if it names fields. Other errors end the request at once."""
+        try:
+            yield
+        except (InvalidError, UnknownReferenceError) as error:
+            if not error.problems:
+                raise
+            self._errors.append(error)
+
+    def raise_all(self) -> None:
+        """Raises the error of the checks: the only one, or one with the problems of all."""
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
+            raise invalid_error([problem for error in self._errors for problem in error.problems])
