@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +33,7 @@ CHECKS = [{"id": "default.contains", "parameters": {"words": ["canary"], "operat
 def served(provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder: Path = tmp_path_factory.mktemp("guardrails")
     tables = {"mock": {"host": provider.url}, "server": {"workers": 2}, "log_store": {"enabled": True}}
+    tables["upstream"] = {"trusted_custom_hosts": ["localhost"]}
     with run_gateway(folder, tables, env=new_store(folder)) as gateway:
         yield gateway
 
@@ -195,3 +199,123 @@ def test_costly_patterns_do_not_delay_other_requests(team: Client):
     assert {one.result().status for one in slow} == {446}
     # The others are answered while all of these are still being checked.
     assert responded > 2
+
+
+def test_edits_are_tried_with_stored_credentials(admin: Client, workspace: str, team: Client):
+    with run_recording_hook() as (url, seen):
+        parameters = {"webhookURL": url, "headers": {"authorization": "a-token-0123456789"}, "timeout": 3000}
+        made = team.create(
+            "/v1/guardrails", {"name": "Hook", "checks": [{"id": "default.webhook", "parameters": parameters}]}
+        )
+        path = f"/v1/guardrails/{made['slug']}/test"
+        checks = team.read(f"/v1/guardrails/{made['slug']}")["checks"]
+        assert "0123456789" not in json.dumps(checks)
+        checks[0]["parameters"]["timeout"] = 2000
+        found = expect_ok(team.post(path, {"text": "x", "checks": checks}))
+        assert found["results"][0]["checks"][0].get("error") is None
+        assert seen == ["a-token-0123456789"]
+        assert team.read(f"/v1/guardrails/{made['slug']}")["checks"][0]["parameters"]["timeout"] == 3000
+
+        # A stored credential is sent only where its owner chose to send it.
+        checks[0]["parameters"]["webhookURL"] = url + "/elsewhere"
+        moved = team.post(path, {"text": "x", "checks": checks})
+        expect_error(moved, 400, "AB01", "checks[0].parameters.headers.authorization")
+        reader = admin.with_new_key(workspace_id=workspace, scopes=["guardrails.read"])
+        expect_ok(reader.post(path, {"text": "x"}))
+        expect_error(reader.post(path, {"text": "x", "actions": {"deny": True}}), 403, "AB03", "guardrails.update")
+        assert len(seen) == 2
+
+
+@contextmanager
+def run_recording_hook() -> Iterator[tuple[str, list[str]]]:
+    """Runs a webhook that accepts every text and records the credentials that it gets."""
+    seen: list[str] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            seen.append(self.headers["authorization"])
+            body = b'{"verdict": true}'
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://localhost:{server.server_port}/hook", seen
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_references_show_what_uses_a_guardrail(admin: Client, workspace: str, team: Client):
+    organisation = admin.read("/v1/workspaces")["data"][0]["organisation_id"]
+    shared = admin.create("/v1/guardrails", {"name": "Shared", "checks": CHECKS, "organisation_id": organisation})
+    path = f"/v1/guardrails/{shared['slug']}/references"
+    assert admin.read(path) == {"total": 0, "hidden": 0, "data": [], "object": "list"}
+    config = {
+        "strategy": {"mode": "fallback"},
+        "output_guardrails": [shared["id"]],
+        "targets": [{"provider": "mock"}, {"provider": "mock", "input_guardrails": [shared["slug"]]}],
+    }
+    here = admin.create("/v1/configs", {"name": "Here", "config": config, "workspace_id": workspace})
+    other = admin.create("/v1/workspaces", {"name": "other"})["id"]
+    # The slug in another field is no reference.
+    unrelated = {"provider": "mock", "override_params": {"user": shared["slug"]}}
+    admin.create("/v1/configs", {"name": "Not it", "config": unrelated, "workspace_id": workspace})
+    elsewhere = admin.create("/v1/configs", {"name": "Elsewhere", "config": config, "workspace_id": other})
+    set_defaults(admin, other, [shared["slug"]])
+
+    found = admin.read(path)
+    assert (found["total"], found["hidden"]) == (3, 0)
+    assert [(one["kind"], one["name"], one["workspace_id"]) for one in found["data"]] == [
+        ("workspace", "other", other),
+        ("config", "Here", workspace),
+        ("config", "Elsewhere", other),
+    ]
+    assert found["data"][0]["fields"] == ["defaults.input_guardrails"]
+    assert found["data"][1]["fields"] == ["config.output_guardrails", "config.targets[1].input_guardrails"]
+    assert found["data"][1]["slug"] == here["slug"]
+
+    # A key of a workspace sees what its scopes show there, and how much else there is.
+    reader = admin.with_new_key(workspace_id=workspace, scopes=["guardrails.read", "configs.read"])
+    own = team.create("/v1/guardrails", {"name": "Own", "checks": CHECKS})
+    named = {"provider": "mock", "input_guardrails": [own["slug"]]}
+    user = admin.create("/v1/configs", {"name": "User", "config": named, "workspace_id": workspace})
+    own_path = f"/v1/guardrails/{own['slug']}/references"
+    assert [one["slug"] for one in reader.read(own_path)["data"]] == [user["slug"]]
+    assert team.read(own_path) == {"total": 1, "hidden": 1, "data": [], "object": "list"}
+
+    expect_error(admin.delete(f"/v1/guardrails/{shared['slug']}"), 409, "AB07", f"the config {elsewhere['slug']!r}")
+    set_defaults(admin, other, [])
+    for slug in (here["slug"], elsewhere["slug"]):
+        expect_ok(admin.delete(f"/v1/configs/{slug}"))
+    expect_ok(admin.delete(f"/v1/guardrails/{shared['slug']}"))
+
+
+def test_references_show_what_uses_a_config(admin: Client, workspace: str):
+    made = admin.create("/v1/configs", {"name": "Usual", "config": {"provider": "mock"}, "workspace_id": workspace})
+    path = f"/v1/configs/{made['slug']}"
+    assert admin.read(f"{path}/references")["total"] == 0
+    body = {"name": "bot", "workspace_id": workspace, "scopes": SCOPES, "defaults": {"config_id": made["slug"]}}
+    key = admin.create("/v1/api-keys/workspace/service", body)
+    expect_ok(admin.put(f"/v1/workspaces/{workspace}", {"defaults": {"user_api_key_config": made["slug"]}}))
+    found = admin.read(f"{path}/references")["data"]
+    assert [(one["kind"], one["name"], one["fields"]) for one in found] == [
+        ("workspace", "guarded", ["defaults.user_api_key_config"]),
+        ("api_key", "bot", ["defaults.config_id"]),
+    ]
+    assert found[1]["id"] == key["id"]
+    reader = admin.with_new_key(workspace_id=workspace, scopes=["configs.read"])
+    assert reader.read(f"{path}/references") == {"total": 2, "hidden": 2, "data": [], "object": "list"}
+    expect_error(admin.delete(path), 409, "AB07", "the key 'bot' as its default")
+    expect_ok(admin.delete(f"/v1/api-keys/{key['id']}"))
+    expect_ok(admin.put(f"/v1/workspaces/{workspace}", {"defaults": {"user_api_key_config": None}}))
+    expect_ok(admin.delete(path))

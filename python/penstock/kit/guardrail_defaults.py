@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from sqlalchemy import or_, select
 
-from penstock.errors import ConflictError, Problem, UnknownReferenceError, join_problems, shorten
+from penstock.errors import Problem, UnknownReferenceError, join_problems, shorten
 from penstock.kit.guardrails import ACTIVE
+from penstock.kit.references import MAX_FIELDS, Reference, make_reference
 from penstock.kit.rules import organisation_rules
 from penstock.store.guardrail_tables import guardrails
-from penstock.store.tables import configs, workspaces
+from penstock.store.tables import configs, organisations, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,8 +27,6 @@ DEFAULT_FIELDS = ("input_guardrails", "output_guardrails")
 EXCLUSIONS = "guardrail_exclusions"
 # Fields of a config, and of the targets in it, that may name saved guardrails.
 CONFIG_FIELDS = frozenset({*DEFAULT_FIELDS, "input_mutators", "output_mutators"})
-# Users of a guardrail that an error names.
-MAX_NAMED_USERS = 10
 
 
 def effective_defaults(workspace: Mapping[str, Any], above: Mapping[str, Any], name: str) -> list[str]:
@@ -71,47 +71,51 @@ async def find_slugs(session: TenantSession, ids: Iterable[str]) -> dict[str, st
     return {row["id"]: row["slug"] for row in rows.values()}
 
 
-async def reject_if_in_use(session: TenantSession, row: Row) -> None:
-    """Raises ConflictError with the names of what uses a guardrail: defaults and configs."""
-    users = await _find_users(session.organisation(), row)
-    if users:
-        named = ", ".join(users[:MAX_NAMED_USERS])
-        more = f" and {len(users) - MAX_NAMED_USERS} more" if len(users) > MAX_NAMED_USERS else ""
-        raise ConflictError(f"the guardrail {row['slug']!r} is used by {named}{more}; remove it there first")
-
-
-async def _find_users(tenant: TenantSession, row: Row) -> list[str]:
+async def find_users(session: TenantSession, row: Row) -> list[tuple[str, Reference]]:
+    """Returns the configs and defaults that use a guardrail, each with its key in `VISIBLE_WITH`."""
+    tenant = session.organisation()
     target_workspace = row["workspace_id"]
-    found = [f"the default {name} of the organisation" for name in _names_in(await organisation_rules(tenant), row)]
-    query = select(workspaces.c.name, workspaces.c.defaults).where(workspaces.c.status == "active")
+    found: list[tuple[str, Reference]] = []
+    if fields := _default_fields(await organisation_rules(tenant), row):
+        query = select(organisations.c.id, organisations.c.name).where(organisations.c.id == tenant.organisation_id)
+        owner = (await tenant.connection.execute(query)).one()
+        found.append(
+            (
+                "organisation",
+                Reference(kind="organisation", id=owner.id, name=owner.name, workspace_id=None, fields=fields),
+            )
+        )
+    query = select(workspaces).where(workspaces.c.status == "active")
     inside = [] if target_workspace is None else [workspaces.c.id == target_workspace]
     for workspace in await tenant.fetch_rows(query.where(*inside).order_by(workspaces.c.id), workspaces):
-        found += [f"the default {name} of the workspace {workspace['name']!r}" for name in _names_in(workspace, row)]
+        fields = _default_fields(workspace, row)
+        found += [("workspace", make_reference("workspace", workspace, workspace["id"], fields))] if fields else []
     keys = {row["id"], row["slug"]}
     is_mentioned = or_(*(configs.c.config.contains(key, autoescape=True) for key in sorted(keys)))
-    config_query = select(configs.c.slug, configs.c.config).where(is_mentioned).order_by(configs.c.id)
+    config_query = select(configs).where(is_mentioned).order_by(configs.c.id)
     inside = [] if target_workspace is None else [configs.c.workspace_id == target_workspace]
     for config in await tenant.fetch_rows(config_query.where(*inside), configs):
-        if not keys.isdisjoint(iter_guardrails(msgspec.json.decode(config["config"]))):
-            found.append(f"the config {config['slug']!r}")
+        named = iter_guardrails(msgspec.json.decode(config["config"]), "config")
+        if fields := list(islice(dict.fromkeys(path for path, name in named if name in keys), MAX_FIELDS)):
+            found.append(("config", make_reference("config", config, config["workspace_id"], fields)))
     return found
 
 
-def _names_in(holder: Mapping[str, Any], row: Row) -> list[str]:
+def _default_fields(holder: Mapping[str, Any], row: Row) -> list[str]:
     defaults: dict[str, list[str] | None] = holder.get("defaults") or {}
-    return [name for name in DEFAULT_FIELDS if row["id"] in (defaults.get(name) or ())]
+    return [f"defaults.{name}" for name in DEFAULT_FIELDS if row["id"] in (defaults.get(name) or ())]
 
 
-def iter_guardrails(config: object) -> Iterator[str]:
-    """Yields the ids and slugs of saved guardrails that a config or one of its targets names."""
+def iter_guardrails(config: object, path: str) -> Iterator[tuple[str, str]]:
+    """Yields the field and the id or slug of each saved guardrail that a config or one of its targets names."""
     if not isinstance(config, dict):
         return
     table = cast("dict[str, object]", config)
-    for name in CONFIG_FIELDS & table.keys():
+    for name in sorted(CONFIG_FIELDS & table.keys()):
         # Objects in these lists are guardrails of the config itself.
-        yield from (item for item in _as_list(table[name]) if isinstance(item, str))
-    for target in _as_list(table.get("targets")):
-        yield from iter_guardrails(target)
+        yield from ((f"{path}.{name}", item) for item in _as_list(table[name]) if isinstance(item, str))
+    for index, target in enumerate(_as_list(table.get("targets"))):
+        yield from iter_guardrails(target, f"{path}.targets[{index}]")
 
 
 def _as_list(value: object) -> list[object]:

@@ -61,6 +61,13 @@ class UnsavedTrialRequest(TrialRequest, frozen=True, forbid_unknown_fields=True,
     actions: kit.ActionsField = msgspec.field(default_factory=kit.Actions)
 
 
+class EditedTrialRequest(TrialRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a saved guardrail is tried on, and edits that are not saved."""
+
+    checks: kit.OptionalChecks = msgspec.UNSET
+    actions: kit.OptionalActions = msgspec.UNSET
+
+
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the guardrail decided. Nothing was sent to a provider, and nothing is logged."""
 

@@ -12,9 +12,8 @@ from msgspec import Meta
 from sqlalchemy import or_, select
 
 from penstock.authorization import require_scopes
-from penstock.errors import ConflictError
 from penstock.ids import new_id
-from penstock.kit import shared_fields, versions
+from penstock.kit import references, shared_fields, versions
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.crud_routes import CrudRoutes
 from penstock.kit.engine_validation import validate_document
@@ -178,6 +177,16 @@ async def list_versions(
         return ListResponse(total, [_to_version_detail(row, version) for version in rows])
 
 
+@get("/{key:str}/references", guards=[require_scopes("configs.read")], summary="List what uses a config", tags=TAGS)
+async def list_references(
+    key: IdOrSlug, work: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
+) -> references.ReferenceList:
+    """Lists the API keys and workspaces that have a config as their default. Counts those that the caller may not see."""
+    async with work.read_session(workspace_id) as session:
+        row = await CONFIGS.get(session, key)
+        return references.list_visible(session, await _find_users(session, row))
+
+
 @put(
     "/{key:str}",
     guards=[require_scopes("configs.update")],
@@ -207,7 +216,7 @@ async def update_config(
         await session.check_precondition(configs, before)
         await work.check_unchanged(session, _to_config(ConfigDetail, before))
         if values.get("status") == "archived" and before["status"] != "archived":
-            await _reject_if_in_use(session, before)
+            references.reject_if_used("config", before["slug"], await _find_users(session, before))
         old = await _decrypt_config(session, before["config"], before)
         document = config_credentials.join_credentials(old)
         if sent is not UNSET:
@@ -245,7 +254,7 @@ async def _validate_update(work: RequestContext, workspace_id: str | None, key: 
 
 async def delete_config(session: TenantSession, row: Row) -> None:
     """Deletes a config with its versions. Rejects a config that is the default of a key or of the workspace."""
-    await _reject_if_in_use(session, row)
+    references.reject_if_used("config", row["slug"], await _find_users(session, row))
     await versions.delete_versions(session, row["id"])
     await CONFIGS.delete(session, row)
 
@@ -315,17 +324,21 @@ async def _clear_default(session: TenantSession, workspace_id: str) -> None:
         await CONFIGS.update(session, row, {"is_default": False})
 
 
-async def _reject_if_in_use(session: TenantSession, row: Row) -> None:
+async def _find_users(session: TenantSession, row: Row) -> list[tuple[str, references.Reference]]:
+    """Returns the keys and workspaces whose default is a config, each with its key in `VISIBLE_WITH`."""
+    found: list[tuple[str, references.Reference]] = []
+    workspace = await session.organisation().find(workspaces, row["workspace_id"])
+    if workspace and workspace["defaults"].get("user_api_key_config") == row["id"]:
+        field = "defaults.user_api_key_config"
+        found.append(("workspace", references.make_reference("workspace", workspace, workspace["id"], [field])))
     # Keys of the organisation may have the config of any workspace.
     inside = or_(api_keys.c.workspace_id == row["workspace_id"], api_keys.c.workspace_id.is_(None))
-    for key in await session.organisation().fetch_rows(
-        select(api_keys.c.name, api_keys.c.defaults).where(inside), api_keys
-    ):
+    query = select(api_keys).where(inside).order_by(api_keys.c.id)
+    for key in await session.organisation().fetch_rows(query, api_keys):
         if key["defaults"].get("config_id") == row["id"]:
-            raise ConflictError(f"the key {key['name']!r} has this config as its default")
-    workspace = await session.find(workspaces, row["workspace_id"])
-    if workspace and workspace["defaults"].get("user_api_key_config") == row["id"]:
-        raise ConflictError("the workspace has this config as the default of new keys")
+            reference = references.make_reference("api_key", key, key["workspace_id"], ["defaults.config_id"])
+            found.append((key["type"], reference))
+    return found
 
 
 def _to_version_detail(row: Row, version: Row) -> ConfigDetail:
@@ -352,6 +365,7 @@ routes = [
     CRUD_ROUTES.list_route(ConfigSummary, _make_serializer(ConfigSummary)),
     CRUD_ROUTES.get_route(ConfigDetail, _make_serializer(ConfigDetail)),
     list_versions,
+    list_references,
     update_config,
     CRUD_ROUTES.delete_route(delete_config),
 ]

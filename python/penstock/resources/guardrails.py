@@ -15,10 +15,10 @@ from penstock import engine
 from penstock.authorization import require_scopes
 from penstock.ids import new_id
 from penstock.kit import guardrails as kit
-from penstock.kit import shared_fields, versions
+from penstock.kit import references, shared_fields, versions
 from penstock.kit.compat import SHOWN_OPTION
-from penstock.kit.guardrail_defaults import reject_if_in_use
-from penstock.kit.guardrail_trial import TrialRequest, TrialResult, UnsavedTrialRequest, run_trial
+from penstock.kit.guardrail_defaults import find_users
+from penstock.kit.guardrail_trial import EditedTrialRequest, TrialResult, UnsavedTrialRequest, run_trial
 from penstock.kit.guardrails import GUARDRAILS, Actions, Check
 from penstock.kit.listing import PageRequest
 from penstock.kit.shared_fields import IdOrSlug, WorkspaceFilter
@@ -226,6 +226,23 @@ async def list_versions(
         return ListResponse(total, [_to_version_detail(row, version) for version in rows])
 
 
+@get(
+    "/{key:str}/references",
+    guards=[kit.require_either_scope("read")],
+    summary="List what uses a guardrail",
+    tags=TAGS,
+)
+async def list_references(
+    key: IdOrSlug, work: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
+) -> references.ReferenceList:
+    """Lists the configs and the defaults that name a guardrail, with the fields that name it. Counts those that the
+    caller may not see.
+    """
+    async with work.read_session(workspace_id) as session:
+        row = await kit.get_guardrail(session, key, "read")
+        return references.list_visible(session, await find_users(session, row))
+
+
 @put(
     "/{key:str}",
     guards=[kit.require_either_scope("update")],
@@ -249,7 +266,7 @@ async def update_guardrail(
         await session.check_precondition(guardrails, before)
         await work.check_unchanged(session, row_to_struct(GuardrailDetail, before))
         if values.get("status") == kit.ARCHIVED and before["status"] != kit.ARCHIVED:
-            await reject_if_in_use(session, before)
+            references.reject_if_used("guardrail", before["slug"], await find_users(session, before))
         old = await kit.open_content(session, before, before)
         content = await _changed_content(session, before, data, old)
         is_changed = not content.is_same(old)
@@ -274,7 +291,7 @@ async def delete_guardrail(
     """Deletes a guardrail with its versions. Rejects one that is a default or that a config names."""
     async with work.write_session(workspace_id) as session:
         row = await kit.get_guardrail(session, key, "delete")
-        await reject_if_in_use(session, row)
+        references.reject_if_used("guardrail", row["slug"], await find_users(session, row))
         await versions.delete_versions(session, row["id"])
         await GUARDRAILS.delete(session, row)
         return EmptyResponse()
@@ -304,20 +321,27 @@ async def try_checks(data: JSONBody[UnsavedTrialRequest], settings: NamedDepende
 )
 async def try_guardrail(
     key: IdOrSlug,
-    data: JSONBody[TrialRequest],
+    data: JSONBody[EditedTrialRequest],
     work: NamedDependency[RequestContext],
     settings: NamedDependency[Settings],
     workspace_id: WorkspaceFilter = None,
 ) -> TrialResult:
-    """Runs a saved guardrail on a text, a request or a response. Its checks may call the hosts that they name."""
+    """Runs a saved guardrail on a text, a request or a response. Its checks may call the hosts that they name. Sent
+    checks and actions replace the saved ones for this trial; masks in them stand for the stored credentials, as in an
+    update, which needs the scope `guardrails.update`.
+    """
     async with work.read_session(workspace_id) as session:
         row = await kit.get_guardrail(session, key, "read")
-        content = await kit.open_content(session, row, row)
+        if data.checks is not UNSET or data.actions is not UNSET:
+            session.require_any_scope(kit.scope_for_verb(row["workspace_id"], "update"))
+        content = await _changed_content(session, row, data, await kit.open_content(session, row, row))
     return await run_trial(settings, content, data, row["slug"])
 
 
-async def _changed_content(session: TenantSession, row: Row, data: UpdateGuardrail, old: kit.Content) -> kit.Content:
-    """Returns the content of a guardrail after an update."""
+async def _changed_content(
+    session: TenantSession, row: Row, data: UpdateGuardrail | EditedTrialRequest, old: kit.Content
+) -> kit.Content:
+    """Returns the content of a guardrail with the checks and actions that a request sends."""
     if data.checks is UNSET and data.actions is UNSET:
         return old
     actions = old.actions if data.actions is UNSET else kit.actions_to_builtins(data.actions)
@@ -341,6 +365,7 @@ routes = [
     list_guardrails,
     get_guardrail,
     list_versions,
+    list_references,
     update_guardrail,
     delete_guardrail,
     try_checks,

@@ -13,8 +13,13 @@ def test_finds_saved_guardrails_in_a_config_and_its_targets():
         "targets": [{"output_guardrails": ["pg-c"], "targets": [{"output_mutators": ["pg-d"]}]}, "@provider"],
         "metadata": {"input_guardrails": ["pg-none"]},
     }
-    assert set(iter_guardrails(config)) == {"pg-a", "pg-b", "pg-c", "pg-d"}
-    assert not list(iter_guardrails(["pg-a"]))
+    assert list(iter_guardrails(config, "config")) == [
+        ("config.input_guardrails", "pg-a"),
+        ("config.input_mutators", "pg-b"),
+        ("config.targets[0].output_guardrails", "pg-c"),
+        ("config.targets[0].targets[0].output_mutators", "pg-d"),
+    ]
+    assert not list(iter_guardrails(["pg-a"], "config"))
 
 
 def test_defaults_of_the_organisation_come_first_unless_excluded():
