@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 # SQLite readers do not block each other, but each connection uses a thread.
 MAX_SQLITE_CONNECTIONS = 3
+# How long a request waits for its turn at an embedded database, and how many changes may wait. A burst of changes is
+# saved one after the other, instead of being reported as a store that does not answer.
+MAX_TURN_SECONDS, MAX_WAITING_WRITERS = 10.0, 1000
 # A connection that was idle for longer is pinged before use.
 PING_AFTER_IDLE_SECONDS = 0.25
 MISSING_TABLE_MESSAGES = ("no such table", "does not exist")
@@ -65,6 +68,9 @@ class Database:
         without = {"reads": True} if self.embedded else {"isolation_level": "AUTOCOMMIT"}
         self._reader = self._engine.execution_options(**without)
         self._closing: set[asyncio.Future[None]] = set()
+        # SQLite has one writer at a time. Those that wait hold no connection.
+        self._write_lock = asyncio.Lock()
+        self._waiting_writers = 0
 
     @property
     def exists(self) -> bool:
@@ -85,6 +91,36 @@ class Database:
     @asynccontextmanager
     async def write_transaction(self) -> AsyncGenerator[AsyncConnection]:
         """Yields a connection in a transaction. Commits at the end, or rolls back on an error."""
+        async with self._wait_for_turn(), self._open_write_transaction() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _wait_for_turn(self) -> AsyncGenerator[None]:
+        """Waits until the other changes of this process are saved, if the database is embedded."""
+        if not self.embedded:
+            yield
+            return
+        if self._waiting_writers >= MAX_WAITING_WRITERS:
+            message = f"{MAX_WAITING_WRITERS} other changes are waiting to be saved; nothing was changed: try again"
+            raise UnavailableError(message)
+        self._waiting_writers += 1
+        try:
+            async with asyncio.timeout(MAX_TURN_SECONDS):
+                await self._write_lock.acquire()
+        except TimeoutError:
+            message = (
+                f"other changes needed more than {MAX_TURN_SECONDS:g} s to be saved; nothing was changed: try again"
+            )
+            raise UnavailableError(message) from None
+        finally:
+            self._waiting_writers -= 1
+        try:
+            yield
+        finally:
+            self._write_lock.release()
+
+    @asynccontextmanager
+    async def _open_write_transaction(self) -> AsyncGenerator[AsyncConnection]:
         with _translate_errors():
             connection = await self._connect(self._engine)
             try:
@@ -239,7 +275,7 @@ def _create_sqlite_engine(url: URL, settings: Store) -> AsyncEngine:
         url,
         pool_size=_max_connections(url, settings),
         max_overflow=0,
-        pool_timeout=settings.acquire_ms / 1000,
+        pool_timeout=MAX_TURN_SECONDS,
         hide_parameters=True,
         json_serializer=_encode_json,
         json_deserializer=msgspec.json.decode,

@@ -41,6 +41,64 @@ async def insert_organisations(database: Database, *rows: dict[str, object]) -> 
             await connection.execute(insert(organisations).values(row))
 
 
+def open_impatient(tmp_path: Path) -> Database:
+    """Returns an embedded database that waits for a lock for 20 ms only."""
+    url = Secret(f"sqlite:///{tmp_path}/s.db")
+    return Database(Store(url=url, acquire_ms=20), url)
+
+
+def test_a_burst_of_changes_is_saved_one_after_the_other(tmp_path: Path):
+    async def scenario() -> None:
+        database = open_impatient(tmp_path)
+        await migrate(database)
+
+        async def change(number: int) -> None:
+            row = {**ORGANISATION_ROW, "id": str(number), "slug": f"o{number}"}
+            async with database.write_transaction() as connection:
+                await connection.execute(insert(organisations).values(row))
+                await asyncio.sleep(0.001)
+            await select_organisations(database, id=str(number))
+
+        await asyncio.gather(*(change(number) for number in range(205)))
+        async with database.read_connection() as connection:
+            assert len((await connection.execute(select(organisations.c.id))).all()) == 205
+        await database.close()
+
+    asyncio.run(scenario())
+
+
+def test_waiting_changes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.store.database.MAX_WAITING_WRITERS", 2)
+    monkeypatch.setattr("penstock.store.database.MAX_TURN_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        database = open_impatient(tmp_path)
+        await migrate(database)
+        end = asyncio.Event()
+
+        async def change() -> None:
+            async with database.write_transaction():
+                await end.wait()
+
+        running = [asyncio.create_task(change()) for _ in range(4)]
+        _, *waiting, refused = running
+        with pytest.raises(UnavailableError, match="2 other changes are waiting to be saved; nothing was changed"):
+            await refused
+        for task in waiting:
+            with pytest.raises(UnavailableError, match=r"other changes needed more than 0\.05 s to be saved"):
+                await task
+        end.set()
+        await running[0]
+        # A change that fails or is cancelled gives up its turn.
+        cancelled = asyncio.create_task(change())
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        await change()
+        await database.close()
+
+    asyncio.run(scenario())
+
+
 async def select_organisations(database: Database, **values: object) -> None:
     async with database.read_connection() as connection:
         named = [organisations.c[name] == value for name, value in values.items()]
