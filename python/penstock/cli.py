@@ -82,15 +82,29 @@ def main() -> None:
     flag_value="",
     help="Run the mock provider of the wheel too, or this program, and print example commands.",
 )
+@click.option(
+    "--mock-port",
+    type=click.IntRange(0, 65535),
+    help="Port of the mock provider, on 127.0.0.1; 0: any. [default: 8788, or any if that is in use]",
+)
 @click.option("--migrate", is_flag=True, default=None, help="Migrate the store's tables first.")
 @click.option("--no-store", is_flag=True, help="Use the settings file alone: no store, no console, no management API.")
-def serve(
-    config: str | None, host: str | None, port: int | None, mock: str | None, migrate: bool | None, no_store: bool
+def serve(  # noqa: PLR0913, PLR0917 - an option each
+    config: str | None,
+    host: str | None,
+    port: int | None,
+    mock: str | None,
+    mock_port: int | None,
+    migrate: bool | None,
+    no_store: bool,
 ) -> None:
     """Run the gateway.
 
     Without a settings file, a new store is created in ./penstock-data, and its admin key is printed once.
     """
+    if mock_port is not None and mock is None:
+        message = "--mock-port needs --mock"
+        raise click.UsageError(message)
     process.limit_malloc_arenas()
     given = {"server.host": host, "server.port": port, "store.migrate": migrate}
     settings = load_settings(config, {**given, "store.enabled": False if no_store else None})
@@ -122,7 +136,7 @@ def serve(
         if mock is not None:
             from penstock import mock as pretend
 
-            url = stack.enter_context(pretend.run_mock_provider(mock or str(pretend.BUNDLED_PROGRAM)))
+            url = stack.enter_context(pretend.run_mock_provider(mock or str(pretend.BUNDLED_PROGRAM), mock_port))
             settings = msgspec.structs.replace(settings, mock=settings_module.Mock(host=url))
 
         def announce_start(ready: Settings) -> None:

@@ -25,9 +25,16 @@ READY_PREFIX = b"listening on "
 
 
 @contextmanager
-def run_mock_provider(binary: str) -> Generator[str]:
-    """Starts the mock provider, yields its URL, and stops it on exit."""
-    child = _start_process(binary)
+def run_mock_provider(binary: str, port: int | None = None) -> Generator[str]:
+    """Starts the mock provider, yields its URL, and stops it on exit. Without a port it listens on `DEFAULT_PORT`, or on
+    any if that is in use. Raises `StartupError` if it cannot listen.
+    """
+    if port is None:
+        port = DEFAULT_PORT if _is_free(DEFAULT_PORT) else 0
+    elif port and not _is_free(port):
+        message = f"--mock-port {port} is in use; choose another one, or 0 for any that is free"
+        raise StartupError(message)
+    child = _start_process(binary, port)
     try:
         yield _read_url(child)
     finally:
@@ -39,10 +46,10 @@ def run_mock_provider(binary: str) -> Generator[str]:
             child.communicate()
 
 
-def _start_process(binary: str) -> subprocess.Popen[bytes]:
+def _start_process(binary: str, port: int) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(  # noqa: S603 - the operator names the program
-            [binary, "--host", "127.0.0.1", "--port", str(_choose_port())],
+            [binary, "--host", "127.0.0.1", "--port", str(port)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -65,11 +72,11 @@ def _read_url(child: subprocess.Popen[bytes]) -> str:
     raise StartupError(message)
 
 
-def _choose_port() -> int:
+def _is_free(port: int) -> bool:
     with socket.socket() as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            trial.bind(("127.0.0.1", DEFAULT_PORT))
+            trial.bind(("127.0.0.1", port))
         except OSError:
-            return 0
-        return DEFAULT_PORT
+            return False
+        return True

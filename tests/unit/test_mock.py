@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
 from penstock import mock
+from penstock.cli import main
 from penstock.errors import StartupError
 
 if TYPE_CHECKING:
@@ -53,3 +56,27 @@ def test_missing_program_is_an_error():
         mock.run_mock_provider("/no/such/program"),
     ):
         pass
+
+
+def test_listens_on_the_chosen_port(tmp_path: Path):
+    program = write_program(
+        tmp_path, "print('listening on http://' + ':'.join(sys.argv[2::2]), flush=True)\ntime.sleep(60)"
+    )
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))
+        used.listen()
+        port = used.getsockname()[1]
+        with (
+            pytest.raises(StartupError, match=f"--mock-port {port} is in use; choose another one"),
+            mock.run_mock_provider(program, port),
+        ):
+            pass
+    with mock.run_mock_provider(program, port) as url:
+        assert url == f"http://127.0.0.1:{port}"
+    with mock.run_mock_provider(program, 0) as url:
+        assert url == "http://127.0.0.1:0"
+
+
+def test_mock_port_needs_the_mock_provider():
+    result = CliRunner().invoke(main, ["serve", "--mock-port", "9000"])
+    assert (result.exit_code, "--mock-port needs --mock" in result.output) == (2, True)
