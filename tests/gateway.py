@@ -72,7 +72,8 @@ class Gateway:
         self.base_url = f"http://127.0.0.1:{self.port}"
         self.own: SettingsTables = {
             "server": {"host": "127.0.0.1", "port": self.port, "drain_seconds": 3},
-            "records": {"path": str(self.records_file)},
+            # Most tests read records in the file.
+            "records": {"path": str(self.records_file), "file": True},
             # Few tests read logs; the others start sooner without their store.
             "log_store": {"enabled": False},
         }

@@ -143,7 +143,7 @@ def create_app(
         "prices": PriceBook(settings),
     }
     url = settings.store_url
-    own_records = SpooledRecords(settings.records, spool)
+    own_records = SpooledRecords(spool)
     store = (
         open_store(settings, published, url, (batch_figures, job_figures), own_records, refusals, log_service)
         if url

@@ -258,6 +258,11 @@ METRIC_FAMILIES = {
     "record_file_failures": MetricFamily(
         "penstock_record_file_failures_total", "counter", "failed writes to the record file; each is repeated"
     ),
+    "log_refused_records_dropped": MetricFamily(
+        "penstock_log_refused_records_dropped_total",
+        "counter",
+        "records of refused requests that could not be written to their file",
+    ),
     "log_spool_bytes": MetricFamily("penstock_log_spool_bytes", "gauge", "size of the spool as the log worker sees it"),
     "log_spool_age_seconds": MetricFamily(
         "penstock_log_spool_age_seconds", "gauge", "age of the oldest segment of the spool"

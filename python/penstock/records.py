@@ -76,7 +76,7 @@ class RecordFile:
             os.ftruncate(self._file, size)
             raise
         if log.isEnabledFor(logging.DEBUG):
-            _log_requests(lines)
+            log_requests(lines)
 
     def create(self) -> None:
         """Creates the file if it does not exist."""
@@ -185,7 +185,7 @@ def _write_all(file: int, lines: memoryview) -> None:
         lines = lines[os.write(file, lines) :]
 
 
-def _log_requests(lines: bytes) -> None:
+def log_requests(lines: bytes) -> None:
     """Writes one line per record to the process log, at the level debug."""
     for line in lines.splitlines():
         try:

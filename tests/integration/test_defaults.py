@@ -53,7 +53,7 @@ def test_serves_loopback_without_a_key_and_without_a_store(tmp_path: Path):
         response = send_raw_request(url, CHAT_PATH, chat_body(), {"content-type": "application/json"})
         assert (response.status, response.json()["error"]["code"]) == (400, "provider_required")
         # Records go to the documented path, and no other files are created.
-        wait_for("the records", lambda: (tmp_path / "logs/records.jsonl").exists() or None)
+        wait_for("the records", lambda: (tmp_path / "logs/store/records/records.duckdb").exists() or None)
     finally:
         status = program.stop()
     assert status == 0

@@ -186,6 +186,26 @@ def test_requests_refused_without_a_key_are_in_a_file_of_their_own(tmp_path: Pat
         assert len(wait_for_stored(gateway, 1)) == 1
 
 
+def test_metrics_access_log_and_refused_requests_need_no_record_file(tmp_path: Path):
+    tables = {**TABLES, "records": {"file": False, "path": str(tmp_path / "records.jsonl")}, "log": {"access": True}}
+    with run_gateway(tmp_path, tables) as gateway:
+        writer = open_spool(gateway)
+        good, late, refused = make_record(), make_record(total_units=None), make_record(response_status_code=401)
+        *before, end = frames_of(late)
+        writer.append([*frames_of(good), *before, end._replace(flags=spool.AMENDMENT_FOLLOWS)])
+        name = uuid.UUID(refused["id"]).bytes
+        writer.append([NewFrame(spool.END, name, json.dumps(refused).encode(), spool.REFUSED)])
+        assert [line["id"] for line in gateway.refused_records()] == [refused["id"]]
+        assert len(wait_for_stored(gateway, 2)) == 2
+        writer.append([NewFrame(spool.AMEND, uuid.UUID(late["id"]).bytes, b'{"total_units":7}')])
+        # Three tokens of the first, three of the refused one, and those that were known later.
+        wait_for("the late usage", lambda: read_metrics(gateway).get("llm_token_sum") == 13 or None)
+        assert read_metrics(gateway)["request_count_total"] == 3
+        output = gateway.program.read_output()
+        assert not gateway.records_file.exists()
+    assert all(f"id={record['id']}" in output for record in (good, late, refused))
+
+
 def test_late_usage_is_part_of_the_record(tmp_path: Path):
     with run_gateway(tmp_path, TABLES) as gateway:
         writer = open_spool(gateway)

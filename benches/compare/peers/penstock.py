@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import sys
-from typing import TYPE_CHECKING
+import urllib.request
 
 from benches.compare.peers import burning, saved_configs
 from benches.compare.peers.peer import REPOSITORY_ROOT, LaunchContext, Peer, PeerUnavailable, run_command
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 GATEWAY_KEY = secrets.token_hex(24)
 CONFIG_FILE = "penstock.toml"
 RECORDS_FILE = "records.jsonl"
+STORED_PATTERN = re.compile(r"^penstock_log_records_stored_total (\S+)$", re.MULTILINE)
 CACHE_CONFIG = '{"provider": "mock", "cache": {"mode": "simple"}}'
 VERSION_SCRIPT = "import penstock, penstock.engine; print(penstock.__version__)"
 CONFIG_TEMPLATE = """
@@ -79,8 +78,9 @@ class Penstock(Peer):
             file.write(saved_configs.render_tables())
 
     def count_records(self, launch: LaunchContext) -> int | None:
-        # Also counts the records in rotated files.
-        return sum(_count_lines(path) for path in launch.folder.glob(f"{RECORDS_FILE}*"))
+        with urllib.request.urlopen(f"http://127.0.0.1:{launch.port}/metrics", timeout=10) as response:
+            found = STORED_PATTERN.search(response.read().decode())
+        return int(float(found[1])) if found else 0
 
 
 class BurningPenstock(Penstock):
@@ -92,8 +92,3 @@ class BurningPenstock(Penstock):
 
     def environment(self) -> dict[str, str]:
         return {"PYTHONPATH": str(REPOSITORY_ROOT)}
-
-
-def _count_lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

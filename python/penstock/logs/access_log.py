@@ -13,7 +13,7 @@ from penstock.process_log import AccessEntry, log_access
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.logs.record_file import WaitingLine
+    from penstock.logs.observed_records import ObservedLine
     from penstock.settings import Settings
 
 
@@ -41,7 +41,7 @@ class AccessLog:
         self._proxies = TrustedProxies(settings.security.trusted_proxies)
         self._decode = msgspec.json.Decoder(AccessRecord).decode
 
-    def observe(self, written: Iterable[WaitingLine]) -> None:
+    def observe(self, written: Iterable[ObservedLine]) -> None:
         """Logs records."""
         if not self._is_enabled:
             return

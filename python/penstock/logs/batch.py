@@ -39,3 +39,5 @@ class RecordBatch(msgspec.Struct):
     bodies: dict[uuid.UUID, BodyLocation] = msgspec.field(default_factory=dict[uuid.UUID, BodyLocation])
     texts: dict[uuid.UUID, str] = msgspec.field(default_factory=dict[uuid.UUID, str])
     """Text of the bodies of records in this batch, for full-text search; `body_text.extract_text` makes it."""
+    may_repeat: bool = True
+    """False if no record of the batch can have been inserted before. Then an engine need not look for them."""

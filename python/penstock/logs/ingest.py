@@ -1,4 +1,8 @@
-"""Consumer of the spool that fills the log store: records, feedback, amendments, and the locations of bodies."""
+"""Consumer of the spool that fills the log store: records, feedback, amendments, and the locations of bodies.
+
+Request metrics, the access log and the file of refused requests get what this consumer has read, so that a record is
+read and decoded once.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from penstock.logs import spool_format as spool
 from penstock.logs import spool_reader
 from penstock.logs.batch import RecordBatch
 from penstock.logs.body_text import extract_text
+from penstock.logs.observed_records import ObservedRecord
 from penstock.logs.packs import PackedRecord
 from penstock.logs.record_lines import amend_line, decode_fields, make_killed_line
 from penstock.logs.spool_reader import SpoolFollower
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.logs.engines.protocol import LogEngine
+    from penstock.logs.observed_records import RecordObservers
     from penstock.logs.packs import PackWriter
     from penstock.logs.spool_reader import SpoolEvent, WriterReader
 
@@ -30,6 +36,8 @@ log = logging.getLogger("penstock")
 
 MAX_BATCH_RECORDS, MAX_BATCH_BYTES, MAX_BATCH_SECONDS = 10_000, 16 * spool.MEBIBYTE, 0.5
 READ_EVENTS = 1000
+# Folders of edge workers. They write each record once; the control process may write one again after a kill.
+EDGE_PREFIX = "edge-"
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 30.0
 # The text of the last kind that exists is searched: the client's response differs only if it was translated.
 RESPONSE_KINDS = (spool.CLIENT_RESPONSE, spool.UPSTREAM_RESPONSE)
@@ -46,6 +54,14 @@ class PendingBatch:
         self.reader = reader
         self.position = reader.position
         self.bytes = 0
+        self.refused: list[bytes] = []
+        self.is_refused_written = False
+        # Amendments of records of earlier batches, for request metrics.
+        self.late_usage: list[ObservedRecord] = []
+        # Records of requests that another gateway or the client made, which request metrics do not count.
+        self.external: set[int] = set()
+        # Records whose amendment was not there yet.
+        self.unfinished: dict[bytes, int] = {}
         self._index_by_id: dict[bytes, int] = {}
 
     @property
@@ -54,21 +70,32 @@ class PendingBatch:
         batch = self.batch
         return len(batch.records) + len(batch.amendments) + len(batch.feedback)
 
+    @property
+    def has_items(self) -> bool:
+        """True if there is something to store."""
+        return bool(self.size or self.refused)
+
     def add_line(self, record_id: bytes, line: bytes) -> None:
         """Adds a record."""
         self._index_by_id[record_id] = len(self.batch.records)
         self.batch.records.append(line)
         self.bytes += len(line)
 
-    def amend(self, record_id: bytes, payload: bytes) -> None:
-        """Changes a record of this batch, or adds an amendment of an earlier one."""
-        fields = decode_fields(payload)
+    def amend(self, record_id: bytes, fields: dict[str, Any]) -> bool:
+        """Changes a record of this batch, or adds an amendment of an earlier one. Returns true if it is in this batch."""
         index = self._index_by_id.get(record_id)
         if index is None:
             self.batch.amendments.append({"id": str(uuid.UUID(bytes=record_id)), **fields})
-        else:
-            self.batch.records[index] = amend_line(self.batch.records[index], fields)
-        self.bytes += len(payload)
+            return False
+        self.batch.records[index] = amend_line(self.batch.records[index], fields)
+        self.unfinished.pop(record_id, None)
+        return True
+
+    def list_observed(self) -> list[ObservedRecord]:
+        """Returns the records and late amendments that request metrics and the access log get."""
+        records = enumerate(self.batch.records)
+        found = [ObservedRecord(line) for index, line in records if index not in self.external]
+        return found + [ObservedRecord(line, is_refused=True) for line in self.refused] + self.late_usage
 
 
 class StoreIngest:
@@ -82,9 +109,10 @@ class StoreIngest:
         publish: Callable[[list[bytes]], None] = lambda _lines: None,
         *,
         keeps_inline_data: bool = False,
+        observers: RecordObservers | None = None,
     ) -> None:
         """Takes an open engine; reading starts after its saved positions. Unless `keeps_inline_data`, long base64 in
-        bodies is replaced by its digest.
+        bodies is replaced by its digest. `observers` get each batch after it was inserted.
         """
         self.inserted = 0
         self.invalid = 0
@@ -95,6 +123,7 @@ class StoreIngest:
         self._engine = engine
         self._publish = publish
         self._keeps_inline_data = keeps_inline_data
+        self._observers = observers
         # What was read from the spool and is not inserted yet. Batches of several writers are inserted together.
         self._waiting: deque[list[PendingBatch]] = deque()
         self._retry_at = 0.0
@@ -137,10 +166,13 @@ class StoreIngest:
         """Closes the packs and the spool."""
         self.packs.commit(is_final=True)
         self.follower.close()
+        if self._observers:
+            self._observers.close()
 
     def _fill_batch(self, reader: WriterReader) -> PendingBatch | None:
         deadline = time.monotonic() + MAX_BATCH_SECONDS
         pending = PendingBatch(reader.header.node, reader)
+        pending.batch.may_repeat = reader.was_replaced or not reader.name.startswith(EDGE_PREFIX)
         while pending.size < MAX_BATCH_RECORDS and pending.bytes < MAX_BATCH_BYTES and time.monotonic() < deadline:
             events = reader.read(min(READ_EVENTS, MAX_BATCH_RECORDS - pending.size))
             pending.batch.node = reader.header.node
@@ -153,20 +185,27 @@ class StoreIngest:
         saved = self.follower.saved.get(reader.name)
         # A segment without records was finished, and can be deleted.
         has_moved_on = saved is None or saved.segment < pending.position.segment
-        return pending if pending.size or has_moved_on else None
+        return pending if pending.has_items or has_moved_on else None
 
     def _accept(self, pending: PendingBatch, event: SpoolEvent) -> None:
         match event.kind:
             # No organisation can ask for records of requests without a valid key. They are in a file of their own.
             case spool.END | spool.EXTERNAL_LOG if not event.flags & spool.REFUSED:
+                if event.kind == spool.EXTERNAL_LOG:
+                    pending.external.add(len(pending.batch.records))
+                elif event.flags & spool.AMENDMENT_FOLLOWS:
+                    pending.unfinished[event.id] = len(pending.batch.records)
                 pending.add_line(event.id, event.payload)
                 self._store_bodies(pending, event, event.payload)
+            case spool.END if self._observers:
+                pending.refused.append(event.payload)
+                pending.bytes += len(event.payload)
             case spool_reader.KILLED:
                 line = make_killed_line(event)
                 pending.add_line(event.id, line)
                 self._store_bodies(pending, event, line)
             case spool.AMEND:
-                pending.amend(event.id, event.payload)
+                self._amend(pending, event)
             case spool.FEEDBACK:
                 fields: dict[str, Any] = decode_fields(event.payload)
                 if fields:
@@ -174,6 +213,14 @@ class StoreIngest:
                     pending.bytes += len(event.payload)
             case _:
                 pass
+
+    def _amend(self, pending: PendingBatch, event: SpoolEvent) -> None:
+        fields = decode_fields(event.payload)
+        pending.bytes += len(event.payload)
+        if not pending.amend(event.id, fields) and self._observers:
+            amended = self._observers.find_amended(event.id, fields)
+            if amended:
+                pending.late_usage.append(amended)
 
     def _store_bodies(self, pending: PendingBatch, event: SpoolEvent, line: bytes) -> None:
         if not event.request or not event.request.bodies:
@@ -190,7 +237,7 @@ class StoreIngest:
         record_id = uuid.UUID(bytes=event.id)
         location = self.packs.add(record, bodies, pending.batch.node, pending.reader.name, event.at)
         if location is None:
-            pending.amend(event.id, b'{"body":"dropped"}')
+            pending.amend(event.id, {"body": "dropped"})
             return
         pending.batch.bodies[record_id] = location
         text = extract_search_text(bodies)
@@ -204,6 +251,10 @@ class StoreIngest:
         positions = {pending.reader.name: pending.position for pending in group}
         try:
             self.packs.flush()
+            self._append_refused(group)
+            # If anything fails from here on, the batch is sent again, and may be in the store.
+            for pending in group:
+                pending.batch.may_repeat = True
             self.invalid += self._engine.insert(batch, positions)
         except Exception as error:  # noqa: BLE001 - whatever it is, the batch must not be lost
             self._fail(error)
@@ -215,7 +266,26 @@ class StoreIngest:
         self.inserted += len(batch.records)
         self.follower.saved.update(positions)
         self._publish(batch.records)
+        self._observe(group)
         return True
+
+    def _append_refused(self, group: list[PendingBatch]) -> None:
+        if not self._observers:
+            return
+        for pending in group:
+            if not pending.is_refused_written:
+                self._observers.append_refused(pending.refused)
+                pending.is_refused_written = True
+
+    def _observe(self, group: list[PendingBatch]) -> None:
+        observers = self._observers
+        if not observers:
+            return
+        for pending in group:
+            for record_id, index in pending.unfinished.items():
+                observers.remember_unfinished(record_id, pending.batch.records[index])
+            if observers.reads_lines:
+                observers.observe_inserted(pending.list_observed())
 
     def _fail(self, error: Exception) -> None:
         self.failed += 1
@@ -236,10 +306,9 @@ def _can_join(group: list[PendingBatch], pending: PendingBatch) -> bool:
 
 def _join_batches(group: list[PendingBatch]) -> RecordBatch:
     """Returns one batch with everything of the group. An insertion costs a fixed time besides that of its records."""
-    if len(group) == 1:
-        return group[0].batch
     first = group[0].batch
-    joined = RecordBatch(node=first.node, writer=first.writer)
+    joined = RecordBatch(first.node, first.writer)
+    joined.may_repeat = any(pending.batch.may_repeat for pending in group)
     for pending in group:
         joined.records += pending.batch.records
         joined.amendments += pending.batch.amendments

@@ -18,6 +18,7 @@ from penstock.logs.record_lines import (
     PREVIOUS_COST,
     amend_line,
     decode_fields,
+    encode_amendment,
     make_killed_line,
 )
 from penstock.logs.spool_reader import KILLED, SpoolEvent, SpoolFollower
@@ -135,7 +136,7 @@ class RecordFileConsumer:
         original = b"" if PREVIOUS_COST in fields else self._files[0].find_line(name.encode())
         written = decode_fields(original)
         if written.get("id") != name or any(written.get(key) != value for key, value in fields.items()):
-            line = msgspec.json.encode({"id": name, "is_amendment": True, **fields})
+            line = encode_amendment(event.id, fields)
             original = original if written.get("id") == name else b""
             self._waiting.append(WaitingLine(writer, event.at, line, is_refused=False, due=now, original=original))
             self._waiting_bytes += len(line)

@@ -10,6 +10,8 @@ import msgspec
 from penstock.logs.spool_format import BODIES_DROPPED, BODY_CUT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.logs.spool_reader import SpoolEvent
 
 # Counting the tokens of a response takes less. A record whose amendment comes later, or never, waits no longer.
@@ -30,6 +32,11 @@ def amend_line(line: bytes, fields: dict[str, Any]) -> bytes:
     """Returns a record line with fields replaced."""
     record = decode_fields(line)
     return msgspec.json.encode({**record, **fields}) if record else line
+
+
+def encode_amendment(record_id: bytes, fields: Mapping[str, Any]) -> bytes:
+    """Returns the line of an amendment."""
+    return msgspec.json.encode({"id": str(uuid.UUID(bytes=record_id)), "is_amendment": True, **fields})
 
 
 def make_killed_line(event: SpoolEvent) -> bytes:

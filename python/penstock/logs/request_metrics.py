@@ -24,7 +24,7 @@ from penstock.settings.monitoring import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from penstock.logs.record_file import WaitingLine
+    from penstock.logs.observed_records import ObservedLine
     from penstock.settings import Settings
 
 NANODOLLARS_PER_DOLLAR = 1_000_000_000
@@ -246,7 +246,7 @@ class RequestMetrics:
         """Number of different combinations of label values."""
         return len(self._counts)
 
-    def observe(self, written: Iterable[WaitingLine]) -> None:
+    def observe(self, written: Iterable[ObservedLine]) -> None:
         """Counts records, and usage that became known after its record was written."""
         if not self._is_enabled:
             return

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -72,12 +73,15 @@ class WriterReader:
         self.open: dict[bytes, OpenRequest] = {}
         self.broken_segments = 0
         self.dropped_bodies = 0
+        # True if what is in the folder is not what was read before, so that it is read again.
+        self.was_replaced = False
         self._keeps_bodies = keeps_bodies
         numbers = list_segments(folder)
         self._done = self._check_position(done, numbers)
         self._segment = numbers[0] if numbers else self._done.segment
         self._offset = 0
         self._file = -1
+        self._bodies_file, self._bodies_segment = -1, -1
         self._skips = False
         self._broken_since = 0.0
         self._grown_at = time.monotonic()
@@ -111,18 +115,13 @@ class WriterReader:
     def load_bodies(self, request: OpenRequest) -> dict[int, bytes]:
         """Returns the bodies of a request by frame kind. Bodies whose segment is gone are missing."""
         chunks: dict[int, list[bytes]] = {}
-        files: dict[int, int] = {}
         try:
             for part in request.bodies:
-                if part.segment not in files:
-                    files[part.segment] = os.open(self._path(part.segment), os.O_RDONLY | os.O_CLOEXEC)
-                chunks.setdefault(part.kind, []).append(os.pread(files[part.segment], part.length, part.offset))
+                file = self._open_for_bodies(part.segment)
+                chunks.setdefault(part.kind, []).append(os.pread(file, part.length, part.offset))
         except OSError:
             self.dropped_bodies += 1
             return {}
-        finally:
-            for file in files.values():
-                os.close(file)
         return {kind: b"".join(parts) for kind, parts in chunks.items()}
 
     def release_old_bodies(self) -> None:
@@ -139,10 +138,20 @@ class WriterReader:
                 request.bodies = []
 
     def close(self) -> None:
-        """Closes the current segment."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
+        """Closes the current segment, and the last one of which bodies were read."""
+        for file in (self._file, self._bodies_file):
+            if file >= 0:
+                os.close(file)
+        self._file = self._bodies_file = -1
+
+    def _open_for_bodies(self, number: int) -> int:
+        """Returns the file of a segment with bodies, most often the one of the request before."""
+        if number != self._bodies_segment or self._bodies_file < 0:
+            file = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
+            if self._bodies_file >= 0:
+                os.close(self._bodies_file)
+            self._bodies_file, self._bodies_segment = file, number
+        return self._bodies_file
 
     def _path(self, number: int) -> Path:
         return self.folder / segment_name(number)
@@ -156,6 +165,7 @@ class WriterReader:
             size = self._path(done.segment).stat().st_size
         if numbers and (done.segment > last + 1 or (done.segment == last and 0 < size < done.offset)):
             log.warning("the spool of %s was replaced; it is read from its start", self.name)
+            self.was_replaced = True
             return Position(numbers[0], 0)
         return done
 
@@ -361,6 +371,16 @@ class SpoolFollower:
         """Closes all readers."""
         for reader in self.readers.values():
             reader.close()
+
+
+def find_recent_segment(folder: Path, since: float) -> float:
+    """Returns the number of the first segment that was written to at or after a time, in seconds since 1970; infinity if
+    there is no segment. The last one counts as recent: only a later segment shows when its writer ended.
+    """
+    numbers = list_segments(folder)
+    last = numbers[-1] if numbers else float("inf")
+    # Numbers follow the clock, and a segment ends where the next one begins.
+    return next((first for first, following in pairwise(numbers) if following >= since), last)
 
 
 def delete_segments(folder: Path, needed: float) -> int:

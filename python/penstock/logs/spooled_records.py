@@ -11,11 +11,9 @@ import msgspec
 from penstock.errors import StartupError
 from penstock.logs.spool_format import END
 from penstock.logs.spool_writer import NewFrame
-from penstock.records import RecordFile
 
 if TYPE_CHECKING:
     from penstock.logs.spool_writer import SpoolWriter
-    from penstock.settings import Records
 
 log = logging.getLogger("penstock")
 
@@ -29,10 +27,9 @@ class RecordId(msgspec.Struct, frozen=True):
 class SpooledRecords:
     """Appends record lines to the spool of the control process."""
 
-    def __init__(self, settings: Records, writer: SpoolWriter) -> None:
-        """Takes the spool, and the settings of the record file into which the log worker writes the records."""
+    def __init__(self, writer: SpoolWriter) -> None:
+        """Takes the spool."""
         self._writer = writer
-        self._file = RecordFile(settings)
         self._is_failing = False
 
     def append_lines(self, lines: bytes, *, again: bool = False) -> bool:
@@ -45,9 +42,9 @@ class SpooledRecords:
             if line
         ]
         try:
-            # Lines of one call are in the spool together, so the first one stands for all. Once the log worker deleted
-            # the segment, they are in the record file.
-            if again and frames and (self._writer.contains(frames[0].record_id) or self._is_in_file(frames[0])):
+            # Lines of one call are in the spool together, so the first one stands for all. The log worker keeps the
+            # segments of an earlier process for some minutes.
+            if again and frames and self._writer.contains(frames[0].record_id):
                 return True
             self._writer.append(frames)
         except (OSError, StartupError) as error:
@@ -57,7 +54,3 @@ class SpooledRecords:
             return False
         self._is_failing = False
         return True
-
-    def _is_in_file(self, frame: NewFrame) -> bool:
-        name = str(uuid.UUID(bytes=frame.record_id))
-        return bool(self._file.find_line(f'"{name}"'.encode()))

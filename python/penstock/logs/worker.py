@@ -20,19 +20,18 @@ from aiohttp import web
 from penstock.blobs.store import open_body_bucket
 from penstock.errors import NotFoundError, UnavailableError
 from penstock.logs import messages
-from penstock.logs.access_log import AccessLog
 from penstock.logs.batch import BodyLocation
 from penstock.logs.breaker import StorageBreaker
 from penstock.logs.engines.protocol import LogEngineError, QueryTooLargeError
 from penstock.logs.ingest import StoreIngest
 from penstock.logs.ledger_state import read_ledger_positions
 from penstock.logs.messages import ErrorMessage, QueryRequest
+from penstock.logs.observed_records import RecordObservers
 from penstock.logs.packs import PackStore, PackWriter, encode_text
 from penstock.logs.query import GetQuery, LogFilterError, LogFilters
 from penstock.logs.record_file import RecordFileConsumer
-from penstock.logs.request_metrics import RequestMetrics
-from penstock.logs.spool_reader import delete_segments
-from penstock.logs.spool_writer import list_segments, segment_name
+from penstock.logs.spool_reader import delete_segments, find_recent_segment
+from penstock.logs.spool_writer import CONTROL_WRITER, list_segments, segment_name
 from penstock.logs.tail import MAX_SUBSCRIBERS, LiveTail
 from penstock.settings.log_store import DUCKDB
 from penstock.settings.otel import find_traces_url
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
     from penstock.logs.engines.protocol import LogEngine
     from penstock.logs.otel_export import OtelExporter
-    from penstock.logs.record_file import WaitingLine
     from penstock.logs.spool_reader import SpoolFollower
     from penstock.settings import Settings
 
@@ -63,12 +61,14 @@ HEARTBEAT_SECONDS = 10.0
 MAX_LEDGER_SHARE = 0.5
 MAX_QUERIES, BODIES_TIMEOUT_SECONDS = 4, 10.0
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
+# A restarted control process looks in its spool for what it wrote before it was killed.
+CONTROL_RECORDS_SECONDS = 600
 # Folder of a worker that started while its predecessor still ran.
 TEMPORARY_WRITER_PATTERN = re.compile(r"edge-\d+-\d+")
 
 
 class LogWorker:
-    """Reads the spool in two threads, one for each consumer, and serves requests on the event loop."""
+    """Reads the spool in a thread for each consumer, and serves requests on the event loop."""
 
     def __init__(self, settings: Settings, engine: LogEngine | None = None) -> None:
         """Prepares the storage of bodies. The engine is made from the settings if none is given."""
@@ -76,8 +76,10 @@ class LogWorker:
         self._engine = engine or (make_engine(settings) if settings.log_store.enabled else None)
         self._is_open = False
         self._stop = threading.Event()
-        self._request_metrics, self._access_log = RequestMetrics(settings), AccessLog(settings)
-        self._record_file = RecordFileConsumer(settings.records, settings.spool_folder, self._observe)
+        self._observers = RecordObservers(settings)
+        self._record_file: RecordFileConsumer | None = None
+        if settings.has_record_file:
+            self._record_file = RecordFileConsumer(settings.records, settings.spool_folder, self._observers.observe)
         self._record_file_clock = LagClock()
         self._ingest: StoreIngest | None = None
         self._ingest_clock = LagClock()
@@ -105,7 +107,11 @@ class LogWorker:
         runner = web.AppRunner(self._build_app(), access_log=None, shutdown_timeout=0.5)
         await runner.setup()
         await web.SockSite(runner, listener).start()
-        threads = [threading.Thread(target=self._run_record_file, name="record file")]
+        threads: list[threading.Thread] = []
+        if self._record_file:
+            threads.append(
+                threading.Thread(target=self._run_record_file, args=(self._record_file,), name="record file")
+            )
         if self._engine:
             threads.append(threading.Thread(target=self._run_ingest, args=(self._engine,), name="log store"))
         for thread in threads:
@@ -135,8 +141,8 @@ class LogWorker:
 
     # ── consumers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _run_record_file(self) -> None:
-        consumer, pause = self._record_file, RECORD_FILE_SECONDS
+    def _run_record_file(self, consumer: RecordFileConsumer) -> None:
+        pause = RECORD_FILE_SECONDS
         while not self._stop.wait(pause):
             count = _run_safely(consumer.run_once, "the record file")
             self._record_file_clock.update(is_current=not count)
@@ -144,10 +150,6 @@ class LogWorker:
         self._read_rest(consumer.follower, consumer.run_once)
         _run_safely(lambda: consumer.run_once(is_final=True), "the record file")
         consumer.close()
-
-    def _observe(self, written: list[WaitingLine]) -> None:
-        self._request_metrics.observe(written)
-        self._access_log.observe(written)
 
     def _run_ingest(self, engine: LogEngine) -> None:
         while not self._is_open:
@@ -159,6 +161,7 @@ class LogWorker:
                     self._packs,
                     self._tail.publish,
                     keeps_inline_data=self._settings.records.inline_data == "keep",
+                    observers=None if self._record_file else self._observers,
                 )
                 self._is_open = True
             except Exception as error:  # noqa: BLE001 - the data plane goes on without a log store
@@ -199,7 +202,7 @@ class LogWorker:
     def _clean_up(self) -> None:
         """Deletes segments that all consumers have passed, and measures the rest."""
         spool = Path(self._settings.spool_folder)
-        followers: list[SpoolFollower] = [self._record_file.follower]
+        followers: list[SpoolFollower] = [self._record_file.follower] if self._record_file else []
         if self._engine and not self._ingest:
             followers = []
         elif self._ingest:
@@ -212,7 +215,7 @@ class LogWorker:
         for folder in list[Path](spool.iterdir()) if spool.is_dir() else []:
             if followers:
                 needed = min(follower.first_needed_segment(folder.name) for follower in followers)
-                delete_segments(folder, min(needed, ledger(folder.name)))
+                delete_segments(folder, min(needed, ledger(folder.name), self._first_recent_segment(folder)))
             numbers = list_segments(folder)
             for number in numbers:
                 with suppress(FileNotFoundError):
@@ -233,6 +236,13 @@ class LogWorker:
         if positions is None or self._spool_bytes > self._settings.records.spool_bytes * MAX_LEDGER_SHARE:
             return lambda _writer: float("inf")
         return lambda writer: positions[writer].segment if writer in positions else 0
+
+    def _first_recent_segment(self, folder: Path) -> float:
+        """Returns the oldest segment in which the control process may still look for its own records."""
+        is_full = self._spool_bytes > self._settings.records.spool_bytes * MAX_LEDGER_SHARE
+        if folder.name != CONTROL_WRITER or is_full:
+            return float("inf")
+        return find_recent_segment(folder, time.time() - CONTROL_RECORDS_SECONDS)
 
     async def _run_retention(self) -> None:
         while True:
@@ -312,12 +322,12 @@ class LogWorker:
         return _respond(self.metrics())
 
     async def _handle_request_metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(text=await asyncio.to_thread(self._request_metrics.render))
+        return web.Response(text=await asyncio.to_thread(self._observers.metrics.render))
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics by name."""
         ingest, files = self._ingest, self._record_file
-        followers = [files.follower, *([ingest.follower] if ingest else [])]
+        followers = [consumer.follower for consumer in (files, ingest) if consumer]
         readers = [reader for follower in followers for reader in follower.readers.values()]
         found: dict[str, float] = {
             "log_worker_up": 1,
@@ -327,14 +337,16 @@ class LogWorker:
                 (sum(reader.broken_segments for reader in follower.readers.values()) for follower in followers),
                 default=0,
             ),
-            "record_file_lag_seconds": self._record_file_clock.seconds(),
-            "record_file_failures": files.failed,
+            "record_file_failures": files.failed if files else 0,
+            "log_refused_records_dropped": self._observers.dropped,
             "log_tail_subscribers": self._tail.subscribers,
-            "request_metrics_label_sets": self._request_metrics.label_sets,
-            "request_metrics_overflows": self._request_metrics.overflows,
-            "request_metrics_invalid": self._request_metrics.invalid,
+            "request_metrics_label_sets": self._observers.metrics.label_sets,
+            "request_metrics_overflows": self._observers.metrics.overflows,
+            "request_metrics_invalid": self._observers.metrics.invalid,
             "log_bodies_dropped": self._packs.dropped + sum(reader.dropped_bodies for reader in readers),
         }
+        if files:
+            found["record_file_lag_seconds"] = self._record_file_clock.seconds()
         if self._engine:
             found |= {
                 "log_store_up": float(self._is_open and not (ingest and ingest.is_failing)),

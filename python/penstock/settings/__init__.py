@@ -193,6 +193,9 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
     """Request log: one record per request."""
 
     enabled: Annotated[bool, Meta(description="write a record of each request")] = True
+    file: Annotated[
+        bool, Meta(description="write records to `path`, too; without a log store they are always written there")
+    ] = False
     path: Annotated[
         str,
         Meta(
@@ -326,6 +329,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def log_socket(self) -> str:
         """Path of the Unix socket of the log worker."""
         return f"{self.server.run_dir}/logs.sock"
+
+    @property
+    def has_record_file(self) -> bool:
+        """True if the records of all requests are written to a file."""
+        return self.records.file or not self.log_store.enabled
 
     @property
     def log_store_folder(self) -> str:

@@ -10,12 +10,17 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from penstock.logs import ingest as module
 from penstock.logs import spool_format as spool
 from penstock.logs.breaker import StorageBreaker
 from penstock.logs.ingest import StoreIngest
+from penstock.logs.observed_records import RecordObservers
 from penstock.logs.packs import PackStore, PackWriter
 from penstock.logs.spool_writer import NewFrame, SpoolWriter
+from penstock.settings import Records, Settings
+from penstock.settings.monitoring import Metrics
 from tests.unit.logs.engine import MemoryEngine
 
 if TYPE_CHECKING:
@@ -35,7 +40,23 @@ def frames_of(number: int, **fields: Any) -> list[NewFrame]:
     ]
 
 
-def make_ingest(folder: Path, engine: MemoryEngine, **options: bool) -> tuple[StoreIngest, PackStore]:
+def make_observers(folder: Path) -> RecordObservers:
+    records = Records(path=str(folder / "records.jsonl"))
+    return RecordObservers(Settings(records=records, metrics=Metrics(enabled=True)))
+
+
+def count_observed(observers: RecordObservers) -> dict[str, float]:
+    """Returns requests and tokens by status, as request metrics show them."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(observers.metrics.render()):
+        for sample in family.samples:
+            if sample.name in {"request_count_total", "llm_token_sum"}:
+                name = f"{sample.name.split('_')[0]} {sample.labels['code']}"
+                found[name] = found.get(name, 0) + sample.value
+    return found
+
+
+def make_ingest(folder: Path, engine: MemoryEngine, **options: Any) -> tuple[StoreIngest, PackStore]:
     packs = PackWriter(str(folder / "bodies"), "packs", is_remote=False, limit_bytes=0)
     ingest = StoreIngest(engine, str(folder / "spool"), packs, **options)
     return ingest, PackStore(packs, None, StorageBreaker(5, 60))
@@ -209,3 +230,73 @@ def test_writers_are_inserted_together_and_lost_by_no_failure(tmp_path: Path, mo
         [("node-0", 1, 1), ("node-1", 1, 1), ("node-1", 2, 2)],
     )
     assert engine.saved.keys() == {"edge-1", "edge-2", "edge-3", "control"}
+
+
+def test_request_metrics_get_each_record_once_with_its_late_usage(tmp_path: Path):
+    writer, engine, observers = make_writer(tmp_path), MemoryEngine(), make_observers(tmp_path)
+    ingest, _ = make_ingest(tmp_path, engine, observers=observers)
+    *before, end = frames_of(1, response_status_code=200, total_units=None)
+    writer.append([*before, end._replace(flags=spool.AMENDMENT_FOLLOWS)])
+    writer.append([*frames_of(2, response_status_code=500), NewFrame(spool.EXTERNAL_LOG, bytes(16), end.payload)])
+    engine.failure = "down"
+    ingest.run_once()
+    assert count_observed(observers) == {}
+    engine.failure = ""
+    ingest._retry_at = 0
+    ingest.run_once()
+    assert count_observed(observers) == {"request 200": 1, "llm 200": 0, "request 500": 1, "llm 500": 0}
+    name = uuid.UUID(int=1).bytes
+    writer.append(
+        [NewFrame(spool.AMEND, name, b'{"total_units":7}'), NewFrame(spool.AMEND, name, b'{"total_units":9}')]
+    )
+    # Its record was complete, so nothing is known of it any more; and a corrected cost is no new usage.
+    writer.append([NewFrame(spool.AMEND, uuid.UUID(int=2).bytes, b'{"total_units":3}')])
+    writer.append([NewFrame(spool.AMEND, name, b'{"cost_nanodollars":1,"previous_cost_nanodollars":2}')])
+    ingest.run_once()
+    assert count_observed(observers) == {"request 200": 1, "llm 200": 9, "request 500": 1, "llm 500": 0}
+    assert sorted(engine.batches[-1].amendments, key=str) == [
+        {"id": str(uuid.UUID(int=1)), "cost_nanodollars": 1, "previous_cost_nanodollars": 2},
+        {"id": str(uuid.UUID(int=1)), "total_units": 7},
+        {"id": str(uuid.UUID(int=1)), "total_units": 9},
+        {"id": str(uuid.UUID(int=2)), "total_units": 3},
+    ]
+
+
+def test_refused_requests_are_written_once_to_their_file_and_hold_nothing_up(tmp_path: Path):
+    writer, engine, observers = make_writer(tmp_path), MemoryEngine(), make_observers(tmp_path)
+    ingest, _ = make_ingest(tmp_path, engine, observers=observers)
+    refused = b'{"id":"x","response_status_code":401}'
+    writer.append([NewFrame(spool.END, uuid.UUID(int=1).bytes, refused, spool.REFUSED)])
+    engine.failure = "down"
+    ingest.run_once()
+    engine.failure = ""
+    ingest._retry_at = 0
+    ingest.run_once()
+    file = tmp_path / "records-refused.jsonl"
+    assert file.read_bytes() == refused + b"\n"
+    assert count_observed(observers) == {"request 401": 1, "llm 401": 0}
+    # A file that cannot be written costs the records of refused requests, and no others.
+    observers.close()
+    file.unlink()
+    file.mkdir()
+    writer.append([NewFrame(spool.END, uuid.UUID(int=2).bytes, refused, spool.REFUSED), *frames_of(3)])
+    ingest.run_once()
+    assert (ids(engine), observers.dropped) == ([3], 1)
+
+
+def test_only_what_may_have_been_inserted_before_is_marked(tmp_path: Path):
+    make_writer(tmp_path).append(frames_of(1))
+    SpoolWriter(str(tmp_path / "spool"), "control", "node-1").append(frames_of(2))
+    engine = MemoryEngine()
+    ingest, _ = make_ingest(tmp_path, engine)
+    engine.failure = "down"
+    ingest.run_once()
+    assert ingest._waiting[0][0].batch.may_repeat
+    engine.failure = ""
+    ingest._retry_at = 0
+    ingest.run_once()
+    make_writer(tmp_path)  # Another process of the same writer continues behind what was read.
+    (tmp_path / "spool" / "edge-1" / "lock").unlink()
+    make_writer(tmp_path).append(frames_of(3))
+    ingest.run_once()
+    assert [(len(batch.records), batch.may_repeat) for batch in engine.batches] == [(2, True), (1, False)]

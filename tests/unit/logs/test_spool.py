@@ -16,7 +16,14 @@ from penstock.errors import StartupError
 from penstock.logs import spool_format as spool
 from penstock.logs import spool_reader as module
 from penstock.logs.batch import Position
-from penstock.logs.spool_reader import KILLED, SpoolEvent, SpoolFollower, WriterReader, delete_segments
+from penstock.logs.spool_reader import (
+    KILLED,
+    SpoolEvent,
+    SpoolFollower,
+    WriterReader,
+    delete_segments,
+    find_recent_segment,
+)
 from penstock.logs.spool_writer import NewFrame, SpoolWriter, list_segments, segment_name
 
 
@@ -344,3 +351,12 @@ def test_durable_writer_syncs_new_folders_and_each_append(tmp_path: Path, monkey
     (segment,) = writer.folder.glob("*.seg")
     assert synced[:3] == ["edge-2", "spool", tmp_path.name]
     assert synced[4:] == [segment.name] * 2
+
+
+def test_last_segment_and_those_written_to_lately_are_recent(tmp_path: Path):
+    assert find_recent_segment(tmp_path, 0) == float("inf")
+    for number in (100, 200, 300):
+        (tmp_path / segment_name(number)).touch()
+    # A segment was written to until the next one began.
+    found = {since: find_recent_segment(tmp_path, since) for since in (50, 200, 201, 300, 301, 10**9)}
+    assert found == {50: 100, 200: 100, 201: 200, 300: 200, 301: 300, 10**9: 300}

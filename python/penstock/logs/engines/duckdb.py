@@ -88,6 +88,16 @@ class DuckDbEngine:
 
     def insert(self, batch: RecordBatch, positions: Mapping[str, Position]) -> int:
         """Inserts a batch and the positions after it in one transaction."""
+        if _is_plain(batch):
+            try:
+                with self._transaction() as cursor:
+                    _insert_records(cursor, batch.node, batch.records)
+                    _save_positions(cursor, positions)
+            except (duckdb.InvalidInputException, duckdb.ConversionException):
+                # A line that is not valid. It is found below.
+                pass
+            else:
+                return 0
         prepared = prepare_batch(batch)
         # This index ignores what it has, so it may be ahead of the transaction.
         self._text.add(
@@ -96,23 +106,23 @@ class DuckDbEngine:
             if (head := prepared.heads.get(identifier))
         )
         try:
-            self._insert_prepared(prepared, positions)
+            self._insert_prepared(batch, prepared, positions)
         except (duckdb.InvalidInputException, duckdb.ConversionException):
             # One value of a wrong type must not stop all later records.
             prepared.lines = {identifier: clean_line(line) for identifier, line in prepared.lines.items()}
-            self._insert_prepared(prepared, positions)
+            self._insert_prepared(batch, prepared, positions)
         return prepared.invalid_count
 
-    def _insert_prepared(self, prepared: PreparedBatch, positions: Mapping[str, Position]) -> None:
+    def _insert_prepared(self, batch: RecordBatch, prepared: PreparedBatch, positions: Mapping[str, Position]) -> None:
         with self._transaction() as cursor:
             if prepared.lines:
-                known = self._find_known(cursor, prepared)
-                lines = [line for identifier, line in prepared.lines.items() if identifier not in known]
-                _insert_lines(cursor, duckdb_schema.INSERT_RECORDS, lines)
+                if batch.may_repeat:
+                    for identifier in self._find_known(cursor, prepared):
+                        prepared.lines.pop(identifier)
+                _insert_records(cursor, batch.node, prepared.lines.values())
             _insert_lines(cursor, duckdb_schema.INSERT_AMENDMENTS, _encode_amendments(prepared))
             _insert_lines(cursor, duckdb_schema.INSERT_FEEDBACK, map(msgspec.json.encode, prepared.feedback))
-            for writer, position in positions.items():
-                cursor.execute(INSERT_POSITION, (writer, position.segment, position.offset))
+            _save_positions(cursor, positions)
 
     def _find_known(self, cursor: duckdb.DuckDBPyConnection, prepared: PreparedBatch) -> set[uuid.UUID]:
         """Finds records of the batch that were inserted before, because the batch was sent again."""
@@ -191,16 +201,35 @@ def _encode_amendments(prepared: PreparedBatch) -> list[bytes]:
     return [msgspec.json.encode({"id": identifier, **fields}) for identifier, fields in prepared.amendments.items()]
 
 
-def _insert_lines(cursor: duckdb.DuckDBPyConnection, sql: str, lines: Iterable[bytes]) -> None:
+def _is_plain(batch: RecordBatch) -> bool:
+    """Returns true if a batch has only lines that an edge worker wrote, which need no preparation."""
+    return bool(batch.records) and not (
+        batch.may_repeat or batch.amendments or batch.feedback or batch.bodies or batch.texts
+    )
+
+
+def _insert_records(cursor: duckdb.DuckDBPyConnection, node: str, lines: Iterable[bytes]) -> None:
+    _insert_lines(cursor, duckdb_schema.INSERT_RECORDS, lines, {"node": node})
+
+
+def _save_positions(cursor: duckdb.DuckDBPyConnection, positions: Mapping[str, Position]) -> None:
+    for writer, position in positions.items():
+        cursor.execute(INSERT_POSITION, (writer, position.segment, position.offset))
+
+
+def _insert_lines(
+    cursor: duckdb.DuckDBPyConnection, sql: str, lines: Iterable[bytes], values: Mapping[str, str] | None = None
+) -> None:
     """Inserts lines of JSON, which DuckDB reads from a file in memory."""
     text = b"\n".join(lines)
     if not text:
         return
     descriptor = os.memfd_create("penstock-records")
     try:
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            file.write(text)
-        cursor.execute(sql, {"path": f"/proc/self/fd/{descriptor}"})
+        view = memoryview(text)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        cursor.execute(sql, {"path": f"/proc/self/fd/{descriptor}", **(values or {})})
     finally:
         os.close(descriptor)
 

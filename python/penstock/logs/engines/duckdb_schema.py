@@ -59,11 +59,11 @@ def _json_columns(columns: tuple[Column, ...]) -> str:
 _LINE_COLUMNS = tuple(column for column in COLUMNS if column.origin is not Origin.DERIVED)
 _EMPTY_IF_MISSING = ("organisation_id", "workspace_id")
 
-# Inserts lines of JSON from the file `$path`, which is in memory.
+# Inserts lines of JSON from the file `$path`, which is in memory. `$node` is the node of lines that name none.
 INSERT_RECORDS = (
     "INSERT INTO records BY NAME SELECT * REPLACE ("
     + ", ".join(f'coalesce("{name}", \'\') AS "{name}"' for name in _EMPTY_IF_MISSING)
-    + f"), coalesce(regexp_matches(decisions, '{FALLBACK_PATTERN}'), false) AS is_fallback "
+    + f", coalesce(node, $node) AS node), coalesce(regexp_matches(decisions, '{FALLBACK_PATTERN}'), false) AS is_fallback "
     f"FROM read_json($path, format = 'newline_delimited', columns = {{{_json_columns(_LINE_COLUMNS)}}})"
 )
 _AMENDED_COLUMNS = (Column("id", ColumnType.UUID, ""), *AMENDABLE_COLUMNS)
