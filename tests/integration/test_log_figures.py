@@ -127,7 +127,7 @@ def _seconds_until_visible(gateway: Gateway, key: str) -> float:
     ended = time.monotonic()
     admin = Client(gateway)
     since = (dt.datetime.now(dt.UTC) - dt.timedelta(minutes=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    while not admin.read(f"/v1/logs?trace_id={trace_id}&time_of_generation_min={since}")["data"]:
+    while not admin.read(f"/v1/logs?workspace_slug=*&trace_id={trace_id}&time_of_generation_min={since}")["data"]:
         assert time.monotonic() - ended < 20
         time.sleep(0.1)
     return time.monotonic() - ended

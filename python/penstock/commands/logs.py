@@ -94,6 +94,7 @@ def with_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--status", help="Only these status codes, separated by commas."),
         click.option("--model", help="Only these models, separated by commas."),
         click.option("--key", help="Only these API keys: ids separated by commas."),
+        click.option("--outcome", help="Only requests that ended like this, such as refused,aborted,killed."),
         click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Only this metadata; may be repeated."),
         TIME_ZONE_OPTION,
         click.option("--json", "as_json", is_flag=True, help="Print the response of the API."),
@@ -119,6 +120,7 @@ def build_query(options: Mapping[str, Any], **more: object) -> str:
         "status_code": options["status"],
         "ai_model": options["model"],
         "api_key_ids": options["key"],
+        "outcome": options["outcome"],
         "metadata": msgspec.json.encode(metadata).decode() if metadata else None,
         **more,
     }

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import msgspec
+from litestar import Request
 from litestar.di import NamedDependency  # noqa: TC002 - the framework looks at annotations when it runs
 from litestar.params import QueryParameter
 from msgspec import Meta
@@ -16,9 +17,12 @@ from penstock.errors import Problem
 from penstock.kit.tenant_session import RequestContext  # noqa: TC001 - as above
 from penstock.logs.query import END_OF_TIME, EPOCH, MAX_FILTER_VALUES, LogFilterError, LogFilters, parse_metadata_filter
 from penstock.schemas import invalid_error, to_utc
+from penstock.similar_names import NameSuggester
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from litestar.handlers import BaseRouteHandler
 
     from penstock.kit.log_access import LogAccess
 
@@ -28,10 +32,15 @@ RANGES = ("time_of_generation", "total_units", "cost", "prompt_token", "completi
 # Filters with several values separated by commas.
 LISTS = (
     *("status_code", "virtual_keys", "configs", "api_key_ids", "ai_org_model", "ai_model", "trace_id", "span_id"),
-    *("prompt_slug", "cache_status"),
+    *("prompt_slug", "cache_status", "outcome"),
 )
 MODEL_SEPARATOR = "__"
+OUTCOMES = ("complete", "refused", "aborted", "cut", "panicked", "killed")
 STATUS_DIGITS = 3
+MAX_PARAMETER_PROBLEMS = 20
+# Names of the query parameters of each route that has filters.
+ROUTE_PARAMETERS: dict[BaseRouteHandler, frozenset[str]] = {}
+AnyRequest = Request[Any, Any, Any]
 
 WORKSPACE_WORDS = (
     "id or slug of the workspace; ignored with a key of a workspace; `*`: all workspaces that are open to the caller"
@@ -63,6 +72,7 @@ DESCRIPTIONS = {
     "span_id": "only these span ids, separated by commas",
     "prompt_slug": "only these prompts: slugs separated by commas",
     "cache_status": "only these cache statuses, separated by commas: `hit`, `semantic_hit`, `miss`, `refresh`, `disabled`",
+    "outcome": f"only requests that ended like this, separated by commas: {', '.join(f'`{name}`' for name in OUTCOMES)}",
 }
 
 
@@ -92,15 +102,23 @@ class GivenFilters(NamedTuple):
         return self._replace(values={**self.values, "time_of_generation_min": start, "time_of_generation_max": end})
 
 
-def parse_filters(given: Mapping[str, Any], path: str = "") -> GivenFilters:
-    """Validates filters. `path` precedes the names in error messages. Raises InvalidError with all problems."""
-    problems: list[Problem] = []
+def parse_filters(given: Mapping[str, Any], path: str = "", known_problems: Sequence[Problem] = ()) -> GivenFilters:
+    """Validates filters. `path` precedes the names in error messages. Raises InvalidError with all problems, those that
+    are known already first.
+    """
+    problems = list(known_problems)
     sent = {name: value for name, value in given.items() if value is not None}
     workspace = sent.pop("workspace_slug", None)
     values: dict[str, Any] = {name: _clamp_time(value) for name, value in sent.items() if name not in LISTS}
     values |= {name: _parse_list(path + name, sent[name], problems) for name in LISTS if name in sent}
     if "status_code" in values:
         values["status_code"] = _parse_status_codes(f"{path}status_code", values["status_code"], problems)
+    allowed = ", ".join(OUTCOMES)
+    problems += [
+        Problem(f"{path}outcome", f"{outcome[:80]!r} is not allowed: expected one of {allowed}")
+        for outcome in values.get("outcome", ())
+        if outcome not in OUTCOMES
+    ]
     problems += [
         Problem(f"{path}ai_org_model", f"{pair!r} is not allowed: expected provider__model")
         for pair in values.get("ai_org_model", ())
@@ -150,7 +168,32 @@ def _parse_metadata(path: str, given: object, problems: list[Problem]) -> dict[s
         return {}
 
 
+def _check_parameters(request: AnyRequest) -> list[Problem]:
+    """Returns a problem for each query parameter that the route does not have, and for each single value that is sent
+    more than once. A misspelt filter would show too much.
+    """
+    handler = request.route_handler
+    names = ROUTE_PARAMETERS.get(handler)
+    if names is None:
+        path_names = cast("dict[str, Any]", dict.fromkeys(request.path_params))
+        parameters = handler.create_kwargs_model(path_names).expected_query_params
+        names = ROUTE_PARAMETERS[handler] = frozenset(parameter.field_alias for parameter in parameters)
+    suggester, problems = NameSuggester(), list[Problem]()
+    for name in request.query_params:
+        if name in names:
+            if name not in LISTS and len(request.query_params.getall(name)) > 1:
+                problems.append(Problem(name, "is given more than once; expected one value"))
+            continue
+        near = suggester.find(name, names)
+        hint = f"did you mean {near}?" if near else f"known are {', '.join(sorted(names))}"
+        problems.append(Problem(name[:80], f"is not a parameter of this route; {hint}"))
+        if len(problems) >= MAX_PARAMETER_PROBLEMS:
+            break
+    return problems
+
+
 def read_log_filters(  # noqa: PLR0913, PLR0917 - the filters that there are
+    request: AnyRequest,
     work: NamedDependency[RequestContext],
     workspace_slug: Annotated[str | None, QueryParameter(description=WORKSPACE_WORDS)] = None,
     time_of_generation_min: Annotated[datetime | None, _query("time_of_generation_min")] = None,
@@ -176,11 +219,15 @@ def read_log_filters(  # noqa: PLR0913, PLR0917 - the filters that there are
     span_id: Annotated[str | None, _query("span_id")] = None,
     prompt_slug: Annotated[str | None, _query("prompt_slug")] = None,
     cache_status: Annotated[str | None, _query("cache_status")] = None,
+    outcome: Annotated[str | None, _query("outcome")] = None,
 ) -> GivenFilters:
-    """Reads the filters that all routes of logs and analytics accept."""
+    """Reads the filters that all routes of logs and analytics accept. A list that is sent again adds its values."""
     given = dict(locals())
-    del given["work"]
-    return parse_filters(given)
+    del given["work"], given["request"]
+    for name in LISTS:
+        if given[name] is not None:
+            given[name] = ",".join(request.query_params.getall(name))
+    return parse_filters(given, known_problems=_check_parameters(request))
 
 
 class ExportFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -210,6 +257,7 @@ class ExportFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     configs: Annotated[str | None, Meta(description=DESCRIPTIONS["configs"])] = None
     api_key_ids: Annotated[str | None, Meta(description=DESCRIPTIONS["api_key_ids"])] = None
     cache_status: Annotated[str | None, Meta(description=DESCRIPTIONS["cache_status"])] = None
+    outcome: Annotated[str | None, Meta(description=DESCRIPTIONS["outcome"])] = None
     prompt_slug: Annotated[str | None, Meta(description=DESCRIPTIONS["prompt_slug"])] = None
     workspace_slug: Annotated[
         str | None, Meta(description="id or slug of the workspace, if `workspace_id` does not name it")

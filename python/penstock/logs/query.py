@@ -71,6 +71,7 @@ class LogFilters(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
     span_id: Values | None = None
     prompt_slug: Values | None = None
     cache_status: Values | None = None
+    outcome: Values | None = None
     metadata: dict[str, Values] | None = None
     """See `parse_metadata_filter`."""
     q: Annotated[str, msgspec.Meta(max_length=MAX_SEARCH_CHARS)] | None = None

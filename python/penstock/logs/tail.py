@@ -31,6 +31,7 @@ FIELD_BY_FILTER = {
     "span_id": "span_id",
     "prompt_slug": "prompt_slug",
     "cache_status": "cache_status",
+    "outcome": "outcome",
 }
 # Filters that bound one field of a record, without `_min` and `_max`.
 FIELD_BY_RANGE = {

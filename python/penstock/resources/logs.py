@@ -103,12 +103,12 @@ async def list_logs(  # noqa: PLR0913, PLR0917 - what there is to choose
     ] = DEFAULT_PAGE_SIZE,
     order: Annotated[Literal["asc", "desc"], QueryParameter(description="`desc`: newest first, or `asc`")] = "desc",
 ) -> LogList:
-    """Lists and searches logs, without their requests and responses. Without a workspace, it lists those of all
-    workspaces that are open to the caller.
+    """Lists and searches logs, without their requests and responses. A caller of the organisation that names no
+    workspace gets those of the default workspace; `*` stands for all that are open to it.
     """
     # A search reveals words of the contents, so it needs the right to view them.
     part, scopes = ("contents", VIEW_SCOPES) if q else ("metadata", ())
-    access = await open_log_access(work, filters.workspace, part, scopes=scopes)
+    access = await open_log_access(work, filters.workspace, part, only_default=True, scopes=scopes)
     found = filters.within(access)
     found.q = q
     query = ListQuery(
@@ -140,7 +140,7 @@ async def tail_logs(
     because there were more than 100 per second. `heartbeat` comes every 10 seconds, and `error` ends the stream if the
     caller loses its access.
     """
-    access = await open_log_access(work, filters.workspace, "metadata")
+    access = await open_log_access(work, filters.workspace, "metadata", only_default=True)
     tail = log_service.tail(filters.within(access))
     return Stream(
         _write_events(work, filters, access, tail),
@@ -162,7 +162,7 @@ async def _write_events(
             if asyncio.get_running_loop().time() - checked_at >= HEARTBEAT_SECONDS:
                 checked_at = asyncio.get_running_loop().time()
                 await work.authenticate_again()
-                if await open_log_access(work, filters.workspace, "metadata") != access:
+                if await open_log_access(work, filters.workspace, "metadata", only_default=True) != access:
                     yield _encode_event("error", {"message": "the access of this caller has changed; connect again"})
                     return
                 yield _encode_event("heartbeat", {})

@@ -54,7 +54,7 @@ def make_record(source: random.Random, moment: dt.datetime, organisation: str = 
         "request_url": "/v1/chat/completions",
         "response_status_code": status,
         "is_success": status == 200 and source.random() < 0.95,
-        "outcome": "complete",
+        "outcome": "complete" if source.random() < 0.9 else "killed",
         "response_time": round(source.lognormvariate(6, 1), 3),
         "ai_org": provider,
         "ai_model": model,
@@ -154,6 +154,7 @@ class Sample:
             is_in(record["span_id"], filters.span_id),
             is_in(record["prompt_slug"], filters.prompt_slug),
             is_in(record["cache_status"], filters.cache_status),
+            is_in(record["outcome"], filters.outcome),
             all(record["metadata"].get(key) in values for key, values in (filters.metadata or {}).items()),
             not filters.q or set(split_words(filters.q)) <= words,
         ))  # fmt: skip

@@ -72,6 +72,48 @@ def test_pages_of_a_list_follow_its_cursor(founded_url: Secret, tmp_path: Path):
     run_logged(founded_url, tmp_path, scenario)
 
 
+def test_filters_take_several_values_and_reject_unknown_names(founded_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, reader = await create_workspace_key(api, READ_SCOPES)
+        made = [logs.record(**home, ai_model=name, outcome="killed" if name == "c" else "complete") for name in "abc"]
+
+        async def find(query: str) -> list[str]:
+            return sorted(row["id"] for row in (await reader.request_ok("GET", f"logs?{query}"))["data"])
+
+        assert await find("ai_model=a&ai_model=b,c&ai_model=a") == sorted(made)
+        assert await find("ai_model=b&ai_model=c") == sorted(made[1:])
+        assert await find("outcome=killed,cut") == made[2:]
+        await reader.expect_error(400, "expected one of complete, refused", "GET", "logs?outcome=gone")
+        for path in ("logs", "logs/tail", "analytics/graphs/cost", "analytics/groups/users", "analytics/summary/cache"):
+            await reader.expect_error(400, "did you mean status_code?", "GET", f"{path}?status_codes=500")
+        await reader.expect_error(400, "more than once", "GET", "logs?cost_min=1&cost_min=2")
+        # All problems at once.
+        _, error, _ = await reader("GET", "logs?stat=1&outcome=x&page_siz=3")
+        assert all(name in str(error) for name in ("'x' is not allowed", "stat", "did you mean page_size?"))
+
+    run_logged(founded_url, tmp_path, scenario)
+
+
+def test_list_of_an_organisation_shows_the_default_workspace_unless_another_is_named(
+    founded_url: Secret, tmp_path: Path
+):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home = await open_workspace(api, "w")
+        everywhere = {row["id"]: row for row in (await api.request_ok("GET", "admin/workspaces"))["data"]}
+        (default,) = (row for row in everywhere.values() if row["is_default"])
+        shown = logs.record(**{**home, "workspace_id": default["id"], "workspace_slug": default["slug"]})
+        other = logs.record(**home)
+
+        async def find(query: str) -> set[str]:
+            return {row["id"] for row in (await api.request_ok("GET", f"logs?{query}"))["data"]}
+
+        assert await find("") == {shown}
+        assert await find(f"workspace_slug={home['workspace_slug']}") == {other}
+        assert await find("workspace_slug=*") == {shown, other}
+
+    run_logged(founded_url, tmp_path, scenario)
+
+
 def test_search_finds_words_of_bodies_for_callers_that_may_view_them(founded_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, READ_SCOPES)
@@ -137,7 +179,7 @@ def test_workspace_key_sees_its_workspace_only(founded_url: Secret, tmp_path: Pa
             assert (await client.request_ok("GET", f"analytics/graphs/requests?{RANGE}"))["summary"]["total"] == 1
             for hidden in (others, foreign):
                 await client.expect_error(404, "no log with the id", "GET", f"logs/{hidden}")
-        whole = await api.request_ok("GET", "logs")
+        whole = await api.request_ok("GET", "logs?workspace_slug=*")
         assert {row["id"] for row in whole["data"]} == {log_id, elsewhere}
         one = await api.request_ok("GET", f"logs?workspace_slug={other['workspace_slug']}")
         assert [row["id"] for row in one["data"]] == [elsewhere]
@@ -211,10 +253,10 @@ def test_flags_hide_contents_from_members_and_logs_from_admins(founded_url: Secr
         await api.request_ok("PUT", f"workspaces/{workspace}", {"security_settings": flags})
         await api.expect_error(404, "no log with the id", "GET", f"logs/{log_id}")
         await api.expect_error(403, "its settings forbid it", "GET", f"logs/{log_id}?workspace_slug={workspace}")
-        assert len((await api.request_ok("GET", "logs"))["data"]) == 1
+        assert len((await api.request_ok("GET", "logs?workspace_slug=*"))["data"]) == 1
         flags = {"organisationAdminsViewLogMetadata": False}
         await api.request_ok("PUT", f"workspaces/{workspace}", {"security_settings": flags})
-        assert (await api.request_ok("GET", "logs"))["data"] == []
+        assert (await api.request_ok("GET", "logs?workspace_slug=*"))["data"] == []
         graph = await api.request_ok("GET", f"analytics/graphs/requests?{RANGE}&workspace_slug=*")
         assert graph["summary"]["total"] == 1
 

@@ -25,6 +25,7 @@ LIST_COLUMNS = {
     "span_id": "span_id",
     "prompt_slug": "prompt_slug",
     "cache_status": "cache_status",
+    "outcome": "outcome",
 }
 INTEGER_RANGES = {"total_units": "total_units", "prompt_token": "req_units", "completion_token": "res_units"}
 OPERATORS = {"min": ">=", "max": "<="}
