@@ -97,7 +97,7 @@ fn standard_inputs(provider: &dyn Provider, operation: Operation, case: &str) ->
 
 fn has_same_format(one: &dyn Provider, other: &dyn Provider, operation: Operation) -> bool {
     match (one.provider_format(operation, ""), other.provider_format(operation, "")) {
-        (Some(one), Some(other)) => std::ptr::eq(one, other),
+        (Some(first), Some(other)) => std::ptr::eq(first, other),
         (None, None) => one.row().api_format == other.row().api_format,
         _ => false,
     }

@@ -69,12 +69,12 @@ fn parse_error_fields(error: &Value) -> ErrorDetails {
 
 /// Joins a list of errors, which are strings or objects with a code and a message.
 fn join_errors(errors: &Value) -> Option<String> {
-    let one = |error: &Value| match (error, string_or_number(&error["code"]), string_or_number(&error["message"])) {
+    let item = |error: &Value| match (error, string_or_number(&error["code"]), string_or_number(&error["message"])) {
         (Value::String(text), ..) => Some(text.clone()),
         (_, Some(code), Some(message)) => Some(format!("Error {code}:{message}")),
         (_, _, message) => message,
     };
-    let all: Vec<_> = errors.as_array()?.iter().filter_map(one).collect();
+    let all: Vec<_> = errors.as_array()?.iter().filter_map(item).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
@@ -116,9 +116,9 @@ mod tests {
             (json!({"id": "e1", "name": "bad_request", "errors": ["a", "b"]}), "a; b", Some("bad_request"), None),
             (json!({"fault": {"faultstring": "m", "detail": {"errorcode": "c"}}}), "m", None, Some("c")),
         ] {
-            let found = parse_error(body.to_string().as_bytes());
-            assert_eq!(found.message.as_deref(), Some(message), "{body}");
-            assert_eq!((found.kind.as_deref(), found.code.as_deref()), (kind, code), "{body}");
+            let details = parse_error(body.to_string().as_bytes());
+            assert_eq!(details.message.as_deref(), Some(message), "{body}");
+            assert_eq!((details.kind.as_deref(), details.code.as_deref()), (kind, code), "{body}");
         }
         assert_eq!(parse_error(b"<html>"), ErrorDetails::default());
         assert_eq!(parse_error(b"{\"unknown\":1}").message, None);

@@ -23,30 +23,30 @@ pub(crate) struct ErrorOrigin<'a> {
 pub(crate) fn translate_error(
     api_format: ApiFormat,
     origin: ErrorOrigin<'_>,
-    found: ErrorDetails,
+    details: ErrorDetails,
     response: &[u8],
 ) -> Vec<u8> {
     let ErrorOrigin { provider, status, request_id, .. } = origin;
-    let mut found = fill_missing_type_or_code(origin, found, response);
-    if found.message.as_deref().is_some_and(|message| exceeds_context(status, message)) {
-        found.code = Some(CONTEXT_LENGTH_CODE.to_owned());
-        found.kind = Some(openai_chat::error_type_for_status(400).to_owned());
+    let mut details = fill_missing_type_or_code(origin, details, response);
+    if details.message.as_deref().is_some_and(|message| exceeds_context(status, message)) {
+        details.code = Some(CONTEXT_LENGTH_CODE.to_owned());
+        details.kind = Some(openai_chat::error_type_for_status(400).to_owned());
     }
-    let text = found.message.unwrap_or_else(|| String::from_utf8_lossy(response).trim().to_owned());
+    let text = details.message.unwrap_or_else(|| String::from_utf8_lossy(response).trim().to_owned());
     let text = if text.is_empty() { format!("status {status}") } else { text };
     let message = prefix_provider_name(provider, &text);
     let failure = Failure {
         status,
-        error_type: found.kind.as_deref(),
+        error_type: details.kind.as_deref(),
         message: &message,
-        code: found.code.as_deref(),
+        code: details.code.as_deref(),
         request_id,
     };
     // Error types differ between API formats, so the type is derived from the status.
     let plain = Failure { error_type: None, code: None, ..failure };
     match api_format {
         ApiFormat::OpenAi => {
-            add_provider_field(openai_chat::error_body_with_param(&failure, found.param.as_deref()), provider)
+            add_provider_field(openai_chat::error_body_with_param(&failure, details.param.as_deref()), provider)
         }
         api_format => error_body(api_format, &plain),
     }
@@ -65,18 +65,18 @@ pub(crate) enum ErrorFallback {
 }
 
 /// Fills in an error type or code that the provider omits.
-fn fill_missing_type_or_code(origin: ErrorOrigin<'_>, mut found: ErrorDetails, response: &[u8]) -> ErrorDetails {
+fn fill_missing_type_or_code(origin: ErrorOrigin<'_>, mut details: ErrorDetails, response: &[u8]) -> ErrorDetails {
     let status = || {
         let body: Value = serde_json::from_slice(response).unwrap_or_default();
         body["error"].is_string().then(|| origin.status.to_string())
     };
     match origin.fallback {
-        ErrorFallback::StatusAsType => found.kind = found.kind.or_else(status),
-        ErrorFallback::StatusAsCode => found.code = found.code.or_else(status),
-        ErrorFallback::CodeAsType if found.kind.is_none() => found.kind.clone_from(&found.code),
+        ErrorFallback::StatusAsType => details.kind = details.kind.or_else(status),
+        ErrorFallback::StatusAsCode => details.code = details.code.or_else(status),
+        ErrorFallback::CodeAsType if details.kind.is_none() => details.kind.clone_from(&details.code),
         ErrorFallback::CodeAsType | ErrorFallback::None => (),
     }
-    found
+    details
 }
 
 /// Status of an error that a provider sent with a success status and without a hint of another one.
@@ -110,8 +110,8 @@ pub(crate) fn error_status(operation: Operation, body: &[u8]) -> Option<u16> {
     if !has_error || has_content {
         return None;
     }
-    let found = parse_error(body);
-    let status = [&found.code, &found.kind].into_iter().flatten().find_map(|text| infer_status(text));
+    let details = parse_error(body);
+    let status = [&details.code, &details.kind].into_iter().flatten().find_map(|text| infer_status(text));
     Some(status.unwrap_or(FAILED_GENERATION_STATUS))
 }
 
@@ -305,8 +305,8 @@ mod tests {
         ] {
             let fallback = crate::catalog::find_provider(provider).unwrap().row().error_fallback;
             let origin = ErrorOrigin { provider, status: 400, fallback, request_id: None };
-            let found = crate::error_details::parse_error(response.as_bytes());
-            let translated = translate_error(ApiFormat::OpenAi, origin, found, response.as_bytes());
+            let details = crate::error_details::parse_error(response.as_bytes());
+            let translated = translate_error(ApiFormat::OpenAi, origin, details, response.as_bytes());
             let parsed: Value = serde_json::from_slice(&translated).unwrap();
             let error = &parsed["error"];
             assert_eq!(
@@ -404,14 +404,14 @@ mod tests {
             ("max_tokens must be at most 8192", false),
             ("too many tokens per minute", false),
         ] {
-            let found = ErrorDetails {
+            let details = ErrorDetails {
                 message: Some(message.into()),
                 kind: Some("INVALID_ARGUMENT".into()),
                 code: Some("400".into()),
                 ..ErrorDetails::default()
             };
             let origin = ErrorOrigin { status: 400, ..ORIGIN };
-            let translated = translate_error(ApiFormat::OpenAi, origin, found, b"");
+            let translated = translate_error(ApiFormat::OpenAi, origin, details, b"");
             let error = serde_json::from_slice::<Value>(&translated).unwrap()["error"].take();
             let expected =
                 if is_too_long { (CONTEXT_LENGTH_CODE, "invalid_request_error") } else { ("400", "INVALID_ARGUMENT") };
@@ -429,10 +429,10 @@ mod tests {
         ];
         for (api_format, error_json) in &native_errors {
             for (other, _) in &native_errors {
-                let found = complete_native_error(*other, ORIGIN, error_json.to_string().as_bytes());
+                let completed = complete_native_error(*other, ORIGIN, error_json.to_string().as_bytes());
                 // An Anthropic error also passes as one of Gemini's, because it has all of the required fields.
                 let reads = other == api_format || (*api_format, *other) == (ApiFormat::Anthropic, ApiFormat::Gemini);
-                assert_eq!(found.is_ok(), reads, "{api_format:?} read as {other:?}");
+                assert_eq!(completed.is_ok(), reads, "{api_format:?} read as {other:?}");
             }
         }
         assert!(complete_native_error(ApiFormat::Anthropic, ORIGIN, b"<html>").is_err());

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::timestamp;
 
-/// Format of a model list. SDKs read only that of their own API.
+/// Format of a model list. An SDK reads only the format of its own API.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum ModelListShape {
     #[default]
@@ -42,21 +42,21 @@ fn encode_named_list(models: &[ListedModel], encode_model: impl Fn(&str) -> Valu
 }
 
 fn encode_openai_list(models: Vec<ListedModel>, provider: &str) -> Vec<u8> {
-    let one = |model: ListedModel| {
+    let build_model = |model: ListedModel| {
         let owner = if model.owner.is_empty() { provider.to_owned() } else { model.owner };
         // Mistral's SDK cannot read models without a type.
         json!({"id": model.id, "object": "model", "created": model.created, "owned_by": owner, "type": "model"})
     };
-    let data: Vec<Value> = models.into_iter().map(one).collect();
+    let data: Vec<Value> = models.into_iter().map(build_model).collect();
     json!({"object": "list", "data": data, "provider": provider}).to_string().into_bytes()
 }
 
 fn encode_anthropic_list(models: &[ListedModel]) -> Vec<u8> {
-    let one = |model: &ListedModel| {
+    let build_model = |model: &ListedModel| {
         let (id, created_at) = (&model.id, timestamp::format_rfc3339(model.created));
         json!({"type": "model", "id": id, "display_name": id, "created_at": created_at})
     };
-    let data: Vec<Value> = models.iter().map(one).collect();
+    let data: Vec<Value> = models.iter().map(build_model).collect();
     let id = |model: Option<&ListedModel>| model.map(|model| model.id.clone());
     let (first, last) = (id(models.first()), id(models.last()));
     json!({"data": data, "has_more": false, "first_id": first, "last_id": last}).to_string().into_bytes()
@@ -112,11 +112,11 @@ pub fn next_page_token(response: &[u8]) -> Option<String> {
 
 /// Parses the models in the array at a JSON pointer. The ID is the string at `key` without the prefix `before`.
 pub fn parse_models_at(response: &Value, pointer: &str, key: &str, before: &str) -> Option<Vec<ListedModel>> {
-    let one = |item: &Value| {
+    let entry = |item: &Value| {
         let id = item[key].as_str()?;
         Some(ListedModel { id: id.trim_start_matches(before).to_owned(), created: 0, owner: String::new() })
     };
-    Some(response.pointer(pointer)?.as_array()?.iter().filter_map(one).collect())
+    Some(response.pointer(pointer)?.as_array()?.iter().filter_map(entry).collect())
 }
 
 #[cfg(test)]

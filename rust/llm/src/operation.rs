@@ -352,9 +352,9 @@ fn matches_pattern(pattern: &str, path: &str) -> bool {
         return extract_model(pattern, path).is_some();
     }
     let mut segments = path.split('/');
-    let all = pattern.split('/').all(|wanted| match segments.next() {
-        Some(segment) if wanted == ANY_SEGMENT => !segment.is_empty(),
-        found => found == Some(wanted),
+    let all = pattern.split('/').all(|pattern_segment| match segments.next() {
+        Some(segment) if pattern_segment == ANY_SEGMENT => !segment.is_empty(),
+        operation => operation == Some(pattern_segment),
     });
     all && segments.next().is_none()
 }
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn files_and_batches_are_about_stored_data() {
-        let found = |method, path| Operation::from_method_and_path(method, path).is_about_stored_data();
+        let is_stored_data = |method, path| Operation::from_method_and_path(method, path).is_about_stored_data();
         for (method, path) in [
             ("POST", "/files"),
             ("GET", "/files/f/content"),
@@ -414,20 +414,24 @@ mod tests {
             ("POST", "/batch_jobs"),
             ("GET", "/batch_datasets/d"),
         ] {
-            assert!(found(method, path), "{path}");
+            assert!(is_stored_data(method, path), "{path}");
         }
-        assert!(!found("POST", "/chat/completions") && !found("POST", "/fine_tuning/jobs") && !found("GET", "/x"));
+        assert!(
+            !is_stored_data("POST", "/chat/completions")
+                && !is_stored_data("POST", "/fine_tuning/jobs")
+                && !is_stored_data("GET", "/x")
+        );
     }
 
     #[test]
     fn an_id_is_one_non_empty_segment_of_the_raw_path() {
-        let found = |path| Operation::from_method_and_path("GET", path);
-        assert_eq!(found("/files/file-1"), Operation::RetrieveFile);
-        assert_eq!(found("/files/s3%3A%2F%2Fbucket%2Fa.jsonl"), Operation::RetrieveFile);
-        assert_eq!(found("/files/file-1/content"), Operation::RetrieveFileContent);
+        let method_and_path = |path| Operation::from_method_and_path("GET", path);
+        assert_eq!(method_and_path("/files/file-1"), Operation::RetrieveFile);
+        assert_eq!(method_and_path("/files/s3%3A%2F%2Fbucket%2Fa.jsonl"), Operation::RetrieveFile);
+        assert_eq!(method_and_path("/files/file-1/content"), Operation::RetrieveFileContent);
         for path in ["/files/", "/files//content", "/files/a/b", "/files/a/content/", "/files/a%2Fcontent/x", "//files"]
         {
-            assert_eq!(found(path), Operation::Proxy, "{path}");
+            assert_eq!(method_and_path(path), Operation::Proxy, "{path}");
         }
     }
 

@@ -24,14 +24,14 @@ pub fn element_contents<'x>(xml: &'x str, name: &str) -> impl Iterator<Item = &'
 
 /// Escapes text for use as element content.
 pub fn escape(text: &str) -> String {
-    ENTITIES.iter().rev().fold(text.to_owned(), |text, (entity, one)| text.replace(one, entity))
+    ENTITIES.iter().rev().fold(text.to_owned(), |text, (entity, item)| text.replace(item, entity))
 }
 
 fn unescape(text: &str) -> Cow<'_, str> {
     if !text.contains('&') {
         return text.into();
     }
-    ENTITIES.iter().fold(text.to_owned(), |text, (entity, one)| text.replace(entity, one)).into()
+    ENTITIES.iter().fold(text.to_owned(), |text, (entity, item)| text.replace(entity, item)).into()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Precise timer based on `timerfd`. Tokio's timer fires on full milliseconds, and so for many streams at once.
+//! Precise timer based on `timerfd`. Tokio's timer fires on full milliseconds, so timers of many streams fire together.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,11 +25,11 @@ impl PreciseTimer {
 
     /// Waits until `due`; returns at once if it has passed.
     pub async fn wait_until(&self, due: Instant) -> io::Result<()> {
-        let left = due.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let remaining = due.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
             return Ok(());
         }
-        timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::empty(), &one_shot(left))?;
+        timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::empty(), &one_shot(remaining))?;
         let mut rings = [0; 8];
         self.0.async_io(Interest::READABLE, |file| Ok(rustix::io::read(file, &mut rings)?)).await.map(drop)
     }

@@ -246,8 +246,8 @@ pub fn build_generated(
         let (status, body) = shape.family().overloaded_error();
         return build_json(status, shape.family(), &body, context.behaviour, marks);
     }
-    let wanted = context.behaviour.response_bytes.or(context.behaviour.fault.and_then(Fault::required_body_bytes));
-    let text = match wanted {
+    let min_bytes = context.behaviour.response_bytes.or(context.behaviour.fault.and_then(Fault::required_body_bytes));
+    let text = match min_bytes {
         Some(size) => filler_text(size.saturating_sub(shape.complete_body(context, "").to_string().len())),
         None => complete_text(context.behaviour),
     };

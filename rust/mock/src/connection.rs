@@ -134,9 +134,9 @@ impl ServerConnection {
     }
 
     fn record_abandoned(&self, head: &RequestHead, started_ns: u64) {
-        let question = self.current_request(head);
+        let request = self.current_request(head);
         let opening =
-            RequestStart { head: question.head, model: b"", body_bytes: question.body.len() as u64, started_ns };
+            RequestStart { head: request.head, model: b"", body_bytes: request.body.len() as u64, started_ns };
         let id = self.shared.ledger.open(&opening);
         self.shared.ledger.close(id, Progress::default(), Outcome::ClientClosed);
     }
@@ -160,18 +160,17 @@ impl ServerConnection {
         if !head.flags.has(RequestFlags::WEBSOCKET_UPGRADE) {
             return None;
         }
-        let question = self.current_request(head);
+        let request = self.current_request(head);
         let mut behaviour = Behaviour::default();
-        behaviour.apply_query(&String::from_utf8_lossy(question.target)).ok()?;
+        behaviour.apply_query(&String::from_utf8_lossy(request.target)).ok()?;
         let is_plain = behaviour.fault.is_none() && behaviour.status.is_none();
-        UpgradeRequest::parse(question.head, question.target).filter(|_| is_plain)
+        UpgradeRequest::parse(request.head, request.target).filter(|_| is_plain)
     }
 
     async fn serve_websocket(mut self, head: &RequestHead, upgrade: UpgradeRequest) {
-        let question = self.current_request(head);
+        let request = self.current_request(head);
         let started_ns = clock::now_ns();
-        let opening =
-            RequestStart { head: question.head, model: upgrade.model().as_bytes(), body_bytes: 0, started_ns };
+        let opening = RequestStart { head: request.head, model: upgrade.model().as_bytes(), body_bytes: 0, started_ns };
         let id = self.shared.ledger.open(&opening);
         self.consume_request(head);
         let shared = Rc::clone(&self.shared);
@@ -188,13 +187,13 @@ impl ServerConnection {
 
     async fn serve_request(&mut self, head: &RequestHead) -> ConnectionState {
         let started_ns = clock::now_ns();
-        let question = self.current_request(head);
-        if question.target.starts_with(b"/_ledger") {
+        let request = self.current_request(head);
+        if request.target.starts_with(b"/_ledger") {
             return self.serve_ledger(head).await;
         }
-        let model = question.raw_model_name();
-        let plan = self.shared.plans.get_or_build(question, model);
-        let opening = RequestStart { head: question.head, model, body_bytes: question.body.len() as u64, started_ns };
+        let model = request.raw_model_name();
+        let plan = self.shared.plans.get_or_build(request, model);
+        let opening = RequestStart { head: request.head, model, body_bytes: request.body.len() as u64, started_ns };
         let id = self.shared.ledger.open(&opening);
         self.consume_request(head);
         let shared = Rc::clone(&self.shared);
@@ -216,9 +215,9 @@ impl ServerConnection {
     }
 
     async fn serve_ledger(&mut self, head: &RequestHead) -> ConnectionState {
-        let question = self.current_request(head);
-        let (ledger, close) = (&self.shared.ledger, question.flags.has(RequestFlags::CLOSE));
-        let response = match question.method {
+        let request = self.current_request(head);
+        let (ledger, close) = (&self.shared.ledger, request.flags.has(RequestFlags::CLOSE));
+        let response = match request.method {
             b"GET" => ledger_response("200 OK", &serde_json::to_string(&ledger.entries()).unwrap_or_default()),
             b"DELETE" => {
                 ledger.clear();

@@ -91,8 +91,11 @@ impl ChunkedDecoder {
 
     fn add_size_digit(&mut self, byte: u8) -> Result<State, FramingError> {
         let value = u64::from((byte as char).to_digit(16).ok_or(FramingError)?);
-        self.remaining_bytes =
-            self.remaining_bytes.checked_mul(16).and_then(|left| left.checked_add(value)).ok_or(FramingError)?;
+        self.remaining_bytes = self
+            .remaining_bytes
+            .checked_mul(16)
+            .and_then(|remaining| remaining.checked_add(value))
+            .ok_or(FramingError)?;
         Ok(State::Size)
     }
 }

@@ -32,7 +32,7 @@ pub struct ResponsePlan {
     pub fault: Option<Fault>,
 }
 
-/// Request whose parts still are the received bytes.
+/// Request whose parts are slices of the received bytes.
 #[derive(Clone, Copy)]
 pub struct RawRequest<'a> {
     pub method: &'a [u8],
@@ -56,8 +56,8 @@ impl RawRequest<'_> {
         let path = self.path();
         let gemini =
             || path.split_once("/models/")?.1.rsplit_once(':').filter(|(_, verb)| GEMINI_ACTIONS.contains(verb));
-        let found = path.strip_prefix("/model/").and_then(|rest| rest.split_once('/')).or_else(gemini);
-        found.filter(|_| self.method == b"POST")
+        let model_and_action = path.strip_prefix("/model/").and_then(|rest| rest.split_once('/')).or_else(gemini);
+        model_and_action.filter(|_| self.method == b"POST")
     }
 
     /// Returns the model name with its escapes decoded.
@@ -106,35 +106,35 @@ pub struct PlanCache {
 }
 
 impl PlanCache {
-    pub fn get_or_build(&self, question: RawRequest<'_>, raw_model: &[u8]) -> Rc<ResponsePlan> {
-        let Some(shape) = question.response_shape() else {
+    pub fn get_or_build(&self, request: RawRequest<'_>, raw_model: &[u8]) -> Rc<ResponsePlan> {
+        let Some(shape) = request.response_shape() else {
             return Rc::new(plan_object_response(
-                question,
-                &question.model_name(raw_model),
+                request,
+                &request.model_name(raw_model),
                 self.count_request(raw_model),
             ));
         };
-        let mut marks = question.flags;
-        let streams = question.model_and_action().is_some_and(|(_, verb)| verb.contains("stream"));
-        marks.set(RequestFlags::STREAM, streams || is_field_true(question.body, "\"stream\""));
-        marks.set(RequestFlags::HAS_TOOL_RESULT, has_tool_result(question.body));
-        if let Some(steps) = reject_invalid_request(shape, question, marks) {
+        let mut marks = request.flags;
+        let streams = request.model_and_action().is_some_and(|(_, verb)| verb.contains("stream"));
+        marks.set(RequestFlags::STREAM, streams || is_field_true(request.body, "\"stream\""));
+        marks.set(RequestFlags::HAS_TOOL_RESULT, has_tool_result(request.body));
+        if let Some(steps) = reject_invalid_request(shape, request, marks) {
             return Rc::new(ResponsePlan { steps, fault: None });
         }
         marks.set(
             RequestFlags::INCLUDE_USAGE,
-            marks.has(RequestFlags::STREAM) && is_field_true(question.body, "\"include_usage\""),
+            marks.has(RequestFlags::STREAM) && is_field_true(request.body, "\"include_usage\""),
         );
         if is_uncacheable(raw_model) {
             let turn = self.count_request(raw_model);
-            return Rc::new(plan_text_response(shape, question, &question.model_name(raw_model), marks, turn));
+            return Rc::new(plan_text_response(shape, request, &request.model_name(raw_model), marks, turn));
         }
         let mut key = self.key_buffer.borrow_mut();
-        write_cache_key(&mut key, question, raw_model, marks);
+        write_cache_key(&mut key, request, raw_model, marks);
         if let Some(plan) = self.cached_plans.borrow().get(key.as_slice()) {
             return Rc::clone(plan);
         }
-        let plan = Rc::new(plan_text_response(shape, question, &question.model_name(raw_model), marks, 0));
+        let plan = Rc::new(plan_text_response(shape, request, &request.model_name(raw_model), marks, 0));
         self.insert(&key, &plan);
         plan
     }
@@ -175,13 +175,13 @@ fn has_tool_result(body: &[u8]) -> bool {
 /// valid.
 fn reject_invalid_request(
     shape: &dyn ResponseShape,
-    question: RawRequest<'_>,
+    request: RawRequest<'_>,
     marks: RequestFlags,
 ) -> Option<Vec<Step>> {
-    if question.model_and_action().is_none() && shape.family() != ProviderFamily::Cohere {
+    if request.model_and_action().is_none() && shape.family() != ProviderFamily::Cohere {
         return None;
     }
-    let problem = match serde_json::from_slice(question.body) {
+    let problem = match serde_json::from_slice(request.body) {
         Ok(body) => shape.validation_error(&body)?,
         Err(error) => error.to_string(),
     };
@@ -194,14 +194,14 @@ fn is_uncacheable(raw_model: &[u8]) -> bool {
     [&b"times="[..], b"prefix=", b"gzip"].iter().any(|key| memchr::memmem::find(raw_model, key).is_some())
 }
 
-fn write_cache_key(key: &mut Vec<u8>, question: RawRequest<'_>, raw_model: &[u8], marks: RequestFlags) {
+fn write_cache_key(key: &mut Vec<u8>, request: RawRequest<'_>, raw_model: &[u8], marks: RequestFlags) {
     key.clear();
     key.extend_from_slice(&marks.0.to_le_bytes());
-    key.extend_from_slice(question.target);
+    key.extend_from_slice(request.target);
     key.push(0);
     key.extend_from_slice(raw_model);
     if marks.has(RequestFlags::MOCK_HEADERS) {
-        for (name, value) in decode_head(question.head).2.iter().filter(|(name, _)| name.starts_with("x-mock-")) {
+        for (name, value) in decode_head(request.head).2.iter().filter(|(name, _)| name.starts_with("x-mock-")) {
             for part in [name, value] {
                 key.push(0);
                 key.extend_from_slice(part.as_bytes());
@@ -210,24 +210,24 @@ fn write_cache_key(key: &mut Vec<u8>, question: RawRequest<'_>, raw_model: &[u8]
     }
 }
 
-fn parse_behaviour(question: RawRequest<'_>, model: &str) -> Result<Behaviour, String> {
+fn parse_behaviour(request: RawRequest<'_>, model: &str) -> Result<Behaviour, String> {
     let mut behaviour = Behaviour::default();
     behaviour.apply_model(model)?;
-    behaviour.apply_query(&String::from_utf8_lossy(question.target))?;
-    if question.flags.has(RequestFlags::MOCK_HEADERS) {
-        behaviour.apply_headers(&decode_head(question.head).2)?;
+    behaviour.apply_query(&String::from_utf8_lossy(request.target))?;
+    if request.flags.has(RequestFlags::MOCK_HEADERS) {
+        behaviour.apply_headers(&decode_head(request.head).2)?;
     }
     Ok(behaviour)
 }
 
 fn plan_text_response(
     shape: &dyn ResponseShape,
-    question: RawRequest<'_>,
+    request: RawRequest<'_>,
     model: &str,
     marks: RequestFlags,
     turn: u32,
 ) -> ResponsePlan {
-    build_plan(question, model, turn, |behaviour, status| {
+    build_plan(request, model, turn, |behaviour, status| {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let include_usage = marks.has(RequestFlags::INCLUDE_USAGE);
         let answers_call = marks.has(RequestFlags::HAS_TOOL_RESULT);
@@ -243,39 +243,39 @@ fn plan_text_response(
     })
 }
 
-fn plan_object_response(question: RawRequest<'_>, model: &str, turn: u32) -> ResponsePlan {
-    build_plan(question, model, turn, |behaviour, status| {
-        build_contents(status, build_object_response(question, strip_mock_options(model)), behaviour, question.flags)
+fn plan_object_response(request: RawRequest<'_>, model: &str, turn: u32) -> ResponsePlan {
+    build_plan(request, model, turn, |behaviour, status| {
+        build_contents(status, build_object_response(request, strip_mock_options(model)), behaviour, request.flags)
     })
 }
 
 /// Builds the plan of a request. An invalid mock option, a fault that replaces the response or a requested error status
 /// comes before the response that `response` builds.
 fn build_plan(
-    question: RawRequest<'_>,
+    request: RawRequest<'_>,
     model: &str,
     turn: u32,
     response: impl FnOnce(&Behaviour, u32) -> Vec<Step>,
 ) -> ResponsePlan {
-    let family = ProviderFamily::from_path(question.path());
-    let mut behaviour = match parse_behaviour(question, model) {
+    let family = ProviderFamily::from_path(request.path());
+    let mut behaviour = match parse_behaviour(request, model) {
         Ok(behaviour) => behaviour,
         Err(problem) => {
             let steps =
-                build_json(400, family, &family.error_body(400, &problem), &Behaviour::default(), question.flags);
+                build_json(400, family, &family.error_body(400, &problem), &Behaviour::default(), request.flags);
             return ResponsePlan { steps, fault: None };
         }
     };
     behaviour.recover_after(turn);
-    if behaviour.gzip && accepts_gzip(question.head) {
+    if behaviour.gzip && accepts_gzip(request.head) {
         behaviour.fault = Some(Fault::Gzip);
     }
     if let Some(is_taken) = behaviour.prefix
-        && let Some(beginning) = find_prefill(question.body, &complete_text(&behaviour))
+        && let Some(beginning) = find_prefill(request.body, &complete_text(&behaviour))
     {
         if !is_taken {
             let error = family.error_body(400, PREFILL_UNSUPPORTED_MESSAGE);
-            return ResponsePlan { steps: build_json(400, family, &error, &behaviour, question.flags), fault: None };
+            return ResponsePlan { steps: build_json(400, family, &error, &behaviour, request.flags), fault: None };
         }
         if let Some(rest) = complete_text(&behaviour).strip_prefix(&*beginning) {
             behaviour.continue_with(rest);
@@ -289,7 +289,7 @@ fn build_plan(
     let steps = match behaviour.fault.and_then(|fault| fault.replacement_steps(&behaviour)) {
         Some(steps) => apply_timing(steps, &behaviour),
         None if (200..400).contains(&status) && status != 302 => response(&behaviour, status),
-        None => build_json(status, family, &error_body(status, family, &behaviour), &behaviour, question.flags),
+        None => build_json(status, family, &error_body(status, family, &behaviour), &behaviour, request.flags),
     };
     ResponsePlan { steps, fault: behaviour.fault }
 }
@@ -335,24 +335,24 @@ fn strip_mock_options(model: &str) -> &str {
     model.split_once('?').map_or(model, |(name, _)| name)
 }
 
-fn build_object_response(question: RawRequest<'_>, model: &str) -> ResponseContents {
-    let anthropic = question.flags.has(RequestFlags::ANTHROPIC_VERSION);
-    let method = std::str::from_utf8(question.method).unwrap_or_default();
-    let wanted = RouteQuery {
+fn build_object_response(request: RawRequest<'_>, model: &str) -> ResponseContents {
+    let anthropic = request.flags.has(RequestFlags::ANTHROPIC_VERSION);
+    let method = std::str::from_utf8(request.method).unwrap_or_default();
+    let query = RouteQuery {
         method,
-        path: question.path(),
+        path: request.path(),
         model,
         is_anthropic: anthropic,
-        is_stream: is_stream_request(question.body),
+        is_stream: is_stream_request(request.body),
     };
-    if let Some(mut found) = objects::find_response(wanted) {
-        if found.content_type == "application/json" && found.body.pop() == Some(b'}') {
+    if let Some(mut response) = objects::find_response(query) {
+        if response.content_type == "application/json" && response.body.pop() == Some(b'}') {
             // Echoes the request, so that a test can compare it.
-            found.body.extend_from_slice(echo_request(question).to_string().replacen('{', ",", 1).as_bytes());
+            response.body.extend_from_slice(echo_request(request).to_string().replacen('{', ",", 1).as_bytes());
         }
-        return found;
+        return response;
     }
-    let (family, body) = generate_object_body(question, model);
+    let (family, body) = generate_object_body(request, model);
     ResponseContents {
         family,
         content_type: "application/json",
@@ -369,9 +369,9 @@ fn is_stream_request(body: &[u8]) -> bool {
 }
 
 /// Returns the response to an embedding or token-count request whose path names the model (Gemini, Bedrock).
-fn embedding_or_token_count(question: RawRequest<'_>) -> Option<(ProviderFamily, Value)> {
-    let request = serde_json::from_slice(question.body).unwrap_or_default();
-    match question.model_and_action()?.1 {
+fn embedding_or_token_count(raw_request: RawRequest<'_>) -> Option<(ProviderFamily, Value)> {
+    let request = serde_json::from_slice(raw_request.body).unwrap_or_default();
+    match raw_request.model_and_action()?.1 {
         "embedContent" => Some((ProviderFamily::Gemini, gemini::embedding_response(&request))),
         "batchEmbedContents" => Some((ProviderFamily::Gemini, gemini::batch_embedding_response(&request))),
         "countTokens" => Some((ProviderFamily::Gemini, gemini::token_count_response())),
@@ -381,23 +381,23 @@ fn embedding_or_token_count(question: RawRequest<'_>) -> Option<(ProviderFamily,
 }
 
 /// Returns the response to a Cohere embed or rerank request.
-fn cohere_embed_or_rerank(question: RawRequest<'_>) -> Option<(ProviderFamily, Value)> {
-    let response = match (question.method, question.path()) {
+fn cohere_embed_or_rerank(request: RawRequest<'_>) -> Option<(ProviderFamily, Value)> {
+    let response = match (request.method, request.path()) {
         (b"POST", "/v2/embed") => cohere::embedding_response,
         (b"POST", "/v2/rerank") => cohere::rerank_response,
         _ => return None,
     };
-    Some((ProviderFamily::Cohere, response(&serde_json::from_slice(question.body).unwrap_or_default())))
+    Some((ProviderFamily::Cohere, response(&serde_json::from_slice(request.body).unwrap_or_default())))
 }
 
-fn generate_object_body(question: RawRequest<'_>, model: &str) -> (ProviderFamily, Value) {
-    if let Some(found) = embedding_or_token_count(question).or_else(|| cohere_embed_or_rerank(question)) {
-        return found;
+fn generate_object_body(request: RawRequest<'_>, model: &str) -> (ProviderFamily, Value) {
+    if let Some(plan) = embedding_or_token_count(request).or_else(|| cohere_embed_or_rerank(request)) {
+        return plan;
     }
-    let anthropic = question.flags.has(RequestFlags::ANTHROPIC_VERSION);
-    let body = match (question.method, question.path()) {
-        (b"POST", "/v1/embeddings") => openai::embedding_response(model, question.body),
-        (b"POST", "/v1/moderations") => openai::moderation_response(model, question.body),
+    let anthropic = request.flags.has(RequestFlags::ANTHROPIC_VERSION);
+    let body = match (request.method, request.path()) {
+        (b"POST", "/v1/embeddings") => openai::embedding_response(model, request.body),
+        (b"POST", "/v1/moderations") => openai::moderation_response(model, request.body),
         (b"GET", "/v1/models") if anthropic => return (ProviderFamily::Anthropic, anthropic::model_list()),
         (b"GET", "/v1/models") => openai::model_list(),
         (b"GET", path) if path.starts_with("/v1/models/") => {
@@ -407,18 +407,18 @@ fn generate_object_body(question: RawRequest<'_>, model: &str) -> (ProviderFamil
             }
             openai::model_object(id)
         }
-        _ => echo_request(question),
+        _ => echo_request(request),
     };
     (ProviderFamily::OpenAi, body)
 }
 
-fn echo_request(question: RawRequest<'_>) -> Value {
-    let target = String::from_utf8_lossy(question.target);
+fn echo_request(request: RawRequest<'_>) -> Value {
+    let target = String::from_utf8_lossy(request.target);
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
-    let sha = Sha256::digest(question.body).iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+    let sha = Sha256::digest(request.body).iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
     json!({
-        "method": String::from_utf8_lossy(question.method), "path": path, "query": query,
-        "headers": join_headers(&decode_head(question.head).2),
-        "body_bytes": question.body.len(), "body_sha": sha,
+        "method": String::from_utf8_lossy(request.method), "path": path, "query": query,
+        "headers": join_headers(&decode_head(request.head).2),
+        "body_bytes": request.body.len(), "body_sha": sha,
     })
 }

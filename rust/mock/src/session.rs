@@ -28,9 +28,9 @@ impl UpgradeRequest {
     /// Parses an upgrade request; returns `None` if the request does not ask for a WebSocket.
     pub fn parse(head: &[u8], target: &[u8]) -> Option<Self> {
         let head = String::from_utf8_lossy(head);
-        let field = |wanted: &str| {
+        let field = |key: &str| {
             let fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
-            fields.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.trim())
+            fields.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value.trim())
         };
         field("upgrade").filter(|value| value.eq_ignore_ascii_case("websocket"))?;
         let target = String::from_utf8_lossy(target);

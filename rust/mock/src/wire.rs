@@ -59,8 +59,8 @@ impl ClientSocket {
     }
 
     /// Reads the available bytes into the buffer; `wanted` is how many more are expected.
-    pub async fn read_available(&mut self, wanted: usize) -> Result<(), ClientDisconnected> {
-        self.read_buffer.reserve(wanted.max(READ_CHUNK_BYTES / 4));
+    pub async fn read_available(&mut self, max_bytes: usize) -> Result<(), ClientDisconnected> {
+        self.read_buffer.reserve(max_bytes.max(READ_CHUNK_BYTES / 4));
         match self.stream.read_buf(&mut self.read_buffer).await {
             Ok(0) | Err(_) => Err(ClientDisconnected),
             Ok(_) => Ok(()),

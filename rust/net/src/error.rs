@@ -19,7 +19,7 @@ pub enum Error {
         host: String,
         cause: String,
     },
-    /// Nothing accepts connections at a Unix socket.
+    /// No process accepts connections at a Unix socket.
     SocketUnavailable,
     /// A request head contains what HTTP/2 cannot carry.
     HeadInvalid {

@@ -77,9 +77,9 @@ mod tests {
     #[test]
     fn enforces_both_limits_and_releases_bytes_on_drop() {
         let budget = MemoryBudget::new(10, 6);
-        let (mut one, mut other) = (budget.new_permit(), budget.new_permit());
-        assert!(one.try_reserve(6) && !one.try_reserve(1) && other.try_reserve(4) && !other.try_reserve(1));
-        drop(one);
+        let (mut first, mut other) = (budget.new_permit(), budget.new_permit());
+        assert!(first.try_reserve(6) && !first.try_reserve(1) && other.try_reserve(4) && !other.try_reserve(1));
+        drop(first);
         assert!(other.try_reserve(2) && budget.used_bytes() == 6);
         let bytes = Bytes::from_owner(BudgetedBytes { bytes: b"abc".to_vec(), permit: other });
         let slice = bytes.slice(1..);

@@ -45,7 +45,7 @@ impl Callback {
                 }
             }
             Some(WaitEvent::Disconnect(proto, sender)) => match parse_message(future) {
-                // This message only ends the body, which nobody read to its end. The disconnect message comes next.
+                // This message only ends the unread body. The disconnect message comes next.
                 Some(BodyMessage { has_more: false, .. }) => watch_disconnect(future.py(), &proto, sender),
                 Some(BodyMessage { has_more: true, .. }) | None => drop(sender.send(())),
             },

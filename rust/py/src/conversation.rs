@@ -33,7 +33,7 @@ use tokio::{
 
 use crate::{peer::ConnectionAddresses, runtime::JobRunner};
 
-/// Queued messages per direction, in addition to the one being sent.
+/// Maximum number of queued messages per direction, besides the one being sent.
 const MAX_QUEUED_MESSAGES: usize = 2;
 /// Interval of the checks for a disconnected client.
 const DISCONNECT_POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -47,12 +47,12 @@ enum ClientEvent {
 
 /// State shared between the engine's thread and the event loop.
 struct Mailbox {
-    /// Event that Python takes next. The engine posts another one only after this one was taken.
+    /// Next event for Python. The engine posts another one only after Python took this one.
     pending: Mutex<Option<ClientEvent>>,
     consumed: Notify,
     is_closed: AtomicBool,
-    /// Python callback: an event is ready to be taken. The other one reports that the queue to the provider has space
-    /// again.
+    /// Python callback: an event is ready to be taken. The second callback reports that the queue to the provider has
+    /// space again.
     on_event: Py<PyAny>,
     on_writable: Py<PyAny>,
 }
@@ -151,7 +151,7 @@ impl WebSocketHandle {
                     let _taken = writer.mailbox.post_and_wait(ClientEvent::Deny(response)).await;
                 }
                 Some(UpgradeOutcome::Accepted(session)) => writer.relay_session(&state, *session, from_caller).await,
-                // The client has left, so nobody reads this event. It only ends the server's task.
+                // The client disconnected, so this event has no reader. It only ends the server's task.
                 None => writer.mailbox.post(ClientEvent::Deny(ClientResponse::internal_error())),
             }
             writer.is_finished = true;

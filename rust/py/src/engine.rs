@@ -260,7 +260,7 @@ pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<MaxTargets>
         max_conditional,
         max_nested,
     });
-    // Other threads run meanwhile, because a large document takes long.
+    // Releases the interpreter, because a large document takes long.
     let problems = py.detach(|| match kind {
         "config" => Config::parse_with_limits(limits, data, Strictness::StrictWithLints).err(),
         "snapshot" => Snapshot::validate(data).err(),
@@ -409,13 +409,13 @@ pub fn read_spool_frames<'py>(py: Python<'py>, data: &[u8], offset: usize) -> (V
 /// Replaces long base64 in a recorded body by its size and digest. Returns `None` if there is none.
 #[pyfunction]
 pub fn replace_inline_data<'py>(py: Python<'py>, body: &[u8]) -> Option<Bound<'py, PyBytes>> {
-    // Other threads run meanwhile, because decoding a large body takes long.
+    // Releases the interpreter, because decoding a large body takes long.
     let replaced = py.detach(|| inline_data::replace_inline_data(body))?;
     Some(PyBytes::new(py, &replaced))
 }
 
-/// Tells the data plane of this node what the ledger knows of budgets. `usages` are tuples of limit id, group value, start
-/// of the period in milliseconds, amount, and how often operators have set it back. Returns how many could be written.
+/// Passes the budget usage of the ledger to the data plane of this node. `usages` are tuples of limit id, group value,
+/// start of the period in milliseconds, amount, and number of resets by operators. Returns how many could be written.
 #[pyfunction]
 pub fn set_recorded_usage(py: Python<'_>, folder: &str, usages: Vec<(String, String, u64, u64, u64)>) -> usize {
     py.detach(|| {

@@ -254,7 +254,7 @@ impl Exchange {
             };
             let sent = match chunk {
                 Ok(Some(bytes)) if stream.is_ended() => {
-                    // The end of the stream is there too; both are sent in one call into Python.
+                    // The last chunk is already there, so both are sent in one call into Python.
                     let Ok(rest) = stream.next().await else {
                         Python::attach(|py| drop(self.send_chunk(py, &bytes, true)));
                         return self.abort_response(disconnect, closing, under_way, stall, &hang_ups).await;
@@ -342,7 +342,7 @@ impl Exchange {
         Python::attach(|py| self.send_chunk(py, &joined, true))
     }
 
-    /// Ends the response in a way that no client takes for a complete one. If only closing the connection does that,
+    /// Ends the response so that no client mistakes it for a complete one. If only closing the connection does that,
     /// its other streams may finish first. That wait is bounded like the wait for a client that does not read.
     async fn abort_response(
         &mut self,

@@ -148,12 +148,12 @@ impl BodyReader {
                 self.start_discarding();
                 self.request_more(py);
             }
-            Stage::Discarding { disconnect_sender, last_chunk_at: last, remaining_bytes: left, .. } => {
+            Stage::Discarding { disconnect_sender, last_chunk_at: last, remaining_bytes: remaining_bytes, .. } => {
                 *last = Instant::now();
-                *left = left.saturating_sub(chunk.len());
+                *remaining_bytes = remaining_bytes.saturating_sub(chunk.len());
                 if complete {
                     self.watch_disconnect(py);
-                } else if *left > 0 || !disconnect_sender.is_closed() {
+                } else if *remaining_bytes > 0 || !disconnect_sender.is_closed() {
                     self.request_more(py);
                 }
             }
@@ -161,7 +161,7 @@ impl BodyReader {
         }
     }
 
-    /// Continues after the engine asked for more, or no longer needs the body.
+    /// Continues after the engine requested more, or no longer needs the body.
     pub fn resume(mut self: Box<Self>, py: Python<'_>) {
         let (Stage::Feeding(BodyFeed { feeder, .. }) | Stage::Broken(BodyFeed { feeder, .. })) = &self.stage else {
             return;
@@ -229,7 +229,7 @@ impl BodyReader {
         } else {
             let (jobs, id) = (self.job_runner.clone(), self.id);
             jobs.body_readers.park(self);
-            // The engine may have asked for more before this reader was parked.
+            // The engine may have requested more before this reader was parked.
             if !feeder.is_paused()
                 && let Some(reader) = jobs.body_readers.take_parked(id)
             {

@@ -19,7 +19,8 @@ use crate::{
 /// Interval of the checks. A buffered body is handed over at its second check.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Readers of one engine that wait for a chunk, or for the engine to ask for more.
+/// Readers of one engine that wait for a chunk, or until the engine requests more. Lock order: the lock may be awaited
+/// while attached to the interpreter, but never the interpreter while holding the lock.
 ///
 /// Lock order: the lock may be awaited while attached to the interpreter, but never the interpreter while holding the
 /// lock.
@@ -83,7 +84,7 @@ impl BodyReaders {
             let over: Vec<_> = over.into_iter().filter_map(|id| readers.remove(&id)).collect();
             drop(readers);
             for future in over.into_iter().filter_map(|waiting| waiting.chunk_future) {
-                // The server closes the connection when nobody waits for its body.
+                // The server closes the connection when no reader waits for its body.
                 drop(future.call_method0(py, intern!(py, "cancel")));
             }
             jobs

@@ -45,8 +45,8 @@ impl<'c> Caller<'c> {
     /// of one, or needs no key.
     pub fn is_found_by_id(&self) -> bool {
         let Some(key) = self.key else { return true };
-        let found = self.key_snapshot.and_then(|keys| keys.find_key_by_id(&key.id));
-        found.is_some_and(|found| std::ptr::eq(found, key))
+        let current_key = self.key_snapshot.and_then(|keys| keys.find_key_by_id(&key.id));
+        current_key.is_some_and(|current_key| std::ptr::eq(current_key, key))
     }
 }
 
@@ -74,7 +74,7 @@ type KeyExtractor = for<'h> fn(&'h Headers) -> Option<&'h str>;
 const KEY_EXTRACTORS: [KeyExtractor; 6] =
     [bearer_token, aws_access_key_id, x_api_key, api_key, x_goog_api_key, subprotocol_key];
 
-/// Header fields that contain a key and nothing else.
+/// Header fields that contain only a key.
 pub const KEY_HEADERS: [&str; 3] = ["x-api-key", "api-key", "x-goog-api-key"];
 
 /// Number of letters and digits in a key that the gateway generates.
@@ -183,7 +183,7 @@ pub fn authenticate_token<'c>(
 ) -> Result<Option<VerifiedToken<'c>>> {
     match find_token(snapshot, headers, control)? {
         Some(token) if !token.identity.may_call => Err(Error::TokenForbidden { claim: "scope" }),
-        found => Ok(found),
+        key => Ok(key),
     }
 }
 
@@ -205,7 +205,7 @@ fn find_token<'c>(
         {
             Ok(None)
         }
-        Some(found) => found
+        Some(key) => key
             .and_then(|token_identity| check_workspace(snapshot, token_identity, control))
             .map(|identity| Some(VerifiedToken { identity, text })),
     }
@@ -255,9 +255,10 @@ impl<'c> Caller<'c> {
         }
         let Some(keys) = self.key_snapshot else { return false };
         let text = text.trim();
-        let generated_keys =
-            text.split(|one: char| !one.is_ascii_alphanumeric()).filter(|run| run.len() == GENERATED_KEY_LENGTH);
-        let words = text.split(|one: char| one.is_whitespace() || KEY_DELIMITERS.contains(&one));
+        let generated_keys = text
+            .split(|character: char| !character.is_ascii_alphanumeric())
+            .filter(|run| run.len() == GENERATED_KEY_LENGTH);
+        let words = text.split(|character: char| character.is_whitespace() || KEY_DELIMITERS.contains(&character));
         let parts = generated_keys
             .chain(words.filter(|word| word.len() >= MIN_KEY_LENGTH))
             .filter(|part| part.len() < text.len());
@@ -341,7 +342,7 @@ mod tests {
         fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect()
     }
 
-    /// Returns the ID of the key, and the credential left for a provider that takes bearer tokens.
+    /// Returns the ID of the key, and the credential that remains for a provider that takes bearer tokens.
     fn admit_and_find_credential(
         fields: &[(&str, &str)],
     ) -> std::result::Result<(String, Option<String>), &'static str> {
@@ -354,8 +355,8 @@ mod tests {
             Error::KeyExpired => "expired",
             _ => "other",
         })?;
-        let left = caller.provider_credential(&headers, None).map(ToOwned::to_owned);
-        Ok((caller.key.unwrap().id.to_string(), left))
+        let credential = caller.provider_credential(&headers, None).map(ToOwned::to_owned);
+        Ok((caller.key.unwrap().id.to_string(), credential))
     }
 
     #[test]
@@ -390,12 +391,12 @@ mod tests {
             admit_and_find_credential(&[("authorization", "Bearer abc"), ("api-key", "abc")]),
             Ok(("k".into(), None))
         );
-        let found = admit_and_find_credential(&[
+        let admitted = admit_and_find_credential(&[
             ("x-gateway-api-key", "abc"),
             ("authorization", "Bearer sk-1"),
             ("api-key", "sk-1"),
         ]);
-        assert_eq!(found, Ok(("k".into(), Some("sk-1".into()))));
+        assert_eq!(admitted, Ok(("k".into(), Some("sk-1".into()))));
     }
 
     #[test]
@@ -468,11 +469,11 @@ mod tests {
     fn another_gateway_key_is_not_a_provider_credential() {
         let found = admit_and_find_credential(&[("x-gateway-api-key", "abc"), ("authorization", "Bearer abd")]);
         assert_eq!(found, Ok(("k".into(), None)));
-        let found = admit_and_find_credential(&[
+        let admitted = admit_and_find_credential(&[
             ("x-gateway-api-key", "abc"),
             ("authorization", "Bearer abd"),
             ("api-key", "sk-1"),
         ]);
-        assert_eq!(found, Ok(("k".into(), Some("sk-1".into()))));
+        assert_eq!(admitted, Ok(("k".into(), Some("sk-1".into()))));
     }
 }

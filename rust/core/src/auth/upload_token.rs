@@ -66,7 +66,7 @@ pub fn sign_upload(caller: &Caller<'_>, saved: &SavedProvider, path: &str, query
 
 impl<'s> UploadGrant<'s> {
     /// Removes the token from the query of an upload. If it is valid and the request has no credential, removes the
-    /// control headers too, and names the provider of the upload in their place. A token cannot start an upload.
+    /// control headers tooand replaces them by the provider of the upload. A token cannot start an upload.
     pub fn take(snapshot: &'s Snapshot, head: &mut RequestHead, aliases: &[String]) -> Option<Self> {
         if !route::is_upload_path(&head.path) {
             return None;

@@ -26,7 +26,7 @@ pub(crate) struct ConfigDraft {
     target: Node,
     strategy: Option<StrategyDraft>,
     virtual_key: Option<String>,
-    /// `on_status_codes` at the location where older configs put it.
+    /// `on_status_codes` at the location that older configs use.
     legacy_statuses: Vec<u16>,
 }
 

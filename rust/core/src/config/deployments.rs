@@ -27,7 +27,7 @@ impl Deployments {
         if all.len() > MAX_DEPLOYMENTS {
             reading.report_problem(format!("must hold at most {MAX_DEPLOYMENTS} deployments"));
         }
-        if all.iter().filter(|one| one.is_default).count() > 1 {
+        if all.iter().filter(|deployment| deployment.is_default).count() > 1 {
             reading.report_problem("must hold at most one deployment that is the default");
         }
         Self(all)
@@ -39,8 +39,11 @@ impl Deployments {
 
     /// Adds the options of the deployment for this model, or of the default deployment.
     pub fn add_options(&self, provider: &dyn Provider, model: &str, options: &mut Options) {
-        let deployment =
-            self.0.iter().find(|one| one.alias == model).or_else(|| self.0.iter().find(|one| one.is_default));
+        let deployment = self
+            .0
+            .iter()
+            .find(|deployment| deployment.alias == model)
+            .or_else(|| self.0.iter().find(|deployment| deployment.is_default));
         if let Some(deployment) = deployment {
             deployment.options.copy_accepted(provider.row().options, options);
         }

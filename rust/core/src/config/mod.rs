@@ -188,20 +188,21 @@ impl ConfigSizes {
     fn find_excess(self, root: &Node, limits: TargetLimits) -> Vec<Problem> {
         let Self { root_targets: root_count, is_conditional, largest_nested: (nested, index), condition_parts: parts } =
             self;
-        let most = if is_conditional { limits.max_conditional } else { limits.max_root };
+        let max_parts = if is_conditional { limits.max_conditional } else { limits.max_root };
         let mut problems = Vec::new();
-        if root_count > most {
-            problems.push(Problem::new("$.targets", format!("must hold at most {most} targets, not {root_count}")));
+        if root_count > max_parts {
+            problems
+                .push(Problem::new("$.targets", format!("must hold at most {max_parts} targets, not {root_count}")));
         }
         if nested > limits.max_nested {
             let message = format!("must hold at most {} targets below it, not {nested}", limits.max_nested);
             problems.push(Problem::new(format!("$.targets[{index}]"), message));
         }
-        let most = limits.max_conditional.saturating_mul(CONDITION_PARTS_PER_TARGET);
-        if parts > most {
+        let maximum = limits.max_conditional.saturating_mul(CONDITION_PARTS_PER_TARGET);
+        if parts > maximum {
             let path = root.node_with_most_condition_parts().path.replacen("config", "$", 1) + ".strategy.conditions";
             let message = format!(
-                "all conditions of a config may have {most} queries, operators and values in lists, not {parts}: {CONDITION_PARTS_PER_TARGET} for each target that a conditional strategy may have"
+                "all conditions of a config may have {maximum} queries, operators and values in lists, not {parts}: {CONDITION_PARTS_PER_TARGET} for each target that a conditional strategy may have"
             );
             problems.push(Problem::new(path, message));
         }
@@ -376,12 +377,12 @@ mod tests {
 
     #[test]
     fn reports_every_problem_with_its_path_at_any_depth() {
-        let found =
+        let problems =
             problem_paths(&json!({"provider": 3, "odd": 1, "strategy": {"mode": "fallback", "x": 1}, "targets": [
             {"provider": "openai", "retry": {"attempts": 9}},
             {"strategy": {"mode": "best"}, "targets": [{"weight": -1}, {"drop_params": ["a["]}]}]}));
         assert_eq!(
-            found,
+            problems,
             [
                 "$.provider",
                 "$.odd",
@@ -450,8 +451,8 @@ mod tests {
                 "$.targets[0].passthrough",
             ),
         ] {
-            let found = Config::parse(config.to_string().as_bytes(), Strictness::StrictWithLints).unwrap_err();
-            assert_eq!(found.iter().map(|problem| &*problem.path).collect::<Vec<_>>(), [path], "{config}");
+            let problems = Config::parse(config.to_string().as_bytes(), Strictness::StrictWithLints).unwrap_err();
+            assert_eq!(problems.iter().map(|problem| &*problem.path).collect::<Vec<_>>(), [path], "{config}");
             for unknown in [Strictness::Strict, Strictness::Lenient] {
                 assert!(Config::parse(config.to_string().as_bytes(), unknown).is_ok(), "{config}");
             }
@@ -505,7 +506,7 @@ mod tests {
             json!({"name": "n", "provider": "a", "strategy": {"mode": "conditional", "default": "n",
                 "conditions": [{"query": query, "then": "n"}]}, "targets": [{"name": "n", "provider": "a"}]})
         };
-        let group = |most: usize| json!({"strategy": {"mode": "fallback"}, "targets": [asking(1), asking(most)]});
+        let group = |count: usize| json!({"strategy": {"mode": "fallback"}, "targets": [asking(1), asking(count)]});
         assert_eq!(parse(&group(27)).check_limits(limits), Ok(()));
         let refused = parse(&group(28)).check_limits(limits).unwrap_err();
         assert_eq!(refused[0].path, "$.targets[1].strategy.conditions");
@@ -552,9 +553,9 @@ mod tests {
         let limits = TargetLimits { max_root: 1, ..TargetLimits::default() };
         let config =
             json!({"odd": 1, "strategy": {"mode": "fallback"}, "targets": [{"provider": "a"}, {"provider": 3}]});
-        let found =
+        let problems =
             Config::parse_with_limits(Some(limits), config.to_string().as_bytes(), Strictness::Strict).unwrap_err();
-        let paths: Vec<_> = found.iter().map(|problem| problem.path.as_str()).collect();
+        let paths: Vec<_> = problems.iter().map(|problem| problem.path.as_str()).collect();
         assert_eq!(paths, ["$.odd", "$.targets[1].provider", "$.targets"]);
     }
 
@@ -563,7 +564,7 @@ mod tests {
         let limits = TargetLimits { max_root: 2, max_conditional: 3, max_nested: 1 };
         let many = |count: usize| vec![json!({"provider": "a", "name": "n"}); count];
         let group = |mode: &str, count| json!({"strategy": {"mode": mode, "default": "n"}, "targets": many(count)});
-        let refused = |value: &Value| parse(value).check_limits(limits).err().map(|found| found[0].path.clone());
+        let refused = |value: &Value| parse(value).check_limits(limits).err().map(|problems| problems[0].path.clone());
         assert_eq!(
             (refused(&group("fallback", 2)), refused(&group("fallback", 3)).as_deref()),
             (None, Some("$.targets"))

@@ -66,7 +66,7 @@ const ROOT_PASSTHROUGH_CONSTRAINT: &str = r#"{
     "then": {"not": {"anyOf": [{"required": ["targets"]}, {"required": ["strategy"]}, {"required": ["override_params"]}]}}
 }"#;
 
-/// Rejects a root config that consists only of keys without an effect of their own.
+/// Rejects a root config whose keys have no effect by themselves.
 const ROOT_EFFECT_CONSTRAINT: &str = r#"{"not": {"propertyNames": {"enum": ["name", "on_status_codes", "weight"]}}}"#;
 
 /// Returns the JSON Schema of a saved config.

@@ -27,7 +27,7 @@ pub async fn fetch_machine_keys(
     identity: &WorkloadIdentity,
     options: &AwsMachineIdentity,
 ) -> Result<(IssuedCredential, Duration), String> {
-    let found = if let Some(file) = &identity.aws_web_identity_token_file {
+    let credential = if let Some(file) = &identity.aws_web_identity_token_file {
         let role = identity
             .aws_role_arn
             .as_deref()
@@ -41,7 +41,7 @@ pub async fn fetch_machine_keys(
     } else {
         fetch_instance_keys(&identity.aws_metadata_url).await
     };
-    found.map_err(|message| format!("AWS keys of this machine: {message}"))
+    credential.map_err(|message| format!("AWS keys of this machine: {message}"))
 }
 
 /// Checks that the identity endpoints that the operator configured are on the machine itself.
@@ -123,10 +123,10 @@ fn parse_keys(json: &[u8]) -> Result<(IssuedCredential, Duration), String> {
 
 /// Reads a small text file on a blocking thread, because its disk may be slow.
 pub async fn read_file(file: &Path) -> Result<String, String> {
-    let (path, shown) = (file.to_path_buf(), file.display().to_string());
+    let (path, display_path) = (file.to_path_buf(), file.display().to_string());
     let text = tokio::task::spawn_blocking(move || std::fs::read_to_string(path)).await;
     let text = text
         .map_err(|_| "the gateway is shutting down")?
-        .map_err(|error| format!("`{shown}` cannot be read: {error}"))?;
+        .map_err(|error| format!("`{display_path}` cannot be read: {error}"))?;
     Ok(text.trim().to_owned())
 }

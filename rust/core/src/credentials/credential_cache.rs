@@ -169,7 +169,7 @@ mod tests {
     }
 
     async fn join_all<W: Future>(all: impl Iterator<Item = W>) -> Vec<W::Output> {
-        let mut all: Vec<_> = all.map(|one| (Box::pin(one), None)).collect();
+        let mut all: Vec<_> = all.map(|fetch| (Box::pin(fetch), None)).collect();
         std::future::poll_fn(|context| {
             for (pinned, done) in all.iter_mut().filter(|(_, done)| done.is_none()) {
                 if let std::task::Poll::Ready(output) = pinned.as_mut().poll(context) {

@@ -35,9 +35,9 @@ pub async fn fetch_token(
         ("subject_token_type", &account.subject_token_type),
         ("subject_token", &vouched),
     ]);
-    let given = token_endpoint::request_token(upstream, exchange, &form).await?;
-    let Some((url, life)) = &account.impersonation else { return Ok(given) };
-    let (IssuedCredential::Token(federated), _) = given else {
+    let token_response = token_endpoint::request_token(upstream, exchange, &form).await?;
+    let Some((url, life)) = &account.impersonation else { return Ok(token_response) };
+    let (IssuedCredential::Token(federated), _) = token_response else {
         return Err("the token exchange returned no token".into());
     };
     if !is_machines {

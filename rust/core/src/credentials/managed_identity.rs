@@ -26,8 +26,8 @@ pub async fn fetch_managed_token(
     resource: &str,
     client: Option<&str>,
 ) -> Result<(IssuedCredential, Duration), String> {
-    let found = request_token(identity, resource, client).await.and_then(|response| parse_token(&response));
-    found.map_err(|message| format!("managed identity of this machine: {message}"))
+    let credential = request_token(identity, resource, client).await.and_then(|response| parse_token(&response));
+    credential.map_err(|message| format!("managed identity of this machine: {message}"))
 }
 
 /// Fetches a token for an application that trusts the machine's identity. Tenant and client default to those of the

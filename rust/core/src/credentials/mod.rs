@@ -48,9 +48,9 @@ pub async fn fetch_credential(
 ) -> Result<Arc<IssuedCredential>> {
     let fetch = state.credential_cache.get_or_fetch(grant, || issue_credential(state, grant));
     let max_wait = FETCH_TIMEOUT.min(target.timeout);
-    let found =
+    let credential =
         tokio::time::timeout(max_wait, fetch).await.unwrap_or_else(|_| Err("the credential request timed out".into()));
-    found.map_err(|message| Error::CredentialUnavailable { provider: target.provider.slug(), message })
+    credential.map_err(|message| Error::CredentialUnavailable { provider: target.provider.slug(), message })
 }
 
 async fn issue_credential(
@@ -98,8 +98,8 @@ async fn resolve_source_keys(state: &GatewayState, role: &AssumeRole) -> std::re
     }
     let (region, endpoint) = (role.region.clone(), role.sts_endpoint.clone());
     let grant = Grant::AwsMachineIdentity(AwsMachineIdentity { region, endpoint, service: "sts" });
-    let found = state.credential_cache.get_or_fetch(&grant, || Box::pin(issue_credential(state, &grant))).await?;
-    match &*found {
+    let credential = state.credential_cache.get_or_fetch(&grant, || Box::pin(issue_credential(state, &grant))).await?;
+    match &*credential {
         IssuedCredential::AccessKeys { id, secret, token } => Ok(AwsCredentials {
             access_key_id: id.clone(),
             secret_access_key: secret.clone(),

@@ -165,7 +165,7 @@ mod tests {
         let signature = |line, body: &[u8]| {
             sign_request_line(&TEST_SUITE_KEYS, line, body).split("Signature=").last().unwrap().to_owned()
         };
-        let one = signature("POST /a", b"1");
-        assert!(one != signature("POST /a", b"2") && one != signature("POST /b", b"1"));
+        let first_signature = signature("POST /a", b"1");
+        assert!(first_signature != signature("POST /a", b"2") && first_signature != signature("POST /b", b"1"));
     }
 }

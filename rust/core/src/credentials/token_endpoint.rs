@@ -86,7 +86,7 @@ pub async fn send_request(
 
 /// Shortens a third party's text to 300 characters on one line, for use in an error message.
 pub fn sanitise_message(message: &str) -> String {
-    message.chars().take(300).map(|one| if one.is_control() { ' ' } else { one }).collect()
+    message.chars().take(300).map(|character| if character.is_control() { ' ' } else { character }).collect()
 }
 
 /// Encodes form fields.

@@ -1,4 +1,4 @@
-//! Why a known key may not do what it is used for.
+//! Reason why a valid key is denied.
 
 use std::fmt;
 

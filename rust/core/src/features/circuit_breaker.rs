@@ -78,11 +78,11 @@ impl CircuitBreaker {
 }
 
 fn parse_percentage(value: &Value, reading: &mut ConfigReader) -> Option<f64> {
-    let found = value.as_f64().filter(|number| *number > 0.0 && *number <= 100.0);
-    if found.is_none() {
+    let parsed = value.as_f64().filter(|number| *number > 0.0 && *number <= 100.0);
+    if parsed.is_none() {
         reading.report_expected("a number above 0, at most 100", value);
     }
-    found
+    parsed
 }
 
 impl BreakerPolicy {

@@ -50,7 +50,7 @@ pub async fn inspect_first_event(mut incoming: IncomingResponse) -> Result<Incom
     let mut splitter = Splitter::new(MAX_BUFFERED_BYTES);
     let mut buffered = BytesMut::new();
     let mut pings = 0;
-    // If the response breaks off here, nothing was sent yet, so the client still gets an error status.
+    // If the response ends here, nothing was sent yet, and the client still gets an error status.
     while let Some(chunk) = incoming.body.next_chunk().await.transpose()? {
         buffered.extend_from_slice(&chunk);
         let verdict = splitter.push(chunk).find_map(|event| match event {
@@ -58,7 +58,7 @@ pub async fn inspect_first_event(mut incoming: IncomingResponse) -> Result<Incom
                 pings += 1;
                 None
             }
-            found => Some(found.ok().and_then(|event| extract_overloaded_error(&event))),
+            event_result => Some(event_result.ok().and_then(|event| extract_overloaded_error(&event))),
         });
         match verdict {
             Some(Some(error)) => return Ok(build_overloaded_response(incoming, error)),
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn config_overrides_saved_provider() {
-        let saved = |wanted| Some(InspectStream::from(Some(wanted)));
+        let saved = |is_enabled| Some(InspectStream::from(Some(is_enabled)));
         assert!(!InspectStream::default().resolve(None));
         assert!(InspectStream::default().resolve(saved(true)));
         let mut reading = ConfigReader::new(Strictness::Strict);

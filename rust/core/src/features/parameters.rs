@@ -26,7 +26,7 @@ struct Changes {
 /// Maximum number of paths in `drop_params`. Each member of a body is compared with each of them.
 const MAX_DROPS: usize = 128;
 
-/// Shared by all targets that add nothing of their own.
+/// Parameters that are shared by all targets without their own.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Parameters(Option<Arc<Changes>>);
 

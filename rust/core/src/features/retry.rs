@@ -92,7 +92,7 @@ fn parse_retry_after(headers: &Headers) -> Option<Duration> {
     let number = |name: &str| headers.get_str(name)?.trim().parse::<f64>().ok().filter(|number| *number >= 0.0);
     let milliseconds = || number("retry-after-ms").or_else(|| number("x-ms-retry-after-ms")).map(|ms| ms / 1000.0);
     let seconds = milliseconds().or_else(|| number("retry-after"))?;
-    // A value too large for `Duration` exceeds every limit anyway.
+    // A value too large for `Duration` exceeds every limit.
     Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
 }
 

@@ -34,22 +34,22 @@ pub fn find_header_error(headers: &Headers, aliases: &[String]) -> Option<(&'sta
 /// Returns the error in a field whose name begins with `x`, if it is a control header.
 fn find_control_header_error(headers: &Headers, index: usize, aliases: &[String]) -> Option<String> {
     let (name, value) = headers.iter().nth(index)?;
-    let shown = || String::from_utf8_lossy(name).into_owned();
+    let display_name = || String::from_utf8_lossy(name).into_owned();
     if name.contains(&b'_') {
         // Some servers treat an underscore as a hyphen, so the name would be ambiguous. Names that are no control header
         // either way are ignored, because SDKs send any option as a header.
         let plain = name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect::<Vec<_>>();
         return split_control_name(&plain, aliases)
             .filter(|(_, field)| ControlHeaders::is_field(field))
-            .map(|_| format!("`{}` is written with hyphens: `{}`", shown(), String::from_utf8_lossy(&plain)));
+            .map(|_| format!("`{}` is written with hyphens: `{}`", display_name(), String::from_utf8_lossy(&plain)));
     }
     let (prefix, rest) = split_control_name(name, aliases)?;
     headers.iter().skip(index + 1).find_map(|(other, other_value)| {
         let (other_prefix, _) =
             other.ends_with(rest).then(|| split_control_name(other, aliases))?.filter(|(_, r)| *r == rest)?;
         match (prefix == other_prefix, value == other_value) {
-            (true, _) => Some(format!("`{}` is sent twice", shown())),
-            (false, false) => Some(format!("`{}` and `{}` differ", shown(), String::from_utf8_lossy(other))),
+            (true, _) => Some(format!("`{}` is sent twice", display_name())),
+            (false, false) => Some(format!("`{}` and `{}` differ", display_name(), String::from_utf8_lossy(other))),
             (false, true) => None,
         }
     })
@@ -86,8 +86,8 @@ mod tests {
                 "`x-portkey-config` and `x-gateway-config` differ",
             ),
         ] {
-            let found = faults(fields).unwrap();
-            assert!(found.contains(expected), "{found}");
+            let problem = faults(fields).unwrap();
+            assert!(problem.contains(expected), "{problem}");
         }
         for fields in [
             &[("host", "a:80"), ("x_other", "1"), ("x-other", "1"), ("x-other", "2")][..],

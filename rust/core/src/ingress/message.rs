@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-/// What is read for the output of a batch: its location, as the batch object reports it, or the batch itself.
+/// Object that is read for the output of a batch: its location, or the batch object that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BatchOutput {
     /// The batch is read first, to find its output.
@@ -44,7 +44,7 @@ pub struct PromptProvider {
     pub slug: Box<str>,
 }
 
-/// Figures of a request whose record is closed.
+/// Figures for a request whose record is already closed.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordFigures {
     /// Id of the record, by which its log is found.

@@ -1,4 +1,4 @@
-//! What a request says: route, headers, body, trace context.
+//! Parsing of a client request: route, headers, body, trace context.
 
 pub mod client_sdk;
 pub mod control_headers;

@@ -129,8 +129,8 @@ impl<'r> Route<'r> {
     pub fn for_client(self, headers: &Headers) -> Self {
         let operation = self.operation;
         let is_shared = operation.is_file_operation() || operation.is_batch();
-        // Google's clients create neither at these paths. Otherwise a header could keep a batch of another provider from
-        // being billed.
+        // Google's clients create no batches or files at these paths. Otherwise a header could keep a batch of another
+        // provider from being billed.
         let is_shared = is_shared
             && !matches!(operation, Operation::CreateBatch | Operation::CreateBatchJob | Operation::UploadFile);
         let is_googles = is_shared && client_sdk::is_google_client(headers);
@@ -427,8 +427,8 @@ mod tests {
             let plain = Route::parse(method, path).unwrap().operation;
             assert_eq!(operation(method, path, b"x-api-key"), plain);
             for header in [&b"x-goog-api-key"[..], b"x-goog-api-client"] {
-                let found = operation(method, path, header);
-                assert_eq!(found, if is_shared { Operation::Proxy } else { plain }, "{method} {path}");
+                let actual = operation(method, path, header);
+                assert_eq!(actual, if is_shared { Operation::Proxy } else { plain }, "{method} {path}");
             }
         }
     }

@@ -153,8 +153,8 @@ mod tests {
     #[test]
     fn parses_traceparent_as_the_w3c_suite_expects() {
         for (text, is_good) in TRACEPARENT_CASES {
-            let found = TraceContext::parse(text.as_bytes()).map(|trace| (trace.trace_id, trace.parent_id));
-            assert_eq!(found, is_good.then_some((TRACE_ID, PARENT_ID)), "{text:?}");
+            let parsed = TraceContext::parse(text.as_bytes()).map(|trace| (trace.trace_id, trace.parent_id));
+            assert_eq!(parsed, is_good.then_some((TRACE_ID, PARENT_ID)), "{text:?}");
         }
         assert_eq!(TraceContext::parse(b"00-\xff"), None);
     }
@@ -162,10 +162,13 @@ mod tests {
     #[test]
     fn sends_a_new_span_of_the_same_trace() {
         let trace = || TraceContext::parse(b"cc-12345678901234567890123456789012-1234567890123456-ff").unwrap();
-        let (one, other) = (trace(), trace());
-        assert_eq!(one.to_traceparent(), format!("00-{TRACE_ID}-{}-03", one.span_id()));
-        assert_ne!(one.span_id(), other.span_id());
-        assert_eq!(TraceContext::parse(one.to_traceparent().as_bytes()).map(|onward| onward.parent_id.len()), Some(16));
+        let (first, other) = (trace(), trace());
+        assert_eq!(first.to_traceparent(), format!("00-{TRACE_ID}-{}-03", first.span_id()));
+        assert_ne!(first.span_id(), other.span_id());
+        assert_eq!(
+            TraceContext::parse(first.to_traceparent().as_bytes()).map(|onward| onward.parent_id.len()),
+            Some(16)
+        );
     }
 
     fn merge_fields(fields: &[&str]) -> Option<String> {

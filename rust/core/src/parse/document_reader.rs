@@ -70,7 +70,7 @@ impl ConfigReader {
         self.problems.len()
     }
 
-    /// Reports problems whose paths begin at the current one.
+    /// Reports problems with paths below the current one.
     pub fn report_all(&mut self, problems: Vec<Problem>) {
         for problem in problems {
             self.problems.push(Problem::new(format!("{}{}", self.path, problem.path), problem.message));
@@ -81,9 +81,9 @@ impl ConfigReader {
         self.problems.push(Problem::new(self.path.clone(), message));
     }
 
-    /// Reports a value that is not allowed here, with what is allowed.
-    pub fn report_expected(&mut self, allowed: &str, found: &Value) {
-        self.report_problem(format!("must be {allowed}, not {}", describe_value(found)));
+    /// Reports a disallowed value, with the allowed ones.
+    pub fn report_expected(&mut self, allowed: &str, actual: &Value) {
+        self.report_problem(format!("must be {allowed}, not {}", describe_value(actual)));
     }
 
     pub fn within_key<T>(&mut self, key: &str, read: impl FnOnce(&mut Self) -> T) -> T {
@@ -156,20 +156,20 @@ impl ConfigReader {
     }
 
     pub fn read_integer(&mut self, value: &Value, range: &RangeInclusive<u64>) -> Option<u64> {
-        let found = as_integer(value).filter(|number| range.contains(number));
-        if found.is_none() {
+        let parsed = as_integer(value).filter(|number| range.contains(number));
+        if parsed.is_none() {
             self.report_expected(&describe_range(range), value);
         }
-        found
+        parsed
     }
 
     /// Reads a non-negative number.
     pub fn read_number(&mut self, value: &Value) -> Option<f64> {
-        let found = value.as_f64().filter(|number| *number >= 0.0);
-        if found.is_none() {
+        let parsed = value.as_f64().filter(|number| *number >= 0.0);
+        if parsed.is_none() {
             self.report_expected("a number, at least 0", value);
         }
-        found
+        parsed
     }
 
     /// Reads a non-empty string without control characters, because it may become a header field. Error messages never
@@ -243,7 +243,7 @@ fn as_integer(value: &Value) -> Option<u64> {
 fn describe_range(range: &RangeInclusive<u64>) -> String {
     match (*range.start(), *range.end()) {
         (least, u64::MAX) => format!("a whole number, at least {least}"),
-        (least, most) => format!("a whole number from {least} to {most}"),
+        (least, maximum) => format!("a whole number from {least} to {maximum}"),
     }
 }
 
@@ -296,8 +296,12 @@ mod tests {
             }
             true
         });
-        let messages: Vec<_> =
-            reading.finish().unwrap_err().into_iter().map(|one| format!("{} {}", one.path, one.message)).collect();
+        let messages: Vec<_> = reading
+            .finish()
+            .unwrap_err()
+            .into_iter()
+            .map(|problem| format!("{} {}", problem.path, problem.message))
+            .collect();
         let status = "must be a whole number from 100 to 599, not";
         assert_eq!(
             messages,
@@ -313,17 +317,17 @@ mod tests {
 
     #[test]
     fn accepts_camel_case_keys_only_in_inline_configs() {
-        let mut seen = Vec::new();
+        let mut visited = Vec::new();
         let mut read = |unknown| {
             let mut reading = ConfigReader::new(unknown);
             reading.read_keys(&json!({"onStatusCodes": 1}), |_, key, _| {
-                seen.push(key.to_owned());
+                visited.push(key.to_owned());
                 true
             });
         };
         read(Strictness::Lenient);
         read(Strictness::Strict);
-        assert_eq!(seen, ["on_status_codes", "onStatusCodes"]);
+        assert_eq!(visited, ["on_status_codes", "onStatusCodes"]);
     }
 
     #[test]

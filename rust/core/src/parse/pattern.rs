@@ -90,13 +90,13 @@ fn compile_regex(text: &str) -> Result<meta::Regex, String> {
     })
 }
 
-/// Replaces Perl classes and word boundaries by their ASCII forms, as JavaScript has them.
+/// Replaces Perl classes and word boundaries by their ASCII forms, which JavaScript uses.
 fn use_ascii_classes(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len());
     let mut class_depth = 0_usize;
     let mut rest = pattern.chars();
-    while let Some(one) = rest.next() {
-        match one {
+    while let Some(character) = rest.next() {
+        match character {
             '[' => class_depth += 1,
             ']' => class_depth = class_depth.saturating_sub(1),
             '\\' => {
@@ -112,14 +112,14 @@ fn use_ascii_classes(pattern: &str) -> String {
                         out.push(escaped);
                         out.push(')');
                     }
-                    '\0' => out.push(one),
-                    _ => out.extend([one, escaped]),
+                    '\0' => out.push(character),
+                    _ => out.extend([character, escaped]),
                 }
                 continue;
             }
             _ => (),
         }
-        out.push(one);
+        out.push(character);
     }
     out
 }
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn stops_compiling_after_many_oversized_patterns() {
-        // Stays fast, because only the first patterns are compiled: each rejected one counts as the maximum. The empty
+        // Stays fast: a rejected pattern counts with the maximum size, so only the first ones are compiled. The empty
         // message says that a pattern was not compiled.
         let mut patterns = PatternCache::default();
         let results: Vec<_> = (0..5000).map(|number| patterns.compile(&format!(r"\pL{{99}}{number}"))).collect();

@@ -75,7 +75,7 @@ pub struct Metrics {
     /// open.
     pub breakers_opened: Counter,
     pub breaker_skips: Counter,
-    /// Hooks of guardrails by result; skipped ones could not read what they should check.
+    /// Guardrail hooks by result. A skipped hook could not read its input.
     pub guardrails_passed: Counter,
     pub guardrails_failed: Counter,
     pub guardrails_denied: Counter,

@@ -1,5 +1,5 @@
-//! The one definition of "secret": by the name of a field, by the look of a value, and within JSON. Records, the
-//! explanation of a request, credential hosts and the management API use it. Also a string that debug output masks.
+//! The one definition of "secret": by field name, by the form of a value, and inside JSON. Records, the explanation of
+//! a request, credential hosts and the management API use it. Also a string that debug output masks.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -117,7 +117,7 @@ pub fn looks_like_token(text: &str) -> bool {
     is_bearer || words(text.as_bytes()).any(|word| has_token_prefix(word) || has_token_run(word))
 }
 
-/// Splits a text at characters that tokens do not contain. Short words are left out.
+/// Splits a text at characters that tokens do not contain. Short words are skipped.
 fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let is_separator = |byte: &u8| !byte.is_ascii_graphic() || b"\"'`,;:()[]{}<>&?=".contains(byte);
     text.split(is_separator).filter(|word| word.len() >= MIN_PREFIXED_TOKEN_CHARS)
@@ -126,7 +126,7 @@ fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// Returns true if a word has a known prefix of tokens, at its start or after a hyphen.
 fn has_token_prefix(word: &[u8]) -> bool {
     let is_prefix_of = |start: &[u8], prefix: &str| {
-        start.get(..prefix.len()).is_some_and(|found| found.eq_ignore_ascii_case(prefix.as_bytes()))
+        start.get(..prefix.len()).is_some_and(|start_bytes| start_bytes.eq_ignore_ascii_case(prefix.as_bytes()))
     };
     let hyphens = word.iter().enumerate().filter(|(_, byte)| **byte == b'-').map(|(at, _)| at + 1);
     [0].into_iter().chain(hyphens).map(|at| &word[at..]).any(|start| {
@@ -178,23 +178,23 @@ pub fn find_secrets(value: &Value) -> Vec<String> {
     find_secrets_within(value, MAX_EMBEDDED_DOCUMENTS)
 }
 
-fn find_secrets_within(value: &Value, left: usize) -> Vec<String> {
-    let mut found = Vec::new();
+fn find_secrets_within(value: &Value, remaining_depth: usize) -> Vec<String> {
+    let mut secrets = Vec::new();
     let look: Look = |text| words(text.as_bytes()).any(has_token_prefix);
-    visit_value(&mut value.clone(), false, look, left, &mut |text, is_secret| {
-        let parts = if is_secret { Vec::new() } else { secret_parts(text, left) };
+    visit_value(&mut value.clone(), false, look, remaining_depth, &mut |text, is_secret| {
+        let parts = if is_secret { Vec::new() } else { secret_parts(text, remaining_depth) };
         // Without a part that is long enough to be searched for, the complete text is the secret.
         let is_complete = parts.is_empty() || parts.iter().any(|part| part.len() < MIN_SECRET_BYTES);
-        found.extend(parts);
-        found.extend(is_complete.then(|| text.clone()));
+        secrets.extend(parts);
+        secrets.extend(is_complete.then(|| text.clone()));
     });
-    found
+    secrets
 }
 
 /// Returns the secrets within a text that is not a secret as a whole.
-fn secret_parts(text: &str, left: usize) -> Vec<String> {
-    if let (Some(document), true) = (parse_document(text), left > 0) {
-        return find_secrets_within(&document, left - 1);
+fn secret_parts(text: &str, remaining_depth: usize) -> Vec<String> {
+    if let (Some(document), true) = (parse_document(text), remaining_depth > 0) {
+        return find_secrets_within(&document, remaining_depth - 1);
     }
     let mut parts: Vec<String> = url_secrets(text).into_iter().map(ToOwned::to_owned).collect();
     for part in parts.clone() {
@@ -207,11 +207,21 @@ fn secret_parts(text: &str, left: usize) -> Vec<String> {
 }
 
 /// Calls `visit` with each text that is or contains a secret; its second argument is true if its name says so.
-fn visit_value(value: &mut Value, is_secret: bool, look: Look, left: usize, visit: &mut dyn FnMut(&mut String, bool)) {
+fn visit_value(
+    value: &mut Value,
+    is_secret: bool,
+    look: Look,
+    remaining_depth: usize,
+    visit: &mut dyn FnMut(&mut String, bool),
+) {
     match value {
         Value::String(text) if text.is_empty() => (),
         Value::String(text) => {
-            if is_secret || !url_secrets(text).is_empty() || look(text) || holds_secret_document(text, look, left) {
+            if is_secret
+                || !url_secrets(text).is_empty()
+                || look(text)
+                || holds_secret_document(text, look, remaining_depth)
+            {
                 visit(text, is_secret);
             }
         }
@@ -221,7 +231,9 @@ fn visit_value(value: &mut Value, is_secret: bool, look: Look, left: usize, visi
             visit(&mut text, is_secret);
             *value = Value::String(text);
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| visit_value(item, is_secret, look, left, visit)),
+        Value::Array(items) => {
+            items.iter_mut().for_each(|item| visit_value(item, is_secret, look, remaining_depth, visit))
+        }
         Value::Object(fields) => {
             let names_secret = |name: &str| fields.get(name).and_then(Value::as_str).is_some_and(is_secret_field);
             let is_secret_row = names_secret("name") || names_secret("key");
@@ -231,7 +243,7 @@ fn visit_value(value: &mut Value, is_secret: bool, look: Look, left: usize, visi
                 let is_header_table = lower.ends_with("headers") && item.is_object();
                 let is_row_value = is_secret_row && lower == "value";
                 let is_secret = is_secret || is_secret_field(name) || is_header_table || is_row_value;
-                visit_value(item, is_secret, look, left, visit);
+                visit_value(item, is_secret, look, remaining_depth, visit);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => (),
@@ -239,10 +251,10 @@ fn visit_value(value: &mut Value, is_secret: bool, look: Look, left: usize, visi
 }
 
 /// Returns true if a string is a JSON document that contains a secret.
-fn holds_secret_document(text: &str, look: Look, left: usize) -> bool {
-    let (Some(mut document), true) = (parse_document(text), left > 0) else { return false };
+fn holds_secret_document(text: &str, look: Look, remaining_depth: usize) -> bool {
+    let (Some(mut document), true) = (parse_document(text), remaining_depth > 0) else { return false };
     let mut is_found = false;
-    visit_value(&mut document, false, look, left - 1, &mut |_, _| is_found = true);
+    visit_value(&mut document, false, look, remaining_depth - 1, &mut |_, _| is_found = true);
     is_found
 }
 
@@ -271,8 +283,8 @@ mod tests {
         assert_eq!(find_secrets(&document).len(), 11, "{:?}", find_secrets(&document));
         mask_json(&mut document);
         let text = document.to_string();
-        for shown in ["gpt-5-mini", "x-team", "page=2", "0b9c1e6e", "\"y\"", "\"9\""] {
-            assert!(text.contains(shown), "{shown} in {text}");
+        for harmless in ["gpt-5-mini", "x-team", "page=2", "0b9c1e6e", "\"y\"", "\"9\""] {
+            assert!(text.contains(harmless), "{harmless} in {text}");
         }
         assert!((1..8).all(|number| !text.contains(&format!("S{number}"))) && !text.contains("sk-proj"), "{text}");
     }

@@ -81,7 +81,7 @@ pub struct Settings {
     pub spool_path: Option<String>,
     /// Folder of the counters of limits, which all workers of the node share. Without it each worker counts alone.
     pub limits_path: Option<String>,
-    /// Maximum bytes of the spool folder. Bodies are left out above 90 percent.
+    /// Maximum bytes of the spool folder. Above 90 percent, bodies are not stored.
     pub spool_bytes: u64,
     /// True to record bodies, each up to `record_body_bytes`.
     pub record_bodies: bool,

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Largest JSON body that is scanned on the async thread; larger ones go to a blocking thread. Scanning this much takes
-/// less than a millisecond. It is also the most that crosses the Python boundary in one piece.
+/// less than a millisecond. It is also the largest chunk that crosses the Python boundary.
 pub(crate) const MAX_INLINE_PEEK_BYTES: usize = 1024 * 1024;
 /// Number of bytes of a form to wait for when looking for its model.
 const MAX_FORM_PREFIX_BYTES: usize = 64 * 1024;
@@ -42,8 +42,8 @@ pub(crate) async fn read_body_fields(
         return Ok(observe_body(call, body, log));
     }
     let bytes = body.collect().await?;
-    let peek = peek_json(&bytes).await.map_err(|found| match fields.get_str("content-encoding") {
-        None | Some("identity") => Error::BodyInvalid { offset: found.offset, message: found.message },
+    let peek = peek_json(&bytes).await.map_err(|error| match fields.get_str("content-encoding") {
+        None | Some("identity") => Error::BodyInvalid { offset: error.offset, message: error.message },
         Some(coding) => {
             let message = format!("`{coding}` is not supported; send uncompressed JSON");
             Error::HeaderInvalid { name: "content-encoding", message }
@@ -80,7 +80,7 @@ async fn peek_json(body: &Bytes) -> std::result::Result<Peek, ScanError> {
     }
     let body = body.clone();
     let elsewhere = tokio::task::spawn_blocking(move || api_format::peek(&body)).await;
-    // Scanning neither panics nor is cancelled, unless the process ends.
+    // Scanning neither panics nor is cancelled, except during shutdown.
     elsewhere.unwrap_or(Err(ScanError { offset: 0, message: "the body could not be scanned" }))
 }
 

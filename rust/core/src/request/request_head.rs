@@ -36,7 +36,7 @@ pub enum TransformMode {
     /// The request is unchanged, but the response is edited: it is normalised, or usage that only the gateway requested
     /// is removed.
     ResponseEdited,
-    /// The request goes to a host of the model, in the client's own format.
+    /// The request goes to a host that serves the model in the client's own format.
     NativeFormat,
     Translated,
 }
@@ -246,9 +246,9 @@ fn write_credential(out: &mut Vec<u8>, target: &Target<'_>, issued: Option<&Issu
         issued.and_then(|issued| if let IssuedCredential::Token(token) = issued { Some(token.as_str()) } else { None });
     let token =
         issued.or_else(|| target.provider.row().bearer_token(&target.options)).map(|token| (Credential::Bearer, token));
-    let given =
+    let api_key_header =
         || target.credential.as_deref().map(|key| (target.provider.credential(key, &target.base_url.prefix), key));
-    match token.or_else(given) {
+    match token.or_else(api_key_header) {
         Some((Credential::Bearer, key)) => {
             out.extend_from_slice(b"authorization: Bearer ");
             out.extend_from_slice(key.as_bytes());

@@ -91,7 +91,7 @@ pub(crate) async fn send_to_target(
     Ok((incoming, deadline.response_started()))
 }
 
-/// Returns the body as the target takes it, and what its signature covers if the target signs requests.
+/// Returns the body in the form that the target accepts, and the signed hash if the target signs requests.
 async fn prepare_body(call: &Call<'_>, target: &Target<'_>, body: Body) -> Result<(Body, Option<PayloadDigest>)> {
     let body = param_map::set_model_in_body(call, target, body).await?;
     let body = match target.prefill {

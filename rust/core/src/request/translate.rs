@@ -1,5 +1,5 @@
-//! Translates requests to the provider's API format and responses back to the client's. Only requests whose formats
-//! differ come here.
+//! Translates requests to the provider's API format and responses back to the client's. Used only if the two formats
+//! differ.
 
 use std::{
     sync::Arc,
@@ -71,7 +71,7 @@ pub async fn translate_request(
             effective_model: effective_model.as_deref(),
             signatures: signatures.as_ref(),
         };
-        let question = TranslationInput {
+        let input = TranslationInput {
             operation,
             provider: provider.row(),
             body: &body,
@@ -81,7 +81,7 @@ pub async fn translate_request(
             now_ms: unix_time_ms(),
             nonce: fastrand::u32(..),
         };
-        Translation::translate_request(&question, provider_format)
+        Translation::translate_request(&input, provider_format)
     };
     let again = retry_signatures.map(|retry_signatures| (retry_signatures, translate.clone()));
     let mut translated = run_offloaded(length, translate).await?;
@@ -178,8 +178,8 @@ pub async fn translate_response(
     }
     // Some providers return a raw image, whatever format was requested.
     let is_image = translation.generates_images() && head.headers.is_image();
-    let most = if head.status < 300 { MAX_RESPONSE_BYTES } else { MAX_ERROR_BODY_BYTES };
-    let response = deadline.enforce(penstock_net::collect(&mut body, most)).await?.filter(|_| is_plain);
+    let max_bytes = if head.status < 300 { MAX_RESPONSE_BYTES } else { MAX_ERROR_BODY_BYTES };
+    let response = deadline.enforce(penstock_net::collect(&mut body, max_bytes)).await?.filter(|_| is_plain);
     if head.status >= 400 {
         normalise::add_request_id_header(&mut head.headers);
     }

@@ -22,7 +22,7 @@ impl BaseUrls {
             .map(Self)
     }
 
-    /// Returns a provider and its base URL, which a provider without an address of its own lacks.
+    /// Returns a provider and its base URL. The URL is missing if the provider has no address of its own.
     pub(crate) fn find(&self, slug: &str) -> Option<(&'static dyn Provider, &Option<BaseUrl>)> {
         self.0.iter().find(|(candidate, ..)| *candidate == slug).map(|(_, provider, base)| (*provider, base))
     }

@@ -1,4 +1,4 @@
-//! Policy for inline choices of a request. Blocks all of them if the operator says so, and never sends a stored
+//! Policy for inline choices of a request. Blocks them if the operator disables them, and never sends a stored
 //! credential to a host that the request names.
 
 use penstock_llm::catalog::{Grant, Options, Provider};

@@ -32,7 +32,7 @@ pub struct RoutePlan<'c> {
     pub(crate) custom_host: Option<BaseUrl>,
 }
 
-/// Config of a request, by where it comes from.
+/// Source of a request's config.
 pub enum ConfigSource<'c> {
     Saved(&'c SavedConfig),
     Inline(Arc<Config>),

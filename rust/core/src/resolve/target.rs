@@ -71,7 +71,7 @@ pub struct Target<'c> {
     pub grant: Option<Box<Grant>>,
     /// Header fields that are stored with the provider or the model.
     pub header_fields: Vec<(&'c str, &'c str)>,
-    /// Parameters of a saved config, whose secrets a provider may repeat.
+    /// Parameters of a saved config. A provider may repeat their secrets in a response.
     pub stored_parameters: Parameters,
     /// Prices that were saved with the provider or the model.
     pub price_overrides: prices::ProviderPricing,

@@ -102,8 +102,8 @@ impl<'c> TargetResolver<'c> {
         let path_option = if route.operation == Operation::Proxy { provider.option_in_path(route.path) } else { None };
         let Some((option, value)) = path_option else { return Ok(()) };
         match options.get(option.key) {
-            Some(given) if given != value => {
-                let message = format!("{} is `{given}`, but the path has `{value}`", option.key);
+            Some(requested) if requested != value => {
+                let message = format!("{} is `{requested}`, but the path has `{value}`", option.key);
                 Err(Error::ProviderOptionInvalid { provider: provider.slug(), message })
             }
             None if !is_bound => {

@@ -112,8 +112,8 @@ impl<'c> TargetResolver<'c> {
         Ok(RoutePlan { config, config_slug: slug, requested_provider: sent, custom_host: host })
     }
 
-    /// Resolves the target of a node without further targets, for this model. Also returns the model name without its
-    /// provider slug, if it began with one.
+    /// Resolves the target of a leaf node for this model. Also returns the model name without its provider slug, if it
+    /// began with one.
     pub fn resolve_target<'m>(
         &self,
         plan: &RoutePlan<'c>,
@@ -200,7 +200,7 @@ impl<'c> TargetResolver<'c> {
         let pinned = node.provider.as_deref().map(|name| self.find_provider(name)).transpose()?.or(sent);
         match (pinned, addressed) {
             (Some(named_provider), Some((slug, rest))) => {
-                // Some providers have models whose own names begin with `@`.
+                // At some providers, model names begin with `@`.
                 let is_slug = self.snapshot.find_provider(self.caller.workspace(), slug).is_some();
                 Ok((named_provider, is_slug.then_some(rest)))
             }
@@ -364,8 +364,8 @@ mod tests {
     #[test]
     fn a_named_provider_gets_the_clients_credential() {
         let fields = [("x-gateway-provider", "openai"), ("authorization", "Bearer sk-1")];
-        let found = resolve_root_target(&Settings::default(), r#"{"epoch":"1"}"#, &fields).unwrap();
-        assert_eq!(found, ("openai".into(), "api.openai.com".into(), Some("sk-1".into())));
+        let resolved = resolve_root_target(&Settings::default(), r#"{"epoch":"1"}"#, &fields).unwrap();
+        assert_eq!(resolved, ("openai".into(), "api.openai.com".into(), Some("sk-1".into())));
     }
 
     #[test]
@@ -409,8 +409,8 @@ mod tests {
             &[("x-gateway-config", "pc-loose"), ("x-gateway-provider", "groq")],
             &[("x-gateway-config", "pc-loose"), ("x-gateway-provider", "@mine")],
         ] {
-            let found = resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, fields);
-            assert!(matches!(found, Err(Error::CustomHostInvalid { .. })), "{fields:?}: {:?}", found.ok());
+            let resolved = resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, fields);
+            assert!(matches!(resolved, Err(Error::CustomHostInvalid { .. })), "{fields:?}: {:?}", resolved.ok());
         }
     }
 
@@ -435,8 +435,8 @@ mod tests {
             (&[("x-gateway-config", "pc-key"), ("x-gateway-provider", "groq")][..], "api.openai.com"),
             (&[("x-gateway-config", "pc-bound"), ("x-gateway-provider", "openai")], "llm.example"),
         ] {
-            let found = resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, fields).unwrap();
-            assert_eq!((found.1.as_str(), found.2.as_deref()), (host, Some("sk-config")), "{fields:?}");
+            let resolved = resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, fields).unwrap();
+            assert_eq!((resolved.1.as_str(), resolved.2.as_deref()), (host, Some("sk-config")), "{fields:?}");
         }
         // A credential that the request itself brings may go to the host that the request names.
         let request_fields =
@@ -490,8 +490,8 @@ mod tests {
     #[test]
     fn a_stored_credential_goes_to_the_stored_address_despite_headers() {
         let fields = [("x-gateway-provider", "@az"), ("x-gateway-azure-resource-name", "evil")];
-        let found = resolve_root_target(&Settings::default(), AZURE_SNAPSHOT, &fields).unwrap();
-        assert_eq!((found.1.as_str(), found.2.as_deref()), ("mine.openai.azure.com", Some("k")));
+        let resolved = resolve_root_target(&Settings::default(), AZURE_SNAPSHOT, &fields).unwrap();
+        assert_eq!((resolved.1.as_str(), resolved.2.as_deref()), ("mine.openai.azure.com", Some("k")));
         let unplaced = AZURE_SNAPSHOT.replace(r#""resource_name":"mine","#, "");
         assert!(matches!(
             resolve_root_target(&Settings::default(), &unplaced, &fields),

@@ -124,16 +124,16 @@ pub async fn deliver_response(
         match run_unless_draining(state, pin!(deadline.enforce(collecting))).await {
             Ok(Some(bytes)) => {
                 let is_bodiless = call.head.method == "HEAD" || matches!(status, 204 | 304);
-                let shown = (is_json && is_plain && pretty_print::is_requested(call))
+                let pretty_body = (is_json && is_plain && pretty_print::is_requested(call))
                     .then(|| pretty_print::pretty_print(bytes.clone()));
-                let length = shown.as_ref().unwrap_or(&bytes).len();
-                record.record_complete_response(&bytes, shown.as_ref());
+                let length = pretty_body.as_ref().unwrap_or(&bytes).len();
+                record.record_complete_response(&bytes, pretty_body.as_ref());
                 reply.set_content_length(if is_bodiless { declared } else { Some(length) });
                 let coding = BillableBody { api_format: dialect, is_compressed: is_packed };
                 let billable = (has_cost && is_json).then_some(coding);
                 let ClientResponse { head: reply, body } =
                     finish_buffered_response(reply, bytes, billable, hints, record);
-                return ClientResponse { head: reply, body: shown.map_or(body, Into::into) };
+                return ClientResponse { head: reply, body: pretty_body.map_or(body, Into::into) };
             }
             Ok(None) => (),
             Err(error) => return respond_with_error(&error, call, record),
@@ -237,7 +237,7 @@ impl BodyEncoding {
             _ if self.is_gzip && has_cost && (is_events || self.is_json) => {
                 ResponseMeter::Compressed(record.compressed_buffer(dialect, is_events))
             }
-            // Any other compressed body can be neither read nor extended; if it breaks off, the connection is cut.
+            // Any other compressed body can be neither read nor extended; if it is truncated, the connection is closed.
             _ if !self.is_uncompressed => ResponseMeter::Unmetered,
             Some(StreamFraming::SseEvents) if has_cost && record.log.count_input.is_some() => {
                 ResponseMeter::SseEvents(Meter::with_deltas(dialect, operation).into())
@@ -268,7 +268,7 @@ pub enum StreamFraming {
     SseEvents,
     /// Binary frames of the AWS event stream format.
     AwsFrames,
-    /// Items of one JSON array. Google sends this to clients that do not request SSE.
+    /// Items of one JSON array, which Google sends to clients that do not request SSE.
     JsonArrayItems,
 }
 
@@ -400,7 +400,7 @@ pub fn push_id_headers(headers: &mut Headers, prefix: &[u8], id: &str, trace_id:
             headers.push(name.as_bytes(), id.as_bytes());
         }
     }
-    // The provider's own request id may be in the other fields.
+    // The other header fields may contain the provider's request id.
     headers.push_joined(prefix, b"request-id", id.as_bytes());
     headers.push_joined(prefix, b"trace-id", trace_id.as_bytes());
 }

@@ -81,7 +81,7 @@ pub async fn mask_stored_secrets(
     head.headers = mask_headers(&head.headers, &secrets);
     let is_plain = delivery::is_uncompressed(&head.headers);
     let Some(bytes) = deadline.enforce(collect(&mut body, MAX_ERROR_BODY_BYTES)).await? else {
-        // Too large to be read at once.
+        // The document is too large to be read at once.
         if is_plain {
             head.headers.retain(|name| name != b"content-length");
             return Ok(IncomingResponse { head, body: body.map_chunks(mask_chunks(secrets)) });
@@ -117,12 +117,12 @@ pub fn mask_success(target: &Target<'_>, fetched: Option<&str>, mut incoming: In
     if !delivery::is_uncompressed(headers) || !(is_everywhere || is_stream()) {
         return incoming;
     }
-    let found: Vec<String> = sent_secrets(target, fetched).into_iter().map(str::to_owned).collect();
-    if found.is_empty() {
+    let secrets: Vec<String> = sent_secrets(target, fetched).into_iter().map(str::to_owned).collect();
+    if secrets.is_empty() {
         return incoming;
     }
     incoming.head.headers.retain(|name| name != b"content-length");
-    incoming.body = incoming.body.map_chunks(mask_errors(found, is_everywhere));
+    incoming.body = incoming.body.map_chunks(mask_errors(secrets, is_everywhere));
     incoming
 }
 
@@ -146,28 +146,28 @@ fn stored_secrets(target: &Target<'_>, fetched: Option<&str>) -> Vec<Vec<u8>> {
 
 /// Returns the stored secrets of a request as they were sent.
 fn sent_secrets<'t>(target: &'t Target<'_>, fetched: Option<&'t str>) -> Vec<&'t str> {
-    let mut found: Vec<&str> = Vec::new();
+    let mut secrets: Vec<&str> = Vec::new();
     if target.credential_origin == CredentialOrigin::Stored {
-        found.extend(target.credential.as_deref());
-        found.extend(target.options.secrets());
-        found.extend(fetched);
+        secrets.extend(target.credential.as_deref());
+        secrets.extend(target.options.secrets());
+        secrets.extend(fetched);
     }
-    found.extend(target.header_fields.iter().map(|(_, value)| *value));
-    found.extend(target.stored_parameters.secrets());
-    found
+    secrets.extend(target.header_fields.iter().map(|(_, value)| *value));
+    secrets.extend(target.stored_parameters.secrets());
+    secrets
 }
 
 /// Returns secrets in the spellings in which they may be repeated, longest first.
 fn spell_secrets<'s>(secrets: impl IntoIterator<Item = &'s str>) -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = secrets.into_iter().flat_map(spellings).collect();
-    all.sort_unstable_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
+    all.sort_unstable_by(|item, other| other.len().cmp(&item.len()).then_with(|| item.cmp(other)));
     all.dedup();
     all
 }
 
 /// Returns the spellings in which a secret may be repeated; none if it is too short.
 fn spellings(secret: &str) -> Vec<Vec<u8>> {
-    // The scheme of a header value may be left out.
+    // The scheme of a header value may be missing.
     let bare = secret.split_once(' ').map_or(secret, |(_, rest)| rest);
     let texts = [secret, bare].into_iter().filter(|text| text.len() >= MIN_SECRET_BYTES);
     let spell = |text: &str| {
@@ -202,7 +202,7 @@ fn mask_bytes(bytes: &[u8], secrets: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// Masks the signature of a URL in the error of the server that was asked for it.
+/// Masks the signature of a signed URL in the error response of its server.
 pub fn mask_url_secrets(url: &str, error: &[u8]) -> Vec<u8> {
     let secrets: Vec<_> = find_secrets(&url.into()).iter().flat_map(|secret| spellings(secret)).collect();
     mask_bytes(error, &secrets)
@@ -227,7 +227,7 @@ fn mask_excerpt(text: &str, secrets: &[Vec<u8>]) -> String {
 fn mask_errors(secrets: Vec<String>, is_everywhere: bool) -> impl FnMut(Option<Bytes>) -> Bytes + Send {
     let start = move |secrets: &[String]| mask_chunks(spell_secrets(secrets.iter().map(String::as_str)));
     let mut mask = is_everywhere.then(|| start(&secrets));
-    // The end of the chunk before, because the word may be cut.
+    // End of the previous chunk. A secret may continue in the current one.
     let mut end = Vec::with_capacity(2 * ERROR_WORD.len());
     move |chunk| {
         if mask.is_none()
@@ -251,13 +251,14 @@ fn mask_errors(secrets: Vec<String>, is_everywhere: bool) -> impl FnMut(Option<B
 
 /// Returns a transform that masks the secrets of a stream of chunks. Holds back what may be the beginning of a secret.
 fn mask_chunks(secrets: Vec<Vec<u8>>) -> impl FnMut(Option<Bytes>) -> Bytes + Send + 'static {
-    let mut held = Vec::new();
+    let mut withheld = Vec::new();
     move |chunk| {
         let is_end = chunk.is_none();
-        held.extend_from_slice(&chunk.unwrap_or_default());
-        held = mask_bytes(&held, &secrets);
-        let begun = if is_end { 0 } else { secrets.iter().map(|secret| begun_bytes(&held, secret)).max().unwrap_or(0) };
-        held.drain(..held.len() - begun).collect::<Vec<_>>().into()
+        withheld.extend_from_slice(&chunk.unwrap_or_default());
+        withheld = mask_bytes(&withheld, &secrets);
+        let begun =
+            if is_end { 0 } else { secrets.iter().map(|secret| begun_bytes(&withheld, secret)).max().unwrap_or(0) };
+        withheld.drain(..withheld.len() - begun).collect::<Vec<_>>().into()
     }
 }
 

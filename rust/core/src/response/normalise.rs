@@ -133,9 +133,9 @@ async fn normalise_body(
     deadline: &mut Deadline,
 ) -> Result<IncomingResponse> {
     let IncomingResponse { head, mut body } = incoming;
-    let most = if normaliser.is_for_model_list() { MAX_LIST_BYTES } else { MAX_BODY_BYTES };
-    if body.content_length().is_none_or(|length| length <= most)
-        && let Some(response) = deadline.enforce(penstock_net::collect(&mut body, most)).await?
+    let max_bytes = if normaliser.is_for_model_list() { MAX_LIST_BYTES } else { MAX_BODY_BYTES };
+    if body.content_length().is_none_or(|length| length <= max_bytes)
+        && let Some(response) = deadline.enforce(penstock_net::collect(&mut body, max_bytes)).await?
     {
         let (status, length) = (head.status, response.len());
         let job = move || {

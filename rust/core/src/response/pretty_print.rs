@@ -30,10 +30,10 @@ pub fn pretty_print(json: Bytes) -> Bytes {
 
 fn try_pretty_print(json: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(json.len() * 2);
-    let most = json.len() * MAX_GROWTH_FACTOR + MAX_EXTRA_BYTES;
+    let max_bytes = json.len() * MAX_GROWTH_FACTOR + MAX_EXTRA_BYTES;
     let (mut depth, mut at) = (0usize, 0);
     while let Some(byte) = json.get(at) {
-        if out.len() > most {
+        if out.len() > max_bytes {
             return None;
         }
         let next = at + 1;

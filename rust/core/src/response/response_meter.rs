@@ -23,7 +23,7 @@ pub enum ResponseMeter {
     SseEvents(Box<Meter>),
     /// AWS event stream of binary frames.
     AwsFrames(Box<FrameMeter>),
-    /// Stream that consists of one JSON array.
+    /// Stream in the form of one JSON array.
     ArrayItems(Box<(ItemMeter, ResponseSkimmer)>),
     /// Complete response that is too large to buffer.
     LargeBody(ResponseSkimmer),

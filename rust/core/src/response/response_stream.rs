@@ -63,7 +63,7 @@ pub struct ResponseStream {
 /// Next bytes of a stream; `None` at its end.
 type NextChunk = Result<Option<Bytes>, BodyTruncated>;
 
-/// What is still known of a stream whose record is closed.
+/// Data of a stream that is still needed after its record is closed.
 struct SettledStream {
     /// True if usage must be removed from what follows.
     hides_usage: bool,

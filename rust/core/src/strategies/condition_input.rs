@@ -68,8 +68,8 @@ impl ValueSource {
             Self::Path => FieldValue::Text(input.path),
             Self::Param(slot, steps) => {
                 let first = input.params.get(*slot).and_then(Option::as_ref);
-                let found = steps.iter().try_fold(first, |value, step| Some(Some(child_value(value?, step)?)));
-                found.flatten().map_or(FieldValue::Missing, FieldValue::Json)
+                let selected = steps.iter().try_fold(first, |value, step| Some(Some(child_value(value?, step)?)));
+                selected.flatten().map_or(FieldValue::Missing, FieldValue::Json)
             }
         }
     }
@@ -97,7 +97,7 @@ impl<'a> FieldValue<'a> {
     pub fn to_scalar_string(self) -> Option<String> {
         match self {
             Self::Json(value @ (Value::Number(_) | Value::Bool(_))) => Some(value.to_string()),
-            found => found.as_str().map(ToOwned::to_owned),
+            value => value.as_str().map(ToOwned::to_owned),
         }
     }
 }

@@ -150,9 +150,9 @@ impl ConditionalRouting {
     /// Returns the index of the selected target and the index of the condition that matched (`None` for the default
     /// target).
     pub fn choose_target(&self, input: &ConditionInput<'_>) -> Option<(usize, Option<usize>)> {
-        let found: Vec<_> =
+        let values: Vec<_> =
             self.prefilter_sources.iter().map(|source| source.resolve(input).as_str().map(hash_text)).collect();
-        let may_hold = |gate: Prefilter| found[gate.source_index] == Some(gate.text_hash);
+        let may_hold = |gate: Prefilter| values[gate.source_index] == Some(gate.text_hash);
         let holds = |condition: &Condition| condition.prefilter.is_none_or(may_hold) && condition.query.matches(input);
         match self.conditions.iter().position(holds) {
             Some(index) => Some((self.conditions[index].target_index, Some(index))),

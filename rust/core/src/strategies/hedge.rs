@@ -47,11 +47,11 @@ impl Hedge {
 }
 
 fn parse_number_in_range(value: &Value, range: RangeInclusive<f64>, reading: &mut ConfigReader) -> Option<f64> {
-    let found = value.as_f64().filter(|number| range.contains(number));
-    if found.is_none() {
+    let parsed = value.as_f64().filter(|number| range.contains(number));
+    if parsed.is_none() {
         reading.report_expected(&format!("a number from {} to {}", range.start(), range.end()), value);
     }
-    found
+    parsed
 }
 
 impl fmt::Display for Hedge {

@@ -71,9 +71,9 @@ impl StickyPolicy {
 
     /// Returns the hash of the sticky fields of a request; `None` if it has none of them.
     fn hash_request(&self, input: &ConditionInput<'_>) -> Option<u64> {
-        let found: Vec<_> = self.hash_fields.iter().map(|field| field.resolve(input).to_scalar_string()).collect();
-        let is_set = found.iter().any(Option::is_some);
-        is_set.then(|| stable_hash(found.iter().map(|text| text.as_deref().unwrap_or_default())))
+        let values: Vec<_> = self.hash_fields.iter().map(|field| field.resolve(input).to_scalar_string()).collect();
+        let is_set = values.iter().any(Option::is_some);
+        is_set.then(|| stable_hash(values.iter().map(|text| text.as_deref().unwrap_or_default())))
     }
 }
 
@@ -89,8 +89,8 @@ fn stable_hash<'t>(texts: impl Iterator<Item = &'t str>) -> u64 {
 }
 
 /// Combines two hashes (with the finaliser of `SplitMix64`).
-fn mix_hashes(one: u64, other: u64) -> u64 {
-    let mut mix = (one ^ other.rotate_left(32)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+fn mix_hashes(left: u64, other: u64) -> u64 {
+    let mut mix = (left ^ other.rotate_left(32)).wrapping_add(0x9e37_79b9_7f4a_7c15);
     mix = (mix ^ (mix >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mix = (mix ^ (mix >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mix ^ (mix >> 31)
@@ -171,7 +171,7 @@ impl LoadBalancer {
         };
         let weighted = (0..self.cumulative_weights.len()).filter(|index| self.target_weight(*index) > 0.0);
         let open = weighted.filter(|index| is_open.is_none_or(|is_open| is_open(*index)));
-        open.min_by(|one, other| draw(*one).total_cmp(&draw(*other))).unwrap_or_else(|| self.last_weighted_index())
+        open.min_by(|left, other| draw(*left).total_cmp(&draw(*other))).unwrap_or_else(|| self.last_weighted_index())
     }
 
     fn target_weight(&self, index: usize) -> f64 {
@@ -281,10 +281,10 @@ mod tests {
         let session = before
             .sticky_session(&ConditionInput { metadata: &metadata, params: &[], path: "/", pattern_results: None })
             .unwrap();
-        let given = before.default_target_hash(&session);
-        assert_eq!((before.find_target_index(given), after.find_target_index(given)), (Some(0), Some(1)));
-        assert_eq!(balancer(&[(Some("b"), 1.0), (Some("a"), 0.0)]).find_target_index(given), None);
-        assert_eq!(balancer(&[(Some("b"), 1.0)]).find_target_index(given), None);
+        let target_hash = before.default_target_hash(&session);
+        assert_eq!((before.find_target_index(target_hash), after.find_target_index(target_hash)), (Some(0), Some(1)));
+        assert_eq!(balancer(&[(Some("b"), 1.0), (Some("a"), 0.0)]).find_target_index(target_hash), None);
+        assert_eq!(balancer(&[(Some("b"), 1.0)]).find_target_index(target_hash), None);
     }
 
     #[test]

@@ -94,8 +94,8 @@ impl Query {
             Term::All(queries) => queries.iter().all(|query| query.matches(input)),
             Term::Any(queries) => queries.iter().any(|query| query.matches(input)),
             Term::Predicates(source, tests) => {
-                let found = source.resolve(input);
-                tests.iter().all(|test| test.known_result(source, input).unwrap_or_else(|| test.matches(found)))
+                let field_value = source.resolve(input);
+                tests.iter().all(|test| test.known_result(source, input).unwrap_or_else(|| test.matches(field_value)))
             }
         })
     }
@@ -152,19 +152,19 @@ impl Predicate {
         self.pattern().and_then(|pattern| input.pattern_result(pattern.number, source))
     }
 
-    fn matches(&self, found: FieldValue<'_>) -> bool {
+    fn matches(&self, actual: FieldValue<'_>) -> bool {
         match self {
-            Self::Equal(value) => equals_value(found, value),
-            Self::NotEqual(value) => !equals_value(found, value),
-            // A value that is not a number is NaN here, which compares to nothing.
+            Self::Equal(value) => equals_value(actual, value),
+            Self::NotEqual(value) => !equals_value(actual, value),
+            // A value that is not a number becomes NaN, which is unequal to every number.
             Self::Ordered(number, orders) => {
-                numeric_value(found).partial_cmp(number).is_some_and(|order| orders.contains(&Some(order)))
+                numeric_value(actual).partial_cmp(number).is_some_and(|order| orders.contains(&Some(order)))
             }
-            Self::In(values) => values.iter().any(|value| equals_value(found, value)),
-            Self::NotIn(values) => !values.iter().any(|value| equals_value(found, value)),
-            Self::Matches(regex) => match found.as_str() {
+            Self::In(values) => values.iter().any(|value| equals_value(actual, value)),
+            Self::NotIn(values) => !values.iter().any(|value| equals_value(actual, value)),
+            Self::Matches(regex) => match actual.as_str() {
                 Some(text) => regex.is_match(text),
-                None => found.to_scalar_string().is_some_and(|text| regex.is_match(&text)),
+                None => actual.to_scalar_string().is_some_and(|text| regex.is_match(&text)),
             },
         }
     }
@@ -198,16 +198,16 @@ fn parse_bound(value: &Value, reading: &mut ConfigReader) -> f64 {
 
 fn equals_value(found: FieldValue<'_>, value: &Value) -> bool {
     match (found, value) {
-        (found, Value::String(value)) => found.as_str() == Some(value),
+        (actual, Value::String(value)) => actual.as_str() == Some(value),
         (FieldValue::Json(Value::Number(number)), Value::Number(value)) => number.as_f64() == value.as_f64(),
-        (FieldValue::Json(found), value) => found == value,
+        (FieldValue::Json(actual), value) => actual == value,
         _ => false,
     }
 }
 
 /// Returns the number that a value is or begins with; NaN if there is none.
-fn numeric_value(found: FieldValue<'_>) -> f64 {
-    match (found.as_str(), found) {
+fn numeric_value(actual: FieldValue<'_>) -> f64 {
+    match (actual.as_str(), actual) {
         (Some(text), _) => parse_leading_number(text),
         (None, FieldValue::Json(Value::Number(number))) => number.as_f64().unwrap_or(f64::NAN),
         _ => f64::NAN,

@@ -55,9 +55,9 @@ fn upload_request(provider: &str, form: Body) -> TestRequest {
     request.header("content-type", FORM_CONTENT_TYPE).with_body(form)
 }
 
-fn batch_request(provider: &str, made: &Value) -> TestRequest {
+fn batch_request(provider: &str, batch: &Value) -> TestRequest {
     let request = TestRequest::new("POST", "/v1/batches").header("x-gateway-provider", &format!("@{provider}"));
-    request.header("content-type", "application/json").body(made.to_string())
+    request.header("content-type", "application/json").body(batch.to_string())
 }
 
 fn batch_body() -> Value {
@@ -133,13 +133,13 @@ async fn rejects_message_batch_with_another_model() {
         .map(|slug| json!({"slug": slug, "provider": slug, "models": "some", "custom_host": provider.url() + "/v1"}));
     rig.apply_snapshot(&json!({"epoch": "1", "models": models, "providers": saved}));
     let build_request = |at: &str, path: &str, model: &str| {
-        let made =
+        let batch =
             json!({"requests": [{"custom_id": "1", "params": {"model": model, "max_tokens": 1, "messages": []}}]});
         let build_request = TestRequest::new("POST", path).header("x-gateway-provider", &format!("@{at}"));
         build_request
             .header("anthropic-version", "2023-06-01")
             .header("content-type", "application/json")
-            .body(made.to_string())
+            .body(batch.to_string())
     };
     let batches = "/v1/messages/batches";
     for (at, path, model) in [
@@ -298,18 +298,18 @@ async fn rejects_batch_input_other_than_a_file() {
     let rig = TestGateway::for_provider(&provider);
     apply_model_allowlists(&rig);
     let with = |key: &str, value: Value| {
-        let mut made = batch_body();
-        made[key] = value;
-        made
+        let mut batch = batch_body();
+        batch[key] = value;
+        batch
     };
-    for made in [
+    for batch in [
         with("input_blob", json!("https://example.com/lines")),
         with("requests", json!([])),
         with("input_files", json!(["file-2"])),
         with("input_file_id", json!("..")),
         json!({"endpoint": "/v1/chat/completions"}),
     ] {
-        let response = rig.send(batch_request("some", &made)).await;
+        let response = rig.send(batch_request("some", &batch)).await;
         assert_eq!(status_and_code(&response), expected_rejection("invalid_batch"), "{}", response.text());
     }
     let response = rig.send(batch_request("some", &with("model", json!("other")))).await;

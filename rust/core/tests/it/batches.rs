@@ -20,7 +20,7 @@ async fn returns_batch_output_as_lines() {
     let response = rig.send(get_request("/v1/batches/b-1/output?api-version=2")).await;
     assert_eq!((response.status, response.json()["custom_id"].as_str()), (200, Some("1")));
     assert_eq!(response.header("content-type"), Some("application/octet-stream"));
-    let requests: Vec<_> = provider.ledger_entries().into_iter().map(|seen| seen.path).collect();
+    let requests: Vec<_> = provider.ledger_entries().into_iter().map(|received| received.path).collect();
     assert_eq!(requests, ["/v1/batches/b-1?api-version=2", "/v1/files/file-mock-output/content?api-version=2"]);
     assert_eq!(rig.drain_records().len(), 2);
 }
@@ -62,12 +62,12 @@ async fn start_azure(
     let provider = ScriptedServer::start(move |mut io, _| {
         let (shared_log, blob) = (Arc::clone(&shared_log), Arc::clone(&blob));
         async move {
-            let here = format!("http://{}", io.local_addr().unwrap());
+            let own_url = format!("http://{}", io.local_addr().unwrap());
             while let Some(request) = read_request(&mut io).await {
                 let request = String::from_utf8(request).unwrap();
                 shared_log.lock().unwrap().push(request.clone());
                 let batch =
-                    json!({"id": "b", "status": "completed", "output_file_id": null, "output_blob": blob(&here)});
+                    json!({"id": "b", "status": "completed", "output_file_id": null, "output_blob": blob(&own_url)});
                 let (status, body) = if request.starts_with("POST /t/oauth2") {
                     let is_for_storage = request.contains("scope=https%3A%2F%2Fstorage.azure.com%2F.default");
                     let token = if is_for_storage { "for-storage" } else { "for-batches" };
@@ -105,7 +105,7 @@ fn output_request(provider: &ScriptedServer, content: &[(&str, &str)]) -> TestRe
 
 #[tokio::test]
 async fn reads_blob_output_with_a_storage_token() {
-    let (provider, received) = start_azure(|here| format!("{here}/out/1/results.jsonl")).await;
+    let (provider, received) = start_azure(|own_url| format!("{own_url}/out/1/results.jsonl")).await;
     let rig = rig_trusting_loopback();
     let url = provider.url();
     let entra = [
@@ -121,8 +121,8 @@ async fn reads_blob_output_with_a_storage_token() {
     let last = received.lock().unwrap().last().unwrap().clone();
     assert!(last.starts_with("GET /out/1/results.jsonl HTTP/1.1\r\n"), "{last}");
     assert!(last.contains("x-ms-version: ") && last.contains("range: bytes=0-9") && !last.contains("x-team"), "{last}");
-    let given = received.lock().unwrap().iter().filter(|request| request.starts_with("POST ")).count();
-    assert_eq!((given, rig.drain_records().len()), (2, 2));
+    let requested_paths = received.lock().unwrap().iter().filter(|request| request.starts_with("POST ")).count();
+    assert_eq!((requested_paths, rig.drain_records().len()), (2, 2));
     // A token from the request is forwarded unchanged, and the storage's error is returned.
     let response = rig.send(output_request(&provider, &[("x-gateway-azure-ad-token", "of-my-own")])).await;
     assert_eq!((response.status, response.error_code().as_str()), (403, "AuthorizationFailure"), "{}", response.text());
@@ -140,7 +140,7 @@ async fn reads_blob_output_with_a_storage_token() {
 
 #[tokio::test]
 async fn reads_signed_output_url_without_token_or_logging_it() {
-    let (provider, received) = start_azure(|here| format!("{here}/out/a%20b.jsonl?sv=1&sig=s1")).await;
+    let (provider, received) = start_azure(|own_url| format!("{own_url}/out/a%20b.jsonl?sv=1&sig=s1")).await;
     let rig = rig_trusting_loopback();
     let response = rig.send(output_request(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
     assert_eq!((response.status, response.json()["custom_id"].as_str()), (200, Some("1")));
@@ -168,7 +168,7 @@ async fn sends_no_token_outside_azure_storage() {
         assert_eq!(received.lock().unwrap().len(), 1);
     }
     // Other providers have no blob output, so the URL is ignored.
-    let (provider, _) = start_azure(|here| format!("{here}/out/a?sig=s1")).await;
+    let (provider, _) = start_azure(|own_url| format!("{own_url}/out/a?sig=s1")).await;
     let rig = TestGateway::for_url(&provider.url());
     let response = rig.send(get_request("/v1/batches/b/output?x=1")).await;
     assert_eq!((response.status, response.error_code().as_str()), (404, "no_output"), "{}", response.text());
@@ -183,17 +183,17 @@ async fn forwards_gateway_files_and_batches_to_control_process() {
     let build_request = |method: &str, target: &str| {
         TestRequest::new(method, target).header("x-gateway-api-key", "pk-1").header("content-type", "application/json")
     };
-    let made = r#"{"input_file_id":"gw_file_1","endpoint":"/v1/chat/completions","completion_window":"immediate"}"#;
+    let created = r#"{"input_file_id":"gw_file_1","endpoint":"/v1/chat/completions","completion_window":"immediate"}"#;
     for build_request in [
         build_request("GET", "/v1/files"),
         build_request("GET", "/v1/batches/gw_batch_1/output").header("x-gateway-provider", "mock"),
-        build_request("POST", "/v1/batches").header("x-gateway-provider", "mock").body(made),
+        build_request("POST", "/v1/batches").header("x-gateway-provider", "mock").body(created),
     ] {
         // No control process runs in this test.
         assert_eq!(rig.send(build_request).await.error_code(), "management_unavailable");
     }
     assert!(provider.ledger_entries().is_empty());
-    let theirs = made.replace("gw_file_1", "file-1");
+    let theirs = created.replace("gw_file_1", "file-1");
     let passed =
         rig.send(build_request("POST", "/v1/batches").header("x-gateway-provider", "mock").body(theirs.clone())).await;
     assert_eq!((passed.status, passed.json()["object"].as_str()), (200, Some("batch")));
@@ -253,11 +253,11 @@ async fn does_not_read_batch_body_before_authentication() {
         (401, "03", ReaderState::Closed)
     );
     assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "03"]));
-    let (feeder, known) = batch("pk-1");
+    let (feeder, receiver) = batch("pk-1");
     feeder
         .push(br#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions","completion_window":"24h"}"#[..].into());
     feeder.finish(BodyEnd::Complete);
-    assert_eq!(rig.send(known).await.status, 200);
+    assert_eq!(rig.send(receiver).await.status, 200);
     let (feeder, broken) = batch("pk-1");
     feeder.finish(BodyEnd::Disconnected);
     assert_eq!(rig.send(broken).await.error_code(), "incomplete_body");

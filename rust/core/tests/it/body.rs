@@ -96,14 +96,14 @@ async fn slow_provider_applies_backpressure_to_upload() {
     let rig = TestGateway::for_url(&provider.url());
     let (feeder, request) = streamed_request("/v1/files", None);
     let sending = tokio::spawn(async move { drop(rig.handle_request(request).await) });
-    let mut taken = 0_u64;
+    let mut consumed = 0_u64;
     let chunk = Bytes::from(vec![0; 64 * 1024]);
     // The provider reads nothing, so `push` returns false sooner or later and stays false.
-    while feeder.push(chunk.clone()) && taken < 100_000_000 {
-        taken += chunk.len() as u64;
+    while feeder.push(chunk.clone()) && consumed < 100_000_000 {
+        consumed += chunk.len() as u64;
         tokio::task::yield_now().await;
     }
-    assert!(taken < 50_000_000, "{taken}");
+    assert!(consumed < 50_000_000, "{consumed}");
     sending.abort();
 }
 

@@ -120,8 +120,8 @@ async fn caches_only_complete_successful_responses() {
         }
     }
     let slow = chat_body_with_usage("mock?chunks=3&chunk_ms=20");
-    let left = rig.handle_request(post_with_config(&config_with_cache(), CHAT_PATH, slow.clone())).await;
-    let mut stream = into_stream(left);
+    let abandoned = rig.handle_request(post_with_config(&config_with_cache(), CHAT_PATH, slow.clone())).await;
+    let mut stream = into_stream(abandoned);
     stream.next().await.unwrap();
     drop(stream);
     let response = rig.handle_request(post_with_config(&config_with_cache(), CHAT_PATH, slow)).await;
@@ -140,9 +140,9 @@ async fn isolates_cache_by_key_and_namespaces_by_workspace() {
     for (caller, expected) in [("a", "MISS"), ("a", "HIT"), ("b", "MISS"), ("c", "MISS")] {
         assert_eq!(routing_headers(&rig.send(from(caller)).await)[2], expected, "{caller}");
     }
-    let named = |key: &str| from(key).header("x-gateway-cache-namespace", "shared");
+    let with_namespace = |key: &str| from(key).header("x-gateway-cache-namespace", "shared");
     for (caller, expected) in [("a", "MISS"), ("b", "HIT"), ("c", "MISS")] {
-        assert_eq!(routing_headers(&rig.send(named(caller)).await)[2], expected, "{caller}");
+        assert_eq!(routing_headers(&rig.send(with_namespace(caller)).await)[2], expected, "{caller}");
     }
 }
 

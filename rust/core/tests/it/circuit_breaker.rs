@@ -101,10 +101,10 @@ async fn saved_config_keeps_its_breaker_across_snapshots() {
     let rig = TestGateway::for_provider(&provider);
     let config =
         config_with_breaker(&[mock_target("status=503"), mock_target("chunks=1")], &sensitive_breaker_config());
-    for (epoch, named) in [("1", "pc-1"), ("2", "pc-1"), ("3", "c-1")] {
+    for (epoch, name) in [("1", "pc-1"), ("2", "pc-1"), ("3", "c-1")] {
         rig.apply_snapshot(&json!({"epoch": epoch, "configs": [{"id": "c-1", "slug": "pc-1", "config": config}]}));
         let request = crate::harness::post_request(crate::harness::CHAT_PATH, crate::harness::chat_body("mock", false))
-            .header("x-gateway-config", named);
+            .header("x-gateway-config", name);
         assert_eq!(rig.send(request).await.status, 200);
     }
     wait_for_ledger_entries(&provider, 4).await;
@@ -118,14 +118,15 @@ async fn passthrough_target_has_one_breaker_per_provider() {
     rig.apply_snapshot(&json!({"epoch": "1", "providers": [saved("one"), saved("two")]}));
     let config =
         config_with_breaker(&[json!({"passthrough": true}), mock_target("chunks=1")], &sensitive_breaker_config());
-    let build_request =
-        |named: &str, model: &str| post_with_config(&config, CHAT_PATH, chat_body(&format!("@{named}/{model}"), false));
-    for (named, model, responses) in [("one", "mock?status=503", 1), ("one", "mock", 1), ("two", "mock", 0)] {
-        let response = rig.send(build_request(named, model)).await;
+    let build_request = |provider_name: &str, model: &str| {
+        post_with_config(&config, CHAT_PATH, chat_body(&format!("@{provider_name}/{model}"), false))
+    };
+    for (provider_name, model, responses) in [("one", "mock?status=503", 1), ("one", "mock", 1), ("two", "mock", 0)] {
+        let response = rig.send(build_request(provider_name, model)).await;
         assert_eq!(
             routing_headers(&response)[0],
             format!("config.targets[{responses}]"),
-            "{named}: {}",
+            "{provider_name}: {}",
             response.text()
         );
     }

@@ -81,7 +81,7 @@ impl Nodes {
     }
 
     /// Spends from all nodes at once: each of `callers` on each node sends `count` requests. Returns what was used.
-    async fn spend(&self, rule: &RuleRef, callers: usize, count: usize, most: u64) -> u64 {
+    async fn spend(&self, rule: &RuleRef, callers: usize, count: usize, max_spent: u64) -> u64 {
         let used = Arc::<AtomicU64>::default();
         let mut tasks = JoinSet::new();
         for limiter in self.limiters() {
@@ -90,7 +90,7 @@ impl Nodes {
                 tasks.spawn(async move {
                     let mut random = fastrand::Rng::with_seed(caller as u64);
                     for _ in 0..count {
-                        let Some(hold) = admit(&limiter, &rule, most).await else { continue };
+                        let Some(hold) = admit(&limiter, &rule, max_spent).await else { continue };
                         tokio::task::yield_now().await;
                         let spent = random.u64(1..=hold.amount);
                         used.fetch_add(spent, Ordering::Relaxed);

@@ -93,8 +93,8 @@ async fn counts_locally_if_a_bedrock_model_cannot_and_reports_it() {
             "{path}: {}",
             response.text()
         );
-        let named = response.header("x-gateway-not-translated").unwrap_or_default();
-        assert!(named.split(", ").any(|name| name == operation), "{path}: {named}");
+        let dropped_names = response.header("x-gateway-not-translated").unwrap_or_default();
+        assert!(dropped_names.split(", ").any(|name| name == operation), "{path}: {dropped_names}");
         assert_eq!(pick_fields(&rig.single_record(), ["ai_org", "outcome"]), json!(["bedrock", "complete"]));
         // Other errors pass unchanged: a 403 is not about what the model supports.
         let played = GoldenProvider::start(403, "application/json", refusal.to_vec(), 50).await;

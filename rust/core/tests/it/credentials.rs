@@ -66,9 +66,13 @@ async fn does_not_send_saved_key_to_url_from_config_options() {
     rig.apply_snapshot(&json!({"epoch": "1",
         "providers": [{"slug": "foundry", "provider": "azure-ai", "api_key": "sk-saved"}],
         "configs": [{"slug": "pc-evil", "config": config}]}));
-    for named in [config.to_string().as_str(), "pc-evil"] {
-        let response = rig.send(request_without_provider(CHAT_PATH).header("x-gateway-config", named)).await;
-        assert!(response.status == 400 && response.text().contains("no foundry"), "{named}: {}", response.text());
+    for provider_name in [config.to_string().as_str(), "pc-evil"] {
+        let response = rig.send(request_without_provider(CHAT_PATH).header("x-gateway-config", provider_name)).await;
+        assert!(
+            response.status == 400 && response.text().contains("no foundry"),
+            "{provider_name}: {}",
+            response.text()
+        );
     }
     assert!(evil.ledger_entries().is_empty());
 }
@@ -134,8 +138,8 @@ async fn saved_headers_allow_credential_options_from_elsewhere() {
         .body(chat_body("gpt-4o", false));
     for request in [by_fields, by_config] {
         let response = rig.send(request).await;
-        let came = provider.ledger_entries();
-        let entry = came.last().unwrap_or_else(|| panic!("{}", response.text()));
+        let received = provider.ledger_entries();
+        let entry = received.last().unwrap_or_else(|| panic!("{}", response.text()));
         let fields = ["authorization", "x-team"].map(|name| entry.header(name));
         assert_eq!(fields, [Some("Bearer t-1"), Some("red")], "{}", response.text());
     }

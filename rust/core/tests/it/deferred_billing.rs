@@ -192,10 +192,10 @@ async fn wait_for_key_value(redis: &RedisServer, name: &str, expected: &str) {
 #[tokio::test]
 async fn background_response_is_billed_on_another_node() {
     let (provider, redis) = (start_responses_provider(false).await, RedisServer::start().await);
-    let (one, other) = (start_node(&provider.url(), &redis).await, start_node(&provider.url(), &redis).await);
-    apply_prices(&one);
+    let (first_node, other) = (start_node(&provider.url(), &redis).await, start_node(&provider.url(), &redis).await);
+    apply_prices(&first_node);
     apply_prices(&other);
-    assert_eq!(collect_costs(&one, &[("POST", RESPONSES_PATH)]).await, [json!([null, null, "asked-for"])]);
+    assert_eq!(collect_costs(&first_node, &[("POST", RESPONSES_PATH)]).await, [json!([null, null, "asked-for"])]);
     wait_for_key_count(&redis, "penstock:due:*", 1).await;
     assert_eq!(
         collect_costs(&other, &[("GET", STORED_RESPONSE_PATH)]).await,
@@ -203,7 +203,7 @@ async fn background_response_is_billed_on_another_node() {
     );
     wait_for_key_value(&redis, "penstock:due:mock/resp_1", "").await;
     // No node bills the response again, not even the one that created it.
-    for node in [&other, &one] {
+    for node in [&other, &first_node] {
         assert_eq!(collect_costs(node, &[("GET", STORED_RESPONSE_PATH)]).await, [json!([null, null, ""])]);
     }
 }
@@ -230,7 +230,7 @@ async fn start_gemini() -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
 #[tokio::test]
 async fn nodes_share_tool_call_signatures_of_the_same_caller() {
     let ((provider, received_count), redis) = (start_gemini().await, RedisServer::start().await);
-    let (one, other) = (start_node(&provider.url(), &redis).await, start_node(&provider.url(), &redis).await);
+    let (first_node, other) = (start_node(&provider.url(), &redis).await, start_node(&provider.url(), &redis).await);
     let build_request = |key: &str, turns: &Value| {
         let config = json!({"provider": "google", "custom_host": provider.url(), "api_key": key});
         let body = json!({"model": "gemini-3-flash", "messages": turns}).to_string();
@@ -239,14 +239,14 @@ async fn nodes_share_tool_call_signatures_of_the_same_caller() {
             .header("x-gateway-config", &config.to_string())
             .body(body)
     };
-    let question = json!({"role": "user", "content": "hi"});
+    let message = json!({"role": "user", "content": "hi"});
     let response: Value =
-        serde_json::from_slice(&one.send(build_request("sk-1", &json!([question]))).await.body).unwrap();
+        serde_json::from_slice(&first_node.send(build_request("sk-1", &json!([message]))).await.body).unwrap();
     wait_for_key_count(&redis, "penstock:signature:*", 1).await;
     let call = &response["choices"][0]["message"]["tool_calls"][0];
     let calls = json!([{"id": call["id"], "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
     let result = json!({"role": "tool", "tool_call_id": call["id"], "content": "r"});
-    let turns = json!([question, {"role": "assistant", "tool_calls": calls}, result]);
+    let turns = json!([message, {"role": "assistant", "tool_calls": calls}, result]);
     for (key, is_found) in [("sk-1", true), ("sk-2", false)] {
         let response = other.send(build_request(key, &turns)).await;
         assert_eq!(response.header("x-gateway-not-translated"), (!is_found).then_some("thought_signature"), "{key}");

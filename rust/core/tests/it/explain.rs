@@ -64,8 +64,8 @@ async fn reads_websocket_model_from_query() {
                 headers["Upgrade"] = kind.into();
             }
             let response = rig.send(explain_request(&json!({"method": "GET", "path": path, "headers": headers}))).await;
-            let found = pick_fields(&response.json()["targets"][0], ["provider", "model", "stream"]);
-            assert_eq!(found, json!(["mock", model, true]), "{path}: {}", response.text());
+            let actual = pick_fields(&response.json()["targets"][0], ["provider", "model", "stream"]);
+            assert_eq!(actual, json!(["mock", model, true]), "{path}: {}", response.text());
         }
     }
 }

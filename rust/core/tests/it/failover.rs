@@ -151,7 +151,7 @@ impl ScenarioResult<'_> {
                 self.first_target_attempts.len() > 1
                     && self.first_target_attempts[1].started_ms - self.first_target_attempts[0].started_ms >= least
             }
-            MaxDurationMs(most) => self.call.duration_ms <= most,
+            MaxDurationMs(max_ms) => self.call.duration_ms <= max_ms,
             Complete => self.is_complete(),
             Model => self.call.model == "second",
             Usage => self.call.has_usage,
@@ -215,14 +215,14 @@ async fn run_catalogue(mode: &str) -> Vec<(&'static str, &'static str)> {
         let count = provider.ledger_entries().len();
         let ledger = wait_for_ledger_entries(&provider, count).await;
         let first = ledger.iter().filter(|entry| entry.model.starts_with("first")).collect();
-        let seen = ScenarioResult {
+        let result = ScenarioResult {
             call: &call,
             expected_content: canon,
             first_target_attempts: first,
             record: &record,
             is_alive,
         };
-        let verdict = seen.verdict(scenario);
+        let verdict = result.verdict(scenario);
         if verdict != "pass" {
             eprintln!("{mode} {} {verdict}: {call:?}", scenario.id);
         }
@@ -234,7 +234,7 @@ async fn run_catalogue(mode: &str) -> Vec<(&'static str, &'static str)> {
 /// Asserts that all scenarios pass, except that the listed ones end as "safe".
 async fn assert_verdicts(mode: &str, safe: &[&str]) {
     let expected: Vec<_> =
-        CATALOGUE.iter().map(|one| (one.id, if safe.contains(&one.id) { "safe" } else { "pass" })).collect();
+        CATALOGUE.iter().map(|item| (item.id, if safe.contains(&item.id) { "safe" } else { "pass" })).collect();
     let verdicts = tokio::time::timeout(Duration::from_mins(1), run_catalogue(mode)).await.expect("no scenario hangs");
     assert_eq!(verdicts, expected);
 }

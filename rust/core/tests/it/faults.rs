@@ -86,9 +86,9 @@ async fn every_fault_ends_as_expected_and_gateway_survives() {
         settings.request_timeout_ms = 3000;
         settings.stream_timeout_ms = 3500;
     });
-    for &(fault, whole, streamed) in FAULT_CASES {
+    for &(fault, complete, streamed) in FAULT_CASES {
         for path in [CHAT_PATH, MESSAGES_PATH] {
-            for (end, stream) in [(whole, false), (streamed, true)] {
+            for (end, stream) in [(complete, false), (streamed, true)] {
                 let end = match end {
                     MissingLastEvent if path == CHAT_PATH => Unchanged,
                     MissingLastEvent => DISCONNECT_EVENT,

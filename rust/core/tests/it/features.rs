@@ -122,7 +122,7 @@ fn second_target_responded(response: &TestResponse, _: &[Entry]) -> bool {
 fn strategy_cases() -> Vec<FeatureCase> {
     let (bad, well, silent) = (mock_target("status=503"), mock_target("chunks=1"), mock_target("fault=silence"));
     let never = |target: &Value| json!({"provider": "mock", "weight": 0, "override_params": target["override_params"]});
-    let named = |name: &str| json!({"provider": "mock", "name": name});
+    let named_target = |name: &str| json!({"provider": "mock", "name": name});
     let listed = json!({"mode": "fallback", "on_status_codes": [429]});
     let hedged = json!({"mode": "fallback", "hedge": {"after_ms": 20}});
     let guarded = json!({"mode": "fallback", "cb_config": sensitive_breaker_config()});
@@ -160,7 +160,7 @@ fn strategy_cases() -> Vec<FeatureCase> {
         feature_case("sticky", two_target_config(&stuck, &[never(&bad), well]), (1, 1), second_target_responded),
         feature_case(
             "conditional",
-            two_target_config(&request_body, &[named("a"), named("b")]),
+            two_target_config(&request_body, &[named_target("a"), named_target("b")]),
             (1, 1),
             second_target_responded,
         ),
@@ -172,11 +172,11 @@ fn attempt_cases(other: &str) -> Vec<FeatureCase> {
     let (mut persistent, mut impatient) = (mock_target("status=503"), mock_target("fault=silence"));
     persistent["retry"] = json!({"attempts": 2, "on_status_codes": [503], "use_retry_after_headers": true});
     impatient["request_timeout"] = json!(40);
-    let mut held = two_target_config(
+    let mut config = two_target_config(
         &json!({"mode": "fallback"}),
         &[mock_target("chunks=9&fault=cut&after=1"), mock_target("chunks=1")],
     );
-    held["recovery"] = json!("hold");
+    config["recovery"] = json!("hold");
     let parameters = json!({"provider": "mock", "default_params": {"model": "default", "user": "ann", "seed": 1},
         "override_params": {"seed": 2}, "drop_params": ["max_tokens"]});
     let forwarding = json!({"provider": "mock", "forward_headers": ["x-team"]});
@@ -188,7 +188,7 @@ fn attempt_cases(other: &str) -> Vec<FeatureCase> {
                 && response.header("x-should-retry") == Some("false")
         }),
         feature_case("request_timeout", impatient, (1, 1), |response, _| response.status == 408),
-        feature_case("recovery", held, (1, 2), second_target_responded),
+        feature_case("recovery", config, (1, 2), second_target_responded),
         feature_case("parameters", parameters, (1, 1), |response, entries| {
             let sizes = [changed_body_length(false), changed_body_length(true)];
             response.status == 200 && entries[0].model == "mock" && sizes.contains(&entries[0].body_bytes)
@@ -454,9 +454,9 @@ async fn changes_and_caches_only_json_requests() {
             if is_kept { ["MISS", "HIT"] } else { ["DISABLED"; 2] },
             "{path}"
         );
-        let seen = wait_for_ledger_entries(&provider, if is_kept { 1 } else { 2 }).await;
+        let received = wait_for_ledger_entries(&provider, if is_kept { 1 } else { 2 }).await;
         let sent = if *content == RequestContent::Json { changed.to_string() } else { content.body_text() };
-        assert!(seen.iter().all(|entry| entry.body_bytes == sent.len() as u64), "{path}: {seen:#?}");
+        assert!(received.iter().all(|entry| entry.body_bytes == sent.len() as u64), "{path}: {received:#?}");
         if *path == "/v1/audio/speech" {
             let kinds = [&first, &second].map(|response| response.header("content-type"));
             assert_eq!((kinds, &*first.body, &*second.body), ([Some("audio/mpeg"); 2], SPEECH_BYTES, SPEECH_BYTES));

@@ -28,8 +28,8 @@ struct MockBucket {
 
 impl MockBucket {
     async fn start(word: &'static str, status: u16, response: &'static str) -> Self {
-        let seen = ReceivedRequests::default();
-        let noted = Arc::clone(&seen);
+        let received = ReceivedRequests::default();
+        let noted = Arc::clone(&received);
         let provider = ScriptedServer::start(move |mut stream, _| {
             let noted = Arc::clone(&noted);
             async move {
@@ -56,7 +56,7 @@ impl MockBucket {
             }
         })
         .await;
-        Self { server: provider, received: seen }
+        Self { server: provider, received: received }
     }
 
     /// Returns method and target of every request.
@@ -104,11 +104,11 @@ async fn uploads_shows_reads_and_deletes_a_bucket_file() {
     let rig = GoldenProvider::gateway_trusting_loopback();
     let response = keeper.upload(&rig, multipart_form(&[file_part("one\n"), form_field("purpose", "fine-tune")])).await;
     assert_eq!(response.status, 200, "{}", response.text());
-    let made = response.json();
-    let id = made["id"].as_str().unwrap();
+    let created = response.json();
+    let id = created["id"].as_str().unwrap();
     assert!(id.starts_with("s3%3A%2F%2Fdata%2Fpenstock%2Ffiles%2Ffine-tune%2F") && id.ends_with("%2Fa.jsonl"), "{id}");
     assert_eq!(
-        (&made["bytes"], &made["purpose"], &made["filename"]),
+        (&created["bytes"], &created["purpose"], &created["filename"]),
         (&json!(4), &json!("fine-tune"), &json!("a.jsonl"))
     );
     let (head, body) = keeper.received.lock().unwrap().remove(0);
@@ -128,11 +128,11 @@ async fn uploads_shows_reads_and_deletes_a_bucket_file() {
         "{record}"
     );
     let response = rig.send(keeper.build_request("GET", FILE_PATH)).await;
-    let shown = response.json();
+    let file_object = response.json();
     let expected = json!(["s3%3A%2F%2Fdata%2Fa.jsonl", "file", 12, 1_700_000_000, "a.jsonl", "vision", "processed"]);
     let keys = ["id", "object", "bytes", "created_at", "filename", "purpose", "status"];
     assert_eq!(
-        (response.status, keys.map(|key| shown[key].clone()).to_vec()),
+        (response.status, keys.map(|key| file_object[key].clone()).to_vec()),
         (200, expected.as_array().unwrap().clone())
     );
     // Some clients encode the already encoded ID again.
@@ -227,8 +227,8 @@ async fn reads_batch_endpoint_and_model_from_headers() {
     let rig = GoldenProvider::gateway_trusting_loopback();
     let response = rig.send(vertex(&nameless)).await;
     assert!(response.status == 400 && response.text().contains("body.model"), "{}", response.text());
-    for (named, words) in [("gemini-2.5-pro", "contents"), ("claude-sonnet-4-5", "anthropic_version")] {
-        let response = rig.send(vertex(&nameless).header("x-gateway-provider-model", named)).await;
+    for (name, words) in [("gemini-2.5-pro", "contents"), ("claude-sonnet-4-5", "anthropic_version")] {
+        let response = rig.send(vertex(&nameless).header("x-gateway-provider-model", name)).await;
         assert_eq!(response.status, 200, "{}", response.text());
         let sent = String::from_utf8(keeper.received.lock().unwrap().pop().unwrap().1).unwrap();
         assert!(sent.contains(words), "{sent}");
@@ -266,10 +266,10 @@ async fn deletes_dataset_if_size_differs_from_header() {
 fn large_upload_body(purpose_first: bool) -> Body {
     let content = "0123456789abcde\n".repeat((PART_BYTES * 3 + 1600) / 16);
     let (purpose, file) = (form_field("purpose", "user_data"), file_part(&content));
-    let whole = Bytes::from(multipart_form(&if purpose_first { [purpose, file] } else { [file, purpose] }));
+    let complete = Bytes::from(multipart_form(&if purpose_first { [purpose, file] } else { [file, purpose] }));
     let (feeder, feed) = feed_channel(|| ());
-    for at in (0..whole.len()).step_by(200_000) {
-        feeder.push(whole.slice(at..whole.len().min(at + 200_000)));
+    for at in (0..complete.len()).step_by(200_000) {
+        feeder.push(complete.slice(at..complete.len().min(at + 200_000)));
     }
     feeder.finish(BodyEnd::Complete);
     Body::Streamed(feed, None)
@@ -346,7 +346,7 @@ async fn rejects_invalid_forms_and_oversized_files() {
         settings.max_body_bytes = 2_000;
     });
     let purpose = || form_field("purpose", "batch");
-    for (body, why) in [
+    for (body, reason) in [
         (multipart_form(&[purpose()]), "file: must be sent"),
         (multipart_form(&[file_part("x")]), "purpose: must be sent"),
         (multipart_form(&[form_field("purpose", "other"), file_part("x")]), "purpose: `other` is not a known purpose"),
@@ -354,7 +354,7 @@ async fn rejects_invalid_forms_and_oversized_files() {
         (multipart_form(&[purpose(), file_part("\n")]), "it has no lines"),
     ] {
         let response = keeper.upload(&rig, body).await;
-        assert!(response.status == 400 && response.text().contains(why), "{why} in {}", response.text());
+        assert!(response.status == 400 && response.text().contains(reason), "{reason} in {}", response.text());
     }
     let response = keeper.upload(&rig, multipart_form(&[purpose(), file_part(&"x".repeat(3_000))])).await;
     assert_eq!((response.status, response.error_code().as_str()), (413, "body_too_large"));
@@ -495,16 +495,16 @@ async fn creates_and_fills_fireworks_datasets_for_files() {
     assert!(id.starts_with("batch-") && response.json()["filename"] == "a.jsonl", "{id}");
     let datasets = "/v1/accounts/acme/datasets";
     assert_eq!(keeper.request_lines(), [format!("POST {datasets}"), format!("POST {datasets}/{id}:upload")]);
-    let seen = std::mem::take(&mut *keeper.received.lock().unwrap());
-    let made: Value = serde_json::from_slice(&seen[0].1).unwrap();
-    assert_eq!(made, json!({"datasetId": id, "dataset": {"displayName": "a.jsonl", "userUploaded": {}}}));
-    let filled = String::from_utf8_lossy(&seen[1].1).into_owned();
+    let received = std::mem::take(&mut *keeper.received.lock().unwrap());
+    let created: Value = serde_json::from_slice(&received[0].1).unwrap();
+    assert_eq!(created, json!({"datasetId": id, "dataset": {"displayName": "a.jsonl", "userUploaded": {}}}));
+    let filled = String::from_utf8_lossy(&received[1].1).into_owned();
     let row = r#"{"custom_id":"b","body":{"seed":7,"messages":[{"role":"user","content":"b"}]}}"#;
     assert!(filled.contains("name=\"file\"") && filled.contains(row) && !filled.contains(model), "{filled}");
-    let shown = rig.send(fireworks_request(&keeper, "GET", "/v1/files/batch-1")).await.json();
+    let file_object = rig.send(fireworks_request(&keeper, "GET", "/v1/files/batch-1")).await.json();
     let keys = ["id", "purpose", "status", "filename", "created_at"];
     assert_eq!(
-        json!(keys.map(|key| shown[key].clone())),
+        json!(keys.map(|key| file_object[key].clone())),
         json!(["batch-1", "batch", "processed", "a.jsonl", 1_700_000_000])
     );
     let list = |query: &str| rig.send(fireworks_request(&keeper, "GET", &format!("/v1/files?{query}")));
@@ -535,10 +535,10 @@ async fn streams_large_dataset_and_deletes_it_on_failure() {
         let form = String::from_utf8(large_upload_body(true).collect().await.unwrap().to_vec())
             .unwrap()
             .replace("user_data", "fine-tune");
-        let whole = Bytes::from(form);
+        let complete = Bytes::from(form);
         let (feeder, feed) = feed_channel(|| ());
-        for at in (0..whole.len()).step_by(200_000) {
-            feeder.push(whole.slice(at..whole.len().min(at + 200_000)));
+        for at in (0..complete.len()).step_by(200_000) {
+            feeder.push(complete.slice(at..complete.len().min(at + 200_000)));
         }
         feeder.finish(BodyEnd::Complete);
         let request = fireworks_request(&keeper, "POST", "/v1/files").header("content-type", FORM_CONTENT_TYPE);
@@ -562,10 +562,10 @@ fn embedding_batch_upload(last: &str) -> Body {
         json!({"custom_id": id.to_string(), "url": "/v1/embeddings", "body": body}).to_string() + "\n"
     };
     let content: String = (0..400).map(|id| row(id, "m")).chain([row(400, last)]).collect();
-    let whole = Bytes::from(multipart_form(&[form_field("purpose", "batch"), file_part(&content)]));
+    let complete = Bytes::from(multipart_form(&[form_field("purpose", "batch"), file_part(&content)]));
     let (feeder, feed) = feed_channel(|| ());
-    for at in (0..whole.len()).step_by(50_000) {
-        feeder.push(whole.slice(at..whole.len().min(at + 50_000)));
+    for at in (0..complete.len()).step_by(50_000) {
+        feeder.push(complete.slice(at..complete.len().min(at + 50_000)));
     }
     feeder.finish(BodyEnd::Complete);
     Body::Streamed(feed, None)

@@ -65,35 +65,35 @@ fn job_request(played: &GoldenProvider, provider: &str, (method, path): (&str, &
 
 #[tokio::test]
 async fn creates_shows_lists_and_cancels_translated_jobs() {
-    for (named, method, path, lines) in JOB_CASES {
-        let case = golden_case(&format!("{named}/whole"));
+    for (provider_name, method, path, lines) in JOB_CASES {
+        let case = golden_case(&format!("{provider_name}/whole"));
         let read = |file: &str| fs::read(case.path(file)).unwrap();
-        let provider = named.split('/').next().unwrap();
+        let provider = provider_name.split('/').next().unwrap();
         let played = GoldenProvider::start(201, "application/json", read("response.json"), 90).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
         let body = if path == JOBS_PATH { read("request.json") } else { Vec::new() };
         let reply = rig.send(job_request(&played, provider, (method, path), body)).await;
         assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")), "{}", reply.text());
-        let (mut found, mut expected) =
+        let (mut actual, mut expected) =
             (reply.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap());
-        if named == "bedrock/createFinetune" {
+        if provider_name == "bedrock/createFinetune" {
             // The gateway generates the name of a job from the current time if the client sends none.
-            let id = found["id"].as_str().unwrap().to_owned();
+            let id = actual["id"].as_str().unwrap().to_owned();
             assert!(id.starts_with("my-model-") && played.parse_last_request().1["jobName"] == *id, "{id}");
-            for job in [&mut found, &mut expected] {
+            for job in [&mut actual, &mut expected] {
                 job.as_object_mut().unwrap().retain(|key, _| key != "id" && key != "created_at");
             }
         } else if method == "POST" && path == JOBS_PATH {
             assert_eq!(
                 played.parse_last_request().1,
                 serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(),
-                "{named}"
+                "{provider_name}"
             );
         }
-        assert_eq!(found, expected, "{named}");
+        assert_eq!(actual, expected, "{provider_name}");
         let lines: Vec<_> =
             lines.iter().map(|line| format!("{} HTTP/1.1", line.replace("PLACE", VERTEX_JOBS_PATH))).collect();
-        assert_eq!(*played.request_lines.lock().unwrap(), lines, "{named}");
+        assert_eq!(*played.request_lines.lock().unwrap(), lines, "{provider_name}");
         let head = String::from_utf8(played.last_request.lock().unwrap().clone()).unwrap();
         let is_signed = head.contains("/eu-west-1/bedrock/aws4_request");
         assert_eq!(

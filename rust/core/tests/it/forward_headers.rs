@@ -79,12 +79,17 @@ async fn never_forwards_gateway_hop_by_hop_or_secret_headers() {
                 .await;
             assert_eq!(response.status, 200, "{path} {listed}: {}", response.text());
             let entry = pop_ledger_entry(&provider);
-            let seen = format!("{:?}", entry.headers);
+            let sent_headers = format!("{:?}", entry.headers);
             assert!(
-                !seen.contains("kept-") && !seen.contains(GATEWAY_KEY) && !seen.contains("9876543210"),
-                "{path}: {seen}"
+                !sent_headers.contains("kept-")
+                    && !sent_headers.contains(GATEWAY_KEY)
+                    && !sent_headers.contains("9876543210"),
+                "{path}: {sent_headers}"
             );
-            assert!(!seen.contains("x-gateway") && !seen.contains("x-portkey"), "{path}: {seen}");
+            assert!(
+                !sent_headers.contains("x-gateway") && !sent_headers.contains("x-portkey"),
+                "{path}: {sent_headers}"
+            );
             assert!(entry.path.ends_with("?a=1&b=2"), "{}", entry.path);
             // Nothing replaces the provider's own credential, and it is sent exactly once.
             let credentials: Vec<_> = entry.headers.iter().filter(|(name, _)| name == "authorization").collect();
@@ -103,8 +108,8 @@ async fn config_header_list_has_the_same_restrictions() {
             .send(with_headers(request_to_path(path).header("x-gateway-config", &config), UNFORWARDED_HEADERS))
             .await;
         assert_eq!(response.status, 200, "{path}: {}", response.text());
-        let seen = format!("{:?}", pop_ledger_entry(&provider).headers);
-        assert!(!seen.contains("kept-") && !seen.contains(GATEWAY_KEY), "{path}: {seen}");
+        let received = format!("{:?}", pop_ledger_entry(&provider).headers);
+        assert!(!received.contains("kept-") && !received.contains(GATEWAY_KEY), "{path}: {received}");
     }
 }
 
@@ -188,10 +193,10 @@ async fn reads_control_headers_by_alias_and_responds_with_it() {
         ("config", "pc-1"),
         ("config", r#"{"provider":"mock"}"#),
     ] {
-        let named = format!("x-portkey-{name}");
+        let portkey_header = format!("x-portkey-{name}");
         let fields = [
             ("x-portkey-api-key", GATEWAY_KEY),
-            (named.as_str(), value),
+            (portkey_header.as_str(), value),
             ("x-portkey-trace-id", "t-1"),
             ("x-portkey-metadata", r#"{"_user":"ann"}"#),
             ("x-portkey-forward-headers", "x-team"),

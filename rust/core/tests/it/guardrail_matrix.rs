@@ -261,8 +261,8 @@ impl Format {
     }
 
     fn gemini_events(self, place: TextKind) -> Vec<u8> {
-        let whole = HALVES.concat();
-        let texts = if place == TextKind::ToolArguments { vec![whole.as_str()] } else { HALVES.to_vec() };
+        let complete = HALVES.concat();
+        let texts = if place == TextKind::ToolArguments { vec![complete.as_str()] } else { HALVES.to_vec() };
         let mut events: Vec<_> = texts.into_iter().map(|text| self.response(place, text)).collect();
         for candidate in events.iter_mut().flat_map(|event| event["candidates"].as_array_mut().unwrap()) {
             candidate.as_object_mut().unwrap().shift_remove("finishReason");
@@ -322,13 +322,13 @@ fn response_events(place: TextKind) -> Vec<Value> {
         TextKind::Refusal => "response.refusal.delta",
         _ => "response.output_text.delta",
     };
-    let whole = HALVES.concat();
+    let complete = HALVES.concat();
     let item = match place {
         // Its deltas are no JSON, so the item repeats them as they are.
         TextKind::ToolArguments => {
-            json!({"type": "function_call", "id": "i", "call_id": "t", "name": "f", "arguments": whole})
+            json!({"type": "function_call", "id": "i", "call_id": "t", "name": "f", "arguments": complete})
         }
-        place => response_item(place, &whole),
+        place => response_item(place, &complete),
     };
     let mut events =
         vec![json!({"type": "response.created", "response": {"id": "r", "object": "response", "output": []}})];

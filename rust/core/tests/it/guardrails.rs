@@ -136,8 +136,8 @@ async fn no_part_of_a_denied_response_reaches_the_client() {
 #[tokio::test]
 async fn results_do_not_show_what_was_denied_or_changed() {
     // Each of these has a part of the text in its data.
-    let shown = json!({"regexMatch": {"rule": "canary[^ ]*", "not": true}, "characterCount": {"maxCharacters": 3}});
-    let mut denying = shown.clone();
+    let checks = json!({"regexMatch": {"rule": "canary[^ ]*", "not": true}, "characterCount": {"maxCharacters": 3}});
+    let mut denying = checks.clone();
     denying["deny"] = json!(true);
     let redact = json!({"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": true}});
     let choice = |content: &str| {
@@ -145,7 +145,7 @@ async fn results_do_not_show_what_was_denied_or_changed() {
             "logprobs": {"content": [{"token": content}]}})
     };
     let body = json!({"id": "c", "object": "chat.completion", "model": "m", "choices": [choice(SECRET)]}).to_string();
-    for (guardrails, status) in [(json!([denying]), 446), (json!([shown, redact]), 246)] {
+    for (guardrails, status) in [(json!([denying]), 446), (json!([checks, redact]), 246)] {
         let config = json!({"output_guardrails": guardrails, "strict_open_ai_compliance": false});
         let (response, _, rig) = send(config.clone(), "hi", "application/json", &body).await;
         assert_eq!((response.status, response.text().contains("canary")), (status, false), "{}", response.text());
@@ -385,7 +385,7 @@ async fn binary_streams_of_bedrock_are_read() {
         guardrail["stream"] = json!("window");
         guardrail
     };
-    for (guardrail, status, shown) in [
+    for (guardrail, status, code) in [
         (denied_words(), 446, "hooks_failed"),
         (window(denied_words()), 200, "validationException"),
         (redact.clone(), 200, "{{EMAIL_ADDRESS_1}}"),
@@ -398,6 +398,6 @@ async fn binary_streams_of_bedrock_are_read() {
         let body = json!({"messages": [{"role": "user", "content": [{"text": "hi"}]}]}).to_string();
         let response = rig.send(post_with_config(&config, "/model/m.x/converse-stream", body)).await;
         let text = String::from_utf8_lossy(&response.body).into_owned();
-        assert_eq!((response.status, text.contains(shown), text.contains("ary@")), (status, true, false), "{text}");
+        assert_eq!((response.status, text.contains(code), text.contains("ary@")), (status, true, false), "{text}");
     }
 }

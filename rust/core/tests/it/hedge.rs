@@ -118,9 +118,9 @@ async fn max_ratio_bounds_hedged_requests() {
         assert_eq!(rig.send(chat_with_config(&config)).await.status, 200);
     }
     // One hedge is free, and a quarter of twenty requests may be hedged.
-    let made = rig.state.record_sink.metrics.hedged.get();
-    assert!((5..=6).contains(&made), "{made}");
-    assert_eq!(wait_for_ledger_entries(&provider, 20 + made as usize).await.len(), 20 + made as usize);
+    let hedged_count = rig.state.record_sink.metrics.hedged.get();
+    assert!((5..=6).contains(&hedged_count), "{hedged_count}");
+    assert_eq!(wait_for_ledger_entries(&provider, 20 + hedged_count as usize).await.len(), 20 + hedged_count as usize);
 }
 
 #[tokio::test]

@@ -103,12 +103,12 @@ fn send_json(mut respond: ResponseSender, body: &'static str) {
 
 /// Reads a request's body to its end.
 async fn read_body(mut body: RecvStream) -> Vec<u8> {
-    let mut whole = Vec::new();
+    let mut complete = Vec::new();
     while let Some(Ok(chunk)) = body.data().await {
         body.flow_control().release_capacity(chunk.len()).unwrap();
-        whole.extend_from_slice(&chunk);
+        complete.extend_from_slice(&chunk);
     }
-    whole
+    complete
 }
 
 /// Sends `many` requests concurrently.
@@ -152,10 +152,10 @@ async fn waiters_fail_with_a_timed_out_shared_connection() {
     let tried = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&tried);
     tokio::spawn(async move {
-        let mut held = Vec::new();
+        let mut streams = Vec::new();
         while let Ok((io, _)) = listener.accept().await {
             count.fetch_add(1, Ordering::Relaxed);
-            held.push(io);
+            streams.push(io);
         }
     });
     let rig = Arc::new(gateway_with_settings(|settings| settings.tls_timeout_ms = 400));
@@ -206,12 +206,12 @@ async fn waiters_reconnect_if_shared_connection_fails_early() {
 async fn respects_max_concurrent_streams_of_the_provider() {
     let mut builder = server::Builder::new();
     builder.max_concurrent_streams(2);
-    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let counts = (Arc::clone(&now), Arc::clone(&most));
+    let (now, peak) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counts = (Arc::clone(&now), Arc::clone(&peak));
     let (port, connections) = start_http2_provider(builder, move |_, respond| {
-        let (now, most) = counts.clone();
+        let (now, peak_streams) = counts.clone();
         async move {
-            most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            peak_streams.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
             sleep(Duration::from_millis(100)).await;
             now.fetch_sub(1, Ordering::Relaxed);
             send_json(respond, "{}");
@@ -227,7 +227,7 @@ async fn respects_max_concurrent_streams_of_the_provider() {
         rig.send(chat_request_to_port(port))
     );
     assert_eq!([response.0.status, response.1.status, response.2.status, response.3.status], [200; 4]);
-    assert_eq!((connections.load(Ordering::Relaxed), most.load(Ordering::Relaxed)), (2, 4));
+    assert_eq!((connections.load(Ordering::Relaxed), peak.load(Ordering::Relaxed)), (2, 4));
 }
 
 #[tokio::test]
@@ -250,8 +250,8 @@ async fn forwards_stream_byte_for_byte_in_any_framing() {
 
 #[tokio::test]
 async fn sends_http2_pseudo_headers_without_hop_by_hop_fields() {
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let shared = Arc::clone(&seen);
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let shared = Arc::clone(&received);
     let (port, _) = start_http2_provider(server::Builder::new(), move |request, respond| {
         let shared = Arc::clone(&shared);
         async move {
@@ -272,7 +272,7 @@ async fn sends_http2_pseudo_headers_without_hop_by_hop_fields() {
         .fold(build_request("PUT", "/v1/proxy/a/b?c=d&e=%20"), |build_request, name| build_request.header(name, "x"));
     let response = rig.send(with_hop.header("X-Mine", "1").header("authorization", "Bearer sk-1").body("abc")).await;
     assert_eq!(response.status, 200, "{}", response.text());
-    let (parts, body) = seen.lock().unwrap().remove(0);
+    let (parts, body) = received.lock().unwrap().remove(0);
     assert_eq!((parts.method.as_str(), body.as_slice()), ("PUT", &b"abc"[..]));
     assert_eq!(parts.uri.to_string(), format!("https://localhost:{port}/v1/a/b?c=d&e=%20"));
     let field = |name: &str| parts.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
@@ -439,9 +439,10 @@ async fn lost_connection_fails_only_its_own_streams() {
     let rig = gateway_trusting_localhost();
     for turn in 1..=2 {
         let response = rig.send(stream_request_to_port(port)).await;
-        let whole = CHAT_EVENTS[..300].rfind("\n\n").unwrap() + 2;
+        let complete = CHAT_EVENTS[..300].rfind("\n\n").unwrap() + 2;
         assert!(
-            response.text().starts_with(&CHAT_EVENTS[..whole]) && !response.text().contains(&CHAT_EVENTS[whole..300])
+            response.text().starts_with(&CHAT_EVENTS[..complete])
+                && !response.text().contains(&CHAT_EVENTS[complete..300])
         );
         assert_eq!(response.last_event().1["error"]["code"], "upstream_disconnected", "{}", response.text());
         assert_eq!(connections.load(Ordering::Relaxed), turn);
@@ -449,13 +450,13 @@ async fn lost_connection_fails_only_its_own_streams() {
 }
 
 /// Sends data as fast as flow control permits, and counts the bytes.
-async fn send_data_and_count(mut stream: SendStream<Bytes>, mut left: usize, sent: Arc<AtomicUsize>) {
-    while left > 0 {
-        stream.reserve_capacity(left.min(100_000));
+async fn send_data_and_count(mut stream: SendStream<Bytes>, mut remaining_bytes: usize, sent: Arc<AtomicUsize>) {
+    while remaining_bytes > 0 {
+        stream.reserve_capacity(remaining_bytes.min(100_000));
         let Some(Ok(room)) = std::future::poll_fn(|context| stream.poll_capacity(context)).await else { return };
-        let size = room.min(left);
-        left -= size;
-        if stream.send_data(Bytes::from(vec![b'x'; size]), left == 0).is_err() {
+        let size = room.min(remaining_bytes);
+        remaining_bytes -= size;
+        if stream.send_data(Bytes::from(vec![b'x'; size]), remaining_bytes == 0).is_err() {
             return;
         }
         sent.fetch_add(size, Ordering::Relaxed);
@@ -485,8 +486,8 @@ async fn slow_reader_applies_backpressure_to_its_stream_only() {
     let mut slow = into_stream(rig.handle_request(large()).await);
     let first = slow.next().await.unwrap().unwrap();
     sleep(Duration::from_millis(100)).await;
-    let held = sent.load(Ordering::Relaxed);
-    assert!((64 * 1024..=256 * 1024).contains(&held), "{held}");
+    let sent_bytes = sent.load(Ordering::Relaxed);
+    assert!((64 * 1024..=256 * 1024).contains(&sent_bytes), "{sent_bytes}");
     assert_eq!(rig.send(chat_request_to_port(port)).await.status, 200);
     let response = rig.send(large()).await;
     assert_eq!((response.body.len(), response.is_truncated), (RESPONSE_BYTES, false));

@@ -143,9 +143,9 @@ async fn accepts_both_flag_spellings_and_saved_providers() {
         rig.send(request_with_flag(MESSAGES_PATH, "anthropicInspectStreamForOverloadedError")).await.status,
         529
     );
-    let saved = |wanted: bool| {
+    let saved = |is_enabled: bool| {
         json!({"epoch": "1", "providers": [
-            {"slug": "mine", "provider": "mock", "anthropic_inspect_stream_for_overloaded_error": wanted}]})
+            {"slug": "mine", "provider": "mock", "anthropic_inspect_stream_for_overloaded_error": is_enabled}]})
     };
     let build_request =
         || TestRequest::new("POST", MESSAGES_PATH).header("x-gateway-provider", "@mine").body(chat_body("m", true));

@@ -15,7 +15,7 @@ use serde_json::json;
 async fn rejects_requests_above_max_in_flight() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_in_flight = 2);
-    let held: Vec<_> = (0..2)
+    let pending_request: Vec<_> = (0..2)
         .map(|_| {
             let state = Arc::clone(&rig.state);
             tokio::spawn(async move {
@@ -30,7 +30,7 @@ async fn rejects_requests_above_max_in_flight() {
         assert_eq!(response.header("retry-after"), Some("1"));
         assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "overloaded"]));
     }
-    for reply in held {
+    for reply in pending_request {
         assert_eq!(with_timeout(reply).await.unwrap(), 200);
     }
     assert_eq!(rig.send(chat_request("mock")).await.status, 200);
@@ -72,7 +72,7 @@ async fn rejects_bodies_when_the_memory_budget_is_exhausted() {
     };
     let state = Arc::clone(&rig.state);
     let first = large("mock?first_ms=300", CHAT_PATH, true).build();
-    let held = tokio::spawn(async move { penstock_core::gateway::handle(&state, first).await.head.status });
+    let pending_request = tokio::spawn(async move { penstock_core::gateway::handle(&state, first).await.head.status });
     wait_until("it is under way", || provider.ledger_entries().len() == 1).await;
     for (path, chunks) in [(CHAT_PATH, true), (CHAT_PATH, false), (MESSAGES_PATH, true)] {
         let response = rig.send(large("mock", path, chunks)).await;
@@ -85,7 +85,7 @@ async fn rejects_bodies_when_the_memory_budget_is_exhausted() {
     assert_eq!(rig.send(chat_request("mock")).await.status, 200);
     assert_eq!(rig.send(large("mock", "/v1/files", true)).await.status, 200);
     assert_eq!(rig.state.record_sink.metrics.bodies_rejected.get(), 3);
-    assert_eq!(with_timeout(held).await.unwrap(), 200);
+    assert_eq!(with_timeout(pending_request).await.unwrap(), 200);
     rig.drain_records();
     assert_eq!((rig.send(large("mock", CHAT_PATH, true)).await.status, rig.drain_records().len()), (200, 1));
     assert_eq!(rig.state.shared.body_memory.used_bytes(), 0);
@@ -119,12 +119,12 @@ async fn records_above_the_outbox_limit_are_dropped_and_counted() {
     assert_eq!(outbox.accepted_lines() + outbox.dropped_lines(), 50);
     assert!(outbox.unacknowledged_bytes() < limit + 2_000, "{}", outbox.unacknowledged_bytes());
     // Records that were taken but not acknowledged still count towards the limit.
-    let taken = outbox.take_pending().unwrap();
-    assert_eq!(crate::harness::parse_json_lines(&taken).len() as u64, outbox.accepted_lines());
+    let pending = outbox.take_pending().unwrap();
+    assert_eq!(crate::harness::parse_json_lines(&pending).len() as u64, outbox.accepted_lines());
     rig.send(chat_request("mock")).await;
     assert_eq!(outbox.accepted_lines() + outbox.dropped_lines(), 51);
     assert!(outbox.take_pending().is_none());
-    outbox.acknowledge(taken);
+    outbox.acknowledge(pending);
     rig.send(chat_request("mock")).await;
     assert_eq!(rig.drain_records().len(), 1);
     assert_eq!(outbox.unacknowledged_bytes(), 0);

@@ -49,23 +49,23 @@ async fn failed_target_is_not_replaced() {
 #[tokio::test]
 async fn sticky_user_keeps_its_target_in_every_worker() {
     let provider = Server::start().await;
-    let (one, other) = (TestGateway::for_provider(&provider), TestGateway::for_provider(&provider));
+    let (first_gateway, other) = (TestGateway::for_provider(&provider), TestGateway::for_provider(&provider));
     let mut config = loadbalance_config(&[mock_target("chunks=1"), mock_target("chunks=2"), mock_target("chunks=3")]);
     config["strategy"]["sticky"] =
         json!({"enabled": true, "hash_fields": ["metadata.user_id", "params.user"], "ttl": 60});
-    let mut seen = HashMap::new();
+    let mut counts = HashMap::new();
     for round in 0..3 {
         // A session keeps its target when the clock advances.
-        one.state.shared.clock.advance(Duration::from_secs(45));
+        first_gateway.state.shared.clock.advance(Duration::from_secs(45));
         for user in 0..30 {
             let metadata = json!({"user_id": format!("u{user}")}).to_string();
-            let rig = if round % 2 == 0 { &one } else { &other };
+            let rig = if round % 2 == 0 { &first_gateway } else { &other };
             let response = rig.send(chat_with_config(&config).header("x-gateway-metadata", &metadata)).await;
             let option = routing_headers(&response)[0].to_owned();
-            assert_eq!(seen.entry(user).or_insert_with(|| option.clone()), &option);
+            assert_eq!(counts.entry(user).or_insert_with(|| option.clone()), &option);
         }
     }
-    assert_eq!(seen.values().collect::<std::collections::HashSet<_>>().len(), 3);
+    assert_eq!(counts.values().collect::<std::collections::HashSet<_>>().len(), 3);
 }
 
 #[tokio::test]

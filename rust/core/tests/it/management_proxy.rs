@@ -108,9 +108,9 @@ async fn serve_connection(mut io: UnixStream, responses: Arc<Responder>, request
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
         let line = head.lines().next().unwrap().trim_end_matches(" HTTP/1.1").to_owned();
-        let one = ReceivedRequest { request_line: line, head, body: bytes[end + 4..].to_vec() };
-        requests.lock().unwrap().push(one.clone());
-        let Some(response) = responses(&one) else { return std::future::pending().await };
+        let request = ReceivedRequest { request_line: line, head, body: bytes[end + 4..].to_vec() };
+        requests.lock().unwrap().push(request.clone());
+        let Some(response) = responses(&request) else { return std::future::pending().await };
         if io.write_all(&response).await.is_err() {
             return;
         }
@@ -173,11 +173,11 @@ async fn streams_large_management_response() {
 async fn assembles_and_bounds_chunked_management_body() {
     let control = MockControl::start(|_| Some(json_response("200 OK", "", "{}")));
     let mut rig = control.rig("http://127.0.0.1:1");
-    let (feeder, one) = feed_channel(|| ());
+    let (feeder, item) = feed_channel(|| ());
     feeder.push(Bytes::from_static(b"ab"));
     feeder.push(Bytes::from_static(b"cd"));
     feeder.finish(BodyEnd::Complete);
-    let response = rig.send(TestRequest::new("POST", "/v1/health").with_body(Body::Streamed(one, None))).await;
+    let response = rig.send(TestRequest::new("POST", "/v1/health").with_body(Body::Streamed(item, None))).await;
     assert_eq!((response.status, control.received_requests()[0].body.as_slice()), (200, &b"abcd"[..]));
     rig = TestGateway::with_settings("", |settings| {
         settings.control_socket = Some(control.socket_path.clone());

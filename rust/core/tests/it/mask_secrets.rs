@@ -94,9 +94,9 @@ async fn records_show_only_known_headers() {
     assert_eq!(rig.send(request).await.status, 200);
     let record = rig.single_record();
     assert!(!record.to_string().contains("CANARY"), "{record}");
-    let shown = &record["request_headers"];
-    assert_eq!((&shown["user-agent"], &shown["x-pat"]), (&json!("OpenAI/Python 1.99.1"), &json!("***")));
-    assert_eq!(shown["x-gateway-provider"], "mock");
+    let headers = &record["request_headers"];
+    assert_eq!((&headers["user-agent"], &headers["x-pat"]), (&json!("OpenAI/Python 1.99.1"), &json!("***")));
+    assert_eq!(headers["x-gateway-provider"], "mock");
 }
 
 #[tokio::test]
@@ -180,13 +180,13 @@ async fn errors_of_file_and_blob_stores_do_not_repeat_stored_secrets() {
     let provider = ScriptedServer::start(move |mut io, _| {
         let echo = echo.clone();
         async move {
-            let here = format!("http://{}", io.local_addr().unwrap());
+            let own_url = format!("http://{}", io.local_addr().unwrap());
             while let Some(request) = read_request(&mut io).await {
                 let request = String::from_utf8(request).unwrap();
                 let (status, body) = if request.starts_with("POST /t/oauth2") {
                     ("200 OK", json!({"access_token": token, "expires_in": 3600}).to_string())
                 } else if request.contains("/batches/b") {
-                    let blob = format!("{here}/out/1");
+                    let blob = format!("{own_url}/out/1");
                     let batch = json!({"id": "b", "status": "completed", "output_file_id": null, "output_blob": blob});
                     ("200 OK", batch.to_string())
                 } else {

@@ -202,8 +202,9 @@ async fn anthropic_model_list_follows_the_client_format() {
 
 #[tokio::test]
 async fn anthropic_client_reads_every_list_in_its_own_format() {
-    let named = |id: &str, made: &str| json!({"type": "model", "id": id, "display_name": id, "created_at": made});
-    for (provider, theirs, made) in [
+    let anthropic_model =
+        |id: &str, created_at: &str| json!({"type": "model", "id": id, "display_name": id, "created_at": created_at});
+    for (provider, theirs, created_at) in [
         (
             "openai",
             json!({"object": "list", "data": [{"id": "a", "created": 5}, {"id": "b", "created": 5}]}),
@@ -211,11 +212,11 @@ async fn anthropic_client_reads_every_list_in_its_own_format() {
         ),
         ("google", json!({"models": [{"name": "models/a"}, {"name": "models/b"}]}), "1970-01-01T00:00:00Z"),
     ] {
-        let (there, _) = start_paged_provider(vec![(200, theirs)]).await;
+        let (provider_url, _) = start_paged_provider(vec![(200, theirs)]).await;
         let response = GoldenProvider::gateway_trusting_loopback()
-            .send(list_models_request(provider, &there.url()).header("anthropic-version", "2023-06-01"))
+            .send(list_models_request(provider, &provider_url.url()).header("anthropic-version", "2023-06-01"))
             .await;
-        let data = json!([named("a", made), named("b", made)]);
+        let data = json!([anthropic_model("a", created_at), anthropic_model("b", created_at)]);
         let expected = json!({"data": data, "has_more": false, "first_id": "a", "last_id": "b"});
         assert_eq!((response.status, response.json()), (200, expected), "{provider}");
     }
@@ -228,7 +229,7 @@ async fn clients_of_google_and_cohere_read_every_list_in_their_own_format() {
         ("google", json!({"models": [{"name": "models/a"}, {"name": "models/b"}]})),
         ("cohere", json!({"models": [{"name": "a"}, {"name": "b"}]})),
     ] {
-        let (there, _) = start_paged_provider(vec![(200, theirs)]).await;
+        let (provider_url, _) = start_paged_provider(vec![(200, theirs)]).await;
         let google =
             json!({"models": [{"name": "models/a", "displayName": "a"}, {"name": "models/b", "displayName": "b"}]});
         let cohere = json!({"models": [{"name": "a"}, {"name": "b"}]});
@@ -238,7 +239,7 @@ async fn clients_of_google_and_cohere_read_every_list_in_their_own_format() {
             ("user-agent", "cohere/7.3.1", &cohere),
         ] {
             let response = GoldenProvider::gateway_trusting_loopback()
-                .send(list_models_request(provider, &there.url()).header(header, value))
+                .send(list_models_request(provider, &provider_url.url()).header(header, value))
                 .await;
             assert_eq!((response.status, response.json()), (200, expected.clone()), "{provider} {header}");
         }

@@ -182,14 +182,14 @@ async fn finish_reason_is_normalised_only_for_providers_that_need_it() {
     let event = format!("data: {body}\n\ndata: [DONE]\n\n");
     for (provider, is_read) in [("together-ai", true), ("openai", false)] {
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let whole = GoldenProvider::start(200, JSON_CONTENT_TYPE, body.into(), 5).await;
-        let response = rig.send(chat_via_provider(&whole, provider).header("accept-encoding", "gzip")).await;
+        let complete = GoldenProvider::start(200, JSON_CONTENT_TYPE, body.into(), 5).await;
+        let response = rig.send(chat_via_provider(&complete, provider).header("accept-encoding", "gzip")).await;
         let streamed = GoldenProvider::start(200, "text/event-stream", event.clone().into_bytes(), 5).await;
         let events = rig.send(streamed.build_request(provider, CHAT_PATH, chat_body("m", true).into_bytes())).await;
         let word = if is_read { "stop" } else { "eos" };
         assert_eq!(response.text(), body.replace("eos", word), "{provider}");
         assert_eq!(events.text(), event.replace("eos", word), "{provider}");
-        assert_eq!(whole.parse_last_request().0.contains("\r\naccept-encoding: identity"), is_read, "{provider}");
+        assert_eq!(complete.parse_last_request().0.contains("\r\naccept-encoding: identity"), is_read, "{provider}");
     }
 }
 
@@ -202,7 +202,7 @@ async fn response_is_normalised_up_to_a_size_limit() {
         let response = GoldenProvider::gateway_trusting_loopback()
             .send(request.header("x-gateway-strict-open-ai-compliance", "false"))
             .await;
-        let named = body.strip_suffix('}').unwrap().to_owned() + r#","provider":"openai"}"#;
-        assert!(response.status == 200 && response.text() == if is_mended { named } else { body }, "{length}");
+        let with_provider = body.strip_suffix('}').unwrap().to_owned() + r#","provider":"openai"}"#;
+        assert!(response.status == 200 && response.text() == if is_mended { with_provider } else { body }, "{length}");
     }
 }

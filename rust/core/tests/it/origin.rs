@@ -47,12 +47,12 @@ const REQUEST_HOST_INPUTS: [HostInput; 5] = [
     }),
 ];
 
-fn assert_refused(response: &TestResponse, what: &str, url: &str) {
+fn assert_refused(response: &TestResponse, label: &str, url: &str) {
     let text = response.text();
-    assert_eq!(response.status, 400, "{what}, {url:?}: {text}");
+    assert_eq!(response.status, 400, "{label}, {url:?}: {text}");
     let by_config = response.error_code() == "invalid_config" && text.contains("custom_host");
-    assert!(response.error_code() == "invalid_custom_host" || by_config, "{what}, {url:?}: {text}");
-    assert!(!text.contains(CANARY_KEY), "{what}, {url:?}: {text}");
+    assert!(response.error_code() == "invalid_custom_host" || by_config, "{label}, {url:?}: {text}");
+    assert!(!text.contains(CANARY_KEY), "{label}, {url:?}: {text}");
 }
 
 fn saved_provider_and_config(url: &str, index: usize) -> (Value, Value) {
@@ -71,9 +71,9 @@ async fn corpus_has_at_least_2000_urls() {
 async fn request_never_dials_a_forbidden_host() {
     let (listener, port) = start_listener().await;
     let rig = TestGateway::with_settings("", |_| ());
-    for (what, request) in REQUEST_HOST_INPUTS {
+    for (label, request) in REQUEST_HOST_INPUTS {
         for url in forbidden_urls(port) {
-            assert_refused(&rig.send(request(&url)).await, what, &url);
+            assert_refused(&rig.send(request(&url)).await, label, &url);
         }
     }
     assert!(!accepts_connection_within(&listener, Duration::from_millis(100)).await);
@@ -146,8 +146,8 @@ async fn trusted_host_is_reached_through_every_input() {
         let (by_provider, by_config) = saved_provider_and_config(&url, 1);
         rig.apply_snapshot(&json!({"epoch": "1", "providers": [by_provider], "configs": [by_config]}));
         let before = provider.ledger_entries().len();
-        for (what, request) in REQUEST_HOST_INPUTS {
-            assert_eq!(rig.send(request(&url)).await.status, 200, "{what}, {url}");
+        for (label, request) in REQUEST_HOST_INPUTS {
+            assert_eq!(rig.send(request(&url)).await.status, 200, "{label}, {url}");
         }
         assert_eq!(rig.send(request_with_canary(CHAT_PATH, "@p-1")).await.status, 200, "{url}");
         assert_eq!(

@@ -78,7 +78,7 @@ async fn maps_tool_history_only_for_mistral_models_on_azure() {
         let response = rig.send(played.build_request("azure-ai", CHAT_PATH, body.to_string().into_bytes())).await;
         let sent = played.parse_last_request().1;
         let roles: Vec<_> =
-            sent["messages"].as_array().unwrap().iter().filter_map(|one| one["role"].as_str()).collect();
+            sent["messages"].as_array().unwrap().iter().filter_map(|item| item["role"].as_str()).collect();
         assert_eq!(
             (response.status, roles),
             (200, [&["assistant", "tool"][..], bridge, &["user"]].concat()),

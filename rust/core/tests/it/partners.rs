@@ -121,11 +121,11 @@ async fn every_partner_can_deny_and_redact() {
             assert_eq!((&checked.check["verdict"], &checked.check["error"]), (&json!(false), &Value::Null), "{name:?}");
             assert!(!checked.response.text().contains(FOUND), "{name:?}: {}", checked.response.text());
             // Without a denial, the client sees the data of a response, too.
-            let shown = case.run(&rig, 200, &reply.to_string(), &json!({}), false).await;
-            let explanation = shown.check["data"]["explanation"].as_str().unwrap_or_default();
-            assert_eq!(shown.response.status, 246, "{name:?}: {}", shown.response.text());
-            assert!(explanation.contains(" found: "), "{name:?}: {}", shown.check);
-            assert!(!shown.check.to_string().contains(FOUND), "{name:?}: {}", shown.check);
+            let response = case.run(&rig, 200, &reply.to_string(), &json!({}), false).await;
+            let explanation = response.check["data"]["explanation"].as_str().unwrap_or_default();
+            assert_eq!(response.response.status, 246, "{name:?}: {}", response.response.text());
+            assert!(explanation.contains(" found: "), "{name:?}: {}", response.check);
+            assert!(!response.check.to_string().contains(FOUND), "{name:?}: {}", response.check);
         }
         if let Some(RedactCase { parameters, reply, text }) = &case.redact {
             let checked = case.run(&rig, 200, &reply.to_string(), parameters, true).await;

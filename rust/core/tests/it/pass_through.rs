@@ -63,8 +63,8 @@ async fn any_method_on_any_path_reaches_the_provider() {
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
         let response = rig.send(request_to_mock(method, "/v1/files/f%2F1/part")).await;
         let echo = response.json();
-        let seen = json!([echo["method"], echo["path"], response.status]);
-        assert_eq!(seen, json!([method, "/v1/files/f%2F1/part", 200]));
+        let actual = json!([echo["method"], echo["path"], response.status]);
+        assert_eq!(actual, json!([method, "/v1/files/f%2F1/part", 200]));
     }
     let response = rig.send(request_to_mock("HEAD", "/v1/models")).await;
     assert_eq!((response.status, response.body.len()), (200, 0));
@@ -251,14 +251,14 @@ async fn token_is_accepted_only_in_its_own_workspace() {
     let claims =
         r#"{"exp":99999999999,"sub":"s","organisation_id":"o","workspace_slug":"here","scope":"completions.write"}"#;
     let bearer = format!("Bearer {}", sign_claims(claims));
-    for (named, status) in
+    for (provider_name, status) in
         [(None, 200), (Some("here"), 200), (Some("w-1"), 200), (Some("there"), 403), (Some("w-2"), 403)]
     {
         let request = chat_request("mock").header("authorization", &bearer);
         let response = rig
-            .send(named.into_iter().fold(request, |request, name| request.header("x-gateway-workspace", name)))
+            .send(provider_name.into_iter().fold(request, |request, name| request.header("x-gateway-workspace", name)))
             .await;
-        assert_eq!(response.status, status, "{named:?}: {}", response.text());
+        assert_eq!(response.status, status, "{provider_name:?}: {}", response.text());
         assert_eq!(provider.ledger_entries().last().unwrap().header("x-gateway-workspace"), None);
     }
     // A key belongs to one workspace; the header does not change that.
@@ -290,7 +290,7 @@ async fn denied_key_returns_403_with_the_reason() {
     let scopeless = json!({"id": "5", "sha256": hash_key("key-without-scope"), "lacks": "scope"});
     snapshot["keys"].as_array_mut().unwrap().push(scopeless);
     rig.apply_snapshot(&snapshot);
-    for (key, why) in [("key-of-an-admin", "organisation"), ("key-without-scope", "completions.write")] {
+    for (key, reason) in [("key-of-an-admin", "organisation"), ("key-without-scope", "completions.write")] {
         for (name, value) in [("x-gateway-api-key", key.to_owned()), ("authorization", format!("Bearer {key}"))] {
             for path in [CHAT_PATH, "/v1/proxy/x"] {
                 let response =
@@ -300,7 +300,7 @@ async fn denied_key_returns_403_with_the_reason() {
                     (response.status, &body["data"]["errorCode"], &body["success"]),
                     (403, &json!("AB03"), &json!(false))
                 );
-                assert!(body["data"]["message"].as_str().unwrap().contains(why), "{body}");
+                assert!(body["data"]["message"].as_str().unwrap().contains(reason), "{body}");
                 assert_eq!(rig.single_record()["error"], "AB03");
             }
         }
@@ -346,15 +346,15 @@ async fn google_resumable_upload_continues_through_the_gateway() {
             .header("x-goog-upload-command", command)
             .header("x-forwarded-proto", scheme);
         let response_body = rig.send(request.body("bytes")).await;
-        let here = format!("{scheme}://gw.example/upload/v1beta/files?upload_id=A");
-        assert_eq!((response_body.status, response_body.header("x-goog-upload-url")), (200, Some(here.as_str())));
+        let own_url = format!("{scheme}://gw.example/upload/v1beta/files?upload_id=A");
+        assert_eq!((response_body.status, response_body.header("x-goog-upload-url")), (200, Some(own_url.as_str())));
         let sent = response.recv().await.unwrap();
         assert!(sent.starts_with(&format!("POST {target} HTTP/1.1\r\n")) && sent.ends_with("\r\n\r\nbytes"), "{sent}");
         assert!(
             sent.contains("x-goog-api-key: sk-1\r\n")
                 && sent.contains(&format!("x-goog-upload-command: {command}\r\n"))
         );
-        target = here.split_once("gw.example").unwrap().1.to_owned();
+        target = own_url.split_once("gw.example").unwrap().1.to_owned();
     }
 }
 
@@ -482,13 +482,13 @@ async fn query_string_is_forwarded_unchanged() {
 async fn proxy_prefix_is_stripped() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for (requested, seen) in [
+    for (requested, expected_path) in [
         ("/v1/proxy/assistants/a", "/v1/assistants/a"),
         // Some clients put the version in their own paths.
         ("/v1/proxy/v1/assistants/a", "/v1/assistants/a"),
         ("/v1/proxyish/a", "/v1/proxyish/a"),
     ] {
-        assert_eq!(rig.send(get_request(requested)).await.json()["path"], seen, "{requested}");
+        assert_eq!(rig.send(get_request(requested)).await.json()["path"], expected_path, "{requested}");
     }
     let response = rig.send(post_request("/v1/proxy/chat/completions", chat_body("mock", false))).await;
     assert_eq!(response.json()["object"], "chat.completion");
@@ -514,16 +514,16 @@ async fn passthrough_drops_hop_by_hop_and_gateway_headers() {
                 .header("x-portkey-metadata", "{}"),
         )
         .await;
-    let seen = &response.json()["headers"];
+    let sent_headers = &response.json()["headers"];
     assert_eq!(
-        json!([seen["openai-beta"], seen["x-team"], seen["accept-encoding"]]),
+        json!([sent_headers["openai-beta"], sent_headers["x-team"], sent_headers["accept-encoding"]]),
         json!(["assistants=v2", "red", "gzip"])
     );
-    assert_eq!(seen["host"], provider.addr.to_string());
+    assert_eq!(sent_headers["host"], provider.addr.to_string());
     for absent in
         ["x-hop", "connection", "te", "cookie", "x-gateway-trace-id", "x-gateway-provider", "x-portkey-metadata"]
     {
-        assert!(seen[absent].is_null(), "{absent} in {seen}");
+        assert!(sent_headers[absent].is_null(), "{absent} in {sent_headers}");
     }
 }
 
@@ -537,12 +537,12 @@ async fn forwards_headers_that_the_request_or_its_config_lists() {
     let config = r#"{"provider":"mock","forward_headers":["x-user"]}"#;
     rig.send(chat_request("mock").header("x-team", "red").header("x-user", "ann").header("x-gateway-config", config))
         .await;
-    let seen: Vec<_> = provider
+    let received: Vec<_> = provider
         .ledger_entries()
         .iter()
         .map(|entry| (entry.header("x-team").is_some(), entry.header("x-user").is_some()))
         .collect();
-    assert_eq!(seen, [(false, false), (true, false), (false, true)]);
+    assert_eq!(received, [(false, false), (true, false), (false, true)]);
 }
 
 #[tokio::test]

@@ -227,8 +227,8 @@ async fn chat_with_a_search_model_costs_one_search() {
         let reply = rig.send(request.header("x-gateway-provider", "@o").body(chat_body(model, streamed))).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
         let record = rig.single_record();
-        let found = json!([record["cost_nanodollars"], record["price_version"], record["usage"]["web_searches"]]);
-        assert_eq!(&found, expected, "{path} {model} {streamed}: {record:#}");
+        let actual = json!([record["cost_nanodollars"], record["price_version"], record["usage"]["web_searches"]]);
+        assert_eq!(&actual, expected, "{path} {model} {streamed}: {record:#}");
     }
 }
 
@@ -354,8 +354,8 @@ async fn provisioned_throughput_costs_nothing_if_configured() {
             let request = request.header("x-gateway-provider", "@v").body(chat_body("gemini-2.5-pro", streamed));
             let response = rig.send(request).await;
             assert_eq!(response.status, 200, "{}", response.text());
-            let found = pick_fields(&rig.single_record(), ["cost_nanodollars", "price_version"]);
-            assert_eq!(found, cost, "{traffic} {skips} {streamed}");
+            let actual = pick_fields(&rig.single_record(), ["cost_nanodollars", "price_version"]);
+            assert_eq!(actual, cost, "{traffic} {skips} {streamed}");
         }
     }
 }

@@ -27,13 +27,13 @@ async fn both_versions_run_with_each_set_of_variables() {
         "hyperparameters": {"temperature": 1, "stream": true}});
     let response = compare(&rig, "greeting", &body).await;
     assert_eq!(response.status, 200, "{}", response.text());
-    let found = response.json();
+    let comparison = response.json();
     assert_eq!(
-        (&found["object"], &found["prompt"]),
+        (&comparison["object"], &comparison["prompt"]),
         (&json!("prompt_comparison"), &json!({"id": "p1", "slug": "greeting"}))
     );
     for (set, variables) in sets.as_array().unwrap().iter().enumerate() {
-        let run = &found["runs"][set];
+        let run = &comparison["runs"][set];
         assert_eq!(&run["variables"], variables);
         for (side, version) in [(0, 1), (1, 2)] {
             let result = &run["results"][side];
@@ -46,9 +46,9 @@ async fn both_versions_run_with_each_set_of_variables() {
             assert_eq!(result["response"]["id"], "c");
         }
     }
-    assert_eq!(found["runs"][1]["results"][0]["missing_variables"], json!(["tone"]));
+    assert_eq!(comparison["runs"][1]["results"][0]["missing_variables"], json!(["tone"]));
     for (side, selector) in [(0, "production"), (1, "latest")] {
-        let totals = &found["versions"][side];
+        let totals = &comparison["versions"][side];
         assert_eq!((&totals["selector"], &totals["version"]), (&json!(selector), &json!(side + 1)));
         assert_eq!((&totals["failed"], &totals["input_tokens"]), (&json!(0), &json!(2)));
     }
@@ -58,7 +58,7 @@ async fn both_versions_run_with_each_set_of_variables() {
     versions.sort_unstable();
     assert_eq!(versions, [1, 1, 2, 2]);
     let ids: Vec<_> = records.iter().map(|record| record["id"].as_str().unwrap()).collect();
-    assert!(ids.contains(&found["runs"][0]["results"][0]["log_id"].as_str().unwrap()));
+    assert!(ids.contains(&comparison["runs"][0]["results"][0]["log_id"].as_str().unwrap()));
     let (head, sent) = provider.parse_last_request();
     assert!(!head.contains("idempotency-key"), "{head}");
     assert!(sent.get("stream").is_none() && sent["temperature"] == 1, "{sent}");
@@ -72,15 +72,15 @@ async fn a_failed_run_does_not_end_the_others() {
     rig.apply_snapshot(&json!({"epoch": "2", "since": "1", "parts": [{"name": "prompts/00", "prompts": prompts}],
         "workspaces": [{"id": "w", "slug": "here", "organisation_id": "o"}],
         "keys": [{"id": "k", "workspace": "w", "sha256": crate::harness::sha256_hex("pk")}]}));
-    let found = compare(&rig, "p1", &json!({"versions": [1, 2], "variables": [{}]})).await.json();
-    let results = &found["runs"][0]["results"];
+    let comparison = compare(&rig, "p1", &json!({"versions": [1, 2], "variables": [{}]})).await.json();
+    let results = &comparison["runs"][0]["results"];
     assert_eq!((&results[0]["status"], &results[0]["error"]["code"]), (&json!(400), &json!("prompt_not_rendered")));
     assert!(results[0]["error"]["message"].as_str().unwrap().contains("the partial `none` does not exist"));
     assert_eq!(results[0]["version"], 1);
     // The provider of this snapshot is gone, so the other version fails on its own way.
-    assert_eq!(results[1]["error"]["code"], "not_found_in_workspace", "{found}");
-    assert_eq!((&found["versions"][0]["failed"], &found["versions"][1]["failed"]), (&json!(1), &json!(1)));
-    assert_eq!(found["versions"][0]["cost"], Value::Null);
+    assert_eq!(results[1]["error"]["code"], "not_found_in_workspace", "{comparison}");
+    assert_eq!((&comparison["versions"][0]["failed"], &comparison["versions"][1]["failed"]), (&json!(1), &json!(1)));
+    assert_eq!(comparison["versions"][0]["cost"], Value::Null);
 }
 
 #[tokio::test]

@@ -18,8 +18,9 @@ use tokio::{
 
 /// Starts a request and drops it after 40 ms, as a disconnected client would.
 async fn abandon_request(rig: &TestGateway, request: TestRequest) {
-    let left = timeout(Duration::from_millis(40), penstock_core::gateway::handle(&rig.state, request.build())).await;
-    assert!(left.is_err(), "it was answered");
+    let abandoned =
+        timeout(Duration::from_millis(40), penstock_core::gateway::handle(&rig.state, request.build())).await;
+    assert!(abandoned.is_err(), "it was answered");
 }
 
 fn assert_aborted(rig: &TestGateway, status: u16) -> Value {
@@ -305,8 +306,8 @@ async fn hundred_mixed_requests_write_a_hundred_records() {
             })
         })
         .collect();
-    for one in work {
-        with_timeout(one).await.unwrap();
+    for task in work {
+        with_timeout(task).await.unwrap();
     }
     let records = rig.drain_records();
     let mut traces: Vec<_> = records.iter().map(|record| record["trace_id"].as_str().unwrap()).collect();
@@ -425,7 +426,7 @@ async fn record_names_the_source_of_the_provider() {
         [(crate::harness::chat_request("mock"), "headers"), (crate::harness::chat_with_config(&config), "config")]
     {
         assert_eq!(rig.send(request).await.status, 200);
-        let named = json!([{"step": "named", "at": "config", "provider": "mock", "by": by}]);
-        assert_eq!(rig.single_record()["decisions"], named);
+        let step = json!([{"step": "named", "at": "config", "provider": "mock", "by": by}]);
+        assert_eq!(rig.single_record()["decisions"], step);
     }
 }

@@ -110,14 +110,14 @@ async fn holds_bedrock_frames_and_gemini_items_like_sse_events() {
         [("converseStream", "/model/m/converse-stream"), ("streamGenerateContent", GEMINI_STREAM_PATH)]
     {
         let case = golden_case(&format!("openai/{operation}/stream"));
-        let whole = fs::read(case.path("response.sse")).unwrap();
-        let half = whole[..whole.len() / 2].to_vec();
+        let complete = fs::read(case.path("response.sse")).unwrap();
+        let half = complete[..complete.len() / 2].to_vec();
         let failed = b"data: {\"error\":{\"message\":\"too much\",\"code\":503}}\n\n".to_vec();
         let requests = extract_model(&fs::read(case.path("request.json")).unwrap()).1;
         let mut reply = Vec::new();
-        for first in [whole.clone(), half, failed] {
+        for first in [complete.clone(), half, failed] {
             let first = GoldenProvider::start(200, "text/event-stream", first, 33).await;
-            let second = GoldenProvider::start(200, "text/event-stream", whole.clone(), 33).await;
+            let second = GoldenProvider::start(200, "text/event-stream", complete.clone(), 33).await;
             let at = |played: &GoldenProvider| json!({"provider": "openai", "api_key": "sk-1", "custom_host": played.server.url()});
             let rig = GoldenProvider::gateway_trusting_loopback();
             let config = recovery_config(&json!("hold"), &[at(&first), at(&second)]);
@@ -366,12 +366,12 @@ async fn responses_stream_continues_within_its_output_message() {
     }
     assert!(events.iter().all(|event| event["output_index"].is_null() || event["output_index"] == 0));
     let done = events.iter().find(|event| event["type"] == "response.output_text.done").unwrap();
-    let whole = &events.last().unwrap()["response"];
-    assert_eq!([&done["text"], &whole["output"][0]["content"][0]["text"]], [&json!(canon); 2]);
+    let complete = &events.last().unwrap()["response"];
+    assert_eq!([&done["text"], &complete["output"][0]["content"][0]["text"]], [&json!(canon); 2]);
     // After the point of continuation, the sequence number increases by one with each event.
     let numbers: Vec<_> = events[43..].iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
     assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
-    let (record, usage) = (rig.single_record(), &whole["usage"]);
+    let (record, usage) = (rig.single_record(), &complete["usage"]);
     assert_eq!(
         json!([usage["input_tokens"], usage["output_tokens"]]),
         pick_fields(&record, ["req_units", "res_units"])

@@ -45,8 +45,8 @@ async fn wait_for_key_count(connection: &mut MultiplexedConnection, pattern: &st
 /// Polls until a gateway has overwritten the value of this key.
 async fn wait_until_overwritten(connection: &mut MultiplexedConnection, name: &str) {
     for _ in 0..2_000 {
-        let found: redis::RedisResult<Vec<u8>> = redis::cmd("GET").arg(name).query_async(connection).await;
-        if found.is_ok_and(|value| value.first() == Some(&1)) {
+        let stored: redis::RedisResult<Vec<u8>> = redis::cmd("GET").arg(name).query_async(connection).await;
+        if stored.is_ok_and(|value| value.first() == Some(&1)) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -57,24 +57,24 @@ async fn wait_until_overwritten(connection: &mut MultiplexedConnection, name: &s
 #[tokio::test]
 async fn nodes_share_a_cached_response_until_it_expires() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    let (one, other) =
+    let (first_node, other) =
         (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
     let mut connection = server.connect().await;
-    let first = one.send(cacheable_request("hi")).await;
+    let first = first_node.send(cacheable_request("hi")).await;
     wait_for_key_count(&mut connection, "penstock:answer:*", 1).await;
     let second = other.send(cacheable_request("hi")).await;
     assert_eq!((routing_headers(&first)[2], routing_headers(&second)[2]), ("MISS", "HIT"));
     assert_eq!((&first.body, first.header("content-type")), (&second.body, second.header("content-type")));
     wait_for_ledger_entries(&provider, 1).await;
     let name = list_redis_keys(&mut connection, "penstock:answer:*").await.remove(0);
-    let left: i64 = redis::cmd("PTTL").arg(&name).query_async(&mut connection).await.unwrap();
-    assert!((1..=60_000).contains(&left), "{left}");
+    let remaining_ms: i64 = redis::cmd("PTTL").arg(&name).query_async(&mut connection).await.unwrap();
+    assert!((1..=60_000).contains(&remaining_ms), "{remaining_ms}");
     // The stored value contains no data about the caller.
     let value: Vec<u8> = redis::cmd("GET").arg(&name).query_async(&mut connection).await.unwrap();
     assert!(value.ends_with(&first.body));
     // A local copy expires together with the entry in Redis. The extra second is needed because Redis reports whole
     // milliseconds and was queried slightly later.
-    other.state.shared.clock.advance(Duration::from_millis(left.unsigned_abs()) + Duration::from_secs(1));
+    other.state.shared.clock.advance(Duration::from_millis(remaining_ms.unsigned_abs()) + Duration::from_secs(1));
     drop(redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await);
     assert_eq!(fetch_cache_status(&other, "hi").await, "MISS");
 }
@@ -82,16 +82,16 @@ async fn nodes_share_a_cached_response_until_it_expires() {
 #[tokio::test]
 async fn a_refreshed_response_replaces_the_old_one_on_all_nodes() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    let (one, other) =
+    let (first_node, other) =
         (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
     let mut connection = server.connect().await;
-    assert_eq!(fetch_cache_status(&one, "hi").await, "MISS");
+    assert_eq!(fetch_cache_status(&first_node, "hi").await, "MISS");
     wait_for_key_count(&mut connection, "penstock:answer:*", 1).await;
     assert_eq!(fetch_cache_status(&other, "hi").await, "HIT");
     // From here on the response is cached in the process only.
     redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await.unwrap();
     assert_eq!(fetch_cache_status(&other, "hi").await, "HIT");
-    let reply = one.send(cacheable_request("hi").header("x-gateway-cache-force-refresh", "true")).await;
+    let reply = first_node.send(cacheable_request("hi").header("x-gateway-cache-force-refresh", "true")).await;
     assert_eq!(routing_headers(&reply)[2], "REFRESH");
     wait_for_key_count(&mut connection, "penstock:answer:*", 1).await;
     let name = list_redis_keys(&mut connection, "penstock:answer:*").await.remove(0);
@@ -137,9 +137,9 @@ async fn connects_to_redis_over_tls_only_with_the_configured_ca() {
         tokio::spawn(async move { state.shared.sync_with_redis().await });
         rig
     };
-    let (one, other, stranger) = (reached(true), reached(true), reached(false));
-    wait_until("Redis is there", || is_redis_available(&one) && is_redis_available(&other)).await;
-    assert_eq!(fetch_cache_status(&one, "hi").await, "MISS");
+    let (first, other, stranger) = (reached(true), reached(true), reached(false));
+    wait_until("Redis is there", || is_redis_available(&first) && is_redis_available(&other)).await;
+    assert_eq!(fetch_cache_status(&first, "hi").await, "MISS");
     wait_for_key_count(&mut server.connect().await, "penstock:answer:*", 1).await;
     assert_eq!(
         (fetch_cache_status(&other, "hi").await, fetch_cache_status(&stranger, "hi").await),
@@ -151,17 +151,17 @@ async fn connects_to_redis_over_tls_only_with_the_configured_ca() {
 #[tokio::test]
 async fn does_not_share_cached_responses_between_workspaces() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    let (one, other) =
+    let (first_node, other) =
         (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
     let key =
         |id: &str, workspace: &str| json!({"id": id, "name": id, "sha256": sha256_hex(id), "workspace": workspace});
-    for rig in [&one, &other] {
+    for rig in [&first_node, &other] {
         rig.apply_snapshot(&json!({"epoch": "1", "keys": [key("a", "one"), key("b", "one"), key("c", "two")]}));
     }
     let from =
         |key: &str| cacheable_request("hi").header("x-gateway-api-key", key).header("x-gateway-cache-namespace", "n");
     let mut connection = server.connect().await;
-    assert_eq!(routing_headers(&one.send(from("a")).await)[2], "MISS");
+    assert_eq!(routing_headers(&first_node.send(from("a")).await)[2], "MISS");
     wait_for_key_count(&mut connection, "penstock:answer:*", 1).await;
     for (caller, expected) in [("b", "HIT"), ("c", "MISS")] {
         assert_eq!(routing_headers(&other.send(from(caller)).await)[2], expected, "{caller}");
@@ -171,12 +171,12 @@ async fn does_not_share_cached_responses_between_workspaces() {
 #[tokio::test]
 async fn corrupt_entries_or_a_full_redis_fail_no_request() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    let (one, other) =
+    let (first_node, other) =
         (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
     let mut connection = server.connect().await;
     // Covers malformed bytes, and a value of another Redis type, for which Redis itself returns an error.
     for spoil in ["SET", "LPUSH"] {
-        assert_eq!(fetch_cache_status(&one, spoil).await, "MISS");
+        assert_eq!(fetch_cache_status(&first_node, spoil).await, "MISS");
         wait_for_key_count(&mut connection, "penstock:answer:*", 1).await;
         let name = list_redis_keys(&mut connection, "penstock:answer:*").await.remove(0);
         let mut both = redis::pipe();
@@ -188,20 +188,20 @@ async fn corrupt_entries_or_a_full_redis_fail_no_request() {
     }
     redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).query_async::<()>(&mut connection).await.unwrap();
     for expected in ["MISS", "HIT"] {
-        assert_eq!(fetch_cache_status(&one, "full").await, expected);
+        assert_eq!(fetch_cache_status(&first_node, "full").await, expected);
     }
-    let refused = || one.state.shared.redis.as_ref().unwrap().metrics.rejected_commands.get();
+    let refused = || first_node.state.shared.redis.as_ref().unwrap().metrics.rejected_commands.get();
     wait_until("the refusal is counted", || refused() > 0).await;
-    assert!(is_redis_available(&one));
+    assert!(is_redis_available(&first_node));
     // The breaker does not stay open either: if Redis cannot grant the right to probe, every node may probe.
     let config = circuit_breaker_config("status=503", 1);
-    one.send(chat_with_config(&config)).await;
-    one.state.shared.clock.advance(Duration::from_secs(31));
-    let tried = || one.state.record_sink.metrics.breakers_opened.get() == 2;
+    first_node.send(chat_with_config(&config)).await;
+    first_node.state.shared.clock.advance(Duration::from_secs(31));
+    let tried = || first_node.state.record_sink.metrics.breakers_opened.get() == 2;
     let deadline = Instant::now() + Duration::from_secs(5);
     while !tried() {
         assert!(Instant::now() < deadline, "nobody tries");
-        assert_eq!(one.send(chat_with_config(&config)).await.status, 200);
+        assert_eq!(first_node.send(chat_with_config(&config)).await.status, 200);
     }
 }
 
@@ -221,16 +221,16 @@ fn open_breaker_count(rig: &TestGateway) -> usize {
 #[tokio::test]
 async fn an_open_breaker_applies_to_existing_and_new_nodes() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    let (one, other) =
+    let (first_node, other) =
         (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
     let config = circuit_breaker_config("status=503", 1);
-    one.send(chat_with_config(&config)).await;
+    first_node.send(chat_with_config(&config)).await;
     wait_until("the other knows", || open_breaker_count(&other) == 1).await;
     let mut connection = server.connect().await;
     wait_for_key_count(&mut connection, "penstock:breakers", 1).await;
     let later = start_node(&provider.url(), &server.url()).await;
     assert_eq!(open_breaker_count(&later), 1);
-    for rig in [&one, &other, &later] {
+    for rig in [&first_node, &other, &later] {
         assert_eq!(routing_headers(&rig.send(chat_with_config(&config)).await)[0], "config.targets[1]");
     }
     // One upstream request failed and four succeeded.
@@ -240,19 +240,19 @@ async fn an_open_breaker_applies_to_existing_and_new_nodes() {
 #[tokio::test]
 async fn counts_failures_of_all_nodes_together() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    let (one, other) =
+    let (first_node, other) =
         (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
     let config = circuit_breaker_config("status=503", 3);
     let received_count = || other.state.shared.redis.as_ref().unwrap().metrics.received_messages.get();
     for failures in [1, 2] {
-        one.send(chat_with_config(&config)).await;
+        first_node.send(chat_with_config(&config)).await;
         wait_until("the other has heard", || received_count() == failures).await;
     }
     // Two failures are not enough; any node may report the third.
-    assert_eq!((open_breaker_count(&one), open_breaker_count(&other)), (0, 0));
+    assert_eq!((open_breaker_count(&first_node), open_breaker_count(&other)), (0, 0));
     other.send(chat_with_config(&config)).await;
     assert_eq!(open_breaker_count(&other), 1);
-    wait_until("the first knows", || open_breaker_count(&one) == 1).await;
+    wait_until("the first knows", || open_breaker_count(&first_node) == 1).await;
 }
 
 #[tokio::test]
@@ -295,7 +295,7 @@ async fn one_node_probes_and_all_nodes_learn_the_result() {
 async fn a_sticky_session_maps_to_the_same_target_on_every_node() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
     // Only one node uses Redis. The target follows from the request alone.
-    let (one, other) = (start_node(&provider.url(), &server.url()).await, TestGateway::for_provider(&provider));
+    let (first_node, other) = (start_node(&provider.url(), &server.url()).await, TestGateway::for_provider(&provider));
     let config = json!({"strategy": {"mode": "loadbalance",
         "sticky_session": {"enabled": true, "hash_fields": ["metadata.user"], "ttl": 60}},
         "targets": [mock_target("chunks=1"), mock_target("chunks=2"), mock_target("chunks=3")]});
@@ -304,9 +304,9 @@ async fn a_sticky_session_maps_to_the_same_target_on_every_node() {
         let build_request = || {
             chat_with_config(&config).header("x-gateway-metadata", &json!({"user": format!("u-{number}")}).to_string())
         };
-        one.state.shared.clock.advance(Duration::from_secs(7));
-        let (here, there) = (one.send(build_request()).await, other.send(build_request()).await);
-        assert_eq!(routing_headers(&here)[0], routing_headers(&there)[0], "{number}");
+        first_node.state.shared.clock.advance(Duration::from_secs(7));
+        let (here, first_response) = (first_node.send(build_request()).await, other.send(build_request()).await);
+        assert_eq!(routing_headers(&here)[0], routing_headers(&first_response)[0], "{number}");
         used.insert(routing_headers(&here)[0].to_owned());
     }
     assert_eq!(used.len(), 3);

@@ -211,9 +211,9 @@ async fn translates_between_chat_and_messages_with_mock_provider() {
             .header("authorization", "Bearer sk-1")
             .body(chat_body("mock", stream))
     };
-    let whole = rig.send(build_request("anthropic", CHAT_PATH, false)).await.json();
+    let complete = rig.send(build_request("anthropic", CHAT_PATH, false)).await.json();
     let streamed = rig.send(build_request("anthropic", CHAT_PATH, true)).await;
-    let content = whole["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    let content = complete["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
     assert!(!content.is_empty() && !streamed.is_truncated);
     let deltas = streamed.text();
     let deltas = deltas.lines().filter_map(|line| line.strip_prefix("data: {")).map(|rest| format!("{{{rest}"));
@@ -250,8 +250,8 @@ async fn all_client_formats_reach_a_provider_that_validates() {
     for (request_body, path) in callers {
         let case = golden_case(&format!("{request_body}/tools"));
         let (_, request_body) = extract_model(&fs::read(case.path("request.json")).unwrap());
-        let named = path.starts_with("/v1/");
-        let request_body = if named {
+        let is_named = path.starts_with("/v1/");
+        let request_body = if is_named {
             String::from_utf8(request_body).unwrap().replacen('{', "{\"model\":\"mock\",", 1).into()
         } else {
             request_body
@@ -306,9 +306,9 @@ const HOSTED_CLAUDE_CASES: [(&str, &str, &str, &str); 4] = [
 
 #[tokio::test]
 async fn hosted_claude_messages_pass_unchanged_both_ways() {
-    let named = ["anthropic-beta", "x-gateway-anthropic-beta"];
-    for ((provider, label, line, beta), named) in
-        HOSTED_CLAUDE_CASES.into_iter().flat_map(|one| named.map(|named| (one, named)))
+    let beta_headers = ["anthropic-beta", "x-gateway-anthropic-beta"];
+    for ((provider, label, line, beta), beta_header) in
+        HOSTED_CLAUDE_CASES.into_iter().flat_map(|case| beta_headers.map(|beta_header| (case, beta_header)))
     {
         let case = golden_case(&format!("{provider}/messages/{label}"));
         let (kind, responded) = match [case.path("response.hex"), case.path("response.sse"), case.path("response.json")]
@@ -330,7 +330,7 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
                     .header("x-gateway-aws-region", "eu-west-1")
                     .header("content-type", "application/json")
                     .header("anthropic-version", "2023-06-01")
-                    .header(named, "one-1, two-2")
+                    .header(beta_header, "one-1, two-2")
                     .header("authorization", "Bearer sk-1")
                     .body(request.clone()),
             )
@@ -349,7 +349,7 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(line) && head.contains(beta) && !head.contains("anthropic-version"), "{head}");
         let is_in_body = body.contains(r#""anthropic_beta":["one-1","two-2"]"#);
-        assert_eq!(is_in_body, provider == "bedrock", "{provider} {named}: {body}");
+        assert_eq!(is_in_body, provider == "bedrock", "{provider} {beta_header}: {body}");
         // The client's JSON is forwarded exactly as it was written.
         let written = String::from_utf8(request).unwrap();
         let (_, after) = written.split_once("\"max_tokens\"").unwrap();
@@ -399,12 +399,12 @@ async fn translates_operations_other_than_chat() {
         let request = played.build_request(provider, path, body).method(method);
         let reply = GoldenProvider::gateway_trusting_loopback().send(request).await;
         assert_eq!(reply.status, 200, "{provider} {operation}: {}", reply.text());
-        let (mut found, mut expected) =
+        let (mut actual, mut expected) =
             (reply.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap());
-        for response in [&mut found, &mut expected] {
+        for response in [&mut actual, &mut expected] {
             response.as_object_mut().unwrap().retain(|key, _| key != "created");
         }
-        assert_eq!(found, expected, "{provider} {operation}");
+        assert_eq!(actual, expected, "{provider} {operation}");
         let bytes = played.last_request.lock().unwrap().clone();
         let text = String::from_utf8(bytes).unwrap();
         assert!(text.contains(line), "{provider} {operation}: {text}");
@@ -428,10 +428,10 @@ const EMBED_AND_COUNT_CASES: [(&str, &str); 8] = [
 
 #[tokio::test]
 async fn google_client_embeds_and_counts_at_other_providers() {
-    for (named, line) in EMBED_AND_COUNT_CASES {
-        let case = golden_case(named);
+    for (provider_name, line) in EMBED_AND_COUNT_CASES {
+        let case = golden_case(provider_name);
         let read = |file: &str| fs::read(case.path(file)).unwrap();
-        let [provider, verb, _] = named.split('/').collect::<Vec<_>>()[..] else { panic!("{named}") };
+        let [provider, verb, _] = provider_name.split('/').collect::<Vec<_>>()[..] else { panic!("{provider_name}") };
         let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let (model, request) = extract_model(&read("request.json"));
         let rig = GoldenProvider::gateway_trusting_loopback();
@@ -439,16 +439,16 @@ async fn google_client_embeds_and_counts_at_other_providers() {
         assert_eq!(
             (reply.status, reply.json()),
             (200, serde_json::from_slice(&read("client_response.json")).unwrap()),
-            "{named}"
+            "{provider_name}"
         );
         let (head, body) = played.parse_last_request();
-        assert!(head.contains(line), "{named}: {head}");
-        assert_eq!(body, serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(), "{named}");
+        assert!(head.contains(line), "{provider_name}: {head}");
+        assert_eq!(body, serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(), "{provider_name}");
         let lost = fs::read_to_string(case.path("dropped_params.txt")).ok();
-        assert_eq!(reply.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{named}");
+        assert_eq!(reply.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{provider_name}");
         let units =
             if verb == "countTokens" { Value::Null } else { reply.json()["usageMetadata"]["promptTokenCount"].clone() };
-        assert_eq!(rig.single_record()["req_units"], units, "{named}");
+        assert_eq!(rig.single_record()["req_units"], units, "{provider_name}");
     }
 }
 
@@ -591,7 +591,7 @@ async fn anthropic_version_in_body_becomes_a_header_unless_set() {
     let case = golden_case("anthropic/chatComplete/whole");
     let mut body: Value = serde_json::from_slice(&fs::read(case.path("request.json")).unwrap()).unwrap();
     body["anthropic_version"] = "2023-01-01".into();
-    for (own, expected, named) in
+    for (own, expected, provider_name) in
         [(None, "2023-01-01", false), (Some(("x-gateway-anthropic-version", "2024-02-02")), "2024-02-02", true)]
     {
         let played =
@@ -607,7 +607,7 @@ async fn anthropic_version_in_body_becomes_a_header_unless_set() {
         assert!(head.contains(&format!("anthropic-version: {expected}")), "{head}");
         assert_eq!(sent.get("anthropic_version"), None);
         let lost = reply.header("x-gateway-not-translated").unwrap_or_default().to_owned();
-        assert_eq!(lost.contains("anthropic_version"), named, "{lost}");
+        assert_eq!(lost.contains("anthropic_version"), provider_name, "{lost}");
     }
 }
 

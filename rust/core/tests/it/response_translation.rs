@@ -43,12 +43,12 @@ async fn translates_complete_responses_of_every_provider() {
         assert!(head.starts_with(line) && head.contains(key), "{head}");
         assert_eq!(body, serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(), "{provider}");
         let mut expected: Value = serde_json::from_slice(&read("client_response.json")).unwrap();
-        let mut found = reply.json();
+        let mut actual = reply.json();
         // Some IDs contain the time.
-        for response in [&mut expected, &mut found] {
+        for response in [&mut expected, &mut actual] {
             response.as_object_mut().unwrap().retain(|key, _| key != "created" && key != "id");
         }
-        assert_eq!(found, expected, "{provider}");
+        assert_eq!(actual, expected, "{provider}");
         let lost = fs::read_to_string(case.path("dropped_params.txt")).ok();
         assert_eq!(reply.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{provider}");
         let record = rig.single_record();
@@ -127,7 +127,7 @@ async fn records_stream_usage_and_returns_it_only_if_requested() {
 /// Removes the time and the random part of generated IDs.
 fn strip_generated_ids(text: &str) -> String {
     let text = strip_created_time(text);
-    let digits = |one: char| one.is_ascii_digit();
+    let digits = |character: char| character.is_ascii_digit();
     ["\"id\":\"bedrock-", "\"id\":\"msg_"].iter().fold(text, |text, mark| {
         let mut parts = text.split(mark);
         let first = parts.next().unwrap_or_default().to_owned();
@@ -244,9 +244,9 @@ async fn translates_complete_responses_for_google_and_amazon_clients() {
             serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(),
             "{provider}"
         );
-        let found =
+        let actual =
             pick_fields(&rig.single_record(), ["operation", "ai_model", "req_units", "res_units", "stream_mode"]);
-        assert_eq!(found, json!([operation, model, 30, 20, false]), "{provider}");
+        assert_eq!(actual, json!([operation, model, 30, 20, false]), "{provider}");
     }
 }
 
@@ -272,8 +272,8 @@ async fn translates_streams_for_google_and_amazon_clients() {
                 returned.lines().map(|line| line.split(' ').next().unwrap()).collect::<Vec<_>>()
             );
         }
-        let found = pick_fields(&rig.single_record(), ["operation", "outcome", "req_units", "stream_mode"]);
-        assert_eq!(found, json!([operation, "complete", 20, true]), "{provider}");
+        let actual = pick_fields(&rig.single_record(), ["operation", "outcome", "req_units", "stream_mode"]);
+        assert_eq!(actual, json!([operation, "complete", 20, true]), "{provider}");
     }
 }
 
@@ -296,8 +296,8 @@ async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
             .map(|item| serde_json::from_str(item).unwrap())
             .collect();
         assert_eq!(reply.json(), json!(items), "{provider}");
-        let found = pick_fields(&rig.single_record(), ["operation", "outcome", "req_units", "stream_mode"]);
-        assert_eq!(found, json!(["streamGenerateContent", "complete", 20, true]), "{provider}");
+        let actual = pick_fields(&rig.single_record(), ["operation", "outcome", "req_units", "stream_mode"]);
+        assert_eq!(actual, json!(["streamGenerateContent", "complete", 20, true]), "{provider}");
         let config = json!({"provider": provider, "api_key": "sk-1", "custom_host": played.server.url(),
             "retry": {"attempts": 1}});
         for request in [
@@ -420,8 +420,8 @@ async fn reports_dropped_response_fields_in_header_and_sse_comment() {
     let played = GoldenProvider::start(200, "application/json", read(&case, "response.json"), 50).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
     let reply = rig.send(played.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
-    let named = "image, executableCode, codeExecutionResult, groundingMetadata";
-    assert_eq!(reply.header("x-gateway-not-translated"), Some(named));
+    let dropped_names = "image, executableCode, codeExecutionResult, groundingMetadata";
+    assert_eq!(reply.header("x-gateway-not-translated"), Some(dropped_names));
     assert_eq!(rig.state.record_sink.metrics.partly_translated.get(), 1);
     let case = golden_case("google/chatComplete/image_stream");
     let played = GoldenProvider::start(200, "text/event-stream", read(&case, "response.sse"), 9).await;
@@ -443,8 +443,8 @@ async fn records_token_kinds_that_the_client_format_lacks() {
     let record = rig.single_record();
     let expected = json!({"input": 20, "output": 5, "cache_read": 40, "reasoning": 3, "audio_in": 100, "image_in": 80,
         "cache_read_audio": 80});
-    let found = record["usage"].as_object().unwrap().iter().filter(|(_, tokens)| **tokens != 0);
-    assert_eq!(found.map(|(key, tokens)| (key.clone(), tokens.clone())).collect::<Value>(), expected, "{record}");
+    let actual = record["usage"].as_object().unwrap().iter().filter(|(_, tokens)| **tokens != 0);
+    assert_eq!(actual.map(|(key, tokens)| (key.clone(), tokens.clone())).collect::<Value>(), expected, "{record}");
 }
 
 #[tokio::test]

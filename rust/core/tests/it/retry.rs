@@ -80,10 +80,10 @@ async fn does_not_retry_requests_that_the_gateway_rejects() {
 async fn start_failing_provider(times: usize, fields: &'static str) -> ScriptedServer {
     let made = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     ScriptedServer::start(move |mut io, _| {
-        let made = std::sync::Arc::clone(&made);
+        let attempt_count = std::sync::Arc::clone(&made);
         async move {
             while read_request(&mut io).await.is_some() {
-                let is_good = made.fetch_add(1, std::sync::atomic::Ordering::SeqCst) >= times;
+                let is_good = attempt_count.fetch_add(1, std::sync::atomic::Ordering::SeqCst) >= times;
                 let (status, fields) = if is_good { ("200 OK", "") } else { ("429 Too Many Requests", fields) };
                 let _ = io.write_all(&scripted::json_response(status, fields, "{\"choices\":[]}")).await;
             }
@@ -224,8 +224,11 @@ async fn concurrent_failures_stay_within_the_retry_budget() {
     let first = began + Duration::from_secs(1);
     let attempts = ill.request_times().into_iter().filter(|at| *at > first).count();
     let requests = responses.iter().filter(|(at, ..)| *at > first).count();
-    let most = requests * 12 / 10 + 3 * 10;
-    assert!(requests > 500 && attempts > requests && attempts <= most, "{attempts} for {requests}, {most} allowed");
+    let max_attempts = requests * 12 / 10 + 3 * 10;
+    assert!(
+        requests > 500 && attempts > requests && attempts <= max_attempts,
+        "{attempts} for {requests}, {max_attempts} allowed"
+    );
     assert!(rig.state.record_sink.metrics.retries_denied.get() > 0);
 }
 

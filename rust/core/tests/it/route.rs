@@ -85,8 +85,8 @@ async fn forwards_every_route_unchanged_and_records_its_operation() {
         let response = rig.send(route_request(method, &format!("/v1{path}"))).await;
         assert_eq!(response.status, 200, "{method} {path}: {}", response.text());
         let entries = wait_for_ledger_entries(&provider, before + 1).await;
-        let seen = entries.last().unwrap();
-        assert_eq!((seen.method.as_str(), seen.path.as_str()), (*method, format!("/v1{path}").as_str()));
+        let received = entries.last().unwrap();
+        assert_eq!((received.method.as_str(), received.path.as_str()), (*method, format!("/v1{path}").as_str()));
         let record = rig.single_record();
         let takes_body = matches!(*method, "POST" | "PUT" | "PATCH");
         let expected = json!([id, *id == "proxy", if takes_body { "m-1" } else { "" }, "complete"]);
@@ -115,8 +115,8 @@ async fn proxy_prefix_forwards_every_path_without_parsing() {
             .await;
         assert_eq!(response.status, 200, "{method} {path}: {}", response.text());
         let entries = wait_for_ledger_entries(&provider, before + 1).await;
-        let seen = entries.last().unwrap();
-        assert_eq!((seen.path.as_str(), seen.body_bytes), (format!("/v1{path}").as_str(), body.len() as u64));
+        let received = entries.last().unwrap();
+        assert_eq!((received.path.as_str(), received.body_bytes), (format!("/v1{path}").as_str(), body.len() as u64));
         assert_eq!(
             pick_fields(&rig.single_record(), ["operation", "is_proxy_call"]),
             json!(["proxy", true]),
@@ -272,7 +272,7 @@ async fn azure_gets_the_deployment_in_its_path_and_an_api_key_header() {
         let response = rig.send(request).await;
         assert_eq!(response.status, 200, "{}", response.text());
     }
-    let seen: Vec<_> = wait_for_ledger_entries(&provider, 5)
+    let received: Vec<_> = wait_for_ledger_entries(&provider, 5)
         .await
         .iter()
         .map(|entry| {
@@ -283,7 +283,7 @@ async fn azure_gets_the_deployment_in_its_path_and_an_api_key_header() {
     let (key, bearer) = (Some("0123abcd".to_owned()), |token: &str| Some(format!("Bearer {token}")));
     let path = |path: &str| path.to_owned();
     assert_eq!(
-        seen,
+        received,
         [
             (path("/openai/deployments/my-gpt/chat/completions?api-version=2024-10-21"), key.clone(), None),
             (path("/openai/v1/chat/completions"), None, bearer("eyJ0.e30.sig")),

@@ -252,7 +252,7 @@ async fn routing_and_explanation_match_the_reference_model() {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into(), "localhost".into()];
     });
     let mut random = Rng::with_seed(20_260_101);
-    let (mut seen, port) = (0, provider.addr.port());
+    let (mut checked, port) = (0, provider.addr.port());
     for round in 0..300 {
         let config = random_node(&mut random, round % 5, &mut 0, port);
         let is_paid = round % 2 == 0;
@@ -272,10 +272,11 @@ async fn routing_and_explanation_match_the_reference_model() {
         let mut expected = ExpectedOutcome::default();
         predict_node(&config, "config", &inherited, &mut expected);
         let response = rig.send(request).await;
-        let entries = crate::harness::wait_for_ledger_entries(&provider, seen + expected.requested_models.len()).await;
-        let client_request: Vec<_> = entries[seen..].iter().map(|entry| entry.model.clone()).collect();
-        seen = entries.len();
+        let entries =
+            crate::harness::wait_for_ledger_entries(&provider, checked + expected.requested_models.len()).await;
+        let client_request: Vec<_> = entries[checked..].iter().map(|entry| entry.model.clone()).collect();
+        checked = entries.len();
         assert_outcome(&response, &expected, &client_request, &config);
     }
-    assert!(seen > 200, "{seen} are few");
+    assert!(checked > 200, "{checked} are few");
 }

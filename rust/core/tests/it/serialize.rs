@@ -110,7 +110,7 @@ async fn every_column_of_a_record_is_written_in_some_case() {
     let played = GoldenProvider::start(200, "application/json", translated, 50).await;
     let request = played.build_request("anthropic", CHAT_PATH, chat_body("claude-x", false).into());
     assert_eq!(rig.send(request.header("x-gateway-api-key", "pk")).await.status, 200);
-    let count = |kind| spool.kinds().into_iter().filter(|one| *one == kind).count();
+    let count = |kind| spool.kinds().into_iter().filter(|entry_kind| *entry_kind == kind).count();
     wait_until("the records are complete", || count(AMEND) > 0 && count(END) == 11).await;
 
     let frames = spool.frames().into_iter().filter(|frame| [BEGIN, END, AMEND].contains(&frame.kind));

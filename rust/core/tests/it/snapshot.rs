@@ -70,17 +70,17 @@ async fn each_request_under_load_uses_a_single_epoch() {
     with_timeout(swapping).await.unwrap();
     let (records, entries) = (rig.drain_records(), provider.ledger_entries());
     assert_eq!((records.len(), entries.len()), (400, 400));
-    let mut seen = std::collections::HashMap::new();
+    let mut counts = std::collections::HashMap::new();
     for entry in &entries {
         let name = entry.path.split('/').nth(1).unwrap().to_owned();
         assert_eq!(entry.header("authorization"), Some(format!("Bearer sk-{name}").as_str()));
-        seen.insert(entry.header("openai-organization").unwrap().to_owned(), name);
+        counts.insert(entry.header("openai-organization").unwrap().to_owned(), name);
     }
     for record in &records {
-        let name = &seen[record["trace_id"].as_str().unwrap()];
+        let name = &counts[record["trace_id"].as_str().unwrap()];
         assert_eq!(record["api_key_id"], format!("k-{name}"));
     }
-    assert!(["a", "b"].iter().all(|name| seen.values().any(|other| other == name)), "both were used");
+    assert!(["a", "b"].iter().all(|name| counts.values().any(|other| other == name)), "both were used");
 }
 
 #[tokio::test]
@@ -166,15 +166,15 @@ fn snapshot_part(name: &str, numbers: &[usize]) -> Value {
 
 /// Sends requests with each numbered key and config, by slug and by id. Returns the higher status of each pair.
 async fn request_statuses<const N: usize>(rig: &TestGateway, numbers: [usize; N]) -> [u16; N] {
-    let mut found = [0; N];
-    for (status, n) in found.iter_mut().zip(numbers) {
+    let mut counts = [0; N];
+    for (status, n) in counts.iter_mut().zip(numbers) {
         for config in [format!("pc-{n}"), format!("c-{n}")] {
             let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", &format!("pk-{n}"));
             let response = rig.send(request.header("x-gateway-config", &config).body(chat_body("mock", false))).await;
             *status = (*status).max(response.status);
         }
     }
-    found
+    counts
 }
 
 #[tokio::test]

@@ -273,8 +273,8 @@ async fn a_stream_without_its_last_event_ends_in_an_error_event() {
         ["/v1/threads/t/runs", "/v1/threads/runs", "/v1/threads/t/runs/r/submit_tool_outputs", "/v1/fim/completions"]
     {
         let run = "event: thread.message.delta\ndata: {\"id\":\"msg_1\"}\n\n";
-        let whole = format!("{run}event: done\ndata: [DONE]\n\n");
-        for (sent, is_whole) in [(run, false), (&whole, true)] {
+        let complete = format!("{run}event: done\ndata: [DONE]\n\n");
+        for (sent, is_whole) in [(run, false), (&complete, true)] {
             let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), 33)).await;
             let reply = TestGateway::for_url(&provider.url()).send(stream_request(path, "m")).await;
             assert_eq!(
@@ -304,8 +304,8 @@ async fn a_stream_without_its_last_event_ends_in_an_error_event() {
 #[tokio::test]
 async fn drops_a_partial_event_before_the_error_event() {
     let half = CHAT_EVENTS.split_at(CHAT_EVENTS.len() / 2).0;
-    let whole = half.rsplit_once("\n\n").unwrap().0.to_owned() + "\n\n";
-    for body in [half.to_owned(), format!("{half}\n"), format!("{whole}d"), format!("{whole}data: [DO")] {
+    let complete = half.rsplit_once("\n\n").unwrap().0.to_owned() + "\n\n";
+    for body in [half.to_owned(), format!("{half}\n"), format!("{complete}d"), format!("{complete}data: [DO")] {
         for size in [1, 7, 64, 10_000] {
             let provider = ScriptedServer::start_closing_after_response(
                 [SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(body.as_bytes(), size)].concat(),
@@ -313,7 +313,7 @@ async fn drops_a_partial_event_before_the_error_event() {
             .await;
             let response = TestGateway::for_url(&provider.url()).send(stream_request(CHAT_PATH, "m")).await;
             let text = response.text();
-            let after = text.strip_prefix(&whole).unwrap();
+            let after = text.strip_prefix(&complete).unwrap();
             assert!(after.starts_with("data: {\"error\":"), "{after}");
             assert_ends_in_error_event(&response, CHAT_PATH, "cut");
         }
@@ -361,12 +361,12 @@ async fn pings_pass_and_do_not_end_the_stream() {
     let rig = TestGateway::for_provider(&provider);
     let mut response =
         into_stream(rig.handle_request(stream_request(MESSAGES_PATH, "mock?fault=pings_only&chunk_ms=5")).await);
-    let mut seen = Vec::new();
-    while seen.len() < 400 {
-        seen.extend_from_slice(&with_timeout(response.next()).await.unwrap().unwrap());
+    let mut received = Vec::new();
+    while received.len() < 400 {
+        received.extend_from_slice(&with_timeout(response.next()).await.unwrap().unwrap());
     }
     drop(response);
-    assert!(String::from_utf8(seen).unwrap().split_inclusive("\n\n").all(|event| event.contains("ping")));
+    assert!(String::from_utf8(received).unwrap().split_inclusive("\n\n").all(|event| event.contains("ping")));
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
 }
 

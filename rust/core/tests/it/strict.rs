@@ -15,9 +15,9 @@ fn disable_strict_compliance(request: TestRequest) -> TestRequest {
 #[tokio::test]
 async fn non_strict_response_has_provider_and_raw_finish_reason() {
     let body = r#"{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"eos"}]}"#;
-    let whole = GoldenProvider::start(200, "application/json", body.into(), 5).await;
+    let complete = GoldenProvider::start(200, "application/json", body.into(), 5).await;
     let response = GoldenProvider::gateway_trusting_loopback()
-        .send(disable_strict_compliance(whole.build_request(
+        .send(disable_strict_compliance(complete.build_request(
             "together-ai",
             CHAT_PATH,
             chat_body("m", false).into_bytes(),

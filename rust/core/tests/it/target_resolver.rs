@@ -72,33 +72,36 @@ async fn form_model_prefix_selects_saved_provider() {
     let rig = TestGateway::for_provider(&provider);
     apply_saved_providers(&rig);
     let path = "/v1/audio/transcriptions";
-    let mut seen = 0;
+    let mut checked = 0;
     for (model, sent) in [("@mine/whisper-1", "whisper-1"), ("@cf/whisper", "@cf/whisper")] {
         for (size, is_first) in [(900, true), (900, false), (900_000, true)] {
-            for named in [None, Some("@mine")] {
-                if named.is_none() && model == sent {
+            for provider_name in [None, Some("@mine")] {
+                if provider_name.is_none() && model == sent {
                     continue;
                 }
                 for declared in [true, false] {
                     let (requested, expected) =
                         (transcription_form(model, size, is_first), transcription_form(sent, size, is_first));
                     let request = TestRequest::new("POST", path).header("content-type", FORM_CONTENT_TYPE);
-                    let request =
-                        if let Some(name) = named { request.header("x-gateway-provider", name) } else { request };
+                    let request = if let Some(name) = provider_name {
+                        request.header("x-gateway-provider", name)
+                    } else {
+                        request
+                    };
                     let response = rig.send(request.with_body(chunked_body(&requested, declared))).await.json();
-                    let location = format!("{model} {size} {is_first} {named:?} {declared}");
+                    let location = format!("{model} {size} {is_first} {provider_name:?} {declared}");
                     assert_eq!(
                         (&response["body_bytes"], &response["body_sha"]),
                         (&json!(expected.len()), &json!(sha256_hex(&expected))),
                         "{location}"
                     );
                     assert_eq!(rig.single_record()["ai_model"], *sent, "{location}");
-                    seen += 1;
+                    checked += 1;
                 }
             }
         }
     }
-    assert_eq!(wait_for_ledger_entries(&provider, seen).await.len(), 18);
+    assert_eq!(wait_for_ledger_entries(&provider, checked).await.len(), 18);
     let request = TestRequest::new("POST", path).header("content-type", FORM_CONTENT_TYPE);
     let response = rig.send(request.body(transcription_form("whisper-1", 900, true))).await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "provider_required"));

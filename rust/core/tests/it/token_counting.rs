@@ -18,10 +18,10 @@ fn token_counts(record: &Value) -> Value {
     pick_fields(record, ["req_units", "res_units", "total_units", "units_estimated", "outcome"])
 }
 
-async fn post_and_get_record(path: &str, question: &Value, response: Vec<u8>) -> Value {
+async fn post_and_get_record(path: &str, message: &Value, response: Vec<u8>) -> Value {
     let provider = ScriptedServer::start_responding(response).await;
     let rig = TestGateway::for_url(&provider.url());
-    rig.send(post_request(path, question.to_string())).await;
+    rig.send(post_request(path, message.to_string())).await;
     rig.single_record()
 }
 
@@ -64,14 +64,14 @@ fn expected_request_tokens(path: &str) -> u64 {
 
 #[tokio::test]
 async fn counts_tokens_of_stream_without_usage() {
-    for (path, question, sent) in streams_without_usage() {
+    for (path, message, sent) in streams_without_usage() {
         for chunk in [1, 7, 100_000] {
-            let record = post_and_get_record(path, &question, sse_response(sent.as_bytes(), chunk)).await;
+            let record = post_and_get_record(path, &message, sse_response(sent.as_bytes(), chunk)).await;
             let request_tokens = expected_request_tokens(path);
             let expected = json!([request_tokens, 2, request_tokens + 2, true, "complete"]);
             assert_eq!(token_counts(&record), expected, "{path} in chunks of {chunk}");
             let raw = path.replacen("/v1", "/v1/proxy", 1);
-            let record = post_and_get_record(&raw, &question, sse_response(sent.as_bytes(), chunk)).await;
+            let record = post_and_get_record(&raw, &message, sse_response(sent.as_bytes(), chunk)).await;
             assert_eq!(token_counts(&record), expected, "{raw} in chunks of {chunk}");
         }
     }
@@ -111,8 +111,8 @@ async fn counts_tokens_of_complete_response_without_usage() {
             0,
         ),
     ];
-    for (path, question, response, content) in cases {
-        let record = post_and_get_record(path, &question, json_response("200 OK", "", &response.to_string())).await;
+    for (path, message, response, content) in cases {
+        let record = post_and_get_record(path, &message, json_response("200 OK", "", &response.to_string())).await;
         let request_tokens = expected_request_tokens(path);
         assert_eq!(
             token_counts(&record),
@@ -208,24 +208,24 @@ async fn get_and_get_record(path: &str) -> Value {
 
 #[tokio::test]
 async fn counts_tokens_before_cut_or_client_disconnect_once() {
-    for (path, question, sent) in streams_without_usage() {
+    for (path, message, sent) in streams_without_usage() {
         let half = sent.rsplit_once("\n\n").unwrap().0.rsplit_once("\n\n").unwrap().0.to_owned() + "\n\n";
         let provider = ScriptedServer::start_closing_after_response(
             [SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(half.as_bytes(), 50)].concat(),
         )
         .await;
         let rig = TestGateway::for_url(&provider.url());
-        rig.send(post_request(path, question.to_string())).await;
+        rig.send(post_request(path, message.to_string())).await;
         let request_tokens = expected_request_tokens(path);
         assert_eq!(
             token_counts(&rig.single_record()),
             json!([request_tokens, 2, request_tokens + 2, true, "cut"]),
             "{path}"
         );
-        let mut response = into_stream(rig.handle_request(post_request(path, question.to_string())).await);
-        let mut seen = 0;
-        while seen < half.len() {
-            seen += with_timeout(response.next()).await.unwrap().unwrap().len();
+        let mut response = into_stream(rig.handle_request(post_request(path, message.to_string())).await);
+        let mut checked = 0;
+        while checked < half.len() {
+            checked += with_timeout(response.next()).await.unwrap().unwrap().len();
         }
         drop(response);
         assert_eq!(
@@ -294,9 +294,9 @@ async fn counts_tokens_of_compressed_response_without_usage() {
     )
     .await;
     assert_eq!(token_counts(&record), json!([9, 2, 11, true, "complete"]));
-    for (path, question, sent) in streams_without_usage() {
+    for (path, message, sent) in streams_without_usage() {
         let record =
-            post_and_get_record(path, &question, gzip_response("text/event-stream", &gzip_compress(&sent))).await;
+            post_and_get_record(path, &message, gzip_response("text/event-stream", &gzip_compress(&sent))).await;
         let request_tokens = expected_request_tokens(path);
         assert_eq!(token_counts(&record), json!([request_tokens, 2, request_tokens + 2, true, "complete"]), "{path}");
     }

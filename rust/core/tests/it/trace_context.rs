@@ -108,10 +108,10 @@ async fn rejects_invalid_metadata_by_key_after_other_errors() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let long = format!(r#"{{"fine":"1","team":"{}"}}"#, "x".repeat(129));
-    for (metadata, named) in [(long.as_str(), "`team`"), (r#"{"n":1}"#, "`n`"), ("{not json", "JSON object")] {
+    for (metadata, name) in [(long.as_str(), "`team`"), (r#"{"n":1}"#, "`n`"), ("{not json", "JSON object")] {
         let response = rig.send(chat_request("mock").header("x-gateway-metadata", metadata)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"));
-        assert!(response.text().contains(named), "{}", response.text());
+        assert!(response.text().contains(name), "{}", response.text());
     }
     assert!(provider.ledger_entries().is_empty());
     rig.drain_records();

@@ -76,7 +76,7 @@ mod tests {
         let mut items = JsonArrayStream::default();
         let events: [(&[u8], bool); 4] =
             [(b"", false), (b"data: {\"a\":1}\n\ndata: {\"b\":2}\n\n", false), (b"data: {}\n\n", false), (b"", true)];
-        let encoded: Vec<_> = events.iter().map(|(came, is_end)| items.encode_events(came, *is_end)).collect();
+        let encoded: Vec<_> = events.iter().map(|(event, is_end)| items.encode_events(event, *is_end)).collect();
         assert_eq!(encoded.concat(), b"[{\"a\":1},\r\n{\"b\":2},\r\n{}]");
         assert_eq!(JsonArrayStream::default().encode_events(b"", true), b"[]");
     }

@@ -96,15 +96,15 @@ impl ImageCounter {
 
     /// Counts the keys that begin before the offset `end`.
     fn scan(&mut self, bytes: &[u8], end: usize) {
-        let found = |key: &Finder<'_>, open: u8| {
+        let count_key = |key: &Finder<'_>, open: u8| {
             let keys = key.find_iter(bytes).take_while(|at| *at < end);
             let is_it =
                 |at: &usize| matches!(value_start(bytes, at + key.needle().len()), Some((_, byte)) if byte == open);
             keys.filter(is_it).count() as u64
         };
-        self.has_data_list |= found(&DATA_KEY, b'[') > 0;
-        self.base64_count += found(&BASE64_KEY, b'"');
-        self.url_count += found(&URL_KEY, b'"');
+        self.has_data_list |= count_key(&DATA_KEY, b'[') > 0;
+        self.base64_count += count_key(&BASE64_KEY, b'"');
+        self.url_count += count_key(&URL_KEY, b'"');
     }
 }
 

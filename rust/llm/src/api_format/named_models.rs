@@ -86,13 +86,13 @@ fn is_folded_model_key(folded: &str) -> bool {
 }
 
 fn fold_key(key: &str) -> String {
-    key.chars().filter(|one| one.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+    key.chars().filter(|character| character.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
 /// Returns all models that a JSON body names, including those under duplicate keys. Fails if a value cannot be parsed,
 /// because the provider may read it nevertheless. A body that is no JSON object names none.
 pub fn named_models(body: &[u8]) -> Result<Vec<NamedModel>, UnlistableModels> {
-    let (mut found, mut unlistable) = (Vec::new(), None);
+    let (mut models, mut unlistable) = (Vec::new(), None);
     // The scanner skips large content at the top level much faster than the visitor.
     let scanned: Result<(), ScanError> = for_each_field(body, |key, at| {
         let key = String::from_utf8_lossy(key);
@@ -101,7 +101,7 @@ pub fn named_models(body: &[u8]) -> Result<Vec<NamedModel>, UnlistableModels> {
         if !is_items && !CONTENT_KEYS.contains(&folded.as_str()) {
             let is_model = is_folded_model_key(&folded) || TOP_LEVEL_MODEL_KEYS.contains(&folded.as_str());
             let mut path = key.into_owned();
-            let search = ModelSearch { found: &mut found, path: &mut path, is_model };
+            let search = ModelSearch { found: &mut models, path: &mut path, is_model };
             if search.deserialize(&mut serde_json::Deserializer::from_slice(&body[at])).is_err() {
                 unlistable.get_or_insert_with(|| UnlistableModels { field: shorten_path(&path) });
             }
@@ -109,7 +109,7 @@ pub fn named_models(body: &[u8]) -> Result<Vec<NamedModel>, UnlistableModels> {
         Ok(())
     });
     let _ = scanned;
-    unlistable.map_or(Ok(found), Err)
+    unlistable.map_or(Ok(models), Err)
 }
 
 /// Returns the beginning of a path, which a client may make as long as its body.

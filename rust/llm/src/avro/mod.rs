@@ -85,7 +85,7 @@ impl AvroDecoder {
         self.pending_input = rest.remaining().to_vec();
         match read {
             Ok(()) | Err(DecodeError::Incomplete) => Ok(out),
-            Err(DecodeError::Invalid(why)) => Err(invalid_file_error(&why)),
+            Err(DecodeError::Invalid(reason)) => Err(invalid_file_error(&reason)),
         }
     }
 
@@ -120,14 +120,18 @@ impl AvroDecoder {
                         packed.reset(false);
                     }
                 }
-                AvroParserState::BlockData(left) => {
-                    if left > 0 && ahead.remaining().is_empty() {
+                AvroParserState::BlockData(block_bytes) => {
+                    if block_bytes > 0 && ahead.remaining().is_empty() {
                         return Err(DecodeError::Incomplete);
                     }
-                    let available = usize::try_from(left).unwrap_or(usize::MAX).min(ahead.remaining().len());
-                    let left = left - available as u64;
-                    self.decode_block_data(ahead.read_slice(available)?, left == 0, out)?;
-                    self.state = if left == 0 { AvroParserState::SyncMarker } else { AvroParserState::BlockData(left) };
+                    let available = usize::try_from(block_bytes).unwrap_or(usize::MAX).min(ahead.remaining().len());
+                    let remaining = block_bytes - available as u64;
+                    self.decode_block_data(ahead.read_slice(available)?, remaining == 0, out)?;
+                    self.state = if remaining == 0 {
+                        AvroParserState::SyncMarker
+                    } else {
+                        AvroParserState::BlockData(remaining)
+                    };
                 }
                 AvroParserState::SyncMarker => {
                     if ahead.read_slice(SYNC_MARKER_BYTES)? != self.sync_marker {
@@ -187,10 +191,10 @@ impl AvroDecoder {
             let before = inflate.total_in();
             let unpacked = inflate.decompress_vec(packed, &mut step, FlushDecompress::None);
             let status = unpacked.map_err(|error| DecodeError::Invalid(error.to_string()))?;
-            let taken = (inflate.total_in() - before) as usize;
-            packed = &packed[taken..];
-            is_packed =
-                status != Status::StreamEnd && (step.len() == INFLATE_CHUNK_BYTES || taken > 0 && !packed.is_empty());
+            let consumed = (inflate.total_in() - before) as usize;
+            packed = &packed[consumed..];
+            is_packed = status != Status::StreamEnd
+                && (step.len() == INFLATE_CHUNK_BYTES || consumed > 0 && !packed.is_empty());
             self.block_data.extend_from_slice(&step);
             record::write_records(
                 self.schema.as_ref(),
@@ -222,8 +226,8 @@ impl AvroDecoder {
     }
 }
 
-fn invalid_file_error(why: &str) -> MalformedResponse {
-    MalformedResponse(format!("an Avro file cannot be read: {why}"))
+fn invalid_file_error(reason: &str) -> MalformedResponse {
+    MalformedResponse(format!("an Avro file cannot be read: {reason}"))
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    pub fn invalid(why: &str) -> Self {
-        Self::Invalid(why.to_owned())
+    pub fn invalid(reason: &str) -> Self {
+        Self::Invalid(reason.to_owned())
     }
 }
 
@@ -31,15 +31,15 @@ impl<'b> ByteReader<'b> {
     }
 
     pub fn read_slice(&mut self, length: usize) -> Result<&'b [u8], DecodeError> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(DecodeError::Incomplete)?;
+        let (consumed, rest) = self.0.split_at_checked(length).ok_or(DecodeError::Incomplete)?;
         self.0 = rest;
-        Ok(taken)
+        Ok(consumed)
     }
 
     pub fn read_array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(DecodeError::Incomplete)?;
+        let (consumed, rest) = self.0.split_first_chunk().ok_or(DecodeError::Incomplete)?;
         self.0 = rest;
-        Ok(*taken)
+        Ok(*consumed)
     }
 
     /// Reads a zigzag-encoded varint: seven bits per byte, least significant group first, with the sign in the lowest

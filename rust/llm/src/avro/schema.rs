@@ -116,8 +116,8 @@ impl Schema {
     ) -> Result<String, DecodeError> {
         let name =
             object.get("name").and_then(Value::as_str).ok_or_else(|| DecodeError::invalid("a type has no name"))?;
-        let given = object.get("namespace").and_then(Value::as_str).unwrap_or(space);
-        let (space, name) = name.rsplit_once('.').unwrap_or((given, name));
+        let namespace = object.get("namespace").and_then(Value::as_str).unwrap_or(space);
+        let (space, name) = name.rsplit_once('.').unwrap_or((namespace, name));
         self.types_by_name.insert(full_name(space, name), type_index);
         Ok(space.to_owned())
     }

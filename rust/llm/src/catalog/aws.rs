@@ -145,8 +145,8 @@ fn static_keys(options: &Options) -> Result<Option<(&str, &str)>, String> {
 mod tests {
     use super::*;
 
-    fn build_options(given: &[(&str, &str)]) -> Options {
-        Options::from_pairs(&OPTIONS, given)
+    fn build_options(pairs: &[(&str, &str)]) -> Options {
+        Options::from_pairs(&OPTIONS, pairs)
     }
 
     const ID: (&str, &str) = ("aws_access_key_id", "AKID");
@@ -156,8 +156,9 @@ mod tests {
 
     #[test]
     fn requires_both_keys_and_a_region() {
-        let signed =
-            |given: &[(&str, &str)]| signature_from_options("s", &build_options(given)).map(|found| found.is_some());
+        let signed = |pairs: &[(&str, &str)]| {
+            signature_from_options("s", &build_options(pairs)).map(|signature| signature.is_some())
+        };
         assert!(signed(&[ID]).is_err() && signed(&[ID, SECRET]).is_err());
         assert_eq!(signed(&[]), Ok(false));
         assert_eq!(signed(&[ID, SECRET, REGION]), Ok(true));
@@ -195,9 +196,9 @@ mod tests {
 
     #[test]
     fn keys_that_assume_a_role_do_not_sign_requests() {
-        let given = build_options(&[ID, SECRET, REGION, ROLE, ("aws_external_id", "x")]);
-        assert_eq!(signature_from_options("s", &given).unwrap(), None);
-        let Some(Grant::AssumeRole(role)) = grant_from_options("s", &given).unwrap() else { panic!("a role") };
+        let options = build_options(&[ID, SECRET, REGION, ROLE, ("aws_external_id", "x")]);
+        assert_eq!(signature_from_options("s", &options).unwrap(), None);
+        let Some(Grant::AssumeRole(role)) = grant_from_options("s", &options).unwrap() else { panic!("a role") };
         assert_eq!(
             (role.sts_endpoint.as_str(), role.external_id.as_deref()),
             ("https://sts.us-east-1.amazonaws.com", Some("x"))
@@ -215,9 +216,9 @@ mod tests {
     fn machine_keys_assume_the_role_or_sign_if_no_keys_are_configured() {
         let Some(grant) = grant_from_options("s", &build_options(&[REGION, ROLE])).unwrap() else { panic!("a role") };
         assert!(grant.is_machine_identity());
-        let given = build_options(&[REGION, ("aws_auth_type", "serviceRole"), ID, SECRET]);
-        assert_eq!(signature_from_options("s", &given).unwrap(), None);
-        let Some(machine_grant) = super::grant_from_options("s", &given).unwrap() else { panic!("the machine") };
+        let options = build_options(&[REGION, ("aws_auth_type", "serviceRole"), ID, SECRET]);
+        assert_eq!(signature_from_options("s", &options).unwrap(), None);
+        let Some(machine_grant) = super::grant_from_options("s", &options).unwrap() else { panic!("the machine") };
         assert_eq!(
             (machine_grant.is_machine_identity(), machine_grant.aws_signing_scope()),
             (true, Some(("s", "us-east-1")))

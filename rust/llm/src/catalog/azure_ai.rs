@@ -281,8 +281,8 @@ mod tests {
     use super::*;
     use crate::catalog::path_info::PathOptions;
 
-    fn build_options(given: &[(&str, &str)]) -> Options {
-        Options::from_pairs(&OPTIONS, given)
+    fn build_options(pairs: &[(&str, &str)]) -> Options {
+        Options::from_pairs(&OPTIONS, pairs)
     }
 
     fn request_target(operation: Operation, path: &str, model: &str) -> String {
@@ -321,8 +321,8 @@ mod tests {
     #[test]
     fn sends_rerank_and_ocr_to_the_vendors_api() {
         let base = |operation, url: &str| {
-            let given = build_options(&[("azure_foundry_url", url)]);
-            AzureAi.resolve_base_url(operation, &given).unwrap().unwrap()
+            let pairs = build_options(&[("azure_foundry_url", url)]);
+            AzureAi.resolve_base_url(operation, &pairs).unwrap().unwrap()
         };
         for (url, rerank, ocr) in [
             ("https://r.services.ai.azure.com/models", "/providers/cohere/v2", "/providers/mistral/azure"),
@@ -358,44 +358,44 @@ mod tests {
         let url = ("azure_foundry_url", "https://res.services.ai.azure.com/models");
         let proxy_option = ("provider_responses_proxy", "true");
         let dated = ("api_version", "2025-04-01-preview");
-        let target_for = |operation, path, model, given: &[(&str, &str)]| {
-            let given = build_options(given);
-            let base = AzureAi.resolve_base_url(operation, &given).unwrap().unwrap();
+        let target_for = |operation, path, model, pairs: &[(&str, &str)]| {
+            let options = build_options(pairs);
+            let base = AzureAi.resolve_base_url(operation, &options).unwrap().unwrap();
             let path_info = PathInfo {
                 prefix: &base["https://res.services.ai.azure.com".len()..],
                 ..PathInfo::for_test(operation, path, model)
             };
             let mut out = base.clone().into_bytes();
-            AzureAi.write_request_target(&path_info, &given, &mut out).unwrap();
+            AzureAi.write_request_target(&path_info, &options, &mut out).unwrap();
             let is_translated =
-                AzureAi.provider_format_for_target(operation, model, &given, path_info.prefix).is_some();
+                AzureAi.provider_format_for_target(operation, model, &options, path_info.prefix).is_some();
             (String::from_utf8(out).unwrap().split_off("https://res.services.ai.azure.com".len()), is_translated)
         };
-        let found = |path: &str, is_translated| (path.to_owned(), is_translated);
+        let expected = |path: &str, is_translated| (path.to_owned(), is_translated);
         let path = "/responses";
-        assert_eq!(target_for(create, path, "gpt-5", &[url]), found("/models/chat/completions", true));
-        assert_eq!(target_for(create, path, "gpt-5", &[url, proxy_option]), found("/openai/v1/responses", false));
+        assert_eq!(target_for(create, path, "gpt-5", &[url]), expected("/models/chat/completions", true));
+        assert_eq!(target_for(create, path, "gpt-5", &[url, proxy_option]), expected("/openai/v1/responses", false));
         let version = "/openai/responses?api-version=2025-04-01-preview";
-        assert_eq!(target_for(create, path, "gpt-5", &[url, proxy_option, dated]), found(version, false));
+        assert_eq!(target_for(create, path, "gpt-5", &[url, proxy_option, dated]), expected(version, false));
         // Claude has no Responses API on Azure.
         assert!(target_for(create, path, "claude-opus-4-5", &[url, proxy_option]).1);
         let anthropic_url = ("azure_foundry_url", "https://res.services.ai.azure.com/anthropic");
         assert_eq!(
             target_for(create, path, "our-best", &[anthropic_url, proxy_option]),
-            found("/anthropic/v1/messages", true)
+            expected("/anthropic/v1/messages", true)
         );
         let items = target_for(Operation::ListResponseInputItems, "/responses/r-1/input_items", "", &[url]);
-        assert_eq!(items, found("/openai/v1/responses/r-1/input_items", false));
-        assert_eq!(target_for(Operation::Models, "/models", "", &[url]), found("/openai/v1/models", false));
+        assert_eq!(items, expected("/openai/v1/responses/r-1/input_items", false));
+        assert_eq!(target_for(Operation::Models, "/models", "", &[url]), expected("/openai/v1/models", false));
         let dated_list = target_for(Operation::Models, "/models", "", &[url, dated]);
-        assert_eq!(dated_list, found("/openai/models?api-version=2025-04-01-preview", false));
+        assert_eq!(dated_list, expected("/openai/models?api-version=2025-04-01-preview", false));
         let stored = target_for(Operation::GetModelResponse, "/responses/r-1", "", &[url, ("api_version", "v1")]);
-        assert_eq!(stored, found("/openai/v1/responses/r-1", false));
+        assert_eq!(stored, expected("/openai/v1/responses/r-1", false));
     }
 
     #[test]
     fn builds_realtime_target_for_the_api_version() {
-        let session = |given: &[(&str, &str)]| {
+        let session = |pairs: &[(&str, &str)]| {
             let stated = PathOptions::default();
             let (operation, path, query, prefix) = (Operation::Realtime, "/realtime", "model=gpt-realtime", "/openai");
             let path_info = PathInfo {
@@ -410,7 +410,7 @@ mod tests {
                 path_options: stated,
             };
             let mut out = Vec::new();
-            AzureAi.write_request_target(&path_info, &build_options(given), &mut out).unwrap();
+            AzureAi.write_request_target(&path_info, &build_options(pairs), &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(session(&[]), "/v1/realtime?model=gpt-realtime");
@@ -431,9 +431,9 @@ mod tests {
         assert_eq!(for_endpoint("my-res").unwrap().unwrap(), "https://my-res.services.ai.azure.com/models");
         assert!(for_endpoint("evil.example/").unwrap_err().contains("azure_endpoint_name"));
         let for_type = |kind| {
-            let given = [("azure_endpoint_name", "e"), ("azure_deployment_name", "D"), ("azure_region", "eastus2")];
-            let given = [&given[..], &[("azure_deployment_type", kind)]].concat();
-            AzureAi.resolve_base_url(Operation::ChatComplete, &build_options(&given)).map(Option::unwrap)
+            let endpoint = [("azure_endpoint_name", "e"), ("azure_deployment_name", "D"), ("azure_region", "eastus2")];
+            let pairs = [&endpoint[..], &[("azure_deployment_type", kind)]].concat();
+            AzureAi.resolve_base_url(Operation::ChatComplete, &build_options(&pairs)).map(Option::unwrap)
         };
         assert_eq!(for_type("serverless").unwrap(), "https://d.eastus2.models.ai.azure.com");
         assert_eq!(for_type("managed").unwrap(), "https://e.eastus2.inference.ml.azure.com");

@@ -268,16 +268,16 @@ mod tests {
     use super::*;
     use crate::catalog::path_info::PathOptions;
 
-    fn build_options(given: &[(&str, &str)]) -> Options {
-        Options::from_pairs(&OPTIONS, given)
+    fn build_options(pairs: &[(&str, &str)]) -> Options {
+        Options::from_pairs(&OPTIONS, pairs)
     }
 
     const CHAT_PATH_INFO: PathInfo<'_> =
         PathInfo { prefix: "/openai", ..PathInfo::for_test(Operation::ChatComplete, "/chat/completions", "gpt-4o") };
 
-    fn request_target(path_info: &PathInfo<'_>, given: &[(&str, &str)]) -> Result<String, String> {
+    fn request_target(path_info: &PathInfo<'_>, pairs: &[(&str, &str)]) -> Result<String, String> {
         let mut out = Vec::new();
-        AzureOpenAi.write_request_target(path_info, &build_options(given), &mut out)?;
+        AzureOpenAi.write_request_target(path_info, &build_options(pairs), &mut out)?;
         Ok(String::from_utf8(out).unwrap())
     }
 
@@ -366,22 +366,22 @@ mod tests {
     #[test]
     fn body_names_the_deployment_if_the_path_does_not() {
         let stated = PathOptions { deployment: Some("a%2Fb"), version: None, ..PathOptions::default() };
-        let spliced = |operation, given: &[(&str, &str)], stated| {
-            AzureOpenAi.body_model_override(operation, &build_options(given), stated).map(Cow::into_owned)
+        let spliced = |operation, pairs: &[(&str, &str)], stated| {
+            AzureOpenAi.body_model_override(operation, &build_options(pairs), stated).map(Cow::into_owned)
         };
-        let (one, dated, d) = (("api_version", "v1"), ("api_version", "2024-10-21"), ("deployment_id", "d"));
+        let (v1, dated, d) = (("api_version", "v1"), ("api_version", "2024-10-21"), ("deployment_id", "d"));
         let none = PathOptions::default();
-        for (operation, given, stated, expected) in [
-            (Operation::ChatComplete, &[one, d][..], none, Some("d")),
-            (Operation::Messages, &[one, d], stated, Some("d")),
-            (Operation::CreateTranscription, &[one], stated, Some("a/b")),
+        for (operation, pairs, stated, expected) in [
+            (Operation::ChatComplete, &[v1, d][..], none, Some("d")),
+            (Operation::Messages, &[v1, d], stated, Some("d")),
+            (Operation::CreateTranscription, &[v1], stated, Some("a/b")),
             (Operation::CreateModelResponse, &[dated, d], none, Some("d")),
             (Operation::CreateModelResponse, &[dated], none, None),
             (Operation::ChatComplete, &[dated, d], none, None),
-            (Operation::ChatComplete, &[one], none, None),
-            (Operation::ListFiles, &[one, d], none, None),
+            (Operation::ChatComplete, &[v1], none, None),
+            (Operation::ListFiles, &[v1, d], none, None),
         ] {
-            assert_eq!(spliced(operation, given, stated).as_deref(), expected, "{operation:?} {given:?}");
+            assert_eq!(spliced(operation, pairs, stated).as_deref(), expected, "{operation:?} {pairs:?}");
         }
         let version = PathOptions { deployment: None, version: Some("v1"), ..PathOptions::default() };
         assert_eq!(spliced(Operation::Embed, &[dated, d], version).as_deref(), Some("d"));
@@ -415,8 +415,8 @@ mod tests {
 
     #[test]
     fn pass_through_adds_the_api_version_if_configured() {
-        let raw = |path, given: &[(&str, &str)]| {
-            request_target(&PathInfo { operation: Operation::Proxy, path, ..CHAT_PATH_INFO }, given)
+        let raw = |path, pairs: &[(&str, &str)]| {
+            request_target(&PathInfo { operation: Operation::Proxy, path, ..CHAT_PATH_INFO }, pairs)
         };
         assert_eq!(raw("/assistants", &[]).unwrap(), "/assistants");
         assert_eq!(raw("/assistants", &[("api_version", "2")]).unwrap(), "/assistants?api-version=2");

@@ -31,14 +31,14 @@ pub(crate) fn request_path(
 /// Returns the model in this field of a job. Returns `None` if the field occurs twice, because the provider might read
 /// the other value.
 pub(crate) fn read_model(job: &[u8], field: &str) -> Option<String> {
-    let mut found = Vec::with_capacity(1);
+    let mut positions = Vec::with_capacity(1);
     let read = for_each_field(job, |key, at| {
         if key == field.as_bytes() {
-            found.push(at);
+            positions.push(at);
         }
         Ok(())
     });
-    let [at] = read.ok().map(|()| found)?.try_into().ok()?;
+    let [at] = read.ok().map(|()| positions)?.try_into().ok()?;
     unescape(&job[at]).filter(|name| !name.is_empty())
 }
 

@@ -316,17 +316,17 @@ mod tests {
     fn looks_up_the_model_behind_an_application_profile() {
         let profile = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2";
         let region = ("aws_region", "us-east-1");
-        let lookup = |given: &[(&str, &str)], model| Bedrock.model_lookup(&Options::from_pairs(&OPTIONS, given), model);
-        let found = lookup(&[region], profile).unwrap();
-        assert_eq!(found.base_url, "https://bedrock.us-east-1.amazonaws.com");
+        let lookup = |pairs: &[(&str, &str)], model| Bedrock.model_lookup(&Options::from_pairs(&OPTIONS, pairs), model);
+        let backing_model = lookup(&[region], profile).unwrap();
+        assert_eq!(backing_model.base_url, "https://bedrock.us-east-1.amazonaws.com");
         assert_eq!(
-            found.path,
+            backing_model.path,
             "/inference-profiles/arn%3Aaws%3Abedrock%3Aus-east-1%3A1%3Aapplication-inference-profile%2Fa1b2"
         );
         let response = br#"{"type":"APPLICATION","models":[{"modelArn":"arn:aws:bedrock:us-east-1::foundation-model/anthropic.claude-v9"},
             {"modelArn":"arn:aws:bedrock:us-west-2::foundation-model/anthropic.claude-v9"}]}"#;
-        assert_eq!((found.parse_model)(response).as_deref(), Some("anthropic.claude-v9"));
-        assert_eq!((found.parse_model)(br#"{"models":[]}"#), None);
+        assert_eq!((backing_model.parse_model)(response).as_deref(), Some("anthropic.claude-v9"));
+        assert_eq!((backing_model.parse_model)(br#"{"models":[]}"#), None);
         let pinned = ("aws_bedrock_model", profile);
         assert!(lookup(&[region, pinned], "my-word-for-it").is_some());
         // A name that contains the vendor needs no lookup.

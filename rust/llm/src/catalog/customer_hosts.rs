@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn every_base_url_from_options_is_a_cloud_host() {
-        let given = [
+        let pairs = [
             ("aws_region", "eu-west-1"),
             ("resource_name", "my-res"),
             ("azure_endpoint_name", "my-res"),
@@ -88,7 +88,7 @@ mod tests {
         let mut checked = 0;
         for provider in placed {
             for (region, kind) in regions.iter().flat_map(|region| kinds.map(|kind| (region, kind))) {
-                let options = Options::from_pairs(provider.row().options, &[&given, &region[..], kind].concat());
+                let options = Options::from_pairs(provider.row().options, &[&pairs, &region[..], kind].concat());
                 for operation in [Operation::ChatComplete, Operation::Models, Operation::Rerank, Operation::UploadFile]
                 {
                     let Some(url) = provider.resolve_base_url(operation, &options).unwrap() else { continue };

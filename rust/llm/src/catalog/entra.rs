@@ -83,8 +83,8 @@ fn resource_from_scope(scope: &str) -> String {
 mod tests {
     use super::*;
 
-    fn build_options(given: &[(&str, &str)]) -> Options {
-        Options::from_pairs(&OPTIONS, given)
+    fn build_options(pairs: &[(&str, &str)]) -> Options {
+        Options::from_pairs(&OPTIONS, pairs)
     }
 
     #[test]
@@ -92,13 +92,13 @@ mod tests {
         let mode = ("azure_auth_mode", "entra");
         assert_eq!(grant_from_options(&build_options(&[])), Ok(None));
         assert!(grant_from_options(&build_options(&[mode])).unwrap_err().contains("x-gateway-azure-entra-tenant-id"));
-        let given = [
+        let pairs = [
             mode,
             ("azure_entra_tenant_id", "t-1"),
             ("azure_entra_client_id", "c"),
             ("azure_entra_client_secret", "s"),
         ];
-        let Ok(Some(Grant::EntraApplication { authority, scope, .. })) = grant_from_options(&build_options(&given))
+        let Ok(Some(Grant::EntraApplication { authority, scope, .. })) = grant_from_options(&build_options(&pairs))
         else {
             panic!("a grant")
         };
@@ -134,8 +134,8 @@ mod tests {
         assert!(
             grant_from_options(&build_options(&[federated])).unwrap_err().contains("x-gateway-azure-entra-tenant-id")
         );
-        let given = [federated, ("azure_entra_tenant_id", "t.example"), ("azure_entra_client_id", "c")];
-        let granted = grant_from_options(&build_options(&given)).unwrap().unwrap();
+        let pairs = [federated, ("azure_entra_tenant_id", "t.example"), ("azure_entra_client_id", "c")];
+        let granted = grant_from_options(&build_options(&pairs)).unwrap().unwrap();
         assert!(granted.is_machine_identity() && !granted.requires_signing());
     }
 }

@@ -87,12 +87,12 @@ fn parse_source(source: &Map<String, Value>) -> Result<SubjectTokenSource, Strin
 fn parse_headers(value: Option<&Value>) -> Result<Vec<(String, String)>, String> {
     let invalid = || format!("`credential_source.headers` of {OPTION} must map header names to strings");
     let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(Vec::new()) };
-    let given = BTreeMap::<String, String>::deserialize(value).map_err(|_| invalid())?;
+    let entries = BTreeMap::<String, String>::deserialize(value).map_err(|_| invalid())?;
     let is_name =
         |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let is_ours = |name: &str| ["host", "content-length", "transfer-encoding", "connection"].contains(&name);
     let is_text = |text: &str| text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
-    let lower: Vec<_> = given.into_iter().map(|(name, text)| (name.to_ascii_lowercase(), text)).collect();
+    let lower: Vec<_> = entries.into_iter().map(|(name, text)| (name.to_ascii_lowercase(), text)).collect();
     let is_fit = lower.iter().all(|(name, text)| is_name(name) && !is_ours(name) && is_text(text));
     if is_fit { Ok(lower) } else { Err(invalid()) }
 }

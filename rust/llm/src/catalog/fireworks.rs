@@ -162,8 +162,8 @@ mod tests {
         let account = [("fireworks_account_id", "a/b")];
         assert!(job("/fine_tuning/jobs/..", &[]).unwrap_err().contains("x-gateway-fireworks-account-id"));
         assert!(job("/fine_tuning/jobs/..", &account).unwrap_err().contains("name a job"));
-        let found = job("/fine_tuning/jobs/j%2F1", &account).unwrap();
-        assert_eq!(found, "/v1/accounts/a%2Fb/supervisedFineTuningJobs/j%2F1");
+        let job_path = job("/fine_tuning/jobs/j%2F1", &account).unwrap();
+        assert_eq!(job_path, "/v1/accounts/a%2Fb/supervisedFineTuningJobs/j%2F1");
     }
 
     #[test]

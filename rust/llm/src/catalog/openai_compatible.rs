@@ -143,7 +143,7 @@ impl OpenAiCompatible {
         self
     }
 
-    /// Returns the row for a provider whose API key is sent in another way than as a bearer token.
+    /// Returns the row of a provider that expects its API key elsewhere than in a bearer token.
     const fn with_credential(mut self, credential: Credential) -> Self {
         self.row.credential = credential;
         self
@@ -202,7 +202,7 @@ impl OpenAiCompatible {
         self
     }
 
-    /// Returns the row for the mock provider, whose address a setting holds.
+    /// Returns the row for the mock provider, whose address comes from a setting.
     const fn with_mock_address(mut self) -> Self {
         self.row.has_mock_address = true;
         self
@@ -538,8 +538,8 @@ mod tests {
         };
         assert_eq!(base(None), None);
         assert_eq!(base(Some("https://mine.example/")).as_deref(), Some("https://mine.example"));
-        let completes = |given: &[(&str, &str)], prefix: &'static str| {
-            let options = Options::from_pairs(row.row.options, given);
+        let completes = |pairs: &[(&str, &str)], prefix: &'static str| {
+            let options = Options::from_pairs(row.row.options, pairs);
             let path_info = PathInfo { prefix, ..PathInfo::for_test(Operation::Complete, "/completions", "m") };
             let mut out = Vec::new();
             row.write_request_target(&path_info, &options, &mut out).unwrap();

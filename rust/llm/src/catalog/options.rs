@@ -74,7 +74,7 @@ pub const BACKING_MODEL: OptionField = gateway_option("model_behind", "");
 /// Model to use where neither the path nor the body names one, such as for the lines of a batch file.
 pub(crate) const PROVIDER_MODEL: OptionField = gateway_option("provider_model", "provider-model");
 
-/// Concatenates the options of a provider family with those of one provider.
+/// Concatenates the options of a provider family with the options of one provider.
 pub(crate) const fn concat_options<const A: usize, const B: usize, const ALL: usize>(
     family: [OptionField; A],
     specific: [OptionField; B],
@@ -140,9 +140,9 @@ impl Options {
 
     /// Builds options from keys and values; ignores keys that are not in `definitions`.
     #[cfg(test)]
-    pub(crate) fn from_pairs(definitions: &[OptionField], given: &[(&str, &str)]) -> Self {
+    pub(crate) fn from_pairs(definitions: &[OptionField], pairs: &[(&str, &str)]) -> Self {
         let mut options = Self::default();
-        for (key, value) in given {
+        for (key, value) in pairs {
             if let Some(option) = definitions.iter().find(|option| option.key == *key) {
                 options.insert_if_absent(*option, (*value).to_owned());
             }

@@ -127,8 +127,8 @@ mod tests {
         assert!(check_serving_mode(&options(&[]), endpoint_id).is_ok());
     }
 
-    fn options(given: &[(&str, &str)]) -> Options {
-        Options::from_pairs(OPTIONS, given)
+    fn options(pairs: &[(&str, &str)]) -> Options {
+        Options::from_pairs(OPTIONS, pairs)
     }
 
     #[test]
@@ -136,8 +136,8 @@ mod tests {
         assert_eq!(signing_keys(&options(&[("oracle_tenancy", "t")])), Ok(None));
         let key = ("oracle_private_key", "k");
         assert!(signing_keys(&options(&[key])).unwrap_err().contains("oracle_tenancy"));
-        let given = [key, ("oracle_tenancy", "t"), ("oracle_user", "u"), ("oracle_fingerprint", "aa:bb")];
-        assert!(matches!(signing_keys(&options(&given)), Ok(Some(SigningKeys::Oracle(_)))));
+        let pairs = [key, ("oracle_tenancy", "t"), ("oracle_user", "u"), ("oracle_fingerprint", "aa:bb")];
+        assert!(matches!(signing_keys(&options(&pairs)), Ok(Some(SigningKeys::Oracle(_)))));
         let evil = [key, ("oracle_tenancy", "t\",x=\""), ("oracle_user", "u"), ("oracle_fingerprint", "aa:bb")];
         assert!(signing_keys(&options(&evil)).unwrap_err().contains("oracle_tenancy"));
     }

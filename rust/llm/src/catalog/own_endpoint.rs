@@ -12,7 +12,7 @@ const MODEL_PLACEHOLDER: &str = ":model";
 /// Returns the path of a request after the base URL. An error names the missing value.
 type PathWriter = fn(&PathInfo<'_>) -> Result<String, String>;
 
-/// Endpoint with a format of its own.
+/// Format of a provider's own endpoint.
 pub(crate) struct OwnEndpoint {
     /// Returns true if requests for this operation and model use the endpoint.
     pub applies: fn(Operation, &str) -> bool,

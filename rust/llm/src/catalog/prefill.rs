@@ -160,8 +160,9 @@ mod tests {
         ] {
             assert_eq!(supports_prefill(slug, model), expected, "{slug} {model}");
         }
-        let why = |slug, is_response| find_prefill_support(slug).unsupported_reason("gemma", is_response).unwrap();
-        let reasons = std::collections::HashSet::from([why("groq", false), why("groq", true), why("openai", false)]);
+        let reason = |slug, is_response| find_prefill_support(slug).unsupported_reason("gemma", is_response).unwrap();
+        let reasons =
+            std::collections::HashSet::from([reason("groq", false), reason("groq", true), reason("openai", false)]);
         assert_eq!(reasons.len(), 3, "each reason is distinct");
     }
 

@@ -130,8 +130,7 @@ pub trait ProviderModels: ProviderFormats {
         None
     }
 
-    /// Returns the model or deployment that is called, or that a batch file is for, whatever the request or the file
-    /// names.
+    /// Returns the model or deployment that is called, even if the request or batch file names another one.
     fn model_override<'o>(&self, options: &'o Options, _stated: PathOptions<'o>) -> Option<&'o str> {
         self.row().model_override(options)
     }
@@ -189,7 +188,7 @@ fn missing_version(row: &ProviderRow, path_info: &PathInfo<'_>) -> &'static str 
 fn is_version(segment: &str) -> bool {
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let number = segment.strip_prefix('v').filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
-    let rest = number.map(|number| number.trim_start_matches(|one: char| one.is_ascii_digit()));
+    let rest = number.map(|number| number.trim_start_matches(|character: char| character.is_ascii_digit()));
     rest.is_some_and(|rest| {
         let stage = rest.strip_prefix("alpha").or_else(|| rest.strip_prefix("beta"));
         rest.is_empty() || stage.is_some_and(is_digits)

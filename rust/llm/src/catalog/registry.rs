@@ -41,7 +41,11 @@ pub fn providers_json() -> serde_json::Value {
             ApiFormat::Gemini => "gemini",
             ApiFormat::Bedrock => "bedrock",
         };
-        let offers: Vec<_> = Operation::ALL.iter().filter(|one| provider.supports(**one)).map(|one| one.id()).collect();
+        let offers: Vec<_> = Operation::ALL
+            .iter()
+            .filter(|operation| provider.supports(**operation))
+            .map(|operation| operation.id())
+            .collect();
         let options: Vec<_> = provider.row().options.iter().map(|option| (option.key, option.header)).collect();
         serde_json::json!({
             "slug": provider.slug(), "base_url": provider.row().base_url, "dialect": dialect,
@@ -111,7 +115,7 @@ mod tests {
         let is_own = |operation: &Operation| {
             ["BatchJob", "BatchObject", "BatchDataset"].iter().any(|suffix| operation.id().ends_with(suffix))
         };
-        let mut others = Operation::ALL.iter().filter(|one| !is_own(one) && !one.counts_tokens());
+        let mut others = Operation::ALL.iter().filter(|operation| !is_own(operation) && !operation.counts_tokens());
         assert!(others.all(|operation| serves("mock", *operation)));
     }
 

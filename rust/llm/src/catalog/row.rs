@@ -74,11 +74,11 @@ pub struct ProviderRow {
     pub(crate) bearer_token_option: Option<&'static str>,
     /// Options with the real model name, if requests use another name such as a deployment. The first that is set wins.
     pub(crate) model_name_options: &'static [&'static str],
-    /// Options with the model that is called whatever the request names. The first that is set wins.
+    /// Options that name the model to call, even if the request names another one. The first that is set wins.
     pub(crate) model_override_options: &'static [&'static str],
-    /// Options that select one of several models behind an endpoint, by a name of their own.
+    /// Options that select one of the models behind an endpoint by the endpoint's own name for it.
     pub model_selection_options: &'static [&'static str],
-    /// Option whose value `true` says that responses use prepaid throughput and so cost nothing more.
+    /// Option whose value `true` says that responses use prepaid throughput , which is already paid.
     pub(crate) prepaid_option: Option<&'static str>,
     pub(crate) model_in_path: ModelPathParser,
     pub(crate) param_rules: OperationRules,
@@ -150,7 +150,7 @@ impl ProviderRow {
         }
     }
 
-    /// Returns true if responses use prepaid throughput and so cost nothing more.
+    /// Returns true if responses use prepaid throughput , which is already paid.
     pub fn is_prepaid(&self, options: &Options) -> bool {
         self.prepaid_option.is_some_and(|key| options.get(key) == Some("true"))
     }
@@ -165,7 +165,7 @@ impl ProviderRow {
         self.model_name_options.iter().find_map(|key| options.get(key))
     }
 
-    /// Returns the model that the options select, whatever the request or the file names.
+    /// Returns the model that the options select, even if the request or batch file names another one.
     pub fn model_override<'o>(&self, options: &'o Options) -> Option<&'o str> {
         self.model_override_options.iter().find_map(|key| options.get(key))
     }

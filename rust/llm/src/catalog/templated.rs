@@ -34,7 +34,7 @@ pub(crate) struct TemplatedProvider {
     base_path: fn(&Options) -> Result<String, String>,
     /// Rejects options that contradict the model.
     check_model: fn(&Options, &str) -> Result<(), String>,
-    /// Option with the serving endpoint to call, whatever model the request names.
+    /// Option with the serving endpoint to call, even if the request names another model.
     endpoint_option: Option<OptionField>,
     endpoints: &'static [OwnEndpoint],
     signing_keys: for<'o> fn(&'o Options) -> Result<Option<SigningKeys<'o>>, String>,
@@ -132,7 +132,7 @@ pub(crate) fn host_templates() -> impl Iterator<Item = &'static str> {
     TEMPLATED_PROVIDERS.iter().filter_map(|row| row.base_url_template.split('/').nth(2))
 }
 
-/// Serving endpoint of the workspace to call, whatever model the request names.
+/// Serving endpoint of the workspace to call, even if the request names another model.
 const DATABRICKS_ENDPOINT: OptionField =
     gateway_option("databricks_serving_endpoint_name", "databricks-serving-endpoint-name");
 
@@ -145,7 +145,7 @@ fn databricks_endpoint(path: &str) -> Option<&str> {
         .or_else(|| path.ends_with("/invocations").then(|| path_segment::first_segment(path)))
 }
 
-/// Images, whose path contains the model, and the search that lists all models.
+/// Image operations have the model in the path. The model search lists all models.
 static WORKERS_AI_ENDPOINTS: [OwnEndpoint; 2] = [
     OwnEndpoint::for_images(&image_formats::WORKERS_AI, |info| path_with_model(info, "/run/:model")),
     OwnEndpoint::for_model_list(&openai_chat::COMPATIBLE, Some(|_| Ok("/models/search?per_page=1000".into()))),
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn databricks_endpoint_option_overrides_the_model() {
         let row = TEMPLATED_PROVIDERS.iter().find(|row| row.row.slug == "databricks").unwrap();
-        let target = |operation, given: &[(&str, &str)]| {
+        let target = |operation, pairs: &[(&str, &str)]| {
             let stated = crate::catalog::path_info::PathOptions::default();
             let (path, query, prefix, model, user) = ("/chat/completions", "", "/serving-endpoints", "m", "");
             let path_info = crate::catalog::path_info::PathInfo {
@@ -250,7 +250,7 @@ mod tests {
                 path_options: stated,
             };
             let mut out = Vec::new();
-            row.write_request_target(&path_info, &Options::from_pairs(row.row.options, given), &mut out)?;
+            row.write_request_target(&path_info, &Options::from_pairs(row.row.options, pairs), &mut out)?;
             Ok::<_, String>(String::from_utf8(out).unwrap())
         };
         let endpoint_option = [("databricks_serving_endpoint_name", "my/own")];

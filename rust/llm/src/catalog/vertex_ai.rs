@@ -202,8 +202,8 @@ impl ProviderCredentials for VertexAi {
 impl ProviderModels for VertexAi {
     fn job_models(&self, job: &[u8]) -> Vec<String> {
         let Some(name) = batch_jobs::read_model(job, "model") else { return Vec::new() };
-        let found = name.strip_prefix("publishers/").and_then(|rest| rest.split_once("/models/"));
-        let Some((publisher, model)) = found else { return vec![name] };
+        let model_path = name.strip_prefix("publishers/").and_then(|rest| rest.split_once("/models/"));
+        let Some((publisher, model)) = model_path else { return vec![name] };
         // Some names imply their publisher; clients may then also use the bare name.
         let bare = (split_publisher(model) == (publisher, model)).then(|| model.to_owned());
         let full = format!("{publisher}.{model}");
@@ -211,8 +211,8 @@ impl ProviderModels for VertexAi {
     }
 }
 
-/// Writes the request target for Gemini's own operations. If no option names a project, the one in the client's path
-/// counts. Requests with an API key may have no project.
+/// Writes the request target for Gemini's own operations. If no option names a project, the project in the client's
+/// path is used. Requests with an API key may have no project.
 fn write_gemini_target(
     path_info: &PathInfo<'_>,
     version: &str,
@@ -323,17 +323,17 @@ mod tests {
 
     #[test]
     fn gemini_clients_keep_their_api_version_and_their_project_if_no_option_names_one() {
-        let target = |google, given: &[(&str, &str)]| {
+        let target = |google, pairs: &[(&str, &str)]| {
             let path_info = PathInfo::for_test(Operation::GenerateContent, "/models/g:generateContent", "g");
             let path_info = PathInfo { path_options: PathOptions { google, ..path_info.path_options }, ..path_info };
             let mut out = Vec::new();
-            VertexAi.write_request_target(&path_info, &Options::from_pairs(OPTIONS, given), &mut out)?;
+            VertexAi.write_request_target(&path_info, &Options::from_pairs(OPTIONS, pairs), &mut out)?;
             Ok::<_, String>(String::from_utf8(out).unwrap())
         };
         let stated = |version, location| Some(GooglePathOptions { version, project_and_location: location });
         let project_options = [("vertex_project_id", "mine"), ("vertex_region", "global")];
         let client_location = "projects/p/locations/eu";
-        for (google, given, sent) in [
+        for (google, pairs, sent) in [
             (None, &project_options[..], "/v1/projects/mine/locations/global/"),
             (stated("/v1beta", None), &project_options, "/v1/projects/mine/locations/global/"),
             (stated("/v1beta1", Some(client_location)), &project_options, "/v1beta1/projects/mine/locations/global/"),
@@ -341,7 +341,7 @@ mod tests {
             (stated("/v1", Some(client_location)), &project_options[1..], "/v1/projects/p/locations/eu/"),
             (stated("/v1beta1", Some("")), &project_options[1..], "/v1beta1/"),
         ] {
-            assert_eq!(target(google, given).unwrap(), format!("{sent}publishers/google/models/g:generateContent"));
+            assert_eq!(target(google, pairs).unwrap(), format!("{sent}publishers/google/models/g:generateContent"));
         }
         assert!(target(stated("/v1beta", None), &project_options[1..]).unwrap_err().contains("no project"));
     }
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn auth_type_selects_the_grant() {
         let file = ("vertex_service_account_json", "{}");
-        let grant = |given: &[(&str, &str)]| VertexAi.grant(&Options::from_pairs(OPTIONS, given));
+        let grant = |pairs: &[(&str, &str)]| VertexAi.grant(&Options::from_pairs(OPTIONS, pairs));
         assert!(matches!(grant(&[file]), Ok(Some(Grant::ServiceAccount { .. }))));
         assert!(matches!(grant(&[file, ("vertex_auth_type", "serviceAccount")]), Ok(Some(_))));
         assert_eq!(grant(&[file, ("vertex_auth_type", "basic")]), Ok(None));
@@ -360,8 +360,8 @@ mod tests {
     #[test]
     fn validates_the_credential_source_of_an_external_account() {
         let grant = |file: &str, auth_type| {
-            let given = [("vertex_service_account_json", file), ("vertex_auth_type", auth_type)];
-            VertexAi.grant(&Options::from_pairs(OPTIONS, &given))
+            let pairs = [("vertex_service_account_json", file), ("vertex_auth_type", auth_type)];
+            VertexAi.grant(&Options::from_pairs(OPTIONS, &pairs))
         };
         let file = |source: &str| {
             format!(

@@ -13,7 +13,8 @@ pub(crate) fn publisher_model_path(model: &str) -> String {
 /// others to Google.
 pub(crate) fn split_publisher(model: &str) -> (&'static str, &str) {
     const PUBLISHERS: [&str; 5] = ["google", "anthropic", "meta", "mistralai", "endpoints"];
-    let split =
-        model.split_once('.').and_then(|(first, rest)| Some((*PUBLISHERS.iter().find(|one| **one == first)?, rest)));
+    let split = model
+        .split_once('.')
+        .and_then(|(first, rest)| Some((*PUBLISHERS.iter().find(|publisher| **publisher == first)?, rest)));
     split.unwrap_or((if model.starts_with("claude") { "anthropic" } else { "google" }, model))
 }

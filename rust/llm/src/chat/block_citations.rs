@@ -39,8 +39,9 @@ impl<T: ResponseWriter> BlockCitationWriter<T> {
             return;
         }
         let json = Value::from(std::mem::take(&mut self.provider_citations)).to_string();
-        let cited =
-            std::mem::take(&mut self.sources).into_iter().map(|one| Citation::without_marker(claim.clone(), one));
+        let cited = std::mem::take(&mut self.sources)
+            .into_iter()
+            .map(|citation| Citation::without_marker(claim.clone(), citation));
         let cited: Vec<_> = cited.collect();
         let all = CitationSet {
             scope: FieldScope::Block,

@@ -29,10 +29,11 @@ impl CallIdFormat {
     fn accepts(self, id: &str) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric();
         match self {
-            Self::Identifier(most) => {
-                (1..=most).contains(&id.len()) && id.bytes().all(|byte| is_plain(byte) || matches!(byte, b'-' | b'_'))
+            Self::Identifier(max_bytes) => {
+                (1..=max_bytes).contains(&id.len())
+                    && id.bytes().all(|byte| is_plain(byte) || matches!(byte, b'-' | b'_'))
             }
-            Self::MaxBytes(most) => id.len() <= most,
+            Self::MaxBytes(max_bytes) => id.len() <= max_bytes,
             Self::NineAlphanumeric => id.len() == HASHED_ID_LENGTH && id.bytes().all(is_plain),
         }
     }

@@ -5,14 +5,14 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-/// Argument of the function that stands for a custom tool.
+/// Argument name of a function that represents a custom tool.
 pub(crate) const CUSTOM_INPUT: &str = "input";
 
 /// Names of such tools, as the client wrote them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientTools {
     custom: HashSet<String>,
-    /// By the name of the function that stands for the tool.
+    /// Custom tools by the name of the function that represents them.
     namespaced: HashMap<String, NamespacedTool>,
 }
 
@@ -24,7 +24,7 @@ struct NamespacedTool {
 }
 
 impl ClientTools {
-    /// Returns true if this function stands for a custom tool.
+    /// Returns true if this function represents a custom tool.
     pub fn is_custom(&self, function: &str) -> bool {
         self.custom.contains(function)
     }
@@ -34,7 +34,7 @@ impl ClientTools {
         self.custom.insert(function.to_owned());
     }
 
-    /// Returns the function that stands for a tool in a namespace. It is the same in tools and in history.
+    /// Returns the function that represents a tool in a namespace. It is the same in tools and in history.
     pub fn add_namespaced(&mut self, namespace: &str, name: &str) -> String {
         let function = format!("{namespace}__{name}");
         let tool = || NamespacedTool { namespace: namespace.to_owned(), name: name.to_owned() };
@@ -42,19 +42,20 @@ impl ClientTools {
         function
     }
 
-    /// Returns the namespace and the name of the tool that a function stands for.
+    /// Returns the namespace and the name of the tool that a function represents.
     pub fn namespace_and_name<'n>(&'n self, function: &'n str) -> (Option<&'n str>, &'n str) {
-        let found = self.namespaced.get(function);
-        found.map_or((None, function), |tool| (Some(&tool.namespace), &tool.name))
+        let namespaced_tool = self.namespaced.get(function);
+        namespaced_tool.map_or((None, function), |tool| (Some(&tool.namespace), &tool.name))
     }
 }
 
-/// Returns the arguments of the function that stands for a custom tool.
+/// Returns the arguments of the function that represents a custom tool.
 pub(crate) fn custom_arguments(input: &str) -> String {
     json!({CUSTOM_INPUT: input}).to_string()
 }
 
-/// Returns the text in the arguments of such a function. Arguments of another form are the text itself.
+/// Returns the text in the arguments of a function that represents a custom tool. Arguments of another shape are
+/// returned as text.
 pub(crate) fn custom_input(arguments: &str) -> String {
     match serde_json::from_str::<Value>(arguments) {
         Ok(Value::Object(mut fields)) => match fields.shift_remove(CUSTOM_INPUT) {

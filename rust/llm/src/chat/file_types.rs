@@ -1,6 +1,6 @@
 //! MIME types of files, by the extension of their names or by their first bytes.
 
-/// First characters of base64 data, and the MIME type that these bytes stand for.
+/// First characters of base64 data, and the MIME type that these bytes identify.
 const BASE64_PREFIXES: [(&str, &str); 4] =
     [("JVBERi", "application/pdf"), ("iVBORw0KGgo", "image/png"), ("/9j/", "image/jpeg"), ("R0lGOD", "image/gif")];
 
@@ -9,7 +9,7 @@ pub fn mime_of_base64(data: &str) -> Option<&'static str> {
     BASE64_PREFIXES.iter().find(|(prefix, _)| data.starts_with(prefix)).map(|(_, mime)| *mime)
 }
 
-/// Returns the MIME type that the extension of a file name stands for.
+/// Returns the MIME type for the extension of a file name.
 pub fn mime_of_file(name: &str) -> Option<&'static str> {
     let (_, extension) = name.rsplit_once('.')?;
     Some(match extension.to_ascii_lowercase().as_str() {

@@ -196,10 +196,10 @@ impl ChatRequest {
 
     /// Returns the names of the documents that are sent next to the messages; documents without a name are numbered.
     pub fn document_names(&self) -> Arc<[String]> {
-        let given = self.fields.get("documents").and_then(Value::as_array).into_iter().flatten();
+        let documents = self.fields.get("documents").and_then(Value::as_array).into_iter().flatten();
         let name =
-            |(at, one): (usize, &Value)| one["id"].as_str().map_or_else(|| format!("doc:{at}"), ToOwned::to_owned);
-        given.enumerate().map(name).collect()
+            |(at, item): (usize, &Value)| item["id"].as_str().map_or_else(|| format!("doc:{at}"), ToOwned::to_owned);
+        documents.enumerate().map(name).collect()
     }
 
     /// Returns the dropped parameters, including those that the writer did not take.
@@ -355,14 +355,14 @@ impl Source {
         let is_unknown = |mime: &str| matches!(mime, "" | "application/octet-stream" | "binary/octet-stream");
         match self {
             Self::Data { mime, data } if is_unknown(&mime) => {
-                let known = name.and_then(mime_of_file).or_else(|| mime_of_base64(&data));
+                let media_type = name.and_then(mime_of_file).or_else(|| mime_of_base64(&data));
                 // A file of an unknown type is not declared as another one; the provider decides about it.
-                let known = known.unwrap_or("application/octet-stream");
+                let mime_type = media_type.unwrap_or("application/octet-stream");
                 // Some clients send plain text here instead of base64.
-                if known == "text/plain" && decode_base64_text(&data).is_none() {
+                if mime_type == "text/plain" && decode_base64_text(&data).is_none() {
                     return Self::Text(data);
                 }
-                Self::Data { mime: known.to_owned(), data }
+                Self::Data { mime: mime_type.to_owned(), data }
             }
             Self::Url { url, mime } if mime.as_deref().is_none_or(is_unknown) => {
                 let path = url.split(['?', '#']).next().unwrap_or_default();

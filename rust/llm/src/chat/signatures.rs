@@ -141,14 +141,14 @@ impl ScopedSignatures {
     }
 
     pub(crate) fn get(&self, call: &str) -> Option<Box<str>> {
-        let found = self.cache.get(&self.key(call), self.now_ms);
-        if found.is_none() && self.cache.on_new_signature.is_some() {
+        let signature = self.cache.get(&self.key(call), self.now_ms);
+        if signature.is_none() && self.cache.on_new_signature.is_some() {
             let mut missed = self.missed_calls.lock().unwrap_or_else(PoisonError::into_inner);
             if missed.len() < MAX_MISSED_CALLS {
                 missed.push(call.into());
             }
         }
-        found
+        signature
     }
 }
 
@@ -156,8 +156,8 @@ impl ScopedSignatures {
 mod tests {
     use super::*;
 
-    fn scoped_signatures(most: usize) -> ScopedSignatures {
-        ScopedSignatures::new(Arc::new(SignatureCache::new(most)), 1, 1000)
+    fn scoped_signatures(max_bytes: usize) -> ScopedSignatures {
+        ScopedSignatures::new(Arc::new(SignatureCache::new(max_bytes)), 1, 1000)
     }
 
     #[test]

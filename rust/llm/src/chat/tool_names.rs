@@ -21,9 +21,10 @@ pub const GEMINI: ToolNameFormat = ToolNameFormat { punctuation: ".:", must_star
 
 impl ToolNameFormat {
     fn accepts(self, name: &str) -> bool {
-        let is_allowed =
-            |one: char| one.is_ascii_alphanumeric() || matches!(one, '_' | '-') || self.punctuation.contains(one);
-        let starts_well = |one: char| one.is_ascii_alphabetic() || one == '_';
+        let is_allowed = |character: char| {
+            character.is_ascii_alphanumeric() || matches!(character, '_' | '-') || self.punctuation.contains(character)
+        };
+        let starts_well = |character: char| character.is_ascii_alphabetic() || character == '_';
         name.len() <= self.max_length
             && name.chars().all(is_allowed)
             && (!self.must_start_with_letter || name.chars().next().is_none_or(starts_well))
@@ -35,9 +36,11 @@ impl ToolNameFormat {
         if self.accepts(name) {
             return Cow::Borrowed(name);
         }
-        let plain = |one: char| if one.is_ascii_alphanumeric() || matches!(one, '_' | '-') { one } else { '_' };
+        let plain = |character: char| {
+            if character.is_ascii_alphanumeric() || matches!(character, '_' | '-') { character } else { '_' }
+        };
         let hash = hash_id(name);
-        let starts_well = name.starts_with(|one: char| one.is_ascii_alphabetic());
+        let starts_well = name.starts_with(|character: char| character.is_ascii_alphabetic());
         let start = if self.must_start_with_letter && !starts_well { "_" } else { "" };
         let length = self.max_length - hash.len() - 1 - start.len();
         let remaining: String = name.chars().take(length).map(plain).collect();

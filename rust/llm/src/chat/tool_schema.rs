@@ -17,8 +17,8 @@ pub fn object_schema(schema: Value) -> (Value, bool) {
     let Value::Object(mut fields) = schema else { return (json!({"type": "object", "properties": {}}), false) };
     let (mut is_merged, mut part_count) = (false, 0);
     for _ in 0..MAX_ROUNDS {
-        let found = COMBINATORS.map(|key| (key, fields.shift_remove(key)));
-        for (key, parts) in found {
+        let combinators = COMBINATORS.map(|key| (key, fields.shift_remove(key)));
+        for (key, parts) in combinators {
             let Some(Value::Array(parts)) = parts else { continue };
             is_merged = true;
             for part in parts {
@@ -82,20 +82,20 @@ fn merge_part(fields: &mut Map<String, Value>, part: Value, is_required: bool) {
 
 /// Adds a property. If alternatives define it differently, it accepts the values of each.
 fn merge_property(properties: &mut Map<String, Value>, name: String, schema: Value, is_required: bool) {
-    let Some(known) = properties.get_mut(&name) else {
+    let Some(existing) = properties.get_mut(&name) else {
         properties.insert(name, schema);
         return;
     };
-    if is_required || *known == schema {
+    if is_required || *existing == schema {
         return;
     }
-    match known.as_object_mut().filter(|fields| fields.len() == 1).and_then(|fields| fields.get_mut("anyOf")) {
+    match existing.as_object_mut().filter(|fields| fields.len() == 1).and_then(|fields| fields.get_mut("anyOf")) {
         Some(Value::Array(schemas)) => {
             if !schemas.contains(&schema) {
                 schemas.push(schema);
             }
         }
-        _ => *known = json!({"anyOf": [known.take(), schema]}),
+        _ => *existing = json!({"anyOf": [existing.take(), schema]}),
     }
 }
 

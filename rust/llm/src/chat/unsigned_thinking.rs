@@ -32,16 +32,16 @@ struct BlockHead<'b> {
 /// Returns the body without such blocks, and what was dropped; `None` if there are none. All other bytes stay. In the
 /// middle of a tool turn that has no other thinking, thinking is also switched off, because Claude would reject it.
 pub(crate) fn drop_unsigned_thinking(body: &[u8], model: &str) -> Option<(Vec<u8>, DroppedParams)> {
-    let left = cut_unsigned_blocks(body)?;
+    let kept_bytes = cut_unsigned_blocks(body)?;
     let mut dropped = DroppedParams::default();
     dropped.add("thinking");
-    if is_adaptive_only(model) || !continues_without_thinking(&left) {
-        return Some((left, dropped));
+    if is_adaptive_only(model) || !continues_without_thinking(&kept_bytes) {
+        return Some((kept_bytes, dropped));
     }
     let paths = ["thinking", "additionalModelRequestFields.thinking"];
     let paths: Vec<FieldPath> = paths.into_iter().filter_map(|path| FieldPath::parse(path).ok()).collect();
-    let without = edit::remove_paths(&left, &paths).ok().flatten();
-    Some((without.unwrap_or(left), dropped))
+    let without = edit::remove_paths(&kept_bytes, &paths).ok().flatten();
+    Some((without.unwrap_or(kept_bytes), dropped))
 }
 
 /// Returns true if the request returns tool results to a turn of the assistant that has no thinking.
@@ -76,14 +76,14 @@ fn cut_unsigned_blocks(body: &[u8]) -> Option<Vec<u8>> {
     if cuts.is_empty() {
         return None;
     }
-    let mut left = Vec::with_capacity(body.len());
+    let mut kept_bytes = Vec::with_capacity(body.len());
     let mut from = 0;
     for cut in cuts {
-        left.extend_from_slice(&body[from..cut.start]);
+        kept_bytes.extend_from_slice(&body[from..cut.start]);
         from = cut.end;
     }
-    left.extend_from_slice(&body[from..]);
-    Some(left)
+    kept_bytes.extend_from_slice(&body[from..]);
+    Some(kept_bytes)
 }
 
 /// Cuts the unsigned blocks of each message, and messages that have no others, because Anthropic rejects a message
@@ -169,7 +169,8 @@ mod tests {
 
     #[test]
     fn removes_unsigned_thinking_and_keeps_all_other_bytes() {
-        let dropped = |body: &str| cut_unsigned_blocks(body.as_bytes()).map(|left| String::from_utf8(left).unwrap());
+        let dropped =
+            |body: &str| cut_unsigned_blocks(body.as_bytes()).map(|kept_bytes| String::from_utf8(kept_bytes).unwrap());
         let thought = r#"{"type":"thinking","thinking":"t","signature":""}"#;
         let signed = r#"{"type":"thinking","thinking":"t","signature":"s"}"#;
         let text = r#"{"type":"text", "text":"x"}"#;
@@ -203,17 +204,20 @@ mod tests {
         let (thought, signed) =
             (r#"{"type":"thinking","thinking":"t","signature":""},"#, r#"{"type":"redacted_thinking","data":"d"},"#);
         let (call, on) = (r#"{"type":"tool_use","id":"c"}"#, r#""thinking":{"type":"enabled"},"#);
-        let left = |body: &str, model: &str| {
-            let (left, dropped) = drop_unsigned_thinking(body.as_bytes(), model)?;
-            Some((String::from_utf8(left).unwrap(), dropped.header_value()))
+        let stripped = |body: &str, model: &str| {
+            let (kept_bytes, dropped) = drop_unsigned_thinking(body.as_bytes(), model)?;
+            Some((String::from_utf8(kept_bytes).unwrap(), dropped.header_value()))
         };
         let model = "claude-sonnet-4-5";
-        assert_eq!(left(&body(thought, call, on), model), Some((body("", call, ""), "thinking".into())));
+        assert_eq!(stripped(&body(thought, call, on), model), Some((body("", call, ""), "thinking".into())));
         assert_eq!(
-            left(&body(&format!("{thought}{signed}"), call, on), model),
+            stripped(&body(&format!("{thought}{signed}"), call, on), model),
             Some((body(signed, call, on), "thinking".into()))
         );
-        assert_eq!(left(&body(thought, call, on), "claude-opus-4-7").map(|(left, _)| left), Some(body("", call, on)));
-        assert_eq!(left(&body("", call, on), model), None);
+        assert_eq!(
+            stripped(&body(thought, call, on), "claude-opus-4-7").map(|(stripped, _)| stripped),
+            Some(body("", call, on))
+        );
+        assert_eq!(stripped(&body("", call, on), model), None);
     }
 }

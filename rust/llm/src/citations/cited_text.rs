@@ -52,7 +52,7 @@ impl CitationSet<'_> {
     }
 
     pub fn to_anthropic(self, documents: &[String]) -> Vec<Value> {
-        self.citations.iter().map(|one| one.resolve_source(documents)).collect()
+        self.citations.iter().map(|citation| citation.resolve_source(documents)).collect()
     }
 }
 
@@ -116,10 +116,10 @@ impl Citation {
 /// Parses the annotations of chat completions. The second list contains those that are not URL citations.
 pub fn parse_chat_annotations(annotations: &Value) -> (Vec<Citation>, Vec<Value>) {
     let (mut cited, mut others) = (Vec::new(), Vec::new());
-    for one in annotations.as_array().into_iter().flatten() {
-        match parse_url_citation(&one["url_citation"]) {
-            Some(found) => cited.push(found),
-            None => others.push(one.clone()),
+    for item in annotations.as_array().into_iter().flatten() {
+        match parse_url_citation(&item["url_citation"]) {
+            Some(citation) => cited.push(citation),
+            None => others.push(item.clone()),
         }
     }
     (cited, others)
@@ -228,7 +228,7 @@ mod tests {
         let cited = |ranges: &[(Range<usize>, &str)]| {
             let cited = ranges.iter().map(|(claim, source)| (claim.clone(), json!(source))).collect();
             let parts = split_cited_blocks(blocks(), cited);
-            parts.iter().map(|one| format!("{}{}", one["text"], one["citations"])).collect::<Vec<_>>().join(" ")
+            parts.iter().map(|item| format!("{}{}", item["text"], item["citations"])).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(cited(&[]), r#""Øl é 𝄞. b"null nullnull"#);
         assert_eq!(cited(&[(5..6, "a")]), r#""Øl é "null "𝄞"["a"] ". b"null nullnull"#);
@@ -252,8 +252,8 @@ mod tests {
         let on_the_web = cited(web_page_source("https://a.example", &Value::Null, ""));
         assert_eq!(on_the_web.to_response_annotation(4).unwrap()["end_index"], 2);
         assert_eq!(on_the_web.to_chat_annotation().unwrap()["url_citation"]["title"], "https://a.example");
-        let given = cited(search_result_source("d1", &json!("D"), "t", 0));
-        assert_eq!((given.to_chat_annotation(), given.to_response_annotation(0)), (None, None));
+        let cited_result = cited(search_result_source("d1", &json!("D"), "t", 0));
+        assert_eq!((cited_result.to_chat_annotation(), cited_result.to_response_annotation(0)), (None, None));
         let file = cited(json!({"type": "page_location", "file_id": "file_1", "document_index": 2,
             "document_title": "Map"}));
         assert_eq!(file.to_chat_annotation(), None);

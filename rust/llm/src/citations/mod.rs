@@ -29,7 +29,7 @@ const WEB_PAGE_LOCATION: &str = "web_search_result_location";
 pub fn to_anthropic(list: &Value) -> Option<Vec<Value>> {
     list.as_array()?
         .iter()
-        .map(|one| if one["type"].is_string() { Some(one.clone()) } else { converse_to_anthropic(one) })
+        .map(|item| if item["type"].is_string() { Some(item.clone()) } else { converse_to_anthropic(item) })
         .collect()
 }
 
@@ -38,20 +38,20 @@ pub fn to_anthropic(list: &Value) -> Option<Vec<Value>> {
 pub fn to_converse(list: &Value) -> Option<Vec<Value>> {
     list.as_array()?
         .iter()
-        .map(|one| if one["location"].is_object() { Some(one.clone()) } else { anthropic_to_converse(one) })
+        .map(|item| if item["location"].is_object() { Some(item.clone()) } else { anthropic_to_converse(item) })
         .collect()
 }
 
 /// Converts citations of an earlier response to Anthropic's format, to be sent in a new request. `None` if one cites a
 /// web page without `encrypted_index`, which only the provider that made the citation can issue.
 pub fn to_anthropic_request(list: &Value) -> Option<Vec<Value>> {
-    let is_unproved = |one: &Value| one["type"] == WEB_PAGE_LOCATION && one["encrypted_index"] == "";
-    let is_of_the_web = |one: &Value| one["location"].get("web").is_some() || is_unproved(one);
+    let is_unproved = |item: &Value| item["type"] == WEB_PAGE_LOCATION && item["encrypted_index"] == "";
+    let is_of_the_web = |item: &Value| item["location"].get("web").is_some() || is_unproved(item);
     if list.as_array()?.iter().any(is_of_the_web) { None } else { to_anthropic(list) }
 }
 
 pub fn to_converse_request(list: &Value) -> Option<Vec<Value>> {
-    if list.as_array()?.iter().any(|one| one["type"] == WEB_PAGE_LOCATION) { None } else { to_converse(list) }
+    if list.as_array()?.iter().any(|item| item["type"] == WEB_PAGE_LOCATION) { None } else { to_converse(list) }
 }
 
 fn converse_to_anthropic(citation: &Value) -> Option<Value> {

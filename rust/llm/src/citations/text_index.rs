@@ -63,7 +63,9 @@ impl TextIndex {
     /// Returns true if the byte range is valid, not empty, and contains the expected text if one is given.
     pub fn matches_at(&self, at: &Range<usize>, expected: Option<&str>) -> bool {
         let actual = self.indexed_text().get(at.clone());
-        actual.is_some_and(|found| !found.is_empty() && expected.is_none_or(|wanted| wanted == found))
+        actual.is_some_and(|actual_bytes| {
+            !actual_bytes.is_empty() && expected.is_none_or(|expected_bytes| expected_bytes == actual_bytes)
+        })
     }
 
     /// Converts a byte range to a character range. If the range does not contain the expected text, searches for that
@@ -115,12 +117,12 @@ impl TextIndex {
             .trim_end()
             .trim_end_matches(SENTENCE_ENDS)
             .trim_end_matches(UNCONDITIONAL_SENTENCE_ENDS);
-        let is_end = |&(at, one): &(usize, char)| {
-            let next = window[at + one.len_utf8()..].chars().next();
-            UNCONDITIONAL_SENTENCE_ENDS.contains(&one)
-                || SENTENCE_ENDS.contains(&one) && next.is_none_or(char::is_whitespace)
+        let is_end = |&(at, character): &(usize, char)| {
+            let next = window[at + character.len_utf8()..].chars().next();
+            UNCONDITIONAL_SENTENCE_ENDS.contains(&character)
+                || SENTENCE_ENDS.contains(&character) && next.is_none_or(char::is_whitespace)
         };
-        let end = window.char_indices().rev().find(is_end).map_or(0, |(at, one)| at + one.len_utf8());
+        let end = window.char_indices().rev().find(is_end).map_or(0, |(at, character)| at + character.len_utf8());
         let begins = end + (window[end..].len() - window[end..].trim_start().len());
         self.chars_before(floor + begins).min(mark.start)
     }
@@ -133,7 +135,7 @@ impl TextIndex {
         while let Some(open) = rest.find('[') {
             at += rest[..open].chars().count();
             let tail = &rest[open + 1..];
-            let digits = tail.find(|one: char| !one.is_ascii_digit()).unwrap_or(tail.len());
+            let digits = tail.find(|character: char| !character.is_ascii_digit()).unwrap_or(tail.len());
             rest = &tail[digits..];
             let mark = at..at + digits + 2;
             at += digits + 1;
@@ -151,11 +153,11 @@ impl TextIndex {
                 last => self.claim_start(&mark, last.map_or(0, |last| last.marker_range.end)),
             };
             let source = web_page_source(url, title, text);
-            let one = Citation { claim_range: start..mark.end, marker_range: mark, source, document_id: None };
-            total_bytes += one.source_bytes();
-            cited.push(one);
+            let citation = Citation { claim_range: start..mark.end, marker_range: mark, source, document_id: None };
+            total_bytes += citation.source_bytes();
+            cited.push(citation);
         }
-        (cited, has_mark.into_iter().all(|one| one))
+        (cited, has_mark.into_iter().all(|is_marked| is_marked))
     }
 }
 
@@ -175,7 +177,8 @@ mod tests {
         let text = "Ålesund is nice. It is in Norway[1][2]. Bergen is.[2] x[0] y[3] z[] [1";
         let (cited, is_all) = text_index(text).find_marked_citations(&pages);
         let extract = |at: &Range<usize>| text.chars().skip(at.start).take(at.len()).collect::<String>();
-        let pairs: Vec<_> = cited.iter().map(|one| (extract(&one.claim_range), extract(&one.marker_range))).collect();
+        let pairs: Vec<_> =
+            cited.iter().map(|citation| (extract(&citation.claim_range), extract(&citation.marker_range))).collect();
         let actual: Vec<_> = pairs.iter().map(|(claim, mark)| (claim.as_str(), mark.as_str())).collect();
         assert_eq!(
             actual,
@@ -191,10 +194,10 @@ mod tests {
         let mut index = TextIndex::default();
         (0..50).for_each(|_| index.push_str(&sample.repeat(40)));
         let counted = |at: usize| index.text[..at].chars().count();
-        for (byte, one) in index.text.char_indices().step_by(97) {
+        for (byte, character) in index.text.char_indices().step_by(97) {
             let char = counted(byte);
             assert_eq!((index.chars_before(byte), index.byte_offset(char)), (char, Some(byte)));
-            assert_eq!(index.locate_bytes(byte..byte + one.len_utf8(), None), Some(char..char + 1));
+            assert_eq!(index.locate_bytes(byte..byte + character.len_utf8(), None), Some(char..char + 1));
         }
         let all = index.char_count();
         assert_eq!((all, index.byte_offset(all), index.byte_offset(all + 1)), (50 * 40 * 6, Some(index.len()), None));

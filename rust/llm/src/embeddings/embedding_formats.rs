@@ -90,7 +90,7 @@ fn media_object(source: Source, is_typed: bool, path: &str) -> Result<Value, Req
 fn voyage_multimodal_body(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
     let mut items = std::mem::take(&mut texts.multimodal_inputs);
     items.extend(std::mem::take(&mut texts.texts).into_iter().map(EmbeddingInput::from_text));
-    let one = |(at, EmbeddingInput { text, image, .. }): (usize, EmbeddingInput)| {
+    let build_instance = |(at, EmbeddingInput { text, image, .. }): (usize, EmbeddingInput)| {
         let mut content: Vec<_> = text.iter().map(|text| json!({"type": "text", "text": text})).collect();
         match image {
             None => (),
@@ -102,7 +102,7 @@ fn voyage_multimodal_body(texts: &mut EmbeddingRequest) -> Result<Value, Request
         }
         Ok(json!({"content": content}))
     };
-    let inputs = items.into_iter().enumerate().map(one).collect::<Result<Value, _>>()?;
+    let inputs = items.into_iter().enumerate().map(build_instance).collect::<Result<Value, _>>()?;
     let mut out = json!({"model": texts.model, "inputs": inputs});
     for key in ["input_type", "truncation"] {
         if let Some(value) = texts.fields.shift_remove(key) {
@@ -117,18 +117,18 @@ fn voyage_multimodal_body(texts: &mut EmbeddingRequest) -> Result<Value, Request
 
 fn vertex_text_body(texts: &mut EmbeddingRequest) -> Value {
     let task = texts.fields.shift_remove("task_type");
-    let one = |text: String| {
+    let build_instance = |text: String| {
         let mut instance = json!({"content": text});
         if let Some(task) = &task {
             instance["task_type"] = task.clone();
         }
         instance
     };
-    let instances: Vec<_> = std::mem::take(&mut texts.texts).into_iter().map(one).collect();
+    let instances: Vec<_> = std::mem::take(&mut texts.texts).into_iter().map(build_instance).collect();
     let mut out = json!({"instances": instances});
     // Copies only an object, because fields are added to it.
-    if let Some(given @ Value::Object(_)) = texts.fields.get("parameters") {
-        out["parameters"] = given.clone();
+    if let Some(cited_result @ Value::Object(_)) = texts.fields.get("parameters") {
+        out["parameters"] = cited_result.clone();
         texts.fields.shift_remove("parameters");
     }
     if let Some(dimensions) = texts.dimensions.take() {
@@ -140,22 +140,22 @@ fn vertex_text_body(texts: &mut EmbeddingRequest) -> Value {
 fn read_predictions(response: &Value) -> Option<EmbeddingResponse> {
     let predictions = response["predictions"].as_array()?;
     let pointers = ["/textEmbedding", "/imageEmbedding", "/videoEmbeddings/0/embedding", "/embeddings/values"];
-    let find_vector = |one: &Value| pointers.iter().find_map(|at| one.pointer(at)).cloned().unwrap_or_default();
+    let find_vector = |item: &Value| pointers.iter().find_map(|at| item.pointer(at)).cloned().unwrap_or_default();
     let vectors = predictions.iter().map(find_vector).collect();
     let hints = predictions.iter().map(media_embeddings).collect();
-    let tokens = predictions.iter().map(|one| one["embeddings"]["statistics"]["token_count"].as_f64());
+    let tokens = predictions.iter().map(|item| item["embeddings"]["statistics"]["token_count"].as_f64());
     #[allow(clippy::cast_sign_loss)] // The cast saturates: a negative value becomes zero.
     let tokens = tokens.sum::<Option<f64>>().map(|tokens| tokens as u64);
     Some(EmbeddingResponse { vectors, token_count: tokens, extra_fields: hints })
 }
 
 /// Returns the vectors of the image and the video segments, each under a field of its own.
-fn media_embeddings(one: &Value) -> Fields {
+fn media_embeddings(item: &Value) -> Fields {
     let mut out = Fields::new();
-    if let Some(image) = one.get("imageEmbedding") {
+    if let Some(image) = item.get("imageEmbedding") {
         out.insert("image_embedding".into(), image.clone());
     }
-    if let Some(segments) = one["videoEmbeddings"].as_array() {
+    if let Some(segments) = item["videoEmbeddings"].as_array() {
         let to_entry = |(index, segment): (usize, &Value)| {
             json!({"object": "embedding", "index": index, "start_offset": segment["startOffsetSec"],
                 "end_offset": segment["endOffsetSec"], "embedding": segment["embedding"]})

@@ -86,15 +86,15 @@ fn parse_vertex_line(line: RawResultLine<'_>) -> LineResult<'_> {
         return LineResult { custom_id, status: 200, body: response.get().into(), is_openai_format: false };
     }
     // The status is plain text, often followed by an error object in JSON.
-    let found = status.find('{').and_then(|at| serde_json::from_str::<Value>(&status[at..]).ok());
-    let found = found.filter(|found| found["error"].is_object()).unwrap_or_else(|| {
+    let error_body = status.find('{').and_then(|at| serde_json::from_str::<Value>(&status[at..]).ok());
+    let parsed_error = error_body.filter(|error| error["error"].is_object()).unwrap_or_else(|| {
         let message = if status.is_empty() { "the model returned no response" } else { &status };
         serde_json::json!({"error": {"code": DEFAULT_ERROR_STATUS, "message": message}})
     });
     LineResult {
         custom_id,
-        status: error_status(&found["error"]["code"]),
-        body: found.to_string().into(),
+        status: error_status(&parsed_error["error"]["code"]),
+        body: parsed_error.to_string().into(),
         is_openai_format: false,
     }
 }
@@ -150,8 +150,8 @@ mod tests {
     use super::*;
 
     fn parse_line(line_format: BatchLineFormat, line: &str) -> (String, u16, String) {
-        let found = line_format.parse_result_line(line.as_bytes()).unwrap();
-        (found.custom_id.into_owned(), found.status, found.body.into_owned())
+        let result_line = line_format.parse_result_line(line.as_bytes()).unwrap();
+        (result_line.custom_id.into_owned(), result_line.status, result_line.body.into_owned())
     }
 
     fn expected_result(id: &str, status: u16, body: &str) -> (String, u16, String) {

@@ -89,8 +89,8 @@ fn encode_input_text(body: &[u8]) -> Result<Vec<u8>, String> {
     }
     let texts: EmbedBody<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let input_json = texts.input.map(RawValue::get).unwrap_or_default();
-    let one = serde_json::from_str::<[String; 1]>(input_json).map(|[text]| text);
-    let text = serde_json::from_str::<String>(input_json).or(one);
+    let single_text = serde_json::from_str::<[String; 1]>(input_json).map(|[text]| text);
+    let text = serde_json::from_str::<String>(input_json).or(single_text);
     let text = text.map_err(|_| "input must be one text; an embed job embeds one text for each line".to_owned())?;
     serde_json::to_vec(&text).map_err(|error| error.to_string())
 }

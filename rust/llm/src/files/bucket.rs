@@ -231,13 +231,13 @@ impl ObjectStore {
     }
 
     /// Returns the bucket query that lists at most `most` files after `after`, for one purpose or for all.
-    pub fn list_query(&self, most: usize, after: Option<&ObjectAddress>, purpose: Option<&str>) -> String {
+    pub fn list_query(&self, max_count: usize, after: Option<&ObjectAddress>, purpose: Option<&str>) -> String {
         let prefix = purpose.map_or_else(|| FILES_PREFIX.to_owned(), |purpose| format!("{FILES_PREFIX}{purpose}/"));
         // The parameters are sorted by name because AWS signatures require that order.
         let after = after
             .map(|address| format!("&start-after={}", path_segment::encode_segment(&address.key)))
             .unwrap_or_default();
-        format!("list-type=2&max-keys={most}&prefix={}{after}", path_segment::encode_segment(&prefix))
+        format!("list-type=2&max-keys={max_count}&prefix={}{after}", path_segment::encode_segment(&prefix))
     }
 
     /// Parses the XML list response of a bucket. Returns the files, and true if the list is truncated.
@@ -264,7 +264,8 @@ pub fn complete_multipart_body(tags: &[String]) -> String {
 /// Converts a file name to a safe last segment of an object key.
 fn sanitise_file_name(name: &str) -> String {
     let name = name.rsplit(['/', '\\']).next().unwrap_or(name);
-    let plain = |one: char| if one.is_ascii_alphanumeric() || "-_.".contains(one) { one } else { '_' };
+    let plain =
+        |character: char| if character.is_ascii_alphanumeric() || "-_.".contains(character) { character } else { '_' };
     let plain: String = name.chars().take(MAX_FILE_NAME_CHARS).map(plain).collect();
     let plain = plain.trim_start_matches('.');
     if plain.is_empty() { "file".to_owned() } else { plain.to_owned() }
@@ -275,8 +276,8 @@ mod tests {
     use super::*;
     use crate::catalog::find_provider;
 
-    fn build_options(given: &[(&str, &str)]) -> Options {
-        Options::from_pairs(find_provider("bedrock").unwrap().row().options, given)
+    fn build_options(pairs: &[(&str, &str)]) -> Options {
+        Options::from_pairs(find_provider("bedrock").unwrap().row().options, pairs)
     }
 
     #[test]
@@ -306,7 +307,7 @@ mod tests {
     #[test]
     fn new_file_uses_the_key_from_the_options_or_a_unique_key() {
         let bucket = ("aws_s3_bucket", "b");
-        let fresh = |given: &[(&str, &str)], name| S3.new_object_address(&build_options(given), "batch", name, "u-1");
+        let fresh = |pairs: &[(&str, &str)], name| S3.new_object_address(&build_options(pairs), "batch", name, "u-1");
         assert_eq!(fresh(&[bucket], "../a b.jsonl").unwrap().key, "penstock/files/batch/u-1/a_b.jsonl");
         assert_eq!(fresh(&[bucket], "..").unwrap().key, "penstock/files/batch/u-1/file");
         let address =
@@ -361,11 +362,11 @@ mod tests {
 
     #[test]
     fn sends_encryption_options_as_headers() {
-        let given = build_options(&[
+        let options = build_options(&[
             ("amz_server_side_encryption", "aws:kms"),
             ("amz_server_side_encryption_aws_kms_key_id", "k"),
         ]);
-        let headers = S3.upload_headers(&given, "batch", "application/jsonl").unwrap();
+        let headers = S3.upload_headers(&options, "batch", "application/jsonl").unwrap();
         let names: Vec<_> = headers.iter().map(|(name, value)| format!("{name}={value}")).collect();
         assert_eq!(
             names,

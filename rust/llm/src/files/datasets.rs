@@ -99,10 +99,10 @@ impl DatasetStore {
     }
 
     /// Returns the query that lists at most `most` datasets.
-    pub fn list_query(self, most: usize) -> String {
+    pub fn list_query(self, max_count: usize) -> String {
         match self {
-            Self::Cohere => format!("limit={most}"),
-            Self::Fireworks => format!("pageSize={most}"),
+            Self::Cohere => format!("limit={max_count}"),
+            Self::Fireworks => format!("pageSize={max_count}"),
         }
     }
 
@@ -132,11 +132,11 @@ impl DatasetStore {
 
     /// Parses all datasets in a list response as file objects.
     pub fn parse_file_list(self, response: &Value) -> Vec<FileObject> {
-        let one = match self {
+        let parse_dataset = match self {
             Self::Cohere => parse_cohere_dataset,
             Self::Fireworks => parse_fireworks_dataset,
         };
-        response["datasets"].as_array().into_iter().flatten().filter_map(one).collect()
+        response["datasets"].as_array().into_iter().flatten().filter_map(parse_dataset).collect()
     }
 }
 
@@ -166,8 +166,8 @@ fn parse_cohere_dataset(dataset: &Value) -> Option<FileObject> {
     let state = match dataset["validation_status"].as_str() {
         Some("validated") => FileState::Ready,
         Some("failed" | "skipped") => {
-            let why = dataset["validation_error"].as_str().filter(|why| !why.is_empty());
-            FileState::Failed(why.unwrap_or("the provider's validation failed without a reason").to_owned())
+            let reason = dataset["validation_error"].as_str().filter(|reason| !reason.is_empty());
+            FileState::Failed(reason.unwrap_or("the provider's validation failed without a reason").to_owned())
         }
         _ => FileState::Pending,
     };
@@ -178,8 +178,8 @@ fn parse_cohere_dataset(dataset: &Value) -> Option<FileObject> {
 
 /// Returns the error code and the message of a JSON error response.
 pub(crate) fn error_code_and_message(response: &[u8]) -> (Option<String>, Option<String>) {
-    let found = parse_error(response);
-    (found.code, found.message)
+    let details = parse_error(response);
+    (details.code, details.message)
 }
 
 #[cfg(test)]

@@ -85,14 +85,14 @@ pub enum FileState {
 
 impl FileObject {
     fn to_json(&self) -> Value {
-        let (status, why) = match &self.state {
+        let (status, reason) = match &self.state {
             FileState::Pending => ("uploaded", None),
             FileState::Ready => ("processed", None),
-            FileState::Failed(why) => ("error", Some(why)),
+            FileState::Failed(reason) => ("error", Some(reason)),
         };
         json!({
             "id": self.id, "object": "file", "bytes": self.bytes, "created_at": self.created_at, "filename": self.name,
-            "purpose": self.purpose, "status": status, "status_details": why, "expires_at": null,
+            "purpose": self.purpose, "status": status, "status_details": reason, "expires_at": null,
         })
     }
 
@@ -117,8 +117,8 @@ pub fn deletion_body(id: &str) -> Vec<u8> {
 
 /// Parses a file purpose; returns an error that lists the allowed ones if it is unknown.
 pub fn parse_purpose(value: &str) -> Result<&'static str, String> {
-    let found = FILE_PURPOSES.iter().find(|purpose| **purpose == value).copied();
-    found.ok_or_else(|| format!("`{value}` is not a known purpose; it must be one of {}", FILE_PURPOSES.join(", ")))
+    let known = FILE_PURPOSES.iter().find(|purpose| **purpose == value).copied();
+    known.ok_or_else(|| format!("`{value}` is not a known purpose; it must be one of {}", FILE_PURPOSES.join(", ")))
 }
 
 /// Converts an error response of the file store to `OpenAI`'s error format. Keeps the provider's error code, and its

@@ -72,21 +72,21 @@ pub fn check_message_batch(batch: &[u8], admit: ModelFilter<'_>) -> Result<(), B
 /// Returns the model in this part of a request and all others that the part names. The part must occur exactly once, because the
 /// provider might read a different duplicate than the one checked here.
 fn requested_models(request: &[u8], part: &str) -> Result<Vec<String>, String> {
-    let mut found = Vec::with_capacity(1);
+    let mut positions = Vec::with_capacity(1);
     for_each_field(request, |key, at| {
         if key == part.as_bytes() {
-            found.push(at);
+            positions.push(at);
         }
         Ok(())
     })
     .map_err(|error| error.to_string())?;
-    let [at] = <[_; 1]>::try_from(found).map_err(|_| format!("it must have one {part}"))?;
+    let [at] = <[_; 1]>::try_from(positions).map_err(|_| format!("it must have one {part}"))?;
     let peek = peek(&request[at.clone()]).map_err(|error| format!("{part}: {error}"))?;
     let candidate = peek.model.filter(|model| !model.is_empty());
     let model_name = candidate.ok_or_else(|| format!("it must name its model in {part}.model"))?;
-    let named = named_models(&request[at])
+    let models = named_models(&request[at])
         .map_err(|unlistable| format!("the models of {} cannot be read", unlistable.field))?;
-    Ok([model_name].into_iter().chain(named.into_iter().map(|found| found.name)).collect())
+    Ok([model_name].into_iter().chain(models.into_iter().map(|model| model.name)).collect())
 }
 
 /// Checks the batch lines of a multipart upload as it streams. Errors in the lines only count if the file is for a

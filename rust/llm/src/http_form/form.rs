@@ -174,14 +174,14 @@ impl FormScanner {
 /// Replaces the model in the beginning of a form, or in a whole form; `None` if these bytes contain no model field.
 pub fn replace_model(content_type: &str, bytes: &[u8], model: &str) -> Option<Vec<u8>> {
     let form = FormScanner::from_content_type(content_type)?;
-    let (found, length) =
+    let (find_from, length) =
         (|from: usize| form.delimiter.find(&bytes[from..]).map(|at| from + at), form.delimiter.needle().len());
     let is_first = bytes.starts_with(&form.delimiter.needle()[2..]);
-    let mut at = if is_first { length - 2 } else { found(0)? + length };
+    let mut at = if is_first { length - 2 } else { find_from(0)? + length };
     loop {
         let head = at..at + memmem::find(&bytes[at..], b"\r\n\r\n")?;
         let value = head.end + 4;
-        let end = found(value)?;
+        let end = find_from(value)?;
         if parse_form_field(&String::from_utf8_lossy(&bytes[head])) == Some(FormField::Model) {
             return Some([&bytes[..value], model.as_bytes(), &bytes[end..]].concat());
         }
@@ -206,16 +206,16 @@ fn parse_form_field(head: &str) -> Option<FormField> {
 }
 
 /// Returns the value of a header parameter without its quotes. A semicolon inside quotes does not end the value.
-pub(crate) fn header_parameter<'p>(mut parameters: &'p str, wanted: &str) -> Option<&'p str> {
+pub(crate) fn header_parameter<'p>(mut parameters: &'p str, parameter_name: &str) -> Option<&'p str> {
     loop {
         let mut is_quoted = false;
-        let end = parameters.find(|one| {
-            is_quoted ^= one == '"';
-            one == ';' && !is_quoted
+        let end = parameters.find(|parameter| {
+            is_quoted ^= parameter == '"';
+            parameter == ';' && !is_quoted
         });
         let (pair, rest) = parameters.split_at(end.unwrap_or(parameters.len()));
         if let Some((name, value)) = pair.split_once('=')
-            && name.trim().eq_ignore_ascii_case(wanted)
+            && name.trim().eq_ignore_ascii_case(parameter_name)
         {
             return Some(value.trim().trim_matches('"'));
         }
@@ -233,10 +233,10 @@ pub(crate) fn multipart_delimiter(content_type: &str) -> Option<String> {
 }
 
 /// Returns the value of a header of a part.
-pub(crate) fn part_header<'h>(head: &'h str, wanted: &str) -> Option<&'h str> {
+pub(crate) fn part_header<'h>(head: &'h str, parameter_name: &str) -> Option<&'h str> {
     head.split("\r\n").find_map(|line| {
         let (name, value) = line.split_once(':')?;
-        name.trim().eq_ignore_ascii_case(wanted).then(|| value.trim())
+        name.trim().eq_ignore_ascii_case(parameter_name).then(|| value.trim())
     })
 }
 
@@ -268,7 +268,7 @@ mod tests {
     fn finds_fields_for_any_part_order_and_chunk_size() {
         let (model, stream) = (form_part("name=\"model\"", "whisper-1"), form_part("name=stream", "True"));
         let other = form_part("name=\"timestamp_granularities[]\"", "word");
-        let found = (Some("whisper-1".to_owned()), true);
+        let model_name = (Some("whisper-1".to_owned()), true);
         for size in [0, 3, 100, 9_000] {
             let orders = [
                 [model.clone(), stream.clone(), other.clone(), file_part(size)],
@@ -278,7 +278,7 @@ mod tests {
             for parts in orders {
                 let body = parts.concat() + "--b-1--\r\n";
                 for step in [1, 2, 3, 7, 64, 1000, body.len()] {
-                    assert_eq!(scan_form(&body, step), found, "{size} {step}");
+                    assert_eq!(scan_form(&body, step), model_name, "{size} {step}");
                 }
             }
         }

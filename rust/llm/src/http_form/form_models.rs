@@ -149,9 +149,9 @@ impl FormModelReader {
             let name = String::from_utf8(value).map_err(|_| "a field that names a model is not UTF-8")?;
             self.found.push(NamedModel { field: field.name, name });
         } else if value.trim_ascii_start().starts_with(b"{") {
-            let nested = |found: NamedModel| NamedModel { field: format!("{}.{}", field.name, found.field), ..found };
-            let named = named_models(&value).map_err(|_| "the JSON of a field cannot be read")?;
-            self.found.extend(named.into_iter().map(nested));
+            let nested = |model: NamedModel| NamedModel { field: format!("{}.{}", field.name, model.field), ..model };
+            let models = named_models(&value).map_err(|_| "the JSON of a field cannot be read")?;
+            self.found.extend(models.into_iter().map(nested));
         }
         self.enter_part(delimiter.end);
         Ok(true)
@@ -176,7 +176,7 @@ fn parse_part_head(head: &str) -> Result<Option<PartField>, &'static str> {
         }
     }
     let parameters = parse_disposition(disposition.ok_or("a part has no content-disposition")?)?;
-    let parameter = |wanted: &str| parameters.iter().find(|(name, _)| name == wanted);
+    let parameter = |parameter_name: &str| parameters.iter().find(|(name, _)| name == parameter_name);
     if parameter("name*").is_some() || parameters.iter().filter(|(name, _)| name == "name").count() != 1 {
         return Err("a part must have one `name`");
     }
@@ -237,14 +237,14 @@ mod tests {
 
     fn read(body: &str, step: usize) -> Result<String, &'static str> {
         let mut reader = FormModelReader::from_content_type(CONTENT_TYPE).unwrap();
-        let mut found = Vec::new();
+        let mut models = Vec::new();
         for chunk in body.as_bytes().chunks(step) {
             reader.feed(chunk)?;
             assert!(reader.buffer.len() <= MAX_VALUE_BYTES + step + 16);
-            found.extend(reader.take_models());
+            models.extend(reader.take_models());
         }
         assert!(reader.is_finished());
-        Ok(found.into_iter().map(|row| format!("{}={}", row.field, row.name)).collect::<Vec<_>>().join(" "))
+        Ok(models.into_iter().map(|row| format!("{}={}", row.field, row.name)).collect::<Vec<_>>().join(" "))
     }
 
     #[test]

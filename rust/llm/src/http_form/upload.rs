@@ -116,18 +116,18 @@ impl UploadParser {
 
     /// Consumes everything up to the next delimiter: as file content if `is_file` is true, otherwise it is discarded.
     fn consume_to_delimiter(&mut self, is_file: bool) -> bool {
-        let found = self.delimiter.find(&self.buffer);
+        let delimiter_at = self.delimiter.find(&self.buffer);
         let length = self.delimiter.needle().len();
         // Retains what may be the beginning of a delimiter.
-        let end = found.unwrap_or_else(|| self.buffer.len().saturating_sub(length - 1));
+        let end = delimiter_at.unwrap_or_else(|| self.buffer.len().saturating_sub(length - 1));
         if is_file {
             self.content.extend_from_slice(&self.buffer[..end]);
         }
-        self.buffer.drain(..found.map_or(end, |at| at + length));
-        if found.is_some() {
+        self.buffer.drain(..delimiter_at.map_or(end, |at| at + length));
+        if delimiter_at.is_some() {
             self.state = UploadParserState::PartHeaders;
         }
-        found.is_some()
+        delimiter_at.is_some()
     }
 
     fn read_part_headers(&mut self) -> Result<bool, &'static str> {
@@ -251,21 +251,21 @@ mod tests {
                 }
             }
             let mut form = UploadParser::from_content_type(CONTENT_TYPE).unwrap();
-            let mut taken = 0;
+            let mut consumed = 0;
             for chunk in body.chunks(random.usize(1..40)) {
                 if form.feed(chunk).is_err() {
                     break;
                 }
-                taken += form.take_content().len();
+                consumed += form.take_content().len();
             }
-            assert!(taken + form.buffer.len() <= body.len() + 2, "{seed}");
+            assert!(consumed + form.buffer.len() <= body.len() + 2, "{seed}");
         }
     }
 
     #[test]
     fn rejects_malformed_uploads_with_a_reason() {
         let file = form_part("name=\"file\"; filename=a", "");
-        for (body, why) in [
+        for (body, reason) in [
             (file.repeat(2), "one file"),
             (form_part("name=\"other\"; filename=a", ""), "one file"),
             (form_part("name=\"File\"; filename=a", ""), "one file"),
@@ -279,8 +279,8 @@ mod tests {
             (form_part("name=a\r\nContent-Disposition: form-data; name=\"file\"; filename=a", ""), "more than one"),
             (form_part("name=\"a\"", "b").repeat(MAX_FIELDS + 1), "too many"),
         ] {
-            let found = parse_upload(&body, 1000).map(|_| ()).unwrap_err();
-            assert!(found.contains(why), "{found}");
+            let error = parse_upload(&body, 1000).map(|_| ()).unwrap_err();
+            assert!(error.contains(reason), "{error}");
         }
         assert!(UploadParser::from_content_type("application/json").is_none());
     }

@@ -69,9 +69,9 @@ impl ImageRequest {
     }
 
     /// Moves the number of images, limited to what the provider generates at once. Reports a reduced number as dropped.
-    pub fn move_limited_count(&mut self, most: u64, to: &mut Value, name: &str) {
-        if self.count.as_ref().and_then(Value::as_u64).is_some_and(|count| count > most) {
-            self.count = Some(most.into());
+    pub fn move_limited_count(&mut self, max_count: u64, to: &mut Value, name: &str) {
+        if self.count.as_ref().and_then(Value::as_u64).is_some_and(|count| count > max_count) {
+            self.count = Some(max_count.into());
             self.dropped_params.add("n");
         }
         self.move_count(to, name);
@@ -81,8 +81,8 @@ impl ImageRequest {
     /// differs.
     pub fn move_aspect_ratio(&mut self, to: &mut Value, name: &str, ratios: &[AspectRatio]) {
         let Some(size) = self.size.take() else { return };
-        let away = |one: &AspectRatio| ((size.0 as f64 / size.1 as f64) / (one.0 as f64 / one.1 as f64)).ln().abs();
-        let Some(nearest) = ratios.iter().min_by(|one, other| away(one).total_cmp(&away(other))) else { return };
+        let away = |left: &AspectRatio| ((size.0 as f64 / size.1 as f64) / (left.0 as f64 / left.1 as f64)).ln().abs();
+        let Some(nearest) = ratios.iter().min_by(|left, other| away(left).total_cmp(&away(other))) else { return };
         let (wide, high) = nearest;
         if u128::from(size.0) * u128::from(*high) != u128::from(size.1) * u128::from(*wide) {
             self.dropped_params.add("size");
@@ -101,8 +101,8 @@ impl ImageRequest {
     /// Returns the parameters that the provider format did not use.
     pub fn into_dropped_params(mut self) -> DroppedParams {
         let is_left = |(name, is_there): (&'static str, bool)| is_there.then_some(name);
-        let left = [("n", self.count.is_some_and(|count| count != 1)), ("size", self.size.is_some())];
-        left.into_iter().filter_map(is_left).for_each(|name| self.dropped_params.add(name));
+        let untranslated = [("n", self.count.is_some_and(|count| count != 1)), ("size", self.size.is_some())];
+        untranslated.into_iter().filter_map(is_left).for_each(|name| self.dropped_params.add(name));
         // Base64 is the default response format, so a request for it is not reported as dropped.
         let is_default = |key: &str, value: &Value| value.is_null() || key == "response_format" && value == "b64_json";
         self.fields
@@ -130,15 +130,15 @@ pub struct ImageResponse {
 impl ImageResponse {
     /// Parses the image or array of images at a JSON pointer. Each is a string, or an object with the string at `key`.
     pub fn parse_images_at(response: &Value, pointer: &str, key: &str, output_key: &str) -> Option<Self> {
-        let one = |item: &Value| {
+        let entry = |item: &Value| {
             let text = item.as_str().or_else(|| item[key].as_str())?;
             Some(json!({output_key: text}))
         };
-        let found: Vec<_> = match response.pointer(pointer)? {
-            Value::Array(items) => items.iter().filter_map(one).collect(),
-            item => one(item).into_iter().collect(),
+        let images: Vec<_> = match response.pointer(pointer)? {
+            Value::Array(items) => items.iter().filter_map(entry).collect(),
+            item => entry(item).into_iter().collect(),
         };
-        Self::from_images(found)
+        Self::from_images(images)
     }
 
     /// Creates a response with these images; `None` if there are none.

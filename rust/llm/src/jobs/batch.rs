@@ -58,7 +58,8 @@ impl<'a> BatchRequest<'a> {
                 "must be 24h; this provider has no other completion window",
             ));
         }
-        let metadata = take_field(&mut fields, "metadata").map(|found| into_object(found, "metadata")).transpose()?;
+        let metadata =
+            take_field(&mut fields, "metadata").map(|metadata| into_object(metadata, "metadata")).transpose()?;
         Ok(Self {
             model,
             input_address: resolve_file_address(input, file.clone()),

@@ -23,18 +23,18 @@ pub fn write_batch_response(
     operation: Operation,
     page: &PageQuery,
 ) -> Result<Vec<u8>, MalformedResponse> {
-    let one = |job: &Value| format.read_batch(job).map(|fields| build_batch(fields, context));
+    let build_one = |job: &Value| format.read_batch(job).map(|fields| build_batch(fields, context));
     let response = match operation {
-        Operation::ListBatches => fine_tuning_response::render_job_list(format, response, page, one)?,
+        Operation::ListBatches => fine_tuning_response::render_job_list(format, response, page, build_one)?,
         // The provider returned the batch as it was before the deletion; reports it as cancelled.
         Operation::CancelBatch if format.cancels_by_delete() => {
-            let mut batch = one(response).ok_or_else(not_a_batch)?;
+            let mut batch = build_one(response).ok_or_else(not_a_batch)?;
             batch["status"] = "cancelled".into();
             batch["cancelled_at"] = context.created.into();
             batch["output_file_id"] = Value::Null;
             batch
         }
-        _ => one(response).ok_or_else(not_a_batch)?,
+        _ => build_one(response).ok_or_else(not_a_batch)?,
     };
     Ok(response.to_string().into_bytes())
 }
@@ -51,9 +51,9 @@ fn build_batch(mut fields: Fields, context: &ResponseContext) -> Value {
         "completed_at": null, "failed_at": null, "expired_at": null, "cancelling_at": null, "cancelled_at": null,
         "request_counts": {"total": 0, "completed": 0, "failed": 0}, "metadata": null});
     let status = fields.get("status").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let why = fields.shift_remove("why").filter(|why| why.as_str().is_some_and(|why| !why.is_empty()));
+    let reason = fields.shift_remove("why").filter(|reason| reason.as_str().is_some_and(|reason| !reason.is_empty()));
     if status == "failed" {
-        let message = why.unwrap_or_else(|| "it failed".into());
+        let message = reason.unwrap_or_else(|| "it failed".into());
         let error = json!({"code": "provider_failed", "message": message, "param": null, "line": null});
         fields.insert("errors".into(), json!({"object": "list", "data": [error]}));
     }

@@ -23,8 +23,8 @@ pub fn encode_response(
     page: &PageQuery,
 ) -> Result<Vec<u8>, MalformedResponse> {
     let response = match operation {
-        Operation::ListFinetunes => render_job_list(format, response, page, |one| {
-            format.read_tuning_job(one).map(|job| render_job(job, context))
+        Operation::ListFinetunes => render_job_list(format, response, page, |operation| {
+            format.read_tuning_job(operation).map(|job| render_job(job, context))
         })?,
         Operation::ListFinetuneCheckpoints => {
             let id =

@@ -45,14 +45,14 @@ impl PageQuery {
     /// exists.
     pub fn paginate(&self, mut all: Vec<Value>, has_more: bool) -> Value {
         if let Some(after) = &self.after {
-            let is_it = |one: &Value| {
-                one["id"].as_str().is_some_and(|id| id == after || path_segment::encode_segment(id) == *after)
+            let is_it = |item: &Value| {
+                item["id"].as_str().is_some_and(|id| id == after || path_segment::encode_segment(id) == *after)
             };
             all = all.iter().position(is_it).map_or_else(Vec::new, |at| all.split_off(at + 1));
         }
         let has_more = all.len() > self.limit || (has_more && !all.is_empty());
         all.truncate(self.limit);
-        let id = |one: Option<&Value>| one.map_or(Value::Null, |one| one["id"].clone());
+        let id = |entry: Option<&Value>| entry.map_or(Value::Null, |item| item["id"].clone());
         let (first, last) = (id(all.first()), id(all.last()));
         json!({"object": "list", "data": all, "first_id": first, "last_id": last, "has_more": has_more})
     }

@@ -116,7 +116,7 @@ where
     deserializer.deserialize_any(ListVisitor(PhantomData))
 }
 
-/// Returns JSON that stands for a string of JSON: the content of a string, or any other value itself.
+/// Returns nested JSON: the content of a string that contains JSON, or any other value unchanged.
 pub(crate) fn embedded_json(raw: &RawValue) -> Option<Cow<'_, str>> {
     match raw.get().as_bytes().first() {
         Some(b'"') => decode_string(raw.get().as_bytes()),
@@ -139,7 +139,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
-        T::deserialize(serde::de::value::MapAccessDeserializer::new(fields)).map(|one| vec![one])
+        T::deserialize(serde::de::value::MapAccessDeserializer::new(fields)).map(|element| vec![element])
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {

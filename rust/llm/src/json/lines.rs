@@ -76,22 +76,22 @@ mod tests {
     use super::*;
 
     fn split_lines(text: &str, step: usize, longest: usize) -> Result<Vec<(usize, String)>, LineTooLong> {
-        let (mut lines, mut found) = (LineSplitter::new(longest), Vec::new());
+        let (mut lines, mut split) = (LineSplitter::new(longest), Vec::new());
         let mut each = |number: usize, line: &[u8]| {
-            found.push((number, String::from_utf8_lossy(line).into_owned()));
+            split.push((number, String::from_utf8_lossy(line).into_owned()));
             Ok(())
         };
         text.as_bytes().chunks(step).try_for_each(|chunk| lines.feed(chunk, &mut each))?;
         lines.finish(&mut each)?;
-        Ok(found)
+        Ok(split)
     }
 
     #[test]
     fn splits_lines_the_same_for_any_chunk_size() {
         for step in [1, 2, 5, 100] {
-            let found = split_lines("one\n\ntwo\r\nthree", step, 5).unwrap();
-            let wanted = [(1, "one"), (2, ""), (3, "two\r"), (4, "three")];
-            assert_eq!(found, wanted.map(|(number, line)| (number, line.to_owned())), "{step}");
+            let lines = split_lines("one\n\ntwo\r\nthree", step, 5).unwrap();
+            let expected_lines = [(1, "one"), (2, ""), (3, "two\r"), (4, "three")];
+            assert_eq!(lines, expected_lines.map(|(number, line)| (number, line.to_owned())), "{step}");
         }
     }
 

@@ -54,9 +54,9 @@ impl Peek {
 
 /// Reads a JSON request body without building a tree. Rejects input that is not JSON in UTF-8.
 pub fn peek(body: &[u8]) -> Result<Peek, ScanError> {
-    let mut found = Peek::default();
-    for_each_field_utf8(body, |key, at| found.read_field(body, key, at))?;
-    Ok(found)
+    let mut peeked = Peek::default();
+    for_each_field_utf8(body, |key, at| peeked.read_field(body, key, at))?;
+    Ok(peeked)
 }
 
 /// Rejects a duplicate key. Parsers differ in which duplicate they use, and the gateway must check the value that the
@@ -83,12 +83,12 @@ fn parse_bool(literal: &[u8]) -> Option<bool> {
 }
 
 fn read_include_usage(object: &[u8]) -> Option<bool> {
-    let mut found = None;
+    let mut model = None;
     let read = for_each_field(object, |key, at| {
         if key == b"include_usage" {
-            found = parse_bool(&object[at]);
+            model = parse_bool(&object[at]);
         }
         Ok(())
     });
-    read.ok().and(found)
+    read.ok().and(model)
 }

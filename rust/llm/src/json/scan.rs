@@ -219,8 +219,8 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline]
-    fn expect_byte(&mut self, wanted: u8, message: &'static str) -> ScanResult<()> {
-        if self.skip_whitespace() != Some(wanted) {
+    fn expect_byte(&mut self, expected: u8, message: &'static str) -> ScanResult<()> {
+        if self.skip_whitespace() != Some(expected) {
             return Err(self.error_here(message));
         }
         self.position += 1;

@@ -75,22 +75,22 @@ impl RerankResponse {
     /// score.
     pub fn parse_results_at(response: &Value, pointer: &str, index_key: &str, score: &str) -> Option<Self> {
         let number = |value: &Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
-        let one = |item: &Value| Some((number(&item[index_key])?, item.get(score)?.clone()));
-        let results = response.pointer(pointer)?.as_array()?.iter().map(one).collect::<Option<_>>()?;
+        let entry = |item: &Value| Some((number(&item[index_key])?, item.get(score)?.clone()));
+        let results = response.pointer(pointer)?.as_array()?.iter().map(entry).collect::<Option<_>>()?;
         Some(Self { results, token_count: response.pointer("/usage/total_tokens").and_then(Value::as_u64) })
     }
 
     /// Serialises the response in the client's format. Documents are taken from the echoed fields of the request.
     pub fn into_client_json(self, context: &ResponseContext) -> Vec<u8> {
         let documents = context.echoed_fields.get(DOCUMENTS_KEY);
-        let one = |(index, score): (u64, Value)| {
+        let build_result = |(index, score): (u64, Value)| {
             let mut result = json!({"index": index, "relevance_score": score});
             if let Some(text) = usize::try_from(index).ok().and_then(|at| documents?.get(at)) {
                 result["document"] = json!({"text": text});
             }
             result
         };
-        let results: Vec<_> = self.results.into_iter().map(one).collect();
+        let results: Vec<_> = self.results.into_iter().map(build_result).collect();
         let mut response = json!({"id": context.generate_id(), "model": context.model,
             "provider": context.provider, "results": results});
         if let Some(tokens) = self.token_count {
@@ -120,10 +120,10 @@ mod tests {
 
     #[test]
     fn rejects_results_without_a_valid_index() {
-        let found = |response: Value| {
+        let count_results = |response: Value| {
             RerankResponse::parse_results_at(&response, "/r", "id", "score").map(|ranked| ranked.results)
         };
-        assert_eq!(found(json!({"r": [{"id": "1", "score": 0.5}]})), Some(vec![(1, json!(0.5))]));
-        assert_eq!(found(json!({"r": [{"id": "x", "score": 0.5}]})), None);
+        assert_eq!(count_results(json!({"r": [{"id": "1", "score": 0.5}]})), Some(vec![(1, json!(0.5))]));
+        assert_eq!(count_results(json!({"r": [{"id": "x", "score": 0.5}]})), None);
     }
 }

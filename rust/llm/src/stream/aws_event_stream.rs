@@ -98,7 +98,7 @@ impl FrameDecoder {
 
 /// Reads the event name from the headers. Also returns true if the frame is an exception or an error.
 fn read_event_name(mut headers: &[u8]) -> Option<(String, bool)> {
-    let mut found = (String::new(), false);
+    let mut message_type = (String::new(), false);
     while !headers.is_empty() {
         let (length, rest) = headers.split_first()?;
         let (key, rest) = rest.split_at_checked((*length).into())?;
@@ -106,10 +106,10 @@ fn read_event_name(mut headers: &[u8]) -> Option<(String, bool)> {
         let (value, rest) = split_header_value(*kind, rest)?;
         headers = rest;
         if *kind == STRING_TYPE && matches!(key, b":event-type" | b":exception-type" | b":error-code") {
-            found = (String::from_utf8_lossy(value).into_owned(), key != b":event-type");
+            message_type = (String::from_utf8_lossy(value).into_owned(), key != b":event-type");
         }
     }
-    Some(found)
+    Some(message_type)
 }
 
 fn split_header_value(kind: u8, rest: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -208,12 +208,12 @@ mod tests {
         .concat();
         for size in 1..bytes.len() {
             let mut frames = FrameDecoder::new(1024);
-            let mut found = Vec::new();
+            let mut events = Vec::new();
             for chunk in bytes.chunks(size) {
                 frames.push_chunk(chunk);
-                found.extend(std::iter::from_fn(|| frames.next_frame()).map(|frame| frame.unwrap().event_name));
+                events.extend(std::iter::from_fn(|| frames.next_frame()).map(|frame| frame.unwrap().event_name));
             }
-            assert_eq!(found, ["messageStart", "throttlingException"], "{size}");
+            assert_eq!(events, ["messageStart", "throttlingException"], "{size}");
         }
     }
 

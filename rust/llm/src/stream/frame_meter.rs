@@ -113,14 +113,14 @@ impl FrameMeter {
 
 /// Decodes the event in the payload of a `chunk` frame.
 fn decode_chunk_event(payload: &[u8]) -> Option<Vec<u8>> {
-    let mut found = None;
+    let mut counts = None;
     let _ = for_each_field(payload, |key, at| {
         if key == b"bytes" {
-            found = unescape(&payload[at]).and_then(|text| STANDARD.decode(text).ok());
+            counts = unescape(&payload[at]).and_then(|text| STANDARD.decode(text).ok());
         }
         Ok(())
     });
-    found
+    counts
 }
 
 #[cfg(test)]
@@ -140,10 +140,10 @@ mod tests {
         let stop = encode_frame("event", "messageStop", br#"{"stopReason":"end_turn"}"#);
         let bytes = [stop, encode_frame("event", "metadata", usage)].concat();
         for size in [1, 7, 4096] {
-            let found = meter_stream(&bytes, size);
-            let usage = found.usage.unwrap();
+            let summary = meter_stream(&bytes, size);
+            let usage = summary.usage.unwrap();
             assert_eq!((usage.input, usage.cache_read, usage.output, usage.total()), (7, 3, 5, 15));
-            assert!(found.is_terminated && !found.has_error_event);
+            assert!(summary.is_terminated && !summary.has_error_event);
         }
     }
 
@@ -156,9 +156,9 @@ mod tests {
             r#"{"type":"message_start","message":{"model":"claude","usage":{"input_tokens":9,"output_tokens":1}}}"#;
         let delta = r#"{"type":"message_delta","delta":{},"usage":{"output_tokens":4}}"#;
         let bytes = [chunk(start), chunk(delta), chunk(r#"{"type":"message_stop"}"#)].concat();
-        let found = meter_stream(&bytes, 5);
-        assert_eq!((found.usage.unwrap().total(), found.is_terminated), (13, true));
-        assert_eq!(found.model.as_deref(), Some("claude"));
+        let summary = meter_stream(&bytes, 5);
+        assert_eq!((summary.usage.unwrap().total(), summary.is_terminated), (13, true));
+        assert_eq!(summary.model.as_deref(), Some("claude"));
         let failed = meter_stream(&encode_frame("exception", "throttlingException", b"{}"), 64);
         assert!(failed.has_error_event && !failed.is_terminated);
     }

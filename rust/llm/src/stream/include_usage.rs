@@ -51,11 +51,11 @@ pub fn request_usage(body: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn set_include_usage(body: &[u8]) -> Option<Vec<u8>> {
-    let found = peek(body).ok()?;
-    if found.include_usage == Some(true) {
+    let peeked = peek(body).ok()?;
+    if peeked.include_usage == Some(true) {
         return None;
     }
-    let parsed = found.stream_options_range.and_then(|at| serde_json::from_slice(&body[at]).ok());
+    let parsed = peeked.stream_options_range.and_then(|at| serde_json::from_slice(&body[at]).ok());
     let mut options = match parsed {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(options)) => options,
@@ -72,29 +72,29 @@ pub fn strip_usage(events: Bytes) -> Bytes {
     if USAGE_KEY.find(&events).is_none() {
         return events;
     }
-    let mut left = Vec::with_capacity(events.len());
+    let mut kept_bytes = Vec::with_capacity(events.len());
     if events.starts_with(sse::BOM) {
-        left.extend_from_slice(sse::BOM);
+        kept_bytes.extend_from_slice(sse::BOM);
     }
-    sse::split_events(&events).for_each(|event| copy_without_usage(event, &mut left));
-    left.into()
+    sse::split_events(&events).for_each(|event| copy_without_usage(event, &mut kept_bytes));
+    kept_bytes.into()
 }
 
-fn copy_without_usage(event: &[u8], left: &mut Vec<u8>) {
-    let Some(at) = USAGE_KEY.find(event) else { return left.extend_from_slice(event) };
+fn copy_without_usage(event: &[u8], kept_bytes: &mut Vec<u8>) {
+    let Some(at) = USAGE_KEY.find(event) else { return kept_bytes.extend_from_slice(event) };
     if let Some(null_range) = trailing_null_usage(event, at) {
-        left.extend_from_slice(&event[..null_range.start]);
-        return left.extend_from_slice(&event[null_range.end..]);
+        kept_bytes.extend_from_slice(&event[..null_range.start]);
+        return kept_bytes.extend_from_slice(&event[null_range.end..]);
     }
     if is_usage_only(event) {
         return;
     }
     let mut copied = 0;
     for usage_range in usage_ranges(event) {
-        left.extend_from_slice(&event[copied..usage_range.start]);
+        kept_bytes.extend_from_slice(&event[copied..usage_range.start]);
         copied = usage_range.end;
     }
-    left.extend_from_slice(&event[copied..]);
+    kept_bytes.extend_from_slice(&event[copied..]);
 }
 
 /// Returns the range of a `"usage":null` at the end of an event, where nearly all events have it. Such an event need
@@ -128,10 +128,10 @@ fn has_choices(event: &[u8]) -> bool {
 }
 
 /// Returns the ranges of the `usage` fields that are null, or an object in an event without choices, each with one
-/// adjacent comma. Some providers report usage beside the last choice without being asked, and their clients expect it
-/// there. Only top-level fields count; nested ones belong to something else.
+/// adjacent comma. Some providers report usage beside the last choice without being asked, and clients expect it there.
+/// Only top-level fields count; nested ones belong to something else.
 fn usage_ranges(event: &[u8]) -> Vec<Range<usize>> {
-    let mut found = Vec::new();
+    let mut events = Vec::new();
     for line in event.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"data:")) {
         let json = line[5..].trim_ascii();
         let from = json.as_ptr().addr() - event.as_ptr().addr();
@@ -142,13 +142,13 @@ fn usage_ranges(event: &[u8]) -> Vec<Range<usize>> {
             if key == b"usage" && (json[value.start] == b'n' || json[value.start] == b'{' && !has_choices) {
                 let (start, end) = (before, value.end);
                 let at = if start > 0 { start..end } else { 1..skip_comma(json, end) };
-                found.push(at.start + from..at.end + from);
+                events.push(at.start + from..at.end + from);
             }
             before = value.end;
             Ok(())
         });
     }
-    found
+    events
 }
 
 /// Returns the position after the comma that follows a value, if there is one.
@@ -192,18 +192,18 @@ mod tests {
             data:{\"usage\":{\"total_tokens\":3}, \"choices\":[{\"delta\":{}}]}\n\n\
             data: {\"choices\":[{\"usage\":{\"a\":1}}],\"x_groq\":{\"usage\":{\"a\":1}}}\n\n\
             data: {\"choices\":[1],\"usage\":{\n\ndata: [DONE]\n\n";
-        let left = "data: {\"id\":1,\"choices\":[{\"delta\":{\"content\":\",\\\"usage\\\":null\"}}]}\n\n\
+        let kept_bytes = "data: {\"id\":1,\"choices\":[{\"delta\":{\"content\":\",\\\"usage\\\":null\"}}]}\n\n\
             data: {\"choices\": [], \"prompt_filter_results\": []}\n\n\
             data: {\"choices\":[{\"delta\":{}}] , \"usage\" : {\"total_tokens\":3,\"x\":{}} ,\"id\":1}\r\n\r\n\
             data:{\"usage\":{\"total_tokens\":3}, \"choices\":[{\"delta\":{}}]}\n\n\
             data: {\"choices\":[{\"usage\":{\"a\":1}}],\"x_groq\":{\"usage\":{\"a\":1}}}\n\n\
             data: {\"choices\":[1],\"usage\":{\n\ndata: [DONE]\n\n";
-        assert_eq!(strip_usage(Bytes::from_static(input.as_bytes())), left);
+        assert_eq!(strip_usage(Bytes::from_static(input.as_bytes())), kept_bytes);
     }
 
     #[test]
     fn unparsed_and_parsed_events_give_the_same_result() {
-        for (event, left) in [
+        for (event, stripped) in [
             (r#"{"a":1,"usage":null}"#, r#"{"a":1}"#),
             (r#"{"a":1,"usage":null,"obfuscation":"xY7"}"#, r#"{"a":1,"obfuscation":"xY7"}"#),
             (r#"{"a":1,"usage":null,"b":"}"}"#, r#"{"a":1,"b":"}"}"#),
@@ -214,9 +214,9 @@ mod tests {
             (r#"{"a":",\"usage\":null}","usage":null}"#, r#"{"a":",\"usage\":null}"}"#),
             (r#"{"a":",\"usage\":null"}"#, r#"{"a":",\"usage\":null"}"#),
         ] {
-            let [event, left] = [event, left].map(|json| format!("data: {json}\n\n"));
-            assert_eq!(strip_usage(event.clone().into()), left);
-            assert_eq!(strip_usage(format!("{event}data: [DONE]\n\n").into()), format!("{left}data: [DONE]\n\n"));
+            let [event, kept_bytes] = [event, stripped].map(|json| format!("data: {json}\n\n"));
+            assert_eq!(strip_usage(event.clone().into()), kept_bytes);
+            assert_eq!(strip_usage(format!("{event}data: [DONE]\n\n").into()), format!("{kept_bytes}data: [DONE]\n\n"));
         }
     }
 
@@ -224,7 +224,7 @@ mod tests {
     fn events_without_usage_are_not_copied() {
         let events = Bytes::from_static(b"data: {\"choices\":[{\"delta\":{\"content\":\"usage\"}}]}\n\n");
         let hidden = strip_usage(events.clone());
-        // The word `usage` in a text is found but not removed.
+        // A text that contains the word `usage` is not changed.
         assert_eq!(hidden, events);
         let plain = Bytes::from_static(b"data: {\"choices\":[]}\n\n");
         assert_eq!(strip_usage(plain.clone()).as_ptr(), plain.as_ptr());

@@ -3,7 +3,7 @@
 /// Maximum length of a key that the meter looks for.
 const MAX_KEY_BYTES: usize = 16;
 
-/// Reads such a stream in chunks of any size, without buffering it.
+/// Reads a stream of any chunk size without buffering it.
 #[derive(Debug, Default)]
 pub struct ItemMeter {
     depth: u32,

@@ -193,16 +193,16 @@ fn parse_status(literal: &[u8]) -> Option<String> {
 
 /// Returns the `model` field of the object at this path.
 fn model_at_path(object: &[u8], path: &[&str]) -> Option<String> {
-    let (wanted, rest) = path.split_first().map_or(("model", None), |(first, rest)| (*first, Some(rest)));
-    let mut found = None;
+    let (name, rest) = path.split_first().map_or(("model", None), |(first, rest)| (*first, Some(rest)));
+    let mut model = None;
     let _ = for_each_field(object, |key, at| {
-        if key == wanted.as_bytes() {
+        if key == name.as_bytes() {
             let value = &object[at];
-            found = rest.map_or_else(|| unescape(value), |rest| model_at_path(value, rest));
+            model = rest.map_or_else(|| unescape(value), |rest| model_at_path(value, rest));
         }
         Ok(())
     });
-    found
+    model
 }
 
 #[cfg(test)]

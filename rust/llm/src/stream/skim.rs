@@ -6,11 +6,11 @@ use crate::{
     usage::{SearchCallScanner, Usage, from_response_head, from_response_tail},
 };
 
-/// Number of bytes kept at each end. Usage stands at one of them, before or after the content that makes the response
+/// Number of bytes kept at each end. Usage is at one of them, before or after the content that makes the response
 /// large.
 const EDGE_BYTES: usize = 16 * 1024;
 
-/// JSON response that passes through, of which only the ends are kept.
+/// JSON response that passes through; only its beginning and its end are kept.
 #[derive(Debug, Default)]
 pub struct ResponseSkimmer {
     head: Vec<u8>,

@@ -165,7 +165,7 @@ impl TextCollector {
         }
     }
 
-    /// Adds the texts of a message: its content, and the tool calls that stand beside it.
+    /// Adds the texts of a message: its content, and its tool calls.
     pub(super) fn collect_message(&mut self, message: &Value) {
         let kind = if self.role == TextRole::Tool { TextKind::ToolResult } else { TextKind::Text };
         self.at_key(message, "content", |collector, content| collector.collect_content(content, kind));

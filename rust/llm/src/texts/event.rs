@@ -1,10 +1,10 @@
-//! Texts of one event of a stream, and where they stand in it.
+//! Texts of one stream event, with their positions.
 
 use serde_json::Value;
 
 use super::{BodyStep, TextCollector, TextKind, TextPart, TextRole};
 
-/// Place of a text in a stream: events with the same place add to one text.
+/// Position of a text in a stream. Texts of events with the same position belong together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SlotKey {
     pub kind: TextKind,
@@ -20,7 +20,7 @@ pub struct SlotKey {
 pub struct EventTexts {
     /// Texts that continue those of other events.
     pub deltas: Vec<(SlotKey, TextPart)>,
-    /// Whole texts, which repeat what deltas said.
+    /// Complete texts that repeat the preceding deltas.
     pub copies: Vec<TextPart>,
     pub ending: Ending,
 }
@@ -106,7 +106,7 @@ impl EventTexts {
             collector.at_key(choice, "text", |inner, text| inner.push_string(TextKind::Text, text));
             for name in ["delta", "message"] {
                 collector.at_key(choice, name, |inner, delta| {
-                    // Tool calls have an index of their own, by which their deltas belong together.
+                    // Tool calls have their own index, which connects their deltas.
                     inner.collect_message(delta);
                 });
             }

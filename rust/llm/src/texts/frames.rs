@@ -34,7 +34,7 @@ pub enum EventSplitter {
 }
 
 impl EventSplitter {
-    /// Returns the splitter of an encoding; `None` if its events cannot be told apart before its end.
+    /// Returns the splitter of an encoding; `None` if its events can only be separated at the end of the stream.
     pub fn new(encoding: StreamEncoding) -> Option<Self> {
         match encoding {
             StreamEncoding::SseEvents => Some(Self::Sse(Splitter::new(MAX_EVENT_BYTES))),

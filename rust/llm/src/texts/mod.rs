@@ -1,6 +1,6 @@
-//! Texts in the bodies and streams of all API formats: who wrote them, what they are and where they stand, so that they
-//! can be checked and replaced. Recognised by their fields, not by the path of the request, so that a body in another
-//! format than its path promises is read too.
+//! Texts in the bodies and streams of all API formats, with role, kind and position, so that guardrails can check and
+//! replace them. Texts are recognised by their fields, not by the request path, so a body in an unexpected format is
+//! read too.
 
 mod content;
 pub mod event;
@@ -319,9 +319,9 @@ mod tests {
         ];
         for part in parts {
             let mut body = json!({"messages": [{"role": "user", "content": [part]}]});
-            let found = request_texts(&body);
-            assert_eq!(found.iter().map(|part| part.text.as_str()).collect::<Vec<_>>(), ["secret"], "{body}");
-            assert!(found[0].replace(&mut body, "***"), "{body}");
+            let texts = request_texts(&body);
+            assert_eq!(texts.iter().map(|part| part.text.as_str()).collect::<Vec<_>>(), ["secret"], "{body}");
+            assert!(texts[0].replace(&mut body, "***"), "{body}");
             assert_eq!(request_texts(&body)[0].text, "***", "{body}");
         }
         // An image is no text.

@@ -33,7 +33,7 @@ pub fn request_texts(body: &Value) -> Vec<TextPart> {
     collector.parts
 }
 
-/// Returns true if a body has numbers of tokens in place of a text, which cannot be checked.
+/// Returns true if a body has token numbers instead of text, which cannot be checked.
 pub fn has_token_numbers(body: &Value) -> bool {
     let has_numbers = |value: &Value| {
         let mut items = value.as_array().into_iter().flatten();
@@ -45,7 +45,7 @@ pub fn has_token_numbers(body: &Value) -> bool {
 /// Adds the texts of one field.
 type CollectField = fn(&mut TextCollector, &Value);
 
-/// Fields that hold what a client says, in all formats.
+/// Fields that contain the client's text, in all formats.
 const FIELDS: [(&str, CollectField); 11] = [
     ("messages", TextCollector::collect_messages),
     ("chat_history", TextCollector::collect_messages),
@@ -72,7 +72,7 @@ impl TextCollector {
     /// Adds the prompts of a completion: a string, or an array of them, which are all new.
     fn collect_prompt(&mut self, prompt: &Value) {
         self.push_string(TextKind::Text, prompt);
-        self.at_items(prompt, |inner, _, one| inner.push_string(TextKind::Text, one));
+        self.at_items(prompt, |inner, _, item| inner.push_string(TextKind::Text, item));
         // A prompt that the provider saved, with values for its variables.
         self.at_key(prompt, "variables", |inner, variables| {
             for (name, value) in variables.as_object().into_iter().flatten() {

@@ -39,15 +39,15 @@ impl TextCollector {
             self.at_key(body, name, |inner, text| inner.push_string(TextKind::Text, text));
         }
         self.at_key(body, "outputs", |inner, outputs| {
-            inner.at_items(outputs, |inner, index, one| {
+            inner.at_items(outputs, |inner, index, item| {
                 inner.group = index;
-                inner.at_key(one, "text", |inner, text| inner.push_string(TextKind::Text, text));
+                inner.at_key(item, "text", |inner, text| inner.push_string(TextKind::Text, text));
             });
         });
         self.at_key(body, "results", |inner, results| {
-            inner.at_items(results, |inner, index, one| {
+            inner.at_items(results, |inner, index, item| {
                 inner.group = index;
-                inner.at_key(one, "outputText", |inner, text| inner.push_string(TextKind::Text, text));
+                inner.at_key(item, "outputText", |inner, text| inner.push_string(TextKind::Text, text));
             });
         });
     }

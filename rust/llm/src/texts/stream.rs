@@ -27,7 +27,7 @@ pub struct StreamTexts {
     events: Vec<Bytes>,
     slots: Vec<TextPart>,
     deltas: Vec<Delta>,
-    /// Copies of whole texts in events that repeat what deltas said.
+    /// Copies of complete texts, in events that repeat the preceding deltas.
     copies: Vec<(usize, TextPart)>,
 }
 
@@ -62,16 +62,16 @@ impl StreamTexts {
         &self.slots
     }
 
-    /// Returns the stream with other texts; `texts` has one for each part. The first delta of a text says all of the new
-    /// one, and those after it nothing.
+    /// Returns the stream with replaced texts; `texts` has one for each position. The first delta of a text gets all of
+    /// the new text, later deltas become empty.
     pub fn with_texts(&self, texts: &[String]) -> Vec<u8> {
         let mut changes: HashMap<usize, Vec<(&TextPart, &str)>> = HashMap::new();
         let mut has_begun = vec![false; self.slots.len()];
         for delta in &self.deltas {
             let (slot, new) = (&self.slots[delta.slot], &texts[delta.slot]);
             if slot.text != *new {
-                let said = if std::mem::replace(&mut has_begun[delta.slot], true) { "" } else { new.as_str() };
-                changes.entry(delta.event).or_default().push((&delta.place, said));
+                let prefix = if std::mem::replace(&mut has_begun[delta.slot], true) { "" } else { new.as_str() };
+                changes.entry(delta.event).or_default().push((&delta.place, prefix));
             }
         }
         for (event, copy) in &self.copies {
@@ -215,9 +215,9 @@ data: [DONE]
     fn reads_and_changes_the_copies_of_responses() {
         let responses = "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"output_index\":0,\"content_index\":0,\"delta\":\"se\"}\n\nevent: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"output_index\":0,\"content_index\":0,\"delta\":\"cret\"}\n\nevent: response.output_text.done\ndata: {\"type\":\"response.output_text.done\",\"text\":\"secret\"}\n\nevent: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"output\":[{\"type\":\"message\",\"content\":[{\"type\":\"output_text\",\"text\":\"secret\"}]},{\"type\":\"mcp_call\",\"arguments\":\"{}\",\"output\":\"x\"}]}}\n\n";
         let stream = read(responses);
-        let found = texts(&stream);
+        let stream_texts = texts(&stream);
         assert_eq!(
-            found,
+            stream_texts,
             [(0, TextKind::Text, "secret"), (0, TextKind::ToolArguments, "{}"), (0, TextKind::ToolResult, "x")]
         );
         let changed = String::from_utf8(stream.with_texts(&["***".into(), "{}".into(), "y".into()])).unwrap();

@@ -13,7 +13,7 @@ const STRIDE_BYTES: usize = MIN_WORD_BYTES - PROBE_BYTES;
 pub fn find_next_word(text: &str, mut from: usize, by_case: bool) -> Option<Range<usize>> {
     let bytes = text.as_bytes();
     while let Some(probe) = bytes.get(from..from + PROBE_BYTES) {
-        // Without a branch per byte, so that all bytes are checked at once.
+        // Checks all bytes at once, without a branch per byte.
         let is_word = probe.iter().fold(true, |all, byte| all & byte.is_ascii_alphabetic());
         if !is_word {
             from += STRIDE_BYTES;

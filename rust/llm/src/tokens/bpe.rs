@@ -135,7 +135,7 @@ impl RankTable {
     /// Returns the number of parts left.
     fn merge_pairs(&self, chunk: &[u8], parts: &mut MergeState) -> usize {
         let length = chunk.len().min(MAX_PIECE_BYTES);
-        let mut left = length;
+        let mut remaining = length;
         parts.reset(length);
         for at in 1..length {
             parts.set_rank(at - 1, self.find_rank(&chunk[at - 1..=at]));
@@ -143,7 +143,7 @@ impl RankTable {
         let mut next = part_offset(parts.lowest_ranked());
         while let Some(at) = next {
             let (before, end) = parts.join_next(at);
-            left -= 1;
+            remaining -= 1;
             let after = if end < length { self.find_rank(&chunk[at..parts.part_end(end)]) } else { NO_RANK };
             let earlier = before.map(|before| (before, self.find_rank(&chunk[before..end])));
             // Reads the lowest rank before the new ranks are stored: loading a vector right after a store to a part of
@@ -154,7 +154,7 @@ impl RankTable {
             }
             next = part_offset(lowest);
         }
-        left
+        remaining
     }
 }
 
@@ -200,10 +200,10 @@ impl MergeState {
                 *lowest = min_lanes(*lowest, *some);
             }
         }
-        // Reduces by halves: in a chain, each step would wait for the one before.
+        // Reduces by halves, because in a chain each step would wait for the previous one.
         let [one, two, three, four] = lowest;
-        let [one, two, three, four] = min_lanes(min_lanes(one, two), min_lanes(three, four));
-        min_rank(min_rank(one, two), min_rank(three, four))
+        let [first, two, three, four] = min_lanes(min_lanes(one, two), min_lanes(three, four));
+        min_rank(min_rank(first, two), min_rank(three, four))
     }
 
     /// Joins a part with the next one. Returns the part before it, and its new end. Clears the ranks of the joined part
@@ -225,13 +225,13 @@ impl MergeState {
     }
 }
 
-fn min_rank(one: f32, other: f32) -> f32 {
-    if one < other { one } else { other }
+fn min_rank(left: f32, other: f32) -> f32 {
+    if left < other { left } else { other }
 }
 
 /// Returns the minimum of each lane. The compiler turns this into a single instruction.
-fn min_lanes(one: [f32; LANES], other: [f32; LANES]) -> [f32; LANES] {
-    std::array::from_fn(|lane| min_rank(one[lane], other[lane]))
+fn min_lanes(left: [f32; LANES], other: [f32; LANES]) -> [f32; LANES] {
+    std::array::from_fn(|lane| min_rank(left[lane], other[lane]))
 }
 
 /// Returns the offset of the part to which the lowest stored value belongs; `None` if no pair forms a token.

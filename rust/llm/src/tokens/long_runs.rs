@@ -92,8 +92,8 @@ impl SplitPattern {
     }
 }
 
-/// Character class. A run of one class is one piece, or the same part of one, at whatever position within the run the
-/// text is cut.
+/// Character class. A run of one class is one piece, or the same part of a piece, wherever the text is cut within the
+/// run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CharClass {
     Letter,
@@ -300,8 +300,8 @@ impl<'t> WindowedCounter<'t> {
     fn find_cut_point(&self, window: &WindowTokens) -> Option<CutPoint> {
         let from = self.run.start.max(self.window_range.start);
         let far = window.0.partition_point(|end| self.window_range.len() - end >= self.overlap_bytes);
-        let most = window.0.len().saturating_sub(self.overlap_bytes / BYTES_PER_TOKEN);
-        let ends = window.0[..far.min(most)].iter().enumerate().rev();
+        let max_position = window.0.len().saturating_sub(self.overlap_bytes / BYTES_PER_TOKEN);
+        let ends = window.0[..far.min(max_position)].iter().enumerate().rev();
         ends.map(|(index, end)| CutPoint { token_count: index + 1, byte_offset: *end })
             .take_while(|cut| self.window_range.start + cut.byte_offset > from)
             .find(|cut| self.text.is_char_boundary(self.window_range.start + cut.byte_offset))

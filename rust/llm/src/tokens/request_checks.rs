@@ -19,10 +19,10 @@ fn check_messages(body: &[u8]) -> CheckResult {
     if let Some(system) = parse_field(body, &["system"], "")? {
         check_blocks(&system, "system")?;
     }
-    let wanted = "must be an array of at least one message";
+    let expected = "must be an array of at least one message";
     let messages = parse_field(body, &["messages"], "")?;
     let messages = messages.as_ref().and_then(Value::as_array).filter(|messages| !messages.is_empty());
-    let messages = messages.ok_or_else(|| RequestError::new("messages", wanted))?;
+    let messages = messages.ok_or_else(|| RequestError::new("messages", expected))?;
     check_each_object(messages, "messages", |message, path| {
         if !matches!(message["role"].as_str(), Some("user" | "assistant" | "system")) {
             return reject(format!("{path}.role"), "must be `user` or `assistant`");
@@ -60,7 +60,7 @@ fn check_contents(body: &[u8], prefix: &str) -> CheckResult {
     }
     let path = format!("{prefix}contents");
     match parse_field(body, &["contents"], prefix)? {
-        Some(one @ Value::Object(_)) => check_content(&one, &path),
+        Some(item @ Value::Object(_)) => check_content(&item, &path),
         Some(Value::Array(contents)) if !contents.is_empty() => check_each_object(&contents, &path, check_content),
         _ => reject(path, "must be an array of at least one content"),
     }
@@ -87,15 +87,15 @@ fn check_each_object(items: &[Value], path: &str, check: impl Fn(&Value, &str) -
 
 /// Returns the value of the field with one of these names; null counts as absent.
 fn parse_field(body: &[u8], names: &[&'static str], prefix: &str) -> Result<Option<Value>, RequestError> {
-    let mut found = None;
+    let mut problem = None;
     let read = scan::for_each_field(body, |key, at| {
         if let Some(name) = names.iter().find(|name| name.as_bytes() == key) {
-            found = Some((*name, at));
+            problem = Some((*name, at));
         }
         Ok(())
     });
     read.map_err(|error| RequestError::new("$", error.to_string()))?;
-    let Some((name, at)) = found else { return Ok(None) };
+    let Some((name, at)) = problem else { return Ok(None) };
     let value: Value = serde_json::from_slice(&body[at])
         .map_err(|error| RequestError::new(format!("{prefix}{name}"), format!("cannot be read: {error}")))?;
     Ok(Some(value).filter(|value| !value.is_null()))
@@ -151,10 +151,10 @@ mod tests {
             (r#"{"contents":[{"parts":[{"text":5}]}]}"#, "contents[0].parts[0].text: must be a string"),
             (r#"{"systemInstruction":{},"contents":{"parts":{}}}"#, "systemInstruction.parts: must be an array"),
         ] {
-            let found = check_error(ApiFormat::Gemini, inner);
-            assert!(found.starts_with(expected), "{inner}: {found}");
-            let found = check_error(ApiFormat::Gemini, &within(inner));
-            assert!(found.starts_with(&format!("generateContentRequest.{expected}")), "{inner}: {found}");
+            let message = check_error(ApiFormat::Gemini, inner);
+            assert!(message.starts_with(expected), "{inner}: {message}");
+            let error = check_error(ApiFormat::Gemini, &within(inner));
+            assert!(error.starts_with(&format!("generateContentRequest.{expected}")), "{inner}: {error}");
         }
         assert_eq!(check_error(ApiFormat::Gemini, &within("[]")), "generateContentRequest: must be an object");
     }

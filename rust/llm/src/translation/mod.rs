@@ -63,7 +63,7 @@ enum FormatPair {
     PassThrough(&'static dyn PassThroughFormat),
 }
 
-/// Translated request, with what is needed to translate its response.
+/// Translated request, and the state that is needed to translate its response.
 pub struct Translation {
     formats: FormatPair,
     event_framing: EventFraming,
@@ -476,7 +476,7 @@ impl Translation {
         self.next_page_token.is_some()
     }
 
-    /// Returns the transcoder from the provider's stream to the client's. Only chat has streams of its own; a stream in
+    /// Returns the transcoder from the provider's stream to the client's. Only chat defines streams; a stream in
     /// response to another request is read and written as chat completions.
     pub fn transcoder(&self) -> Transcoder {
         let (client, decoder) = match &self.formats {

@@ -140,7 +140,7 @@ impl Normaliser {
     /// the bytes to send.
     pub fn stream_normaliser(self) -> impl FnMut(Option<Bytes>) -> Bytes + Send {
         let mut pending = Vec::new();
-        // True within a long line whose beginning was already forwarded.
+        // True in the middle of a long line whose beginning was already forwarded.
         let mut passes = false;
         let mut calls = CallingChoices::new();
         move |chunk| {
@@ -190,8 +190,9 @@ impl Normaliser {
         }
         if self.encodes_vectors {
             let encoded = embeddings::request::encode_response_vectors(json);
-            let named = self.should_add_provider.then(|| self.add_provider_field(encoded.as_deref().unwrap_or(json)));
-            return named.flatten().or(encoded);
+            let with_provider =
+                self.should_add_provider.then(|| self.add_provider_field(encoded.as_deref().unwrap_or(json)));
+            return with_provider.flatten().or(encoded);
         }
         if self.should_add_provider {
             return self.add_provider_field(json);
@@ -343,11 +344,12 @@ fn map_finish_reason(
         calls.insert(index);
     }
     let has_calls = is_calling || calls.contains(&index);
-    let given = reason_range.and_then(|range| Some((std::str::from_utf8(&json[range.clone()]).ok()?, range)));
+    let reason_and_range =
+        reason_range.and_then(|range| Some((std::str::from_utf8(&json[range.clone()]).ok()?, range)));
     // A failed generation must not look like a complete one.
     let is_kept =
         |reason: &str| finish_reason::is_openai_reason(reason) || finish_reason::is_failure(reason, has_calls);
-    Ok(given.filter(|(reason, _)| !is_kept(reason)).map(|(reason, range)| match to_openai(reason) {
+    Ok(reason_and_range.filter(|(reason, _)| !is_kept(reason)).map(|(reason, range)| match to_openai(reason) {
         "stop" if has_calls => (range, "tool_calls"),
         mapped => (range, mapped),
     }))
@@ -526,7 +528,7 @@ mod tests {
     #[test]
     fn forwards_a_long_line_unchanged_and_normalises_those_around_it() {
         let end = "data: {\"choices\":[{\"finish_reason\":\"eos\"}]}\n\n";
-        // Where it is split, the rest looks like a line of its own.
+        // After a split at this position, the remainder looks like a line of its own.
         let long = format!("data: {{\"a\":\"{}", "data:{\"finish_reason\":\"eos\"}".repeat(80_000));
         let input = format!("{end}{long}\"}}\n\n{end}");
         let expected = format!("{0}{long}\"}}\n\n{0}", end.replace("eos", "stop"));
@@ -536,9 +538,9 @@ mod tests {
             let mut buffered = 0;
             for chunk in input.as_bytes().chunks(length) {
                 buffered += chunk.len();
-                let given = stream(Some(Bytes::copy_from_slice(chunk)));
-                buffered -= given.len().min(buffered);
-                output.extend_from_slice(&given);
+                let emitted = stream(Some(Bytes::copy_from_slice(chunk)));
+                buffered -= emitted.len().min(buffered);
+                output.extend_from_slice(&emitted);
                 assert!(buffered <= MAX_LINE_BYTES + 64, "{buffered}");
             }
             output.extend_from_slice(&stream(None));

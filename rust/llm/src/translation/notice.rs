@@ -1,4 +1,4 @@
-//! A text of the gateway in place of a model's response, in the client's format.
+//! Message of the gateway that replaces a model's response, in the client's format.
 
 use std::sync::Arc;
 

@@ -9,10 +9,10 @@ pub(super) fn split_off_tokens(total: &mut u64, part: u64) -> u64 {
     part
 }
 
-pub(crate) fn raise_count(slot: &mut u64, seen: &mut bool, value: &[u8]) {
+pub(crate) fn raise_count(slot: &mut u64, is_present: &mut bool, value: &[u8]) {
     if let Some(count) = parse_count(value) {
         *slot = count.max(*slot);
-        *seen = true;
+        *is_present = true;
     }
 }
 
@@ -29,7 +29,7 @@ pub(super) fn audio_and_image_tokens(array: &[u8]) -> [u64; 2] {
 
 /// Sums the counts of two kinds in an array that has one count per kind.
 pub(super) fn sum_counts_by_kind(array: &[u8], name: &[u8], kinds: [&[u8]; 2], counted: &[u8]) -> [u64; 2] {
-    let mut found = [0_u64; 2];
+    let mut counts = [0_u64; 2];
     // If the JSON is malformed, the elements before the error count.
     let _ = for_each_element_from(array, 0, |at| {
         let (mut kind, mut tokens) = (None, 0);
@@ -44,11 +44,11 @@ pub(super) fn sum_counts_by_kind(array: &[u8], name: &[u8], kinds: [&[u8]; 2], c
             Ok(())
         })?;
         if let Some(kind) = kind {
-            found[kind] = found[kind].saturating_add(tokens);
+            counts[kind] = counts[kind].saturating_add(tokens);
         }
         Ok(())
     });
-    found
+    counts
 }
 
 /// Parses a count from any JSON number; negative numbers are zero.

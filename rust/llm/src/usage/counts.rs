@@ -100,7 +100,8 @@ impl UsageCounts {
         let earlier = self.count_slots().map(std::mem::take);
         (self.has_cache_fields, self.has_input_field) = (false, false);
         read(self);
-        // Input and cache counts belong together: a corrected input may move tokens from one to the other, even all.
+        // Input and cache counts belong together: a corrected input may move tokens from one to the other, even all
+        // tokens.
         let has_moved = self.has_input_field && cached(self) != cached_before && cached(self) != [0; 4];
         let is_restated = self.has_cache_fields && (self.input > 0 || has_moved);
         for (at, (slot, count)) in self.count_slots().into_iter().zip(earlier).enumerate() {

@@ -187,7 +187,7 @@ fn read_invoke_usage(response: &[u8]) -> Option<Usage> {
 /// Returns the sum of the tokens of all results in a list.
 fn sum_result_tokens(list: &[u8]) -> u64 {
     let results: Vec<serde_json::Value> = serde_json::from_slice(list).unwrap_or_default();
-    results.iter().filter_map(|one| one["tokenCount"].as_u64()).fold(0, u64::saturating_add)
+    results.iter().filter_map(|item| item["tokenCount"].as_u64()).fold(0, u64::saturating_add)
 }
 
 /// Reads usage from the last bytes of a large response, the rest of which was not buffered.

@@ -168,7 +168,7 @@ impl SearchCallScanner {
     /// Counts the items whose type field begins before an offset.
     fn scan_until(&mut self, end: usize) {
         const SEARCH_CALL_TYPES: [&[u8]; 2] = [b"\"web_search_call\"", b"\"file_search_call\""];
-        let mut found = self.uses;
+        let mut uses = self.uses;
         for at in SEARCH_CALL_FINDER.find_iter(&self.pending).take_while(|at| *at < end) {
             let close = at + SEARCH_CALL_FINDER.needle().len();
             let kind = SEARCH_CALL_TYPES.into_iter().find(|kind| self.pending[..close].ends_with(kind));
@@ -181,9 +181,9 @@ impl SearchCallScanner {
                 item.read_field(key, &self.pending[at]);
                 Ok(())
             });
-            found = found.saturating_add(&item.billed_uses());
+            uses = uses.saturating_add(&item.billed_uses());
         }
-        self.uses = found;
+        self.uses = uses;
     }
 }
 
@@ -270,15 +270,15 @@ impl Grounding {
 
 /// Returns true if one of the grounding sources is a Google Maps place.
 fn has_maps_source(chunks: &[u8]) -> bool {
-    let mut found = false;
+    let mut is_found = false;
     let _ = for_each_element_from(chunks, 0, |at| {
         let chunk = &chunks[at];
         for_each_field(chunk, |key, _| {
-            found |= key == b"maps";
+            is_found |= key == b"maps";
             Ok(())
         })
     });
-    found
+    is_found
 }
 
 /// Counts tool invocations in the `tool_calls_details` of Perplexity's agents.

@@ -43,7 +43,7 @@ fn measure_best_time(mut work: impl FnMut()) -> Duration {
 fn translate_request() -> (Translation, Vec<u8>) {
     let (operation, provider) = (Operation::ChatComplete, catalog::find_provider("anthropic").unwrap());
     let (body, model, beside) = (black_box(CHAT_REQUEST), "", RequestHints::default());
-    let question = TranslationInput {
+    let input = TranslationInput {
         operation,
         provider: provider.row(),
         body,
@@ -53,7 +53,7 @@ fn translate_request() -> (Translation, Vec<u8>) {
         now_ms: 1_700_000_000_000,
         nonce: 7,
     };
-    Translation::translate_request(&question, provider.provider_format(operation, "m").unwrap()).unwrap()
+    Translation::translate_request(&input, provider.provider_format(operation, "m").unwrap()).unwrap()
 }
 
 #[test]

@@ -174,7 +174,7 @@ fn translations_for(case: &Case) -> Vec<Translation> {
         let result = |operation: Operation| {
             let (wire, body) = (provider.provider_format(operation, &model)?, request_body(operation).to_string());
             let beside = RequestHints::default();
-            let question = TranslationInput {
+            let input = TranslationInput {
                 operation,
                 provider: provider.row(),
                 body: body.as_bytes(),
@@ -184,7 +184,7 @@ fn translations_for(case: &Case) -> Vec<Translation> {
                 now_ms: 0,
                 nonce: 0,
             };
-            Some(Translation::translate_request(&question, wire).ok()?.0)
+            Some(Translation::translate_request(&input, wire).ok()?.0)
         };
         all.extend(CLIENT_OPERATIONS.into_iter().filter_map(result));
     }
@@ -269,19 +269,30 @@ fn corrupted_responses_cause_no_panic_and_bounded_memory() {
                 .filter(|_| rng.bool())
                 .unwrap_or_else(|| corrupt_bytes(content, other, &mut rng));
             let chunks = split_into_chunks(&bytes, &mut rng);
-            let most = BASE_MEMORY_BYTES + MEMORY_PER_INPUT_BYTE * bytes.len();
+            let max_bytes = BASE_MEMORY_BYTES + MEMORY_PER_INPUT_BYTE * bytes.len();
             for translation in &translations {
-                let held = measure_peak_bytes(|| read_as_translated(translation, &bytes, &chunks));
-                assert!(held < most, "{} in round {round}: {held} bytes for {}", case.name(), bytes.len());
+                let peak_bytes = measure_peak_bytes(|| read_as_translated(translation, &bytes, &chunks));
+                assert!(
+                    peak_bytes < max_bytes,
+                    "{} in round {round}: {peak_bytes} bytes for {}",
+                    case.name(),
+                    bytes.len()
+                );
             }
-            let held = measure_peak_bytes(|| read_as_passed_through(&bytes, &chunks));
-            assert!(held < most, "{} passing by in round {round}: {held} bytes for {}", case.name(), bytes.len());
+            let peak_bytes = measure_peak_bytes(|| read_as_passed_through(&bytes, &chunks));
+            assert!(
+                peak_bytes < max_bytes,
+                "{} passing by in round {round}: {peak_bytes} bytes for {}",
+                case.name(),
+                bytes.len()
+            );
         }
         *read.entry(case.provider.as_str()).or_default() += rounds;
     }
     // The mock provider uses OpenAI's API format.
-    let is_translated = |one: &&dyn Provider| {
-        one.slug() != "mock" && Operation::ALL.iter().any(|operation| one.provider_format(*operation, "").is_some())
+    let is_translated = |provider: &&dyn Provider| {
+        provider.slug() != "mock"
+            && Operation::ALL.iter().any(|operation| provider.provider_format(*operation, "").is_some())
     };
     let unread = catalog::all_providers().filter(is_translated).map(<dyn Provider>::slug);
     let unread: Vec<_> = unread.filter(|slug| !read.contains_key(slug)).collect();

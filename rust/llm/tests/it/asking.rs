@@ -16,7 +16,7 @@ fn translate_request(slug: &str, operation: Operation, body: &Value) -> Result<(
     let body = body.to_string();
     let wire = provider.provider_format(operation, &model).unwrap();
     let (body, beside) = (body.as_bytes(), RequestHints::default());
-    let question = TranslationInput {
+    let input = TranslationInput {
         operation,
         provider: provider.row(),
         body,
@@ -26,7 +26,7 @@ fn translate_request(slug: &str, operation: Operation, body: &Value) -> Result<(
         now_ms: 1_700_000_000_000,
         nonce: 7,
     };
-    let (translation, sent) = Translation::translate_request(&question, wire)?;
+    let (translation, sent) = Translation::translate_request(&input, wire)?;
     Ok((translation, serde_json::from_slice(&sent).unwrap()))
 }
 
@@ -53,13 +53,14 @@ fn tool_with_parameters(parameters: &Value) -> Value {
 #[test]
 fn groups_tool_results_even_if_they_contain_images() {
     let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "look", "arguments": "{}"});
-    let seen =
+    let content =
         json!([{"type": "input_text", "text": "here"}, {"type": "input_image", "image_url": "https://e.com/a.png"}]);
-    let output = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": seen});
+    let output = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": content});
     let body = json!({"model": "m", "input": [{"role": "user", "content": "Look."},
         {"type": "reasoning", "summary": []}, {"role": "assistant", "content": "I look."}, call("a"), call("b"), output("a"), output("b")]});
     let (sent, lost) = sent_and_dropped("deepseek", Operation::CreateModelResponse, &body);
-    let roles: Vec<_> = sent["messages"].as_array().unwrap().iter().map(|one| one["role"].as_str().unwrap()).collect();
+    let roles: Vec<_> =
+        sent["messages"].as_array().unwrap().iter().map(|item| item["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["user", "assistant", "tool", "tool", "user"], "{sent}");
     assert_eq!(sent["messages"][1]["content"], "I look.");
     assert_eq!(sent["messages"][1]["tool_calls"].as_array().unwrap().len(), 2);
@@ -69,23 +70,23 @@ fn groups_tool_results_even_if_they_contain_images() {
 
 #[test]
 fn resolves_refs_and_all_of_in_gemini_tool_schemas() {
-    let named = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    let named_schema = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
     for schema in [
-        json!({"$defs": {"a": named}, "$ref": "#/$defs/a"}),
-        json!({"allOf": [named]}),
-        json!({"type": "object", "properties": {}, "allOf": [named, {"required": ["city"]}]}),
-        named.clone(),
+        json!({"$defs": {"a": named_schema}, "$ref": "#/$defs/a"}),
+        json!({"allOf": [named_schema]}),
+        json!({"type": "object", "properties": {}, "allOf": [named_schema, {"required": ["city"]}]}),
+        named_schema.clone(),
     ] {
         let (sent, lost) =
             sent_and_dropped("google", CHAT_OPERATION, &chat_body("gemini-2.5-pro", &tool_with_parameters(&schema)));
-        assert_eq!(sent["tools"][0]["functionDeclarations"][0]["parameters"], named, "{schema}");
+        assert_eq!(sent["tools"][0]["functionDeclarations"][0]["parameters"], named_schema, "{schema}");
         assert_eq!(lost, "", "{schema}");
     }
-    let either = json!({"anyOf": [named, {"type": "string"}]});
+    let either = json!({"anyOf": [named_schema, {"type": "string"}]});
     let (sent, _) =
         sent_and_dropped("google", CHAT_OPERATION, &chat_body("gemini-2.5-pro", &tool_with_parameters(&either)));
     assert_eq!(sent["tools"][0]["functionDeclarations"][0]["parameters"], either);
-    for (empty, named) in [
+    for (empty, dropped_names) in [
         (json!({"type": "object"}), ""),
         (json!({"type": "object", "properties": {}, "required": [], "additionalProperties": false}), ""),
         (json!({"type": "object", "additionalProperties": {"type": "string"}}), "additionalProperties"),
@@ -93,7 +94,7 @@ fn resolves_refs_and_all_of_in_gemini_tool_schemas() {
         let (sent, lost) =
             sent_and_dropped("google", CHAT_OPERATION, &chat_body("gemini-2.0-flash", &tool_with_parameters(&empty)));
         assert_eq!(sent["tools"][0]["functionDeclarations"], json!([{"name": "f"}]), "{empty}");
-        assert_eq!(lost, named);
+        assert_eq!(lost, dropped_names);
     }
 }
 
@@ -168,7 +169,7 @@ fn maps_reasoning_budget_and_leaves_tokens_for_the_response() {
         assert_eq!(lost, "reasoning_effort", "{slug}");
         assert!(sent.to_string().contains("3000"), "{slug}: {sent}");
     }
-    for (more, budget, named) in [
+    for (more, budget, dropped_names) in [
         (json!({"reasoning_effort": "high", "max_tokens": 30_000}), json!(16_384), ""),
         (json!({"reasoning_effort": "high", "max_tokens": 8000}), json!(4000), "reasoning_effort"),
         (json!({"reasoning_effort": "medium", "max_tokens": 9000}), json!(8192), ""),
@@ -177,16 +178,16 @@ fn maps_reasoning_budget_and_leaves_tokens_for_the_response() {
         (json!({"thinking": {"type": "enabled", "budget_tokens": 8999}, "max_tokens": 9000}), json!(8999), ""),
     ] {
         let (sent, lost) = sent_and_dropped("anthropic", CHAT_OPERATION, &chat_body(claude, &more));
-        assert_eq!((&sent["thinking"]["budget_tokens"], lost.as_str()), (&budget, named), "{more}");
+        assert_eq!((&sent["thinking"]["budget_tokens"], lost.as_str()), (&budget, dropped_names), "{more}");
     }
-    for (effort, model, result, named) in [
+    for (effort, model, result, dropped_names) in [
         ("high", "gemini-2.5-pro", json!({"thinkingBudget": 24_576}), ""),
         ("max", "gemini-2.5-pro", json!({"thinkingBudget": 24_576}), "reasoning_effort"),
         ("xhigh", "gemini-3-pro", json!({"thinkingLevel": "high"}), "reasoning_effort"),
     ] {
         let (sent, lost) =
             sent_and_dropped("google", CHAT_OPERATION, &chat_body(model, &json!({"reasoning_effort": effort})));
-        assert_eq!((&sent["generationConfig"]["thinkingConfig"], lost.as_str()), (&result, named), "{effort}");
+        assert_eq!((&sent["generationConfig"]["thinkingConfig"], lost.as_str()), (&result, dropped_names), "{effort}");
     }
 }
 
@@ -242,8 +243,8 @@ fn rejects_a_request_without_content() {
         let body = json!({"model": model, "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ""}]});
         assert!(translation_error(slug, CHAT_OPERATION, &body).starts_with("messages: "), "{slug}");
     }
-    let wanted = chat_body("gemini-2.5-flash-image", &json!({"image_config": "16:9"}));
-    assert_eq!(translation_error("google", CHAT_OPERATION, &wanted), "image_config: must be an object");
+    let image_request = chat_body("gemini-2.5-flash-image", &json!({"image_config": "16:9"}));
+    assert_eq!(translation_error("google", CHAT_OPERATION, &image_request), "image_config: must be an object");
 }
 
 #[test]
@@ -265,7 +266,7 @@ fn sends_an_orphaned_tool_result_under_a_placeholder_name() {
 
 #[test]
 fn reports_or_rejects_fields_of_the_wrong_type() {
-    for (operation, more, named) in [
+    for (operation, more, dropped_names) in [
         (CHAT_OPERATION, json!({"stream_options": "all"}), "stream_options"),
         (CHAT_OPERATION, json!({"max_tokens": 5, "max_completion_tokens": 9}), "max_tokens"),
         (
@@ -287,22 +288,22 @@ fn reports_or_rejects_fields_of_the_wrong_type() {
         ),
     ] {
         let (_, lost) = sent_and_dropped("cohere", operation, &chat_body("command-a", &more));
-        assert_eq!(lost, named, "{} {more}", operation.id());
+        assert_eq!(lost, dropped_names, "{} {more}", operation.id());
     }
-    for (more, named) in [
+    for (more, dropped_names) in [
         (json!({"reasoning": "high"}), "reasoning"),
         (json!({"text": "short", "stream_options": 1}), "text, stream_options"),
     ] {
         let mut body = json!({"model": "command-a", "input": "Hi"});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        assert_eq!(sent_and_dropped("cohere", Operation::CreateModelResponse, &body).1, named);
+        assert_eq!(sent_and_dropped("cohere", Operation::CreateModelResponse, &body).1, dropped_names);
     }
-    for (config, named) in [
+    for (config, dropped_names) in [
         (json!({"thinkingLevel": "THINKING_LEVEL_UNSPECIFIED"}), ""),
         (json!({"thinkingLevel": "LOW", "thinkingBudget": 2000}), "thinkingLevel"),
     ] {
         let body = json!({"model": "claude-sonnet-4-5", "contents": [{"parts": [{"text": "Hi"}]}], "generationConfig": {"thinkingConfig": config}});
-        assert_eq!(sent_and_dropped("anthropic", Operation::GenerateContent, &body).1, named, "{body}");
+        assert_eq!(sent_and_dropped("anthropic", Operation::GenerateContent, &body).1, dropped_names, "{body}");
     }
     let body = chat_body("claude-sonnet-4-5", &tool_with_parameters(&json!("none")));
     assert_eq!(
@@ -384,9 +385,9 @@ fn maps_effort_to_a_token_budget_for_cohere_reasoning_models() {
         ("command-a-reasoning-08-2025", "none", json!({"type": "disabled"}), ""),
         ("command-a-03-2025", "medium", Value::Null, "reasoning_effort"),
     ] {
-        let (sent, named) =
+        let (sent, dropped_names) =
             sent_and_dropped("cohere", CHAT_OPERATION, &chat_body(model, &json!({"reasoning_effort": effort})));
-        assert_eq!((&sent["thinking"], named.as_str()), (&thinking, lost), "{model} {effort}");
+        assert_eq!((&sent["thinking"], dropped_names.as_str()), (&thinking, lost), "{model} {effort}");
     }
     let own = json!({"reasoning_effort": "low", "thinking": {"type": "enabled", "budget_tokens": 99}});
     let (sent, lost) = sent_and_dropped("cohere", CHAT_OPERATION, &chat_body("command-a-reasoning-08-2025", &own));
@@ -395,7 +396,7 @@ fn maps_effort_to_a_token_budget_for_cohere_reasoning_models() {
 
 #[test]
 fn accepts_bare_base64_images_and_plain_text_files() {
-    let seen = |url: &str| {
+    let convert_image = |url: &str| {
         let content = json!([{"type": "image_url", "image_url": {"url": url}}]);
         let (sent, _) = sent_and_dropped(
             "google",
@@ -404,8 +405,14 @@ fn accepts_bare_base64_images_and_plain_text_files() {
         );
         sent["contents"][0]["parts"][0].clone()
     };
-    assert_eq!(seen("iVBORw0KGgo/AA=="), json!({"inlineData": {"mimeType": "image/jpeg", "data": "iVBORw0KGgo/AA=="}}));
-    assert_eq!(seen("gs://b/a.png"), json!({"fileData": {"mimeType": "image/png", "fileUri": "gs://b/a.png"}}));
+    assert_eq!(
+        convert_image("iVBORw0KGgo/AA=="),
+        json!({"inlineData": {"mimeType": "image/jpeg", "data": "iVBORw0KGgo/AA=="}})
+    );
+    assert_eq!(
+        convert_image("gs://b/a.png"),
+        json!({"fileData": {"mimeType": "image/png", "fileUri": "gs://b/a.png"}})
+    );
     let read = |data: &str| {
         let content = json!([{"type": "file", "file": {"file_data": data, "mime_type": "text/plain"}}]);
         let body = json!({"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": content}]});
@@ -437,9 +444,9 @@ fn uses_the_anthropic_version_of_the_body_if_the_host_fits() {
 #[test]
 fn maps_maximum_effort_of_claude_to_the_highest_supported() {
     let body = chat_body("gpt-5", &json!({"max_tokens": 9, "output_config": {"effort": "max"}}));
-    for (slug, effort, named) in [("openai", "high", "reasoning_effort"), ("deepseek", "max", "")] {
+    for (slug, effort, dropped_names) in [("openai", "high", "reasoning_effort"), ("deepseek", "max", "")] {
         let (sent, lost) = sent_and_dropped(slug, Operation::Messages, &body);
-        assert_eq!((&sent["reasoning_effort"], lost.as_str()), (&json!(effort), named), "{slug}");
+        assert_eq!((&sent["reasoning_effort"], lost.as_str()), (&json!(effort), dropped_names), "{slug}");
     }
 }
 

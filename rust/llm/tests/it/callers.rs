@@ -36,7 +36,7 @@ fn hello_request(operation: Operation) -> Value {
 fn build_translation(provider: &'static dyn Provider, operation: Operation, model: &str) -> Option<Translation> {
     let wire = provider.provider_format(operation, model)?;
     let body = hello_request(operation).to_string().into_bytes();
-    let question = TranslationInput {
+    let input = TranslationInput {
         operation,
         provider: provider.row(),
         body: &body,
@@ -46,7 +46,7 @@ fn build_translation(provider: &'static dyn Provider, operation: Operation, mode
         now_ms: 1_700_000_000_000,
         nonce: 7,
     };
-    Some(Translation::translate_request(&question, wire).unwrap().0)
+    Some(Translation::translate_request(&input, wire).unwrap().0)
 }
 
 /// Summarises text, tool calls, finish reason and usage of a response in one shape for all client formats.
@@ -113,14 +113,14 @@ fn client_formats_agree_on_complete_and_streamed_content() {
         for (operation, streamed) in OPERATION_PAIRS {
             let Some(translation) = build_translation(provider, operation, "") else { continue };
             let result = serde_json::from_slice(&translation.translate_response(&whole).unwrap()).unwrap();
-            let found = summarize_response(operation, &result);
+            let summary = summarize_response(operation, &result);
             let mut transcoder = self::build_translation(provider, streamed, "").unwrap().transcoder();
             let mut bytes = transcoder.push_chunk(stream.clone()).to_vec();
             bytes.extend_from_slice(&transcoder.finish());
             let again = assemble_stream(streamed.id(), &bytes);
-            assert_eq!(summarize_response(streamed, &again), found, "{} {}", case.name(), streamed.id());
+            assert_eq!(summarize_response(streamed, &again), summary, "{} {}", case.name(), streamed.id());
             asked_of.insert((case.provider.clone(), operation.id()));
-            all.push(found);
+            all.push(summary);
         }
         for pair in all.windows(2) {
             assert_eq!(pair[0], pair[1], "{}", case.name());
@@ -170,13 +170,15 @@ fn google_clients_can_embed_at_every_embedding_provider() {
         let (model, UpstreamBody::Complete(response)) = (case.model(), case.upstream_body()) else {
             panic!("{}", case.name())
         };
-        let one = json!({"content": {"parts": [{"text": "Hi"}]}});
-        let requests =
-            [(Operation::EmbedContent, one.clone()), (Operation::BatchEmbedContents, json!({"requests": [one]}))];
+        let candidate = json!({"content": {"parts": [{"text": "Hi"}]}});
+        let requests = [
+            (Operation::EmbedContent, candidate.clone()),
+            (Operation::BatchEmbedContents, json!({"requests": [candidate]})),
+        ];
         for (operation, body) in requests {
             let Some(wire) = provider.provider_format(operation, &model) else { continue };
             let (body, beside) = (body.to_string(), RequestHints::default());
-            let question = TranslationInput {
+            let input = TranslationInput {
                 operation,
                 provider: provider.row(),
                 body: body.as_bytes(),
@@ -186,7 +188,7 @@ fn google_clients_can_embed_at_every_embedding_provider() {
                 now_ms: 0,
                 nonce: 0,
             };
-            let translation = Translation::translate_request(&question, wire).unwrap().0;
+            let translation = Translation::translate_request(&input, wire).unwrap().0;
             let result: Value = serde_json::from_slice(&translation.translate_response(&response).unwrap()).unwrap();
             let values = result.pointer("/embedding/values").or_else(|| result.pointer("/embeddings/0/values"));
             let is_one = |values: &Value| {

@@ -19,12 +19,12 @@ use serde_json::Value;
 
 #[test]
 fn every_operation_of_every_provider_has_golden_cases() {
-    let known: BTreeSet<_> = all_cases().iter().map(Case::name).collect();
+    let case_names: BTreeSet<_> = all_cases().iter().map(Case::name).collect();
     let mut missing = Vec::new();
     for provider in catalog::all_providers() {
         let needed = required_cases(provider).into_iter();
         let names = needed.map(|(operation, case)| format!("{}/{}/{case}", provider.slug(), operation.id()));
-        missing.extend(names.filter(|name| !known.contains(name)));
+        missing.extend(names.filter(|name| !case_names.contains(name)));
     }
     assert!(missing.is_empty(), "no golden cases: {missing:#?}");
 }
@@ -33,23 +33,23 @@ fn every_operation_of_every_provider_has_golden_cases() {
 /// providers are tested here instead.
 #[test]
 fn chat_tools_also_work_for_anthropic_clients() {
-    let known: BTreeSet<_> = all_cases().iter().map(Case::name).collect();
+    let case_names: BTreeSet<_> = all_cases().iter().map(Case::name).collect();
     let of =
         |label: &str| all_cases().into_iter().find(|case| case.name() == format!("openai/messages/{label}")).unwrap();
     let [whole, stream] = ["tools", "tools_stream"].map(of);
     let UpstreamBody::Stream(events) = stream.upstream_body() else { panic!("it is no stream") };
-    let mut shown = 0;
+    let mut case_count = 0;
     for provider in catalog::all_providers() {
         let slug = provider.slug();
         let is_translated = provider.provider_format(Operation::Messages, &whole.model()).is_some();
-        if !is_translated || known.contains(&format!("{slug}/messages/tools")) {
+        if !is_translated || case_names.contains(&format!("{slug}/messages/tools")) {
             continue;
         }
-        let calls_tools = known.contains(&format!("{slug}/chatComplete/tools"));
+        let calls_tools = case_names.contains(&format!("{slug}/chatComplete/tools"));
         assert!(!calls_tools, "{slug} has no cases of messages with tools: tools, tools_stream");
-        let [mut whole, mut stream] = [whole.clone(), stream.clone()];
-        (whole.provider, stream.provider) = (slug.to_owned(), slug.to_owned());
-        let (translation, sent) = whole.translate_request().unwrap();
+        let [mut complete, mut stream] = [whole.clone(), stream.clone()];
+        (complete.provider, stream.provider) = (slug.to_owned(), slug.to_owned());
+        let (translation, sent) = complete.translate_request().unwrap();
         let sent: Value = serde_json::from_slice(&sent).unwrap();
         if provider.row().param_rules(Operation::ChatComplete).dropped_fields.contains(&"tools") {
             assert!(
@@ -61,19 +61,19 @@ fn chat_tools_also_work_for_anthropic_clients() {
         let messages = sent["messages"].as_array().unwrap();
         let calls = messages.iter().flat_map(|message| message["tool_calls"].as_array().into_iter().flatten());
         let results = messages.iter().filter(|message| message["role"] == "tool");
-        let named = &sent["tools"][0]["function"]["name"];
-        assert_eq!((calls.count(), results.count(), named.as_str()), (2, 2, Some("weather")), "{slug}: {sent}");
+        let tool_name = &sent["tools"][0]["function"]["name"];
+        assert_eq!((calls.count(), results.count(), tool_name.as_str()), (2, 2, Some("weather")), "{slug}: {sent}");
         let mut transcoder = stream.translate_request().unwrap().0.transcoder();
         let returned = [transcoder.push_chunk(events.clone()), transcoder.finish()].concat();
         let expected = summarize_case(&of("tools"));
         assert_eq!(
-            (summarize_case(&whole), summarize_message(&assemble_stream("messages", &returned))),
+            (summarize_case(&complete), summarize_message(&assemble_stream("messages", &returned))),
             (expected.clone(), expected),
             "{slug}"
         );
-        shown += 1;
+        case_count += 1;
     }
-    assert!(shown > 40, "{shown}");
+    assert!(case_count > 40, "{case_count}");
 }
 
 /// Providers whose model lists pass through, each in its own shape until it is normalised.
@@ -183,15 +183,15 @@ fn every_model_family_has_golden_cases() {
         let is =
             |model: &str| provider.provider_format(operation, model).map(|wire| std::ptr::from_ref(wire).cast::<u8>());
         let name = format!("{slug}/{}/{label}", operation.id());
-        let mut shown: Vec<_> = translated_cases()
+        let mut covered: Vec<_> = translated_cases()
             .into_iter()
             .filter(|case| case.name().starts_with(&case_prefix(slug, operation)))
             .collect();
-        let case = shown.iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
+        let case = covered.iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
         assert_eq!(is(&case.model()), is(model), "{name} is of another family");
-        shown.retain(|case| is(&case.model()) == is(model) && !case.label.starts_with("refused"));
+        covered.retain(|case| is(&case.model()) == is(model) && !case.label.starts_with("refused"));
         for needed in REQUIRED_CASES.iter().filter(|needed| needs_case(operation, needed)) {
-            if !shown.iter().any(|case| required_case(case) == *needed) {
+            if !covered.iter().any(|case| required_case(case) == *needed) {
                 missing.push(format!("{name}: {needed}"));
             }
         }
@@ -229,8 +229,11 @@ fn media_streams_report_usage_and_a_terminal_event() {
                 bytes[..end].chunks(11).for_each(|chunk| meter.feed(chunk));
                 meter.finish()
             };
-            let whole = metered(bytes.len());
-            assert!(whole.usage.is_some_and(|usage| usage.total() > 12) && whole.is_terminated, "{name}: {whole:?}");
+            let complete = metered(bytes.len());
+            assert!(
+                complete.usage.is_some_and(|usage| usage.total() > 12) && complete.is_terminated,
+                "{name}: {complete:?}"
+            );
             let last = bytes.len() - bytes.rsplit(|byte| *byte == b'\n').nth(2).unwrap().len() - 2;
             assert!(!metered(last).is_terminated, "{name} is over before its last event");
         }
@@ -276,8 +279,8 @@ fn list_targets(provider: &'static dyn Provider) -> String {
             options.insert_if_absent(*option, (*value).to_owned());
         }
     }
-    let served = Operation::ALL.iter().filter(|operation| provider.supports(**operation));
-    let lines = served.chain([&Operation::Proxy]).map(|operation| {
+    let operations = Operation::ALL.iter().filter(|operation| provider.supports(**operation));
+    let lines = operations.chain([&Operation::Proxy]).map(|operation| {
         let is_translated = provider.provider_format(*operation, MODEL_NAME).is_some()
             || file_store_for(provider, *operation).is_some();
         let way = if is_translated { "told" } else { "as it is" };
@@ -326,9 +329,11 @@ fn no_case_covers_an_unsupported_operation() {
 #[test]
 fn equal_requests_lead_to_equal_responses_at_every_provider() {
     for operation in ["chatComplete", "messages", "createModelResponse"] {
-        for question in ["whole", "tools"] {
-            let requested: Vec<Case> =
-                all_cases().into_iter().filter(|case| case.operation == operation && case.label == question).collect();
+        for case_label in ["whole", "tools"] {
+            let requested: Vec<Case> = all_cases()
+                .into_iter()
+                .filter(|case| case.operation == operation && case.label == case_label)
+                .collect();
             for pair in requested.windows(2) {
                 assert_eq!(
                     request_without_model(&pair[0]),

@@ -156,12 +156,12 @@ fn an_assembled_stream_equals_the_complete_response() {
     let (mut alone, mut late) = (Vec::new(), 0);
     for case in translated_cases() {
         let UpstreamBody::Stream(bytes) = case.upstream_body() else { continue };
-        let Some(whole) = case.complete_counterpart() else {
+        let Some(complete) = case.complete_counterpart() else {
             alone.push(case.name());
             continue;
         };
         let (Ok((streamed, _)), Ok((translation, _)), UpstreamBody::Complete(answer)) =
-            (case.translate_request(), whole.translate_request(), whole.upstream_body())
+            (case.translate_request(), complete.translate_request(), complete.upstream_body())
         else {
             panic!("{} has no whole to compare with", case.name());
         };
@@ -170,12 +170,12 @@ fn an_assembled_stream_equals_the_complete_response() {
         returned.extend_from_slice(&transcoder.finish());
         let expected: serde_json::Value =
             serde_json::from_slice(&translation.translate_response(&answer).unwrap()).unwrap();
-        let (mut found, mut expected) = (assemble_stream(&case.operation, &returned), strip_object_field(expected));
+        let (mut assembled, mut expected) = (assemble_stream(&case.operation, &returned), strip_object_field(expected));
         if LATE_CITATION_STREAMS.contains(&case.name().as_str()) {
             late += 1;
-            (found, expected) = (merge_text_blocks(found), merge_text_blocks(expected));
+            (assembled, expected) = (merge_text_blocks(assembled), merge_text_blocks(expected));
         }
-        assert_eq!(found, expected, "{}", case.name());
+        assert_eq!(assembled, expected, "{}", case.name());
     }
     assert_eq!(late, LATE_CITATION_STREAMS.len());
     assert_eq!(alone, STREAMS_WITHOUT_COUNTERPART, "a stream has a case of the same name that is answered whole");
@@ -200,13 +200,13 @@ const LATE_CITATION_STREAMS: [&str; 14] = [
 ];
 
 /// Removes `object`, which assembled chat completions do not have.
-fn strip_object_field(mut whole: serde_json::Value) -> serde_json::Value {
-    if let Some(object) = whole.as_object_mut()
+fn strip_object_field(mut complete: serde_json::Value) -> serde_json::Value {
+    if let Some(object) = complete.as_object_mut()
         && object.get("object").is_some_and(|kind| kind == "chat.completion")
     {
         object.remove("object");
     }
-    whole
+    complete
 }
 
 proptest! {
@@ -285,7 +285,7 @@ fn every_golden_file_belongs_to_a_case() {
             assert_eq!(folders, [""; 0], "{provider}/{operation}/cases.json lacks these cases");
         }
     }
-    let (mut found, mut contents) = (BTreeSet::new(), BTreeMap::new());
+    let (mut used_files, mut contents) = (BTreeSet::new(), BTreeMap::new());
     let mut folders = vec![files::inputs_root()];
     while let Some(folder) = folders.pop() {
         for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
@@ -297,10 +297,10 @@ fn every_golden_file_belongs_to_a_case() {
             let kind = (name.split('/').next().unwrap().to_owned(), path.extension().unwrap().to_owned());
             let twin = contents.insert((kind, fs::read(&path).unwrap()), name.clone());
             assert_eq!(twin, None, "{name} has the same content");
-            found.insert(name);
+            used_files.insert(name);
         }
     }
     // A manifest that names a missing file panics where it is read.
-    let unused: Vec<_> = found.difference(&used).collect();
+    let unused: Vec<_> = used_files.difference(&used).collect();
     assert!(unused.is_empty(), "no manifest names these files of golden/inputs: {unused:?}");
 }

@@ -69,16 +69,16 @@ fn content_of(case: &Case, output: &str) -> String {
 }
 
 /// Replaces an incidental field everywhere in a value. An index keeps its meaning. Returns true if there was one.
-fn replace_field(value: &mut Value, wanted: &str, by: &Value) -> bool {
+fn replace_field(value: &mut Value, name: &str, by: &Value) -> bool {
     match value {
         Value::Object(fields) => {
             let mut is_changed = false;
             for (key, value) in fields {
-                if key == wanted && !value.is_object() && !value.is_array() {
+                if key == name && !value.is_object() && !value.is_array() {
                     is_changed = true;
                     *value = if key == "index" { value.to_string().into() } else { by.clone() };
                 } else if !CONTENT_KEYS.contains(&key.as_str()) || !value.is_object() {
-                    is_changed |= replace_field(value, wanted, by);
+                    is_changed |= replace_field(value, name, by);
                 }
             }
             is_changed
@@ -86,7 +86,7 @@ fn replace_field(value: &mut Value, wanted: &str, by: &Value) -> bool {
         Value::Array(items) => {
             let mut is_changed = false;
             for item in items {
-                is_changed |= replace_field(item, wanted, by);
+                is_changed |= replace_field(item, name, by);
             }
             is_changed
         }
@@ -94,12 +94,12 @@ fn replace_field(value: &mut Value, wanted: &str, by: &Value) -> bool {
     }
 }
 
-fn replace_in_events(stream: &str, wanted: &str, by: &Value) -> Option<String> {
+fn replace_in_events(stream: &str, name: &str, by: &Value) -> Option<String> {
     let mut is_changed = false;
     let lines = stream.lines().map(|line| {
         let data = line.strip_prefix("data:").and_then(|data| serde_json::from_str::<Value>(data).ok());
         let Some(mut data) = data else { return format!("{line}\n") };
-        is_changed |= replace_field(&mut data, wanted, by);
+        is_changed |= replace_field(&mut data, name, by);
         format!("data: {data}\n")
     });
     let changed = lines.collect();

@@ -83,7 +83,7 @@ const PROVIDER_CASES: [ProviderCase; 6] = [
         },
         response_turn: |answer| json!([answer["choices"][0]["message"]]),
         sent_turns: |sent| {
-            sent["messages"].as_array().unwrap().iter().filter(|one| one["role"] == "assistant").cloned().collect()
+            sent["messages"].as_array().unwrap().iter().filter(|item| item["role"] == "assistant").cloned().collect()
         },
         opaque_parts: |turns| {
             let calls = turns.iter().flat_map(|turn| turn["tool_calls"].as_array().into_iter().flatten());
@@ -97,7 +97,7 @@ const PROVIDER_CASES: [ProviderCase; 6] = [
         stream: openrouter_stream,
         response_turn: |answer| json!([answer["choices"][0]["message"]]),
         sent_turns: |sent| {
-            sent["messages"].as_array().unwrap().iter().filter(|one| one["role"] == "assistant").cloned().collect()
+            sent["messages"].as_array().unwrap().iter().filter(|item| item["role"] == "assistant").cloned().collect()
         },
         opaque_parts: |turns| {
             turns.iter().flat_map(|turn| turn["reasoning_details"].as_array().into_iter().flatten()).cloned().collect()
@@ -339,7 +339,7 @@ fn translate_request(operation: Operation, provider: &str, request: &Value) -> O
     let wire = provider.provider_format(operation, "m")?;
     let body = request.to_string().into_bytes();
     let beside = RequestHints::default();
-    let question = TranslationInput {
+    let input = TranslationInput {
         operation,
         provider: provider.row(),
         body: &body,
@@ -349,12 +349,12 @@ fn translate_request(operation: Operation, provider: &str, request: &Value) -> O
         now_ms: 1_700_000_000_000,
         nonce: 7,
     };
-    Some(Translation::translate_request(&question, wire).unwrap())
+    Some(Translation::translate_request(&input, wire).unwrap())
 }
 
 #[test]
 fn opaque_data_makes_the_round_trip_or_is_reported() {
-    let (mut arrived, mut named) = (0, 0);
+    let (mut arrived, mut dropped_count) = (0, 0);
     for answering in &PROVIDER_CASES {
         for (whole, streamed) in CLIENT_OPERATIONS {
             for (operation, is_stream) in [(whole, false), (streamed, true)] {
@@ -376,11 +376,11 @@ fn opaque_data_makes_the_round_trip_or_is_reported() {
                 let (second, sent) = translate_request(operation, answering.provider, &again).unwrap();
                 let sent = (answering.sent_turns)(&serde_json::from_slice(&sent).unwrap());
                 let original = (answering.response_turn)(&(answering.complete)());
-                let (found, expected) =
+                let (opaque_parts, expected) =
                     ((answering.opaque_parts)(&sent), (answering.opaque_parts)(original.as_array().unwrap()));
                 assert_ne!(expected, json!([]), "{} answers with nothing to see", answering.provider);
-                let lost = [&translation, &second].map(|one| {
-                    one.response_context.dropped_fields.header_value(&one.dropped_params).unwrap_or_default()
+                let lost = [&translation, &second].map(|current| {
+                    current.response_context.dropped_fields.header_value(&current.dropped_params).unwrap_or_default()
                 });
                 let pair = format!("{} by {} (stream: {is_stream}): {result}", answering.provider, operation.id());
                 if PROVIDERS_WITHOUT_SIGNATURES.contains(&answering.provider) {
@@ -388,16 +388,16 @@ fn opaque_data_makes_the_round_trip_or_is_reported() {
                         lost.iter().any(|lost| lost.contains("thinking") || lost.contains("reasoning_content")),
                         "{pair}: {lost:?}"
                     );
-                    named += 1;
+                    dropped_count += 1;
                 } else {
-                    assert_eq!(found, expected, "{pair}: {lost:?}");
+                    assert_eq!(opaque_parts, expected, "{pair}: {lost:?}");
                     arrived += 1;
                 }
             }
         }
     }
     // Five providers with every client format other than their own, complete and streamed.
-    assert_eq!((arrived, named), (36, 10));
+    assert_eq!((arrived, dropped_count), (36, 10));
 }
 
 /// Some clients do not send signatures back. The gateway adds the cached signature for the same caller only, for
@@ -413,7 +413,7 @@ fn restores_a_missing_signature_for_the_same_caller() {
         let (shared, body) = (shared(owner), body.to_string().into_bytes());
         let beside = RequestHints { signatures: Some(&shared), ..RequestHints::default() };
         let (operation, now) = (Operation::ChatComplete, 1_700_000_000_000);
-        let question = TranslationInput {
+        let input = TranslationInput {
             operation,
             provider: provider.row(),
             body: &body,
@@ -423,7 +423,7 @@ fn restores_a_missing_signature_for_the_same_caller() {
             now_ms: now,
             nonce: 7,
         };
-        Translation::translate_request(&question, wire).unwrap()
+        Translation::translate_request(&input, wire).unwrap()
     };
     let build_request = json!({"model": model, "messages": [{"role": "user", "content": "hi"}]});
     let response = |id: &str, signature: &str| {

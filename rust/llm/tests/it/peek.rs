@@ -12,26 +12,26 @@ fn scan_error(body: &str) -> (usize, &'static str) {
 fn reads_routing_fields_and_their_positions() {
     let body = br#"{"messages":[{"role":"user","content":"\"model\":\"no\" }"}],"model" : "gpt-4o", "stream": true,
         "user":"u-1","stream_options":{"x":{"include_usage":false},"include_usage":true},"tools":[{"model":"inner"}]}"#;
-    let found = peek(body).unwrap();
-    assert_eq!(found.model.as_deref(), Some("gpt-4o"));
-    assert_eq!(&body[found.model_range.clone().unwrap()], b"\"gpt-4o\"");
-    assert_eq!(&body[found.stream_range.clone().unwrap()], b"true");
-    assert!(found.is_streaming());
-    assert_eq!(found.user.as_deref(), Some("u-1"));
-    assert_eq!(found.include_usage, Some(true));
-    assert!(body[found.stream_options_range.unwrap()].ends_with(b"\"include_usage\":true}"));
+    let peeked = peek(body).unwrap();
+    assert_eq!(peeked.model.as_deref(), Some("gpt-4o"));
+    assert_eq!(&body[peeked.model_range.clone().unwrap()], b"\"gpt-4o\"");
+    assert_eq!(&body[peeked.stream_range.clone().unwrap()], b"true");
+    assert!(peeked.is_streaming());
+    assert_eq!(peeked.user.as_deref(), Some("u-1"));
+    assert_eq!(peeked.include_usage, Some(true));
+    assert!(body[peeked.stream_options_range.unwrap()].ends_with(b"\"include_usage\":true}"));
 }
 
 #[test]
 fn decodes_escapes_in_keys_and_values() {
-    let found = peek(br#"{"mod\u0065l":"a\/b\ud83d\ude42\"c"}"#).unwrap();
-    assert_eq!(found.model.as_deref(), Some("a/b🙂\"c"));
+    let peeked = peek(br#"{"mod\u0065l":"a\/b\ud83d\ude42\"c"}"#).unwrap();
+    assert_eq!(peeked.model.as_deref(), Some("a/b🙂\"c"));
 }
 
 #[test]
 fn values_of_another_type_count_as_absent() {
-    let found = peek(br#"{"model":7,"stream":"true","user":null,"stream_options":[1]}"#).unwrap();
-    let Peek { model, stream, user, include_usage, .. } = found;
+    let peeked = peek(br#"{"model":7,"stream":"true","user":null,"stream_options":[1]}"#).unwrap();
+    let Peek { model, stream, user, include_usage, .. } = peeked;
     assert_eq!((model, stream, user, include_usage), (None, None, None, None));
 }
 
@@ -231,9 +231,9 @@ fn checks_long_strings_across_part_boundaries() {
                 let found = peek(&broken).unwrap_err();
                 assert_eq!((found.offset, found.message), (fault, "invalid UTF-8"), "{sign} at {before}");
                 broken[fault] = b'\n';
-                let found = peek(&broken).unwrap_err();
+                let error = peek(&broken).unwrap_err();
                 assert_eq!(
-                    (found.offset, found.message),
+                    (error.offset, error.message),
                     (fault, "control character in a string"),
                     "{sign} at {before}"
                 );

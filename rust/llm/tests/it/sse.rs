@@ -126,11 +126,11 @@ fn an_event_over_the_limit_is_an_error_and_ends_the_stream() {
     for cut in [1, 7, 40] {
         let bytes = b"data: 1\n\ndata: far too long for this\n\ndata: 3\n\n";
         let mut splitter = Splitter::new(16);
-        let mut seen = Vec::new();
+        let mut events = Vec::new();
         for chunk in bytes.chunks(cut) {
-            seen.extend(splitter.push(Bytes::copy_from_slice(chunk)).map(|event| event.map(|event| event.raw)));
+            events.extend(splitter.push(Bytes::copy_from_slice(chunk)).map(|event| event.map(|event| event.raw)));
         }
-        assert_eq!(seen, [Ok(Bytes::from_static(b"data: 1\n\n")), Err(EventTooLong { max_bytes: 16 })], "cut {cut}");
+        assert_eq!(events, [Ok(Bytes::from_static(b"data: 1\n\n")), Err(EventTooLong { max_bytes: 16 })], "cut {cut}");
         assert!(splitter.pending().is_empty());
     }
 }

@@ -254,13 +254,13 @@ fn case_usage(case: &Case) -> Option<(u64, Option<Usage>)> {
 
 #[test]
 fn translated_usage_sums_to_the_total_of_the_provider() {
-    let mut seen = 0;
+    let mut checked = 0;
     for case in translated_cases() {
         let Some((total, usage)) = case_usage(&case) else { continue };
         assert_eq!(usage.map(|usage| usage.total()), Some(total), "{}", case.name());
-        seen += 1;
+        checked += 1;
     }
-    assert!(seen > 50, "only {seen} cases say what they cost");
+    assert!(checked > 50, "only {checked} cases say what they cost");
 }
 
 /// Returns the API format of the provider's usage fields.
@@ -277,7 +277,7 @@ fn usage_format(response: &Value) -> Option<ApiFormat> {
 
 #[test]
 fn records_the_providers_token_kinds_for_every_client_format() {
-    let mut seen = 0;
+    let mut checked = 0;
     for case in translated_cases() {
         let (UpstreamBody::Complete(responded), Some(_)) = (case.upstream_body(), case.client_response()) else {
             continue;
@@ -288,9 +288,9 @@ fn records_the_providers_token_kinds_for_every_client_format() {
         // Forwarded responses and embeddings are returned unchanged, so the translation has no usage.
         let Some(usage) = translation.response_context.dropped_fields.usage() else { continue };
         assert_eq!(Some(usage), Usage::from_response(dialect, &responded), "{}", case.name());
-        seen += 1;
+        checked += 1;
     }
-    assert!(seen > 50, "only {seen} cases say what they cost");
+    assert!(checked > 50, "only {checked} cases say what they cost");
 }
 
 #[test]
@@ -320,8 +320,8 @@ fn separates_gemini_modalities_and_bedrock_cache_lifetimes() {
 fn reads_cohere_usage_complete_and_streamed() {
     let usage = r#"{"billed_units":{"input_tokens":9,"output_tokens":4.0},"tokens":{"input_tokens":20,"output_tokens":5},"cached_tokens":8}"#;
     let expected = Some(Usage { input: 12, output: 5, cache_read: 8, ..NO_USAGE });
-    let whole = format!(r#"{{"id":"c","message":{{"content":[]}},"finish_reason":"COMPLETE","usage":{usage}}}"#);
-    assert_eq!(response_usage(OpenAi, &whole), expected);
+    let complete = format!(r#"{{"id":"c","message":{{"content":[]}},"finish_reason":"COMPLETE","usage":{usage}}}"#);
+    assert_eq!(response_usage(OpenAi, &complete), expected);
     let billed = r#"{"usage":{"billed_units":{"input_tokens":9,"output_tokens":4,"tokens":{"input_tokens":99}}}}"#;
     assert_eq!(response_usage(OpenAi, billed), Some(Usage { input: 9, output: 4, ..NO_USAGE }));
     assert_eq!(response_usage(OpenAi, r#"{"usage":{"tokens":7,"type":"tokens"}}"#), None);

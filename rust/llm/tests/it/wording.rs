@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 fn all_param_rules() -> impl Iterator<Item = (&'static dyn Provider, Operation, &'static ParamRules)> {
     catalog::all_providers().flat_map(|provider| {
         [Operation::ChatComplete, Operation::Complete, Operation::Embed]
-            .map(|one| (provider, one, provider.row().param_rules(one)))
+            .map(|operation| (provider, operation, provider.row().param_rules(operation)))
     })
 }
 
@@ -31,7 +31,7 @@ fn body_with_field(key: &str, value: &Value) -> Value {
 
 #[test]
 fn renames_fields_and_accepts_the_providers_own_names() {
-    let mut shown = 0;
+    let mut case_count = 0;
     for (provider, operation, rules) in all_param_rules() {
         for (from, to) in rules.renames {
             let name = format!("{} {operation:?} {from}", provider.slug());
@@ -47,10 +47,10 @@ fn renames_fields_and_accepts_the_providers_own_names() {
             );
             let own = body_with_field(outer, &expected);
             assert_eq!(apply_rules(rules, &own), (own, String::new()), "{name}");
-            shown += 1;
+            case_count += 1;
         }
     }
-    assert!(shown > 30, "{shown}");
+    assert!(case_count > 30, "{case_count}");
 }
 
 #[test]
@@ -97,15 +97,15 @@ fn drops_and_reports_unsupported_fields() {
 
 #[test]
 fn drops_redundant_fields_without_a_report() {
-    let mut shown = 0;
+    let mut case_count = 0;
     for (provider, _, rules) in all_param_rules() {
         for name in rules.ignored_fields {
             let (sent, lost) = apply_rules(rules, &body_with_field(name, &json!({"x": true})));
             assert_eq!((sent.get(*name), lost.as_str()), (None, ""), "{} {name}", provider.slug());
-            shown += 1;
+            case_count += 1;
         }
     }
-    assert!(shown > 0);
+    assert!(case_count > 0);
 }
 
 #[test]
@@ -155,11 +155,11 @@ fn drops_and_reports_cache_hints_where_they_are_unsupported() {
 fn clamps_and_reports_numbers_out_of_range() {
     for (provider, _, rules) in all_param_rules() {
         for (name, least, most) in rules.ranges {
-            let [least, most]: [Value; 2] = [least, most].map(|end| serde_json::from_str(end).unwrap());
+            let [least, maximum]: [Value; 2] = [least, most].map(|end| serde_json::from_str(end).unwrap());
             for (result, expected, lost) in [
                 (json!(-9), &least, *name),
-                (json!(9999.5), &most, *name),
-                (most.clone(), &most, ""),
+                (json!(9999.5), &maximum, *name),
+                (maximum.clone(), &maximum, ""),
                 (json!(null), &json!(null), ""),
             ] {
                 let expected = (body_with_field(name, expected), lost.to_owned());
@@ -209,13 +209,14 @@ fn clamps_to_documented_ranges_but_not_for_openai() {
         let (sent, lost) = apply_rules(rules, &body_with_field("temperature", &json!(2.5)));
         assert_eq!((sent["temperature"].as_f64(), lost.as_str()), (Some(2.0), "temperature"), "{slug}");
     }
-    let bounded = |one: &&'static dyn Provider| !one.row().param_rules(Operation::ChatComplete).ranges.is_empty();
+    let bounded =
+        |operation: &&'static dyn Provider| !operation.row().param_rules(Operation::ChatComplete).ranges.is_empty();
     assert!(catalog::all_providers().filter(bounded).count() > 50);
 }
 
 #[test]
 fn drops_zero_where_the_neutral_value_is_another_number() {
-    let mut shown = 0;
+    let mut case_count = 0;
     for (provider, _, rules) in all_param_rules() {
         for name in rules.zero_is_default {
             let without = json!({"model": "m", "kept": 1, "stop": ["a"]});
@@ -227,10 +228,10 @@ fn drops_zero_where_the_neutral_value_is_another_number() {
                     provider.slug()
                 );
             }
-            shown += 1;
+            case_count += 1;
         }
     }
-    assert!(shown > 2, "{shown}");
+    assert!(case_count > 2, "{case_count}");
 }
 
 /// Parameters that strict provider APIs reject, according to their documentation and their 400 and 422 responses.
@@ -302,7 +303,7 @@ fn tables_contain_the_documented_renames() {
 
 #[test]
 fn only_openai_keeps_the_developer_role() {
-    for provider in catalog::all_providers().filter(|one| one.supports_natively(Operation::ChatComplete)) {
+    for provider in catalog::all_providers().filter(|operation| operation.supports_natively(Operation::ChatComplete)) {
         let keeps = ["openai", "azure-openai", "bedrock-mantle", "mock"].contains(&provider.slug());
         let rules = provider.row().param_rules(Operation::ChatComplete);
         assert_eq!(rules.role_map.is_empty(), keeps, "{}", provider.slug());

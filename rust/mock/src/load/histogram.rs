@@ -35,11 +35,11 @@ impl Histogram {
     /// Returns the value that the given share of all values does not exceed; `None` without values.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         #[expect(clippy::cast_sign_loss, reason = "both factors are positive")]
-        let wanted = ((self.total as f64 * share).ceil() as u64).max(1);
-        let mut seen = 0;
+        let target_count = ((self.total as f64 * share).ceil() as u64).max(1);
+        let mut cumulative_count = 0;
         for (at, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen >= wanted {
+            cumulative_count += count;
+            if cumulative_count >= target_count {
                 return Some(bucket_upper_bound(at).min(self.max));
             }
         }
@@ -90,8 +90,8 @@ mod tests {
         let mut histogram = Histogram::default();
         (1..=100_000_u64).for_each(|value| histogram.add(value * 10));
         for (share, exact) in [(0.5, 500_000.0), (0.9, 900_000.0), (0.99, 990_000.0)] {
-            let found = histogram.quantile(share).unwrap() as f64;
-            assert!((found / exact - 1.0).abs() < 0.008, "{found} {exact}");
+            let value = histogram.quantile(share).unwrap() as f64;
+            assert!((value / exact - 1.0).abs() < 0.008, "{value} {exact}");
         }
         assert_eq!(histogram.quantile(1.0), Some(1_000_000));
         let mut sum = Histogram::default();

@@ -62,11 +62,11 @@ pub fn run(options: &LoadOptions) -> io::Result<Value> {
             let worker = || run_connection(&schedule, options);
             threads.push(thread::Builder::new().stack_size(256 * 1024).spawn_scoped(scope, worker)?);
         }
-        for seen in threads.into_iter().filter_map(|thread| thread.join().ok()) {
-            sum.requests += seen.requests;
-            sum.errors.merge(&seen.errors);
-            sum.latency.merge(&seen.latency);
-            sum.wake_delay.merge(&seen.wake_delay);
+        for stats in threads.into_iter().filter_map(|thread| thread.join().ok()) {
+            sum.requests += stats.requests;
+            sum.errors.merge(&stats.errors);
+            sum.latency.merge(&stats.latency);
+            sum.wake_delay.merge(&stats.wake_delay);
         }
         Ok(())
     })?;
@@ -86,33 +86,33 @@ fn build_report(options: &LoadOptions, sum: &RunStats, time: Duration) -> Value 
 }
 
 fn run_connection(schedule: &Schedule, options: &LoadOptions) -> RunStats {
-    let (mut seen, mut client) = (RunStats::default(), BlockingClient { stream: None, buffer: Vec::new() });
+    let (mut stats, mut client) = (RunStats::default(), BlockingClient { stream: None, buffer: Vec::new() });
     // Connects first, because connecting does not count as latency here.
     let _ = client.connect(options);
     while let Some(due) = schedule.next_due() {
         if Instant::now() >= schedule.deadline {
-            seen.errors.add(Failure::Timeout);
+            stats.errors.add(Failure::Timeout);
             continue;
         }
         let wait = due.saturating_duration_since(Instant::now());
         if !wait.is_zero() {
             thread::sleep(wait);
-            seen.wake_delay.add(due.elapsed().as_nanos() as u64);
+            stats.wake_delay.add(due.elapsed().as_nanos() as u64);
         }
         match client.send_request(options, schedule.deadline) {
             Ok(()) => {
-                seen.requests += 1;
-                seen.latency.add(due.elapsed().as_nanos() as u64);
+                stats.requests += 1;
+                stats.latency.add(due.elapsed().as_nanos() as u64);
             }
             Err(failure) => {
-                seen.errors.add(failure);
+                stats.errors.add(failure);
                 if !matches!(failure, Failure::Status(_)) {
                     client.stream = None;
                 }
             }
         }
     }
-    seen
+    stats
 }
 
 struct BlockingClient {
@@ -133,8 +133,8 @@ impl BlockingClient {
     fn send_request(&mut self, options: &LoadOptions, hard_stop: Instant) -> Result<(), Failure> {
         self.connect(options)?;
         let stream = self.stream.as_mut().ok_or(Failure::Connect)?;
-        let left = hard_stop.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let _ = stream.set_write_timeout(Some(left));
+        let remaining = hard_stop.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let _ = stream.set_write_timeout(Some(remaining));
         stream.write_all(&options.request_bytes).map_err(|error| classify_error(&error))?;
         self.buffer.clear();
         let mut reply = ResponseReader::default();
@@ -154,8 +154,8 @@ impl BlockingClient {
 }
 
 fn read_chunk(stream: &mut TcpStream, buffer: &mut Vec<u8>, hard_stop: Instant) -> Result<bool, Failure> {
-    let left = hard_stop.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    let _ = stream.set_read_timeout(Some(left));
+    let remaining = hard_stop.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let _ = stream.set_read_timeout(Some(remaining));
     let mut part = [0; 16 * 1024];
     let got = stream.read(&mut part).map_err(|error| classify_error(&error))?;
     buffer.extend_from_slice(&part[..got]);

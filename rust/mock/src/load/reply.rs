@@ -35,7 +35,7 @@ pub struct ResponseReader {
 impl ResponseReader {
     pub fn is_done(&self) -> bool {
         match &self.body {
-            Some(BodyFraming::Length(left)) => *left == 0,
+            Some(BodyFraming::Length(remaining)) => *remaining == 0,
             Some(BodyFraming::Chunked(dechunker)) => dechunker.is_done(),
             Some(BodyFraming::UntilClose) | None => false,
         }
@@ -52,14 +52,14 @@ impl ResponseReader {
         }
         let rest = &bytes[used..];
         match &mut self.body {
-            Some(BodyFraming::Length(left)) => {
-                let body_len = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
+            Some(BodyFraming::Length(remaining)) => {
+                let body_len = usize::try_from(*remaining).unwrap_or(usize::MAX).min(rest.len());
                 body(&rest[..body_len]);
-                *left -= body_len as u64;
+                *remaining -= body_len as u64;
                 Ok(used + body_len)
             }
             Some(BodyFraming::Chunked(dechunker)) => {
-                dechunker.feed(rest, body).map(|taken| used + taken).map_err(|_| Failure::Truncated)
+                dechunker.feed(rest, body).map(|consumed| used + consumed).map_err(|_| Failure::Truncated)
             }
             Some(BodyFraming::UntilClose) | None => {
                 body(rest);

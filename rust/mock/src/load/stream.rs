@@ -33,43 +33,43 @@ struct StreamStats {
 }
 
 pub async fn run(options: &LoadOptions) -> Value {
-    let seen = Rc::new(RefCell::new(StreamStats::default()));
+    let own_stats = Rc::new(RefCell::new(StreamStats::default()));
     let start = Instant::now();
     let end = start + Duration::from_secs_f64(options.seconds);
     let options = Rc::new(options.clone());
     let clients = (0..options.connections)
         .map(|number| {
             let begins = start + options.ramp_up * number as u32 / options.connections as u32;
-            spawn_local(run_client(Rc::clone(&options), Rc::clone(&seen), begins, end))
+            spawn_local(run_client(Rc::clone(&options), Rc::clone(&own_stats), begins, end))
         })
         .collect();
     for _ in 0..join_all_until(clients, end + DRAIN_TIMEOUT).await {
-        seen.borrow_mut().errors.add(Failure::Timeout);
+        own_stats.borrow_mut().errors.add(Failure::Timeout);
     }
-    let seen = seen.borrow();
-    build_report(&options, &seen, start.elapsed())
+    let stats = own_stats.borrow();
+    build_report(&options, &stats, start.elapsed())
 }
 
-fn build_report(options: &LoadOptions, seen: &StreamStats, time: Duration) -> Value {
+fn build_report(options: &LoadOptions, stats: &StreamStats, time: Duration) -> Value {
     let mut out = Map::new();
     if options.mode == Mode::Hold {
-        let good = seen.finished_streams - seen.miscounted_streams;
+        let good = stats.finished_streams - stats.miscounted_streams;
         out.insert("finished".into(), json!(good));
         out.insert("failed".into(), json!((options.connections as u64).saturating_sub(good)));
     } else {
-        out.insert("streams".into(), json!(seen.finished_streams));
+        out.insert("streams".into(), json!(stats.finished_streams));
     }
-    out.insert("chunks".into(), json!(seen.received_chunks));
-    out.insert("bytes".into(), json!(seen.received_bytes));
-    seen.errors.write_json(&mut out);
-    out.insert("incomplete".into(), json!(seen.miscounted_streams + seen.errors.unfinished_count()));
+    out.insert("chunks".into(), json!(stats.received_chunks));
+    out.insert("bytes".into(), json!(stats.received_bytes));
+    stats.errors.write_json(&mut out);
+    out.insert("incomplete".into(), json!(stats.miscounted_streams + stats.errors.unfinished_count()));
     out.insert("seconds".into(), json!(rounded_seconds(time)));
-    seen.first_byte_latency.write_json("first_byte_", &mut out);
-    seen.event_lateness.write_json("late_", &mut out);
+    stats.first_byte_latency.write_json("first_byte_", &mut out);
+    stats.event_lateness.write_json("late_", &mut out);
     Value::Object(out)
 }
 
-async fn run_client(options: Rc<LoadOptions>, seen: Rc<RefCell<StreamStats>>, begins: Instant, end: Instant) {
+async fn run_client(options: Rc<LoadOptions>, stats: Rc<RefCell<StreamStats>>, begins: Instant, end: Instant) {
     if let Ok(alarm) = PreciseTimer::new() {
         drop(alarm.wait_until(begins).await);
     }
@@ -77,8 +77,8 @@ async fn run_client(options: Rc<LoadOptions>, seen: Rc<RefCell<StreamStats>>, be
     let mut rounds = options.rounds.unwrap_or(u64::MAX);
     while rounds > 0 && Instant::now() < end {
         rounds -= 1;
-        if let Err(failure) = run_one_stream(&mut connection, &options, &seen).await {
-            seen.borrow_mut().errors.add(failure);
+        if let Err(failure) = run_one_stream(&mut connection, &options, &stats).await {
+            stats.borrow_mut().errors.add(failure);
             connection.drop_stream();
             sleep(RETRY_DELAY).await;
         }
@@ -88,7 +88,7 @@ async fn run_client(options: Rc<LoadOptions>, seen: Rc<RefCell<StreamStats>>, be
 async fn run_one_stream(
     connection: &mut LoadConnection,
     options: &LoadOptions,
-    seen: &RefCell<StreamStats>,
+    own_stats: &RefCell<StreamStats>,
 ) -> Result<(), Failure> {
     let started_at = Instant::now();
     connection.send_request(options).await?;
@@ -98,20 +98,20 @@ async fn run_one_stream(
             reply.handle_close()?;
             break;
         }
-        let mut seen = seen.borrow_mut();
+        let mut stats = own_stats.borrow_mut();
         if std::mem::take(&mut first) {
-            seen.first_byte_latency.add(started_at.elapsed().as_nanos() as u64);
+            stats.first_byte_latency.add(started_at.elapsed().as_nanos() as u64);
         }
-        let used = process_received(&mut reply, &mut events, &connection.buffer, &mut seen)?;
+        let used = process_received(&mut reply, &mut events, &connection.buffer, &mut stats)?;
         connection.buffer.advance(used);
     }
     if reply.should_close {
         connection.drop_stream();
     }
     reply.check_status()?;
-    let mut seen = seen.borrow_mut();
-    seen.finished_streams += 1;
-    seen.miscounted_streams += u64::from(options.expect_chunks.is_some_and(|expected| expected != events.count));
+    let mut stats = own_stats.borrow_mut();
+    stats.finished_streams += 1;
+    stats.miscounted_streams += u64::from(options.expect_chunks.is_some_and(|expected| expected != events.count));
     Ok(())
 }
 
@@ -119,14 +119,14 @@ fn process_received(
     reply: &mut ResponseReader,
     events: &mut EventCounter,
     bytes: &[u8],
-    seen: &mut StreamStats,
+    stats: &mut StreamStats,
 ) -> Result<usize, Failure> {
     let (now_ns, before) = (clock::now_ns(), events.count);
-    let (received, late) = (&mut seen.received_bytes, &mut seen.event_lateness);
+    let (received, late) = (&mut stats.received_bytes, &mut stats.event_lateness);
     let used = reply.feed(bytes, |data| {
         *received += data.len() as u64;
         events.feed(data, |stamp| late.add(now_ns.saturating_sub(stamp)));
     });
-    seen.received_chunks += events.count - before;
+    stats.received_chunks += events.count - before;
     used
 }

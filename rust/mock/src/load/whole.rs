@@ -77,26 +77,27 @@ impl LoadConnection {
 }
 
 pub async fn run(options: &LoadOptions) -> Value {
-    let seen = Rc::new(RefCell::new(RequestStats::default()));
+    let own_stats = Rc::new(RefCell::new(RequestStats::default()));
     let start = Instant::now();
     let end = start + Duration::from_secs_f64(options.seconds);
     let options = Rc::new(options.clone());
-    let clients =
-        (0..options.connections).map(|_| spawn_local(run_client(Rc::clone(&options), Rc::clone(&seen), end))).collect();
+    let clients = (0..options.connections)
+        .map(|_| spawn_local(run_client(Rc::clone(&options), Rc::clone(&own_stats), end)))
+        .collect();
     for _ in 0..join_all_until(clients, end + DRAIN_TIMEOUT).await {
-        seen.borrow_mut().errors.add(Failure::Timeout);
+        own_stats.borrow_mut().errors.add(Failure::Timeout);
     }
-    let (seen, time) = (seen.borrow(), start.elapsed());
+    let (stats, time) = (own_stats.borrow(), start.elapsed());
     let mut out = Map::new();
-    out.insert("requests".into(), json!(seen.finished_requests));
-    seen.errors.write_json(&mut out);
+    out.insert("requests".into(), json!(stats.finished_requests));
+    stats.errors.write_json(&mut out);
     out.insert("seconds".into(), json!(rounded_seconds(time)));
-    out.insert("rps".into(), json!(per_second(seen.finished_requests, time)));
-    seen.latency.write_json("", &mut out);
+    out.insert("rps".into(), json!(per_second(stats.finished_requests, time)));
+    stats.latency.write_json("", &mut out);
     Value::Object(out)
 }
 
-async fn run_client(options: Rc<LoadOptions>, seen: Rc<RefCell<RequestStats>>, end: Instant) {
+async fn run_client(options: Rc<LoadOptions>, stats: Rc<RefCell<RequestStats>>, end: Instant) {
     let mut connection = LoadConnection::default();
     loop {
         let started_at = Instant::now();
@@ -104,7 +105,7 @@ async fn run_client(options: Rc<LoadOptions>, seen: Rc<RefCell<RequestStats>>, e
             return;
         }
         let result = connection.run_request(&options).await;
-        seen.borrow_mut().record_result(result, started_at);
+        stats.borrow_mut().record_result(result, started_at);
         if result.is_err_and(|failure| !matches!(failure, Failure::Status(_))) {
             connection.drop_stream();
             sleep(RETRY_DELAY).await;

@@ -109,10 +109,10 @@ impl ResponseShape for CohereChat {
                 "invalid request: message must be at least 1 token long or tool results must be specified.".into(),
             );
         };
-        let called = turns.iter().filter_map(|turn| turn["tool_calls"].as_array()).flatten();
-        let called: Vec<_> = called.map(|call| &call["id"]).collect();
+        let tool_calls = turns.iter().filter_map(|turn| turn["tool_calls"].as_array()).flatten();
+        let call_ids: Vec<_> = tool_calls.map(|call| &call["id"]).collect();
         turns.iter().find_map(|turn| match turn["role"].as_str() {
-            Some("tool") if !called.contains(&&turn["tool_call_id"]) => {
+            Some("tool") if !call_ids.contains(&&turn["tool_call_id"]) => {
                 Some("invalid request: tool call id not found in previous tool calls".into())
             }
             Some("tool" | "user" | "assistant" | "system") => None,
@@ -155,9 +155,10 @@ pub fn embedding_response(request: &Value) -> Value {
 /// Ranks the documents in the order of the request.
 pub fn rerank_response(request: &Value) -> Value {
     let all = request["documents"].as_array().map_or(0, Vec::len);
-    let most = request["top_n"].as_u64().map_or(all, |most| all.min(usize::try_from(most).unwrap_or(all)));
+    let result_count =
+        request["top_n"].as_u64().map_or(all, |max_results| all.min(usize::try_from(max_results).unwrap_or(all)));
     let results: Vec<_> =
-        (0..most).map(|at| json!({"index": at, "relevance_score": 1.0 / (at as f64 + 2.0)})).collect();
+        (0..result_count).map(|at| json!({"index": at, "relevance_score": 1.0 / (at as f64 + 2.0)})).collect();
     json!({"id": "mock", "results": results,
         "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}})
 }

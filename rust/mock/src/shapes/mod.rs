@@ -164,7 +164,7 @@ pub fn filler_text(size: usize) -> String {
 
 fn pad_text(mut text: String, size: usize) -> String {
     const FILLER_TEXT: &str = "pretend text ";
-    let wanted = size.saturating_sub(text.len());
-    text += &FILLER_TEXT.repeat(wanted.div_ceil(FILLER_TEXT.len()))[..wanted];
+    let missing = size.saturating_sub(text.len());
+    text += &FILLER_TEXT.repeat(missing.div_ceil(FILLER_TEXT.len()))[..missing];
     text
 }

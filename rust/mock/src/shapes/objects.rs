@@ -189,22 +189,22 @@ const ROUTES: &[StaticRoute] = &[
 ];
 
 /// Returns the response of the first matching route.
-pub fn find_response(wanted: RouteQuery<'_>) -> Option<ResponseContents> {
+pub fn find_response(query: RouteQuery<'_>) -> Option<ResponseContents> {
     ROUTES.iter().find_map(|row| {
         let has = match row.condition {
             RouteCondition::Always => true,
-            RouteCondition::AnthropicVersion => wanted.is_anthropic,
-            RouteCondition::Stream => wanted.is_stream,
+            RouteCondition::AnthropicVersion => query.is_anthropic,
+            RouteCondition::Stream => query.is_stream,
         };
-        if !has || row.method != wanted.method {
+        if !has || row.method != query.method {
             return None;
         }
-        let id = match_path(row.path, wanted.path)?;
-        let body = row.body.replace("$id", id).replace("$model", wanted.model).into_bytes();
+        let id = match_path(row.path, query.path)?;
+        let body = row.body.replace("$id", id).replace("$model", query.model).into_bytes();
         let family = if row.condition == RouteCondition::AnthropicVersion {
             ProviderFamily::Anthropic
         } else {
-            ProviderFamily::from_path(wanted.path)
+            ProviderFamily::from_path(query.path)
         };
         Some(ResponseContents { family, content_type: row.content_type, extra_headers: row.extra_headers, body })
     })
@@ -215,10 +215,10 @@ pub fn find_response(wanted: RouteQuery<'_>) -> Option<ResponseContents> {
 fn match_path<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
     let mut id = "mock";
     let mut segments = path.split('/');
-    for wanted in pattern.split('/') {
+    for pattern_segment in pattern.split('/') {
         match segments.next()? {
-            segment if wanted == ":id" && !segment.is_empty() => id = segment,
-            segment if segment == wanted => (),
+            segment if pattern_segment == ":id" && !segment.is_empty() => id = segment,
+            segment if segment == pattern_segment => (),
             _ => return None,
         }
     }
@@ -238,7 +238,7 @@ mod tests {
             let path = row.path.replace(":id", "x-1");
             let anthropic = row.condition == RouteCondition::AnthropicVersion;
             let stream = row.condition == RouteCondition::Stream;
-            let found = find_response(RouteQuery {
+            let response = find_response(RouteQuery {
                 method: row.method,
                 path: &path,
                 is_anthropic: anthropic,
@@ -246,16 +246,16 @@ mod tests {
                 ..FILE_QUERY
             })
             .unwrap();
-            assert_eq!(found.content_type, row.content_type, "{path}");
+            assert_eq!(response.content_type, row.content_type, "{path}");
             if row.content_type == JSON_CONTENT_TYPE {
-                assert!(serde_json::from_slice::<serde_json::Value>(&found.body).unwrap().is_object(), "{path}");
+                assert!(serde_json::from_slice::<serde_json::Value>(&response.body).unwrap().is_object(), "{path}");
             }
         }
     }
 
     #[test]
     fn returns_path_id_in_client_format() {
-        let text = |wanted| String::from_utf8(find_response(wanted).unwrap().body).unwrap();
+        let text = |query| String::from_utf8(find_response(query).unwrap().body).unwrap();
         assert!(text(FILE_QUERY).contains(r#""id":"f-1","object":"file""#));
         assert!(text(RouteQuery { is_anthropic: true, ..FILE_QUERY }).contains(r#""id":"f-1","type":"file""#));
         assert!(find_response(RouteQuery { path: "/v1/files/a/b", ..FILE_QUERY }).is_none());

@@ -31,8 +31,8 @@ fn truncates_the_json_of_one_event() {
             ("Hello from the pretend provider: all ", ReadEnd::Complete)
         );
     }
-    let whole = request_chat(&server, CHAT_PATH, "mock?fault=malformed_chunk", false);
-    assert!(whole.end == ReadEnd::Complete && serde_json::from_slice::<Value>(&whole.body()).is_err());
+    let complete = request_chat(&server, CHAT_PATH, "mock?fault=malformed_chunk", false);
+    assert!(complete.end == ReadEnd::Complete && serde_json::from_slice::<Value>(&complete.body()).is_err());
 }
 
 #[test]
@@ -106,8 +106,8 @@ fn sends_one_event_of_ten_megabytes() {
     }
     let mut client = Client::connect(&server);
     client.send_chat(CHAT_PATH, "mock?fault=huge_event", false);
-    let whole = client.read_until(LONG_READ_TIMEOUT, |response| response.raw.len() > 10 << 20);
-    assert_eq!(whole.header("content-length").as_deref(), Some("10485760"));
+    let complete = client.read_until(LONG_READ_TIMEOUT, |response| response.raw.len() > 10 << 20);
+    assert_eq!(complete.header("content-length").as_deref(), Some("10485760"));
 }
 
 #[test]

@@ -26,9 +26,12 @@ fn converse_request() -> Value {
 #[test]
 fn gemini_responds_buffered_and_streamed() {
     let server = start_server();
-    let whole = post_json(&server, "/v1beta/models/gemini%3Fchunks=3:generateContent", &gemini_request()).json();
-    assert_eq!(whole["candidates"][0]["content"]["parts"], json!([{"text": EXPECTED_TEXT}]));
-    assert_eq!((&whole["modelVersion"], &whole["usageMetadata"]["totalTokenCount"]), (&json!("gemini"), &json!(15)));
+    let complete = post_json(&server, "/v1beta/models/gemini%3Fchunks=3:generateContent", &gemini_request()).json();
+    assert_eq!(complete["candidates"][0]["content"]["parts"], json!([{"text": EXPECTED_TEXT}]));
+    assert_eq!(
+        (&complete["modelVersion"], &complete["usageMetadata"]["totalTokenCount"]),
+        (&json!("gemini"), &json!(15))
+    );
     let events =
         post_json(&server, "/v1beta/models/gemini%3Fchunks=3:streamGenerateContent?alt=sse", &gemini_request())
             .events();
@@ -41,9 +44,9 @@ fn gemini_responds_buffered_and_streamed() {
 #[test]
 fn converse_responds_buffered_and_in_frames() {
     let server = start_server();
-    let whole = post_json(&server, "/model/nova%3Fchunks=3/converse", &converse_request()).json();
-    assert_eq!(whole["output"]["message"]["content"], json!([{"text": EXPECTED_TEXT}]));
-    assert_eq!((&whole["stopReason"], &whole["usage"]["totalTokens"]), (&json!("end_turn"), &json!(15)));
+    let complete = post_json(&server, "/model/nova%3Fchunks=3/converse", &converse_request()).json();
+    assert_eq!(complete["output"]["message"]["content"], json!([{"text": EXPECTED_TEXT}]));
+    assert_eq!((&complete["stopReason"], &complete["usage"]["totalTokens"]), (&json!("end_turn"), &json!(15)));
     let response = post_json(&server, "/model/nova%3Fchunks=3/converse-stream", &converse_request());
     assert_eq!(response.header("content-type").as_deref(), Some("application/vnd.amazon.eventstream"));
     let frames = decode_frames(&response.body());
@@ -61,12 +64,12 @@ fn cohere_responds_buffered_and_streamed_and_validates() {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };
-    let whole = post_json(&server, "/v2/chat", &build_request("command?chunks=3", json!({}))).json();
+    let complete = post_json(&server, "/v2/chat", &build_request("command?chunks=3", json!({}))).json();
     assert_eq!(
-        (&whole["message"]["content"][0]["text"], &whole["finish_reason"]),
+        (&complete["message"]["content"][0]["text"], &complete["finish_reason"]),
         (&json!(EXPECTED_TEXT), &json!("COMPLETE"))
     );
-    assert_eq!(whole["usage"]["tokens"], json!({"input_tokens": 12, "output_tokens": 3}));
+    assert_eq!(complete["usage"]["tokens"], json!({"input_tokens": 12, "output_tokens": 3}));
     let events = post_json(&server, "/v2/chat", &build_request("command?chunks=3", json!({"stream": true}))).events();
     let kinds: Vec<_> = events.iter().filter_map(|(kind, _)| kind.as_deref()).collect();
     let delta = "content-delta";
@@ -92,7 +95,7 @@ fn cohere_responds_buffered_and_streamed_and_validates() {
 /// Returns the names and payloads of the frames. Panics if a length or checksum is wrong.
 fn decode_frames(mut bytes: &[u8]) -> Vec<(String, Value)> {
     let number = |bytes: &[u8]| u32::from_be_bytes(bytes[..4].try_into().unwrap());
-    let mut found = Vec::new();
+    let mut items = Vec::new();
     while !bytes.is_empty() {
         let (total, headers) = (number(bytes) as usize, number(&bytes[4..]) as usize);
         let (frame, rest) = bytes.split_at(total);
@@ -103,10 +106,10 @@ fn decode_frames(mut bytes: &[u8]) -> Vec<(String, Value)> {
         let name = kinds.iter().find_map(|kind| text.split_once(kind)).unwrap().1;
         let length = name.as_bytes()[0] as usize;
         let payload = serde_json::from_slice(&frame[12 + headers..total - 4]).unwrap();
-        found.push((name[1..=length].to_owned(), payload));
+        items.push((name[1..=length].to_owned(), payload));
         bytes = rest;
     }
-    found
+    items
 }
 
 #[test]
@@ -141,9 +144,9 @@ fn calls_a_tool_in_every_format_until_it_has_a_result() {
     let server = start_server();
     let call = "?call=weather&arguments=%7B%22city%22%3A%22Oslo%22%7D";
     let chat = json!({"model": format!("gpt{call}"), "messages": []});
-    let called = post_json(&server, CHAT_PATH, &chat).json();
-    assert_eq!(called["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"], r#"{"city":"Oslo"}"#);
-    assert_eq!(called["choices"][0]["finish_reason"], "tool_calls");
+    let tool_response = post_json(&server, CHAT_PATH, &chat).json();
+    assert_eq!(tool_response["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"], r#"{"city":"Oslo"}"#);
+    assert_eq!(tool_response["choices"][0]["finish_reason"], "tool_calls");
     let result = json!({"model": format!("gpt{call}"), "messages": [{"role": "tool", "tool_call_id": "call_mock"}]});
     assert_eq!(post_json(&server, CHAT_PATH, &result).json()["choices"][0]["finish_reason"], "stop");
     let path = call.replace('?', "%3F").replace('%', "%25").replace("%253F", "%3F");

@@ -114,8 +114,8 @@ mod tests {
         let budget = MemoryBudget::new(3 * MAX_UNCHARGED_BYTES, usize::MAX);
         assert_eq!((collect_chunks(&budget, 2, None).await.unwrap().len(), budget.used_bytes()), (2 * CHUNK_BYTES, 0));
         let length = 4 * CHUNK_BYTES;
-        let one = collect_chunks(&budget, 4, Some(length as u64)).await.unwrap();
-        assert_eq!((one.len(), budget.used_bytes()), (length, length - MAX_UNCHARGED_BYTES));
+        let chunk = collect_chunks(&budget, 4, Some(length as u64)).await.unwrap();
+        assert_eq!((chunk.len(), budget.used_bytes()), (length, length - MAX_UNCHARGED_BYTES));
         let large = Body::Complete(vec![7; 2 * MAX_UNCHARGED_BYTES].into()).with_memory_budget(&budget).unwrap();
         assert_eq!(budget.used_bytes(), length + MAX_UNCHARGED_BYTES);
         assert!(matches!(collect_chunks(&budget, 20, None).await, Err(Error::MemoryExhausted)));
@@ -123,8 +123,8 @@ mod tests {
             Body::Complete(vec![7; 2 * MAX_UNCHARGED_BYTES].into()).with_memory_budget(&budget),
             Err(Error::MemoryExhausted)
         ));
-        let part = one.slice(1..2);
-        drop((one, large));
+        let part = chunk.slice(1..2);
+        drop((chunk, large));
         assert_eq!((&part[..], budget.used_bytes()), (&[7][..], length - MAX_UNCHARGED_BYTES));
         drop(part);
         assert_eq!(budget.used_bytes(), 0);

@@ -51,7 +51,7 @@ struct FeedState {
     is_paused: bool,
     reader_state: ReaderState,
     end: Option<BodyEnd>,
-    /// When the reading end last got what it asked for; `None` while it waits for the client.
+    /// Time at which the reader last received what it requested; `None` while it waits for the client.
     last_read_at: Option<Instant>,
     reader_waker: Option<Waker>,
     resume_callback: Option<Arc<dyn Fn() + Send + Sync>>,
@@ -137,7 +137,7 @@ impl Feeder {
         more
     }
 
-    /// Pauses the feeder until the reading end asks for data.
+    /// Pauses the feeder until the reader requests data.
     pub fn pause(&self) {
         lock_state(&self.0).is_paused = true;
     }

@@ -24,8 +24,8 @@ impl BodyLimits {
 
     /// Returns how much longer the next chunk may take, and the name of the setting that limits it. `taken` is the
     /// number of bytes read so far, `waited` the total wait for them.
-    pub(crate) fn remaining_wait(&self, taken: usize, waited: Duration) -> (Duration, &'static str) {
-        let earned = Duration::from_millis(taken as u64 * 1000 / u64::from(self.min_bytes_per_second.max(1)));
+    pub(crate) fn remaining_wait(&self, received: usize, waited: Duration) -> (Duration, &'static str) {
+        let earned = Duration::from_millis(received as u64 * 1000 / u64::from(self.min_bytes_per_second.max(1)));
         let total = self.total_timeout.saturating_sub(waited);
         let slowest = (self.grace_period + earned).saturating_sub(waited);
         let limits = [(total, "body_total_ms"), (slowest, "body_rate")];

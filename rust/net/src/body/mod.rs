@@ -117,10 +117,10 @@ impl Body {
     }
 
     /// Waits until `is_enough` accepts a chunk or `most` bytes have arrived. The bytes can still be read afterwards.
-    pub async fn wait_for_prefix(&mut self, most: usize, mut is_enough: impl FnMut(&[u8]) -> bool) -> Result<()> {
+    pub async fn wait_for_prefix(&mut self, max_bytes: usize, mut is_enough: impl FnMut(&[u8]) -> bool) -> Result<()> {
         let Self::Streamed(feed, _) = self else { return Ok(()) };
         let mut beginning = Vec::new();
-        while beginning.len() < most {
+        while beginning.len() < max_bytes {
             let Some(chunk) = feed.next().await else { break };
             let chunk = chunk?;
             beginning.extend_from_slice(&chunk);

@@ -150,7 +150,7 @@ fn parse_head(
     buffer: &[u8],
     HeadRules { is_bodiless: bodiless, is_upgrade: switches }: HeadRules,
 ) -> Result<Option<(usize, Option<MessageHead>)>> {
-    // Left uninitialised, because most of the array is never used and filling it would cost more than parsing.
+    // Left uninitialised: most of the array stays unused, and filling it would cost more than parsing.
     let mut fields = [const { MaybeUninit::uninit() }; MAX_HEADER_FIELDS];
     let mut parsed = httparse::Response::new(&mut []);
     let read = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, buffer, &mut fields);
@@ -190,7 +190,7 @@ fn parse_framing(headers: &Headers) -> Result<(Framing, bool)> {
         (Some(coding), None) if coding.eq_ignore_ascii_case(b"chunked") => {
             return Ok((Framing::Chunked, lengths().next().is_none()));
         }
-        // The body would be forwarded without the header that says how it is coded.
+        // The body would be forwarded without the header that names its encoding.
         _ => {
             return Err(Error::ResponseBroken {
                 cause: "its transfer-encoding is not supported; expected `chunked`".into(),
@@ -234,12 +234,12 @@ pub struct Http1BodyReader {
 
 impl Http1BodyReader {
     pub fn new(connection: Connection, framing: Framing, home: Option<OriginPool>, max_wait: ReadTimeout) -> Self {
-        let left = if let Framing::Length(length) = framing { length } else { 0 };
+        let remaining = if let Framing::Length(length) = framing { length } else { 0 };
         let connection = Some(connection);
         let mut body = Self {
             connection,
             framing,
-            remaining: left,
+            remaining: remaining,
             chunk_state: ChunkState::Size,
             pool: home,
             read_timeout: max_wait,
@@ -266,7 +266,7 @@ impl Http1BodyReader {
     }
 
     /// Returns all bytes that are ready, in one chunk. At most `most` bytes of it are newly read.
-    pub async fn next_chunk(&mut self, most: usize) -> Option<Result<Bytes>> {
+    pub async fn next_chunk(&mut self, max_bytes: usize) -> Option<Result<Bytes>> {
         loop {
             let connection = self.connection.as_mut()?;
             if !connection.buffer.is_empty() || self.chunk_state == ChunkState::Invalid {
@@ -277,7 +277,7 @@ impl Http1BodyReader {
                 }
                 self.connection.as_ref()?;
             }
-            match self.fill_buffer(most).await {
+            match self.fill_buffer(max_bytes).await {
                 Ok(true) => (),
                 Ok(false) => {
                     self.release_buffer();
@@ -298,9 +298,9 @@ impl Http1BodyReader {
 
     /// Waits for more bytes. Returns false if only a report interval of the wait has passed. A closed connection ends a
     /// `Close` body; for any other it is an error.
-    async fn fill_buffer(&mut self, most: usize) -> Result<bool> {
+    async fn fill_buffer(&mut self, max_bytes: usize) -> Result<bool> {
         let Some(connection) = self.connection.as_mut() else { return Ok(true) };
-        let Some(count) = self.read_timeout.wait_for(connection.read(most)).await? else { return Ok(false) };
+        let Some(count) = self.read_timeout.wait_for(connection.read(max_bytes)).await? else { return Ok(false) };
         match (count.map_err(|error| upstream_error(&error))?, self.framing) {
             (0, Framing::Close) => self.connection = None,
             (0, _) => {
@@ -360,9 +360,9 @@ fn decode_chunks(buffer: &mut BytesMut, state: &mut ChunkState) -> Result<Bytes>
     loop {
         match *state {
             ChunkState::Data(0) => *state = ChunkState::DataEnd,
-            ChunkState::Data(left) if !buffer.is_empty() => {
-                let count = left.min(buffer.len() as u64);
-                *state = ChunkState::Data(left - count);
+            ChunkState::Data(remaining) if !buffer.is_empty() => {
+                let count = remaining.min(buffer.len() as u64);
+                *state = ChunkState::Data(remaining - count);
                 if first.is_empty() {
                     first = buffer.split_to(count as usize).freeze();
                 } else {
@@ -394,7 +394,7 @@ fn next_state(state: ChunkState, line: &[u8]) -> Option<ChunkState> {
     match state {
         ChunkState::DataEnd => line.is_empty().then_some(ChunkState::Size),
         ChunkState::Trailer(_) if line.is_empty() => Some(ChunkState::Done),
-        ChunkState::Trailer(left) => left.checked_sub(1).map(ChunkState::Trailer),
+        ChunkState::Trailer(remaining) => remaining.checked_sub(1).map(ChunkState::Trailer),
         _ => parse_chunk_size(line)
             .map(|size| if size == 0 { ChunkState::Trailer(MAX_HEADER_FIELDS) } else { ChunkState::Data(size) }),
     }

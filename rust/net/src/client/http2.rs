@@ -330,7 +330,7 @@ impl Http2BodyReader {
 
     /// Returns all bytes that are ready, in one chunk of at most `most` bytes. Only returned bytes reopen the
     /// flow-control window.
-    pub async fn next_chunk(&mut self, most: usize) -> Option<Result<Bytes>> {
+    pub async fn next_chunk(&mut self, max_bytes: usize) -> Option<Result<Bytes>> {
         if self.unread.is_empty() && self.failure.is_none() {
             if self.has_ended {
                 return None;
@@ -344,7 +344,7 @@ impl Http2BodyReader {
                 Err(silence) => self.fail(silence),
             }
         }
-        let chunk = match self.join_ready_frames(most) {
+        let chunk = match self.join_ready_frames(max_bytes) {
             chunk if !chunk.is_empty() => chunk,
             _ => return self.failure.take().map(Err),
         };
@@ -372,12 +372,12 @@ impl Http2BodyReader {
     }
 
     /// Joins the data frames that have already arrived, without waiting.
-    fn join_ready_frames(&mut self, most: usize) -> Bytes {
-        let first = self.unread.split_to(most.min(self.unread.len()));
+    fn join_ready_frames(&mut self, max_bytes: usize) -> Bytes {
+        let first = self.unread.split_to(max_bytes.min(self.unread.len()));
         // The next read that waits registers a real waker.
         let mut context = Context::from_waker(Waker::noop());
         let mut more = BytesMut::new();
-        let mut remaining = most - first.len();
+        let mut remaining = max_bytes - first.len();
         while remaining > 0 && self.poll_frame(&mut context).is_ready() && !self.unread.is_empty() {
             if more.is_empty() {
                 more.extend_from_slice(&first);
@@ -416,7 +416,7 @@ mod tests {
             if responses {
                 while connection.accept().await.is_some() {}
             }
-            // Simulates a cut cable: the connection stays open, but nothing arrives.
+            // Simulates a cut cable: the connection stays open, but no data arrives.
             std::future::pending::<()>().await;
         });
         let (_shared, lease) = handshake(client_end, beat).await?;

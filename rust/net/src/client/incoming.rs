@@ -1,4 +1,4 @@
-//! Response whose head was received, and collecting its body.
+//! Response whose head was received, and the collection of its body.
 
 use bytes::Bytes;
 

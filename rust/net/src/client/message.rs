@@ -21,7 +21,7 @@ pub struct OutgoingRequest {
     pub is_replayable: bool,
 }
 
-/// What the head says about the bodies of request and response.
+/// What the response head declares about the bodies of request and response.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BodyFraming {
     /// True if the length of the request body is unknown, so that it is sent chunked.

@@ -40,7 +40,7 @@ enum BodySource {
 pub type DeferredBody = Box<dyn FnOnce() -> PendingBody + Send>;
 pub type PendingBody = Pin<Box<dyn Future<Output = Result<ResponseBody>> + Send>>;
 
-/// Bodies that are read one after the other.
+/// Bodies that are read in order.
 struct BodySequence {
     current: ResponseBody,
     /// The next body, if it was requested. Stored here so that a reader may stop waiting and continue later.
@@ -56,9 +56,9 @@ impl std::fmt::Debug for BodySequence {
 
 impl BodySequence {
     /// Returns the next chunk of the current body or of the one after it.
-    async fn next_chunk(&mut self, most: usize) -> Option<Result<Bytes>> {
+    async fn next_chunk(&mut self, max_bytes: usize) -> Option<Result<Bytes>> {
         loop {
-            self.current.max_chunk_bytes = most;
+            self.current.max_chunk_bytes = max_bytes;
             if let Some(read) = Box::pin(self.current.next_chunk()).await {
                 return Some(read);
             }

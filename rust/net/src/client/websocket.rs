@@ -76,7 +76,7 @@ impl Handshake {
         let is_switched = fields.has_token("upgrade", "websocket") && fields.has_token("connection", "upgrade");
         let subprotocol = fields.get_str("sec-websocket-protocol").map(str::trim);
         let is_offered = |name: &str| {
-            self.subprotocols.as_ref().is_some_and(|offered| offered.split(',').any(|one| one.trim() == name))
+            self.subprotocols.as_ref().is_some_and(|offered| offered.split(',').any(|part| part.trim() == name))
         };
         let fault = if !is_switched {
             "its response does not switch to WebSocket"

@@ -251,7 +251,7 @@ pub fn check_destination(trusted: &[String], host: &str, port: u16, addresses: &
 /// Returns the IPv4 addresses embedded in an IPv6 one: mapped, compatible, 6to4, NAT64, and Teredo (server and client).
 fn embedded_ipv4(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
     let v4 = |high: u16, low: u16| Some(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
-    let found = match address.segments() {
+    let embedded = match address.segments() {
         _ if address.is_loopback() || address.is_unspecified() => [None, None],
         [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
         | [0, 0, 0, 0, 0xffff, 0, high, low]
@@ -262,7 +262,7 @@ fn embedded_ipv4(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
         [0x2001, 0, server_high, server_low, _, _, high, low] => [v4(server_high, server_low), v4(!high, !low)],
         _ => [None, None],
     };
-    found.into_iter().flatten()
+    embedded.into_iter().flatten()
 }
 
 fn is_metadata(address: IpAddr) -> bool {

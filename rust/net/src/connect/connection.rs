@@ -53,13 +53,13 @@ impl Connection {
 
     /// Reads available bytes into `buffer`, at most `most` (and no more than [`MAX_READ_BYTES`]). Returns 0 at the end
     /// of the stream.
-    pub async fn read(&mut self, most: usize) -> io::Result<usize> {
-        poll_fn(|context| self.poll_read(context, most)).await
+    pub async fn read(&mut self, max_bytes: usize) -> io::Result<usize> {
+        poll_fn(|context| self.poll_read(context, max_bytes)).await
     }
 
-    fn poll_read(&mut self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
+    fn poll_read(&mut self, context: &mut Context<'_>, max_bytes: usize) -> Poll<io::Result<usize>> {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
-            let mut read = ReadBuf::new(&mut scratch[..most.min(MAX_READ_BYTES)]);
+            let mut read = ReadBuf::new(&mut scratch[..max_bytes.min(MAX_READ_BYTES)]);
             ready!(self.poll_read_transport(context, &mut read))?;
             self.buffer.extend_from_slice(read.filled());
             Poll::Ready(Ok(read.filled().len()))
@@ -100,7 +100,8 @@ impl Connection {
         through.await
     }
 
-    /// Resolves when the other side closes, or begins a response that makes the rest of the request pointless.
+    /// Resolves when the provider closes the connection, or begins a response so that the rest of the request is not
+    /// needed.
     pub async fn wait_for_rejection(&mut self) -> io::Error {
         poll_fn(|context| self.poll_rejection(context)).await
     }
@@ -117,8 +118,8 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Resolves if the pending write will not complete: the request was rejected, or a successful response has come and
-    /// nothing was written since.
+    /// Resolves if the pending write will not complete: the request was rejected, or a successful response arrived and
+    /// no data was written after it.
     fn poll_stalled_write(
         &mut self,
         context: &mut Context<'_>,

@@ -33,7 +33,7 @@ use crate::{
 
 /// Delay before the next address is tried in parallel (RFC 8305 §5).
 const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-/// Most addresses of one name that are tried.
+/// Maximum number of addresses that are tried for one name.
 const MAX_ATTEMPTS: usize = 16;
 const UNRESOLVABLE_HOST: &str = "its name cannot be resolved here, so its address cannot be checked; list it in TRUSTED_CUSTOM_HOSTS if the proxy can resolve it";
 /// Domains under which cloud providers assign names to customers. Their DNS is operated by the cloud.
@@ -160,13 +160,13 @@ impl Dialer {
         if (self.known_hosts.is_provider)(host) || self.trusted_hosts.contains_name(host) {
             return Ok(());
         }
-        let found = match self.lookup_host(origin, host, self.name_trust(host)).await {
+        let lookup_result = match self.lookup_host(origin, host, self.name_trust(host)).await {
             // A private network may resolve these names to other addresses, which are checked. If they do not resolve,
             // they belong to the provider's cloud.
             Ok(Err(_)) | Err(Error::ConnectTimeout { .. }) if (self.known_hosts.is_cloud)(host) => return Ok(()),
-            found => found?,
+            result => result?,
         };
-        let addresses = found.map_err(|error| match error.kind() {
+        let addresses = lookup_result.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => host_refused_error(host, UNRESOLVABLE_HOST),
             _ => connect_failed_error(origin, &error),
         })?;
@@ -305,7 +305,7 @@ fn interleave_families(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
         (None, None) => None,
         pair => Some(pair),
     });
-    by_turns.flat_map(|(one, other)| one.into_iter().chain(other)).take(MAX_ATTEMPTS)
+    by_turns.flat_map(|(first, other)| first.into_iter().chain(other)).take(MAX_ATTEMPTS)
 }
 
 /// Returns the first connection that succeeds. The next address is tried when one fails or does not respond within
@@ -358,7 +358,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let reachable = listener.local_addr().unwrap();
         let refused = TcpListener::bind("127.0.0.2:0").await.unwrap().local_addr().unwrap();
-        // The paused clock stands still while a blocking task runs, so a connection that needs no timer takes no time.
+        // The paused clock stops while a blocking task runs, so a connection without timers takes no time.
         let (_running, ended) = std::sync::mpsc::channel::<()>();
         tokio::task::spawn_blocking(move || ended.recv_timeout(Duration::from_secs(10)));
         let started_at = Instant::now();
@@ -370,7 +370,7 @@ mod tests {
 
     #[tokio::test]
     async fn unresponsive_address_does_not_delay_the_next() {
-        // A listen queue of one that is full: further connections get no response.
+        // The listen queue has one place, which is taken: further connections get no response.
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let full = socket.listen(1).unwrap();

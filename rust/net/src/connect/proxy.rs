@@ -1,4 +1,4 @@
-//! Outgoing HTTP proxies: which requests use one, and what is sent to it.
+//! Outgoing HTTP proxies: which requests use one, and what the proxy receives.
 
 use std::net::IpAddr;
 

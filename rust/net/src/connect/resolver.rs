@@ -96,13 +96,13 @@ impl Resolver {
     }
 
     async fn start_lookup(&self, name: &str, trust: NameTrust) -> io::Result<InFlightLookup> {
-        let one = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).acquire_owned();
+        let acquire = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).acquire_owned();
         let untrusted_permit = if trust == NameTrust::Untrusted {
-            Some(one(&self.untrusted_permits).await.map_err(io::Error::other)?)
+            Some(acquire(&self.untrusted_permits).await.map_err(io::Error::other)?)
         } else {
             None
         };
-        let permit = one(&self.thread_permits).await.map_err(io::Error::other)?;
+        let permit = acquire(&self.thread_permits).await.map_err(io::Error::other)?;
         // Another task may have started the lookup while this one waited for a permit.
         if let Some(flight) = self.find_in_flight(name) {
             return Ok(flight);
@@ -126,14 +126,14 @@ impl Resolver {
     ) -> io::Result<()> {
         let (look_up, flights) = (Arc::clone(&self.lookup), Arc::clone(&self.in_flight));
         let job = move || {
-            let found = look_up(&name).map(Arc::from).map_err(|error| (error.kind(), error.to_string().into()));
+            let result = look_up(&name).map(Arc::from).map_err(|error| (error.kind(), error.to_string().into()));
             let receiver = response.subscribe();
             let mut flights = lock(&flights);
             if flights.get(&name).is_some_and(|flight| flight.result.same_channel(&receiver)) {
                 flights.remove(&name);
             }
             drop(flights);
-            response.send_replace(Some(found));
+            response.send_replace(Some(result));
             drop((untrusted_permit, thread_permit));
         };
         thread::Builder::new().name("penstock-dns".into()).stack_size(STACK_BYTES).spawn(job).map(drop)
@@ -200,12 +200,12 @@ mod tests {
             *lock(&gate.0) = true;
             gate.1.notify_all();
         };
-        let (one, two, ()) = tokio::join!(
+        let (first, two, ()) = tokio::join!(
             resolver.resolve("slow", NameTrust::Trusted),
             resolver.resolve("slow", NameTrust::Trusted),
             opened
         );
-        assert_eq!(one.unwrap(), two.unwrap());
+        assert_eq!(first.unwrap(), two.unwrap());
         assert_eq!(query_count.load(Ordering::Relaxed), 1);
         resolver.resolve("slow", NameTrust::Trusted).await.unwrap();
         assert_eq!(query_count.load(Ordering::Relaxed), 2, "an answer is not kept");

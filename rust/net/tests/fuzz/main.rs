@@ -117,11 +117,11 @@ async fn corrupted_responses_are_read_alike_at_every_split() {
             let bytes = corrupt(&mut random, response);
             let mut outcomes = Vec::new();
             for largest in [1, 7, usize::MAX] {
-                // A client of its own, so that no connection is reused.
+                // A new client, so that no connection is reused.
                 let client = Upstream::new(&Settings::default()).unwrap();
                 let mut sizes = || if largest == 7 { random.usize(1..=largest) } else { largest };
                 let serving = serve(&listener, &bytes, &mut sizes);
-                // Nobody reads what follows the response, so the server may never write all of it.
+                // The data after the response is not read, so the server may never write all of it.
                 let exchange = async {
                     tokio::select! {
                         outcome = read(&client, &origin) => outcome,
@@ -136,7 +136,7 @@ async fn corrupted_responses_are_read_alike_at_every_split() {
             *(if outcomes[0].is_some() { &mut valid } else { &mut invalid }) += 1;
         }
     }
-    // Both kinds must occur, otherwise the test says nothing.
+    // Both kinds must occur, otherwise the test proves nothing.
     assert!(valid > rounds && invalid > rounds, "{valid} {invalid}");
 }
 

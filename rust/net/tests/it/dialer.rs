@@ -117,13 +117,13 @@ async fn unresponsive_address(port: u16) -> (SocketAddr, Vec<TcpStream>) {
     socket.bind((SECOND_LOOPBACK, port).into()).unwrap();
     let listener = socket.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
-    let mut held = Vec::new();
+    let mut connections = Vec::new();
     while let Ok(Ok(stream)) = timeout(Duration::from_millis(100), TcpStream::connect(address)).await {
-        held.push(stream);
+        connections.push(stream);
     }
     // Keeps listening as long as the process lives.
     std::mem::forget(listener);
-    (address, held)
+    (address, connections)
 }
 
 async fn assert_connect_timeout(client: &Upstream, url: &str, expected: &str) {

@@ -131,7 +131,7 @@ async fn connection_is_not_reused_if_the_server_forbids_it() {
         json_response("200 OK", "Connection: Foo, Close\r\n", "{}"),
         b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}".to_vec(),
     ] {
-        // The server keeps the connection open all the same.
+        // The server keeps the connection open nevertheless.
         let server = ScriptedServer::start_responding(response).await;
         let client = test_client();
         for _ in 0..3 {
@@ -201,14 +201,14 @@ async fn unsolicited_response_is_never_delivered() {
 
 #[tokio::test]
 async fn origins_do_not_share_connections() {
-    let (one, two) = (
+    let (first, two) = (
         ScriptedServer::start_responding(json_response("200 OK", "", "1")).await,
         ScriptedServer::start_responding(json_response("200 OK", "", "2")).await,
     );
     let client = test_client();
     for _ in 0..2 {
-        assert_eq!(send(&client, &one.url(), TestRequest::get()).await.unwrap().text(), "1");
+        assert_eq!(send(&client, &first.url(), TestRequest::get()).await.unwrap().text(), "1");
         assert_eq!(send(&client, &two.url(), TestRequest::get()).await.unwrap().text(), "2");
     }
-    assert_eq!((one.connection_count(), two.connection_count(), client.idle_connection_count()), (1, 1, 2));
+    assert_eq!((first.connection_count(), two.connection_count(), client.idle_connection_count()), (1, 1, 2));
 }

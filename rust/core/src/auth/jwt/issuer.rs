@@ -24,9 +24,9 @@ pub(super) struct Issuer {
 impl Issuer {
     /// Returns true if the claims name this issuer and the expected audience.
     pub(super) fn matches_claims(&self, claims: &Claims) -> bool {
-        let claim_matches = |name: &str, wanted: &str| match claims.get(name) {
-            Some(Value::String(value)) => value == wanted,
-            Some(Value::Array(values)) => name == "aud" && values.iter().any(|one| one == wanted),
+        let claim_matches = |name: &str, expected: &str| match claims.get(name) {
+            Some(Value::String(value)) => value == expected,
+            Some(Value::Array(values)) => name == "aud" && values.iter().any(|audience| audience == expected),
             _ => false,
         };
         (self.name.is_empty() || claim_matches("iss", &self.name))

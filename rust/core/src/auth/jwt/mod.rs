@@ -123,8 +123,8 @@ impl TokenAuthenticator {
         };
         head.starts_with("eyJ").then(|| {
             let digest = Sha256::digest(text.as_bytes()).into();
-            let found = self.lock_verified_tokens().get(&digest).cloned();
-            let token_identity = match found {
+            let cached = self.lock_verified_tokens().get(&digest).cloned();
+            let token_identity = match cached {
                 Some(token_identity) => token_identity,
                 None if text.len() > MAX_TOKEN_BYTES => return Err(Error::TokenInvalid),
                 None => {
@@ -208,7 +208,7 @@ impl TokenAuthenticator {
         let not_before = claims.get("nbf").map_or(Ok(0), seconds)?;
         let organisation = text("organisation_id").ok_or(Error::TokenInvalid)?;
         let user = user_claim(claims).ok_or(Error::TokenInvalid)?;
-        let is_allowed = |allowed: &[String]| allowed.is_empty() || allowed.iter().any(|one| one == organisation);
+        let is_allowed = |allowed: &[String]| allowed.is_empty() || allowed.iter().any(|name| name == organisation);
         if !is_allowed(&self.organisations) || !is_allowed(&issuer.organisations) {
             return Err(Error::TokenForbidden { claim: "organisation" });
         }
@@ -257,9 +257,9 @@ impl TokenAuthenticator {
         self.removed_members.get(tenant_id).is_some_and(contains_user)
     }
 
-    fn has_scope(&self, claims: &Claims, wanted: &str) -> bool {
+    fn has_scope(&self, claims: &Claims, expected: &str) -> bool {
         // A scope may have a brand prefix, such as `portkey.`.
-        let is_it = |scope: &str| scope == wanted || scope.split_once('.').is_some_and(|(_, rest)| rest == wanted);
+        let is_it = |scope: &str| scope == expected || scope.split_once('.').is_some_and(|(_, rest)| rest == expected);
         match claims.get("scopes").or_else(|| claims.get("scope")) {
             Some(Value::String(all)) => all.split_whitespace().any(is_it),
             Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).any(is_it),

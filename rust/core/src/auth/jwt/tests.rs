@@ -165,9 +165,9 @@ fn decides_shared_cases_like_the_management_api() {
     let cases = table["cases"].as_array().unwrap();
     assert!(cases.len() > 100);
     for case in cases {
-        let found = authentication_outcome(&tokens, &signer.sign_case(&table, case));
-        let expected = if case["accepted"] == true { !found.contains(' ') } else { found.starts_with("401 ") };
-        assert!(expected, "{}: {found}", case["name"]);
+        let outcome = authentication_outcome(&tokens, &signer.sign_case(&table, case));
+        let expected = if case["accepted"] == true { !outcome.contains(' ') } else { outcome.starts_with("401 ") };
+        assert!(expected, "{}: {outcome}", case["name"]);
     }
 }
 
@@ -195,17 +195,17 @@ fn claims_decide_admission() {
     ] {
         let mut changed = valid_claims();
         changed[name] = value.clone();
-        let found = authentication_outcome(&tokens, &issuer.sign_token("EdDSA", &changed));
-        assert!(found.starts_with(status), "{name} {value}: {found}");
+        let outcome = authentication_outcome(&tokens, &issuer.sign_token("EdDSA", &changed));
+        assert!(outcome.starts_with(status), "{name} {value}: {outcome}");
     }
 }
 
 #[test]
 fn issuer_is_limited_to_its_claims_and_organisations() {
-    let (one, other) = (TestSigner::new(), TestSigner::new());
+    let (first_signer, other) = (TestSigner::new(), TestSigner::new());
     // Both issuers use the same key id.
     let tokens = compile_settings(json!({"algorithms": ["EdDSA"], "organisations": [], "default_scopes": [],
-    "leeway_seconds": 60, "keys": [one.published_ed25519_key(0), other.published_ed25519_key(1)], "issuers": [
+    "leeway_seconds": 60, "keys": [first_signer.published_ed25519_key(0), other.published_ed25519_key(1)], "issuers": [
         {"url": "https://one.test", "issuer": "one", "organisations": ["o"]},
         {"url": "https://other.test", "issuer": "other", "audience": "us", "organisations": ["p"]},
     ]}));
@@ -215,11 +215,11 @@ fn issuer_is_limited_to_its_claims_and_organisations() {
         all
     };
     for (issuer, changes, status) in [
-        (&one, json!({"iss": "one"}), 200),
-        (&one, json!({}), 401),
-        (&one, json!({"iss": "other"}), 401),
-        (&one, json!({"iss": ["one"]}), 401),
-        (&one, json!({"iss": "one", "organisation_id": "p"}), 403),
+        (&first_signer, json!({"iss": "one"}), 200),
+        (&first_signer, json!({}), 401),
+        (&first_signer, json!({"iss": "other"}), 401),
+        (&first_signer, json!({"iss": ["one"]}), 401),
+        (&first_signer, json!({"iss": "one", "organisation_id": "p"}), 403),
         (&other, json!({"iss": "other", "aud": "us", "organisation_id": "p"}), 200),
         (&other, json!({"iss": "other", "aud": ["they", "us"], "organisation_id": "p"}), 200),
         (&other, json!({"iss": "other", "aud": "they", "organisation_id": "p"}), 401),
@@ -229,8 +229,8 @@ fn issuer_is_limited_to_its_claims_and_organisations() {
     ] {
         let mut claims = valid_claims();
         claims.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        let found = tokens.authenticate(&issuer.sign_token("EdDSA", &claims), &both()).unwrap();
-        assert_eq!(found.map_or_else(|error| error.status(), |_| 200), status, "{changes}");
+        let outcome = tokens.authenticate(&issuer.sign_token("EdDSA", &claims), &both()).unwrap();
+        assert_eq!(outcome.map_or_else(|error| error.status(), |_| 200), status, "{changes}");
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::process::edge::process_sockets;
 
-/// Added to the connection's `TCP_USER_TIMEOUT`, so that the kernel keeps unread data of a disconnected client this much
+/// Addition to the connection's `TCP_USER_TIMEOUT`. The kernel keeps unread data of a disconnected client this much
 /// longer.
 const USER_TIMEOUT_EXTENSION: Duration = Duration::from_secs(3);
 

@@ -166,16 +166,20 @@ impl IdleConnectionReaper {
     fn find_expired_inodes(&mut self, open: &[TcpConnection], now: Instant) -> HashSet<u32> {
         let callers = Arc::clone(&self.tracker);
         let mut callers = callers.lock();
-        let (inodes, remotes): (HashSet<_>, HashSet<_>) = open.iter().map(|one| (one.inode, one.remote)).unzip();
+        let (inodes, remotes): (HashSet<_>, HashSet<_>) =
+            open.iter().map(|connection| (connection.inode, connection.remote)).unzip();
         self.activity_by_inode.retain(|inode, _| inodes.contains(inode));
         callers.retain(|caller, entry| entry.active_requests > 0 || remotes.contains(caller));
-        open.iter().filter(|one| self.is_expired(one, callers.get(&one.remote), now)).map(|one| one.inode).collect()
+        open.iter()
+            .filter(|item| self.is_expired(item, callers.get(&item.remote), now))
+            .map(|item| item.inode)
+            .collect()
     }
 
     fn is_expired(&mut self, open: &TcpConnection, caller: Option<&ConnectionState>, now: Instant) -> bool {
-        let seen = self.activity_by_inode.entry(open.inode).or_default();
-        if caller.is_some_and(|caller| caller.active_requests > 0) || open.acked_bytes != seen.acked_bytes {
-            *seen = LastActivity {
+        let activity = self.activity_by_inode.entry(open.inode).or_default();
+        if caller.is_some_and(|caller| caller.active_requests > 0) || open.acked_bytes != activity.acked_bytes {
+            *activity = LastActivity {
                 received_bytes: open.received_bytes,
                 acked_bytes: open.acked_bytes,
                 last_active: Some(now),
@@ -187,12 +191,12 @@ impl IdleConnectionReaper {
             return open.since_last_received > self.timeouts.head;
         }
         // Over HTTP/2, many frames arrive that do not belong to a request.
-        if open.received_bytes > seen.received_bytes && !caller.is_some_and(|caller| caller.is_http2) {
-            let started = *seen.head_started.get_or_insert(now);
+        if open.received_bytes > activity.received_bytes && !caller.is_some_and(|caller| caller.is_http2) {
+            let started = *activity.head_started.get_or_insert(now);
             return now - started > self.timeouts.head;
         }
         open.since_last_received > self.timeouts.idle
-            && seen.last_active.is_none_or(|used| now - used > self.timeouts.idle)
+            && activity.last_active.is_none_or(|used| now - used > self.timeouts.idle)
     }
 }
 
@@ -249,8 +253,8 @@ mod tests {
     #[test]
     fn closes_connection_whose_head_arrives_too_slowly() {
         let (mut watch, start) = (new_reaper(1, TIMEOUTS), Instant::now());
-        let mut expires = |seconds, one: TcpConnection| {
-            !watch.find_expired_inodes(&[one], start + Duration::from_secs(seconds)).is_empty()
+        let mut expires = |seconds, connection: TcpConnection| {
+            !watch.find_expired_inodes(&[connection], start + Duration::from_secs(seconds)).is_empty()
         };
         assert!(!expires(0, tcp_connection(100, 0, 0)));
         assert!(!expires(9, tcp_connection(109, 0, 0)));
@@ -260,8 +264,8 @@ mod tests {
     #[test]
     fn applies_idle_or_head_timeout_after_a_response() {
         let (mut watch, start) = (new_reaper(1, TIMEOUTS), Instant::now());
-        let mut expires = |seconds, one: TcpConnection| {
-            !watch.find_expired_inodes(&[one], start + Duration::from_secs(seconds)).is_empty()
+        let mut expires = |seconds, connection: TcpConnection| {
+            !watch.find_expired_inodes(&[connection], start + Duration::from_secs(seconds)).is_empty()
         };
         assert!(!expires(0, tcp_connection(100, 0, 0)) && !expires(5, tcp_connection(100, 500, 5)));
         assert!(!expires(79, tcp_connection(100, 500, 79)));

@@ -22,7 +22,7 @@ pub fn shut_down_matching(
         {
             let socket = Socket::from(descriptor);
             if should_shut_down(&socket) {
-                // The socket may have been closed in the meantime; then nothing is left to shut down.
+                // The socket may already be closed; then there is nothing to shut down.
                 drop(socket.shutdown(Shutdown::Both));
                 ended += 1;
             }

@@ -47,8 +47,8 @@ pub struct TcpConnection {
 /// Returns true if the connection is open in both directions.
 pub fn is_connection_open(local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
     let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
-    let question = SockDiagRequest { flags: NLM_F_REQUEST, family, extensions: 0, states: u32::MAX, local, remote };
-    let mut asking = send_diag_request(&question)?;
+    let diag_request = SockDiagRequest { flags: NLM_F_REQUEST, family, extensions: 0, states: u32::MAX, local, remote };
+    let mut asking = send_diag_request(&diag_request)?;
     let mut response = [0; 1024];
     let length = asking.read(&mut response)?;
     let message = response.get(..length).filter(|message| message_type(message) == Some(SOCK_DIAG_BY_FAMILY));
@@ -57,10 +57,10 @@ pub fn is_connection_open(local: SocketAddr, remote: SocketAddr) -> io::Result<b
 
 /// Lists the open connections that were accepted at a local port.
 pub fn list_open_connections(port: u16) -> io::Result<Vec<TcpConnection>> {
-    let mut found = Vec::new();
+    let mut connections = Vec::new();
     for family in [AF_INET, AF_INET6] {
         let any = |port| SocketAddr::new([0, 0, 0, 0].into(), port);
-        let question = SockDiagRequest {
+        let diag_request = SockDiagRequest {
             flags: NLM_F_REQUEST | NLM_F_DUMP,
             family,
             extensions: INET_DIAG_INFO_BIT,
@@ -68,16 +68,16 @@ pub fn list_open_connections(port: u16) -> io::Result<Vec<TcpConnection>> {
             local: any(port),
             remote: any(0),
         };
-        let mut asking = send_diag_request(&question)?;
+        let mut asking = send_diag_request(&diag_request)?;
         let mut response = vec![0; 64 * 1024];
         loop {
             let length = asking.read(&mut response)?;
-            if !parse_datagram(&response[..length], &mut found) {
+            if !parse_datagram(&response[..length], &mut connections) {
                 break;
             }
         }
     }
-    Ok(found)
+    Ok(connections)
 }
 
 /// Returns the local address that this machine's routes use for a remote address. Sends nothing.
@@ -89,10 +89,10 @@ pub fn local_address_for(remote: SocketAddr) -> io::Result<IpAddr> {
 }
 
 /// Parses the connections in one datagram. Returns false if it contains the final message or an error.
-fn parse_datagram(mut messages: &[u8], found: &mut Vec<TcpConnection>) -> bool {
+fn parse_datagram(mut messages: &[u8], connections: &mut Vec<TcpConnection>) -> bool {
     while let (Some(length), Some(SOCK_DIAG_BY_FAMILY)) = (read_u32(messages, 0), message_type(messages)) {
         let Some(message) = messages.get(..length as usize) else { return false };
-        found.extend(parse_connection(message));
+        connections.extend(parse_connection(message));
         let Some(rest) = messages.get((length as usize).next_multiple_of(4)..) else { return true };
         messages = rest;
     }
@@ -150,8 +150,8 @@ struct SockDiagRequest {
     remote: SocketAddr,
 }
 
-fn send_diag_request(question: &SockDiagRequest) -> io::Result<Socket> {
-    let SockDiagRequest { flags, family, extensions, states, local, remote } = *question;
+fn send_diag_request(diag_request: &SockDiagRequest) -> io::Result<Socket> {
+    let SockDiagRequest { flags, family, extensions, states, local, remote } = *diag_request;
     let mut body = vec![family, IPPROTO_TCP, extensions, 0];
     body.extend(states.to_ne_bytes());
     body.extend(local.port().to_be_bytes());
@@ -208,7 +208,8 @@ mod tests {
         std::thread::sleep(Duration::from_millis(50));
         let open = list_open_connections(address.port()).unwrap();
         assert_eq!(open.len(), accepted.len());
-        let received: Vec<_> = open.iter().map(|one| one.received_bytes).filter(|bytes| *bytes > 0).collect();
+        let received: Vec<_> =
+            open.iter().map(|connection| connection.received_bytes).filter(|bytes| *bytes > 0).collect();
         assert_eq!(received, [3]);
         let remotes: Vec<_> = callers.iter().map(|caller| caller.local_addr().unwrap()).collect();
         assert!(open.iter().all(|one| remotes.contains(&one.remote)));

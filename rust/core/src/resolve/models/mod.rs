@@ -51,7 +51,7 @@ impl<'s> Target<'s> {
         Ok(())
     }
 
-    /// Applies what is saved with the provider and with the model, and checks every model that the request names.
+    /// Applies the settings saved with the provider and the model, and checks every model that the request names.
     fn apply_saved_provider(
         &mut self,
         call: &Call<'_>,

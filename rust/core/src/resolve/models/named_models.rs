@@ -113,14 +113,14 @@ impl Target<'_> {
         }
         let lower = path.to_ascii_lowercase();
         let marked =
-            PATH_MARKERS.iter().flat_map(|marker| lower.match_indices(marker).map(|(at, found)| at + found.len()));
+            PATH_MARKERS.iter().flat_map(|marker| lower.match_indices(marker).map(|(at, matched)| at + matched.len()));
         let mut rests: Vec<_> = marked.map(|at| path[at..].to_owned()).collect();
         if let (true, Some(own)) = (call.head.expects_body(), self.provider.row().model_in_path(call.route.path)) {
             rests.push(percent_decode_str(own).decode_utf8_lossy().into_owned());
         }
         let is_allowed = |rest: &String| path_model_names(rest).any(|name| models.is_allowed(name));
-        let found = rests.iter().find(|rest| !rest.is_empty() && !is_allowed(rest));
-        found.map_or(Ok(()), |rest| Err(refused(path_model_names(rest).next().unwrap_or_default())))
+        let forbidden = rests.iter().find(|rest| !rest.is_empty() && !is_allowed(rest));
+        forbidden.map_or(Ok(()), |rest| Err(refused(path_model_names(rest).next().unwrap_or_default())))
     }
 
     /// Checks the head of a request at a provider with restricted models: headers that the provider may read as a model,
@@ -184,9 +184,9 @@ impl Target<'_> {
             let ambiguous = |message: &str| Error::FormUnreadable { message: message.into() };
             if let Some(chunk) = chunk {
                 form.feed(chunk).map_err(ambiguous)?;
-                let mut found = form.take_models().into_iter().filter(|found| pinned.as_ref() != Some(&found.name));
-                found.try_for_each(|found| models.check(found))?;
-                left = left.map(|left| left.saturating_sub(chunk.len() as u64));
+                let mut named = form.take_models().into_iter().filter(|models| pinned.as_ref() != Some(&models.name));
+                named.try_for_each(|model| models.check(model))?;
+                left = left.map(|remaining| remaining.saturating_sub(chunk.len() as u64));
             }
             // Checks before the last byte is sent, because after it the provider has the complete form.
             if (chunk.is_none() || left == Some(0)) && !form.is_finished() {

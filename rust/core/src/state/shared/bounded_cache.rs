@@ -15,8 +15,8 @@ pub struct BoundedCache<K, V> {
 
 impl<K: Hash + Eq + Clone, V: Clone> BoundedCache<K, V> {
     /// Creates a cache of about this many bytes in total.
-    pub fn new(most: usize) -> Self {
-        Self { recent: HashMap::new(), previous: HashMap::new(), recent_bytes: 0, max_generation_bytes: most / 2 }
+    pub fn new(capacity: usize) -> Self {
+        Self { recent: HashMap::new(), previous: HashMap::new(), recent_bytes: 0, max_generation_bytes: capacity / 2 }
     }
 
     pub fn get(&mut self, key: &K) -> Option<V> {

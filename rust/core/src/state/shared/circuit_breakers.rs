@@ -179,15 +179,15 @@ impl CircuitBreakers {
     pub fn drain_deltas(&self) -> Vec<BreakerDelta> {
         let targets = mem::take(&mut *self.unsent_targets.lock().unwrap_or_else(PoisonError::into_inner));
         let take_delta = |target: u64| self.states.with_existing(target, |state| mem::take(&mut state.unsent_delta));
-        targets.into_iter().filter_map(take_delta).filter(|seen| seen.requests > 0).collect()
+        targets.into_iter().filter_map(take_delta).filter(|delta| delta.requests > 0).collect()
     }
 
     /// Adds results that another worker published.
-    pub fn apply_delta(&self, seen: &BreakerDelta, now: Duration) {
-        let cooldown = Duration::from_millis(seen.cooldown_ms);
+    pub fn apply_delta(&self, delta: &BreakerDelta, now: Duration) {
+        let cooldown = Duration::from_millis(delta.cooldown_ms);
         let add =
-            |state: &mut BreakerState| state.breaker.add_remote_counts(cooldown, now, seen.requests, seen.failures);
-        self.states.with_entry(seen.target, is_breaker_closed, add);
+            |state: &mut BreakerState| state.breaker.add_remote_counts(cooldown, now, delta.requests, delta.failures);
+        self.states.with_entry(delta.target, is_breaker_closed, add);
     }
 
     /// Opens a breaker that another worker opened.

@@ -34,7 +34,7 @@ impl FairPermits {
         Some(FairPermit { _total: total, _share: share })
     }
 
-    /// Takes some permits; `None` if not so many are free, or the workspace would hold more than its share.
+    /// Takes permits. Returns `None` if too few are free, or if the workspace would exceed its share.
     pub fn try_acquire_many(&self, workspace: Option<&str>, count: u32) -> Option<FairPermit> {
         let share = self.share(workspace).try_acquire_many_owned(count).ok()?;
         let total = Arc::clone(&self.total).try_acquire_many_owned(count).ok()?;
@@ -44,7 +44,7 @@ impl FairPermits {
     /// Returns the semaphore of a workspace. Requests without a workspace share one.
     fn share(&self, workspace: Option<&str>) -> Arc<Semaphore> {
         let mut workspaces = self.workspaces.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that nobody holds or waits for are removed, so that the map is no larger than the work that goes on.
+        // Removes entries that no request holds or waits for, so that the map does not grow with finished work.
         workspaces.retain(|_, share| Arc::strong_count(share) > 1);
         let make = || Arc::new(Semaphore::new(self.max_per_workspace));
         Arc::clone(workspaces.entry(workspace.unwrap_or_default().into()).or_insert_with(make))
@@ -60,13 +60,13 @@ mod tests {
     #[tokio::test]
     async fn one_workspace_leaves_permits_to_others() {
         let permits = FairPermits::new(2, 1);
-        let held = permits.acquire(Some("a")).await.unwrap();
+        let permit = permits.acquire(Some("a")).await.unwrap();
         assert!(permits.try_acquire_many(Some("a"), 1).is_none());
         let mut waiting = Box::pin(permits.acquire(Some("a")));
         assert!(waiting.as_mut().now_or_never().is_none());
         let other = permits.acquire(Some("b")).await.unwrap();
         assert!(permits.try_acquire_many(None, 1).is_none(), "all are taken");
-        drop(held);
+        drop(permit);
         assert!(waiting.await.is_some());
         drop(other);
         assert!(permits.try_acquire_many(None, 1).is_some());

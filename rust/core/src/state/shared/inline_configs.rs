@@ -1,4 +1,4 @@
-//! Cache of inline configs. Compiles a config that requests bring along once, as long as it keeps being used.
+//! Cache of inline configs. A config that many requests contain is compiled only once while it is in use.
 
 use std::{
     collections::HashMap,
@@ -58,8 +58,8 @@ impl InlineConfigCache {
     /// Returns the compiled config of this text. Validation errors are not cached: each call reports them again.
     pub fn get_or_compile(&self, text: &str, limits: TargetLimits) -> Compiled {
         let key = Sha256::digest(text).into();
-        if let Some(found) = self.find(&key) {
-            return found;
+        if let Some(cached) = self.find(&key) {
+            return cached;
         }
         // Compiles without holding the lock, so that other requests do not wait for a large config.
         let config = compile(text, limits)?;
@@ -158,11 +158,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_wait_for_other_configs_ends_in_an_error() {
         let configs = InlineConfigCache::new(1);
-        let taken = configs.compilations.acquire_many(MAX_CONCURRENT_COMPILATIONS as u32).await.unwrap();
+        let all_permits = configs.compilations.acquire_many(MAX_CONCURRENT_COMPILATIONS as u32).await.unwrap();
         let text = format!(r#"{{"provider":"openai","note":"{}"}}"#, "x".repeat(3000));
         let error = configs.prepare(&text, TargetLimits::default()).await.unwrap_err();
         assert_eq!((error.status(), error.code()), (503, "overloaded"));
-        drop(taken);
+        drop(all_permits);
         assert!(configs.prepare(&text, TargetLimits::default()).await.unwrap().0.is_some());
     }
 

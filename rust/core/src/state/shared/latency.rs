@@ -57,11 +57,11 @@ impl LatencyHistogram {
     fn percentile(&self, percent: f64) -> Option<Duration> {
         let each = || self.current.iter().zip(&self.previous).map(|(now, before)| now + before);
         let total: u32 = each().sum();
-        let wanted = f64::from(total) * percent / 100.0;
-        let mut seen = 0;
+        let target_count = f64::from(total) * percent / 100.0;
+        let mut cumulative_count = 0;
         let reaches = |count| {
-            seen += count;
-            f64::from(seen) >= wanted
+            cumulative_count += count;
+            f64::from(cumulative_count) >= target_count
         };
         each().map(reaches).position(|reaches| reaches).filter(|_| total >= MIN_SAMPLES).map(bucket_upper_bound)
     }
@@ -119,8 +119,8 @@ mod tests {
             pace.record(milliseconds(count));
         }
         for (percent, exact) in [(50.0, 100.0), (95.0, 190.0), (99.0, 198.0)] {
-            let found = pace.percentile(percent).unwrap().as_secs_f64() * 1000.0;
-            assert!(found >= exact && found <= exact * 1.2, "{percent}: {found}");
+            let percentile_ms = pace.percentile(percent).unwrap().as_secs_f64() * 1000.0;
+            assert!(percentile_ms >= exact && percentile_ms <= exact * 1.2, "{percent}: {percentile_ms}");
         }
     }
 

@@ -43,8 +43,8 @@ pub struct NodeStoreClient {
 
 impl Default for NodeStoreClient {
     fn default() -> Self {
-        let (errands, taken) = mpsc::channel(MAX_QUEUED_COMMANDS);
-        Self { commands: errands, receiver: Mutex::new(Some(taken)), dropped_count: AtomicU64::new(0) }
+        let (errands, receiver) = mpsc::channel(MAX_QUEUED_COMMANDS);
+        Self { commands: errands, receiver: Mutex::new(Some(receiver)), dropped_count: AtomicU64::new(0) }
     }
 }
 

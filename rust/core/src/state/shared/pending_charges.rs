@@ -115,8 +115,8 @@ impl PendingCharge {
         !matches!(self.charges.shared_store, SharedStore::None)
     }
 
-    /// Marks the response as paid for all workers; returns true if none had paid before. Without an answer from the
-    /// shared store, this worker counts as the first.
+    /// Marks the response as paid for all workers; returns true if no other worker paid before. Without a response of
+    /// the shared store, returns true.
     pub async fn claim_first_payment(&self) -> bool {
         self.charges
             .shared_store
@@ -153,9 +153,9 @@ mod tests {
         assert!(charges.find("azure-openai", "resp_1").await.is_none());
         assert!(charges.find("openai", &"x".repeat(MAX_ID_BYTES + 1)).await.is_none());
         // Two requests find the charge, and one of them settles it.
-        let (one, other) =
+        let (first, other) =
             (charges.find("openai", "resp_1").await.unwrap(), charges.find("openai", "resp_1").await.unwrap());
-        assert_eq!((one.settle(), other.settle()), (Some(("m".to_owned(), Some("own".to_owned()))), None));
+        assert_eq!((first.settle(), other.settle()), (Some(("m".to_owned(), Some("own".to_owned()))), None));
         assert!(charges.find("openai", "resp_1").await.is_none());
     }
 }

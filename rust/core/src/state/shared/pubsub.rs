@@ -49,7 +49,7 @@ pub struct PubSubHandler {
 impl PubSubHandler {
     pub fn apply(&self, message: &PubSubMessage) {
         let now = self.clock.now();
-        message.seen.iter().for_each(|seen| self.breakers.apply_delta(seen, now));
+        message.seen.iter().for_each(|delta| self.breakers.apply_delta(delta, now));
         message.opened.iter().for_each(|target| self.breakers.open(*target, now));
         message.closed.iter().for_each(|target| self.breakers.close(*target, now));
         message.refreshed.iter().for_each(|key| self.response_cache.invalidate(key));

@@ -163,7 +163,7 @@ impl RedisClient {
             _ => Client::open(info),
         };
         let client = client.map_err(refused)?;
-        let (orders, taken) = mpsc::channel(MAX_QUEUED_COMMANDS);
+        let (orders, receiver) = mpsc::channel(MAX_QUEUED_COMMANDS);
         Ok(Some(Arc::new(Self {
             client,
             key_prefix: settings.redis_prefix.clone(),
@@ -172,7 +172,7 @@ impl RedisClient {
             healthy_connection: ArcSwapOption::empty(),
             became_unavailable: Notify::new(),
             commands: orders,
-            receiver: Mutex::new(Some(taken)),
+            receiver: Mutex::new(Some(receiver)),
             queued_bytes: AtomicUsize::new(0),
             worker_id: fastrand::u64(..),
             metrics: Arc::default(),
@@ -217,9 +217,9 @@ impl RedisClient {
         let (name, mut pipeline) = (self.response_key(key), pipe());
         pipeline.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
         match self.query::<(Option<Vec<u8>>, i64)>(&pipeline).await {
-            Some((Some(value), left)) => {
+            Some((Some(value), remaining_ttl)) => {
                 self.metrics.hits.add(1);
-                decode_response(value, Duration::from_millis(left.try_into().unwrap_or(0)))
+                decode_response(value, Duration::from_millis(remaining_ttl.try_into().unwrap_or(0)))
             }
             Some((None, _)) => CachedLookup::Miss,
             None => CachedLookup::Unavailable,
@@ -228,14 +228,14 @@ impl RedisClient {
 
     /// Returns the target of a sticky session and how long the assignment is still valid. Assigns `wanted.target` if
     /// the session has no target, or if `replaces` is set. Times out like a lookup.
-    pub async fn assign_session(&self, wanted: SessionAssignment, replaces: bool) -> Option<(u64, Duration)> {
-        let (name, mut pipeline) = (format!("{}session:{}", self.key_prefix, wanted.key), pipe());
-        let ttl = wanted.ttl.min(MAX_SESSION_TTL).as_millis() as u64;
-        let given = pipeline.cmd("SET").arg(&name).arg(wanted.target).arg("PX").arg(ttl);
-        if replaces { given } else { given.arg("NX") }.ignore();
+    pub async fn assign_session(&self, assignment: SessionAssignment, replaces: bool) -> Option<(u64, Duration)> {
+        let (name, mut pipeline) = (format!("{}session:{}", self.key_prefix, assignment.key), pipe());
+        let ttl = assignment.ttl.min(MAX_SESSION_TTL).as_millis() as u64;
+        let set_command = pipeline.cmd("SET").arg(&name).arg(assignment.target).arg("PX").arg(ttl);
+        if replaces { set_command } else { set_command.arg("NX") }.ignore();
         pipeline.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
-        let (target, left) = self.query::<(Option<u64>, i64)>(&pipeline).await?;
-        Some((target?, Duration::from_millis(left.try_into().unwrap_or(0))))
+        let (target, remaining_ttl) = self.query::<(Option<u64>, i64)>(&pipeline).await?;
+        Some((target?, Duration::from_millis(remaining_ttl.try_into().unwrap_or(0))))
     }
 
     /// Stores a value for other workers without waiting.
@@ -268,12 +268,12 @@ impl RedisClient {
     /// Runs a pipeline; `None` if it fails or Redis does not reply within `request_timeout`. A request waits for this.
     pub(super) async fn query<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Option<T> {
         // Registered before the connection is loaded, so that no notification in between is missed.
-        let left = self.became_unavailable.notified();
+        let unavailable = self.became_unavailable.notified();
         let mut near = MultiplexedConnection::clone(&*self.healthy_connection.load_full()?);
         let asking = timeout(self.request_timeout, pipeline.query_async::<T>(&mut near));
         let outcome = tokio::select! {
             biased;
-            () = left => return None,
+            () = unavailable => return None,
             told = asking => told,
         };
         match outcome {
@@ -293,8 +293,8 @@ impl RedisClient {
 
     /// Keeps a connection open and sends queued commands. Never returns.
     pub async fn run(&self, handler: &PubSubHandler) {
-        let taken = self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(mut orders) = taken else { return };
+        let receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut orders) = receiver else { return };
         loop {
             if let Ok(Ok((connection, ahead))) = timeout(BACKGROUND_TIMEOUT, self.connect(handler)).await {
                 self.healthy_connection.store(Some(Arc::new(connection.clone())));
@@ -497,14 +497,16 @@ fn encode_response(kind: &str, body: &[u8]) -> Option<Vec<u8>> {
     Some([&[FORMAT_VERSION], &length[..], kind.as_bytes(), body].concat())
 }
 
-fn decode_response(value: Vec<u8>, left: Duration) -> CachedLookup {
+fn decode_response(value: Vec<u8>, remaining_ttl: Duration) -> CachedLookup {
     let value = Bytes::from(value);
     let Some((&[FORMAT_VERSION, low, high], rest)) = value.split_first_chunk() else { return CachedLookup::Miss };
     let length = usize::from(u16::from_le_bytes([low, high]));
     match rest.get(..length).and_then(|kind| std::str::from_utf8(kind).ok()) {
-        Some(kind) => {
-            CachedLookup::Hit { content_type: kind.into(), body: value.slice(3 + length..), remaining_ttl: left }
-        }
+        Some(kind) => CachedLookup::Hit {
+            content_type: kind.into(),
+            body: value.slice(3 + length..),
+            remaining_ttl: remaining_ttl,
+        },
         None => CachedLookup::Miss,
     }
 }
@@ -515,14 +517,16 @@ mod tests {
 
     #[test]
     fn decodes_what_it_encodes_and_rejects_other_bytes() {
-        let left = Duration::from_secs(7);
+        let remaining_ttl = Duration::from_secs(7);
         let value = encode_response("text/plain", b"words").unwrap();
-        let CachedLookup::Hit { content_type: kind, body, remaining_ttl: found } = decode_response(value, left) else {
+        let CachedLookup::Hit { content_type: kind, body, remaining_ttl: decoded_ttl } =
+            decode_response(value, remaining_ttl)
+        else {
             panic!()
         };
-        assert_eq!((&*kind, &body[..], found), ("text/plain", &b"words"[..], left));
+        assert_eq!((&*kind, &body[..], decoded_ttl), ("text/plain", &b"words"[..], remaining_ttl));
         for malformed in [&b""[..], b"\x01", b"\x02\x01\0ab", b"\x01\x09\0ab", b"\x01\x01\0\xff"] {
-            assert!(matches!(decode_response(malformed.to_vec(), left), CachedLookup::Miss), "{malformed:?}");
+            assert!(matches!(decode_response(malformed.to_vec(), remaining_ttl), CachedLookup::Miss), "{malformed:?}");
         }
     }
 

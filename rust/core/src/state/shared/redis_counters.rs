@@ -18,7 +18,7 @@ pub struct CounterWrite {
     pub ttl_ms: u64,
 }
 
-/// Generation of the counters of limits, and the fields of one.
+/// Generation of the limit counters, and the fields of one counter.
 pub type CounterFields = (Option<String>, Vec<(String, String)>);
 
 impl RedisClient {
@@ -81,7 +81,7 @@ impl RedisClient {
         self.limits_key(&format!("c:{name}"))
     }
 
-    /// Returns a key of the limits. All of them have one hash tag, so that they are changed together.
+    /// Returns the Redis key for a limit. All keys have one hash tag, so that they can be changed together.
     fn limits_key(&self, suffix: &str) -> String {
         self.prefixed_key(&format!("{{limits}}:{suffix}"))
     }

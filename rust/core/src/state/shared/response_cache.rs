@@ -41,7 +41,7 @@ impl ResponseCache {
         Self { entries: Mutex::new(BoundedCache::new(bytes)), max_response_bytes: bytes / 8, clock, redis }
     }
 
-    /// Returns the cached response for a key: from this worker, or from Redis if that answers in time.
+    /// Returns the cached response for a key: from this worker, or from Redis if it responds in time.
     pub async fn find(&self, key: &CacheKey) -> Option<CachedResponse> {
         let local = self.find_local(key);
         let Some(redis) = self.redis.as_ref().filter(|redis| redis.is_available()) else { return local };
@@ -51,11 +51,11 @@ impl ResponseCache {
         }
         // Boxed, because few requests wait here and an inline future would enlarge the future of every request.
         match Box::pin(redis.find_response(key)).await {
-            CachedLookup::Hit { content_type: kind, body, remaining_ttl: left } => {
+            CachedLookup::Hit { content_type: kind, body, remaining_ttl } => {
                 let cached = CachedResponse {
                     content_type: kind,
                     body,
-                    expires_at: now.saturating_add(left),
+                    expires_at: now.saturating_add(remaining_ttl),
                     recheck_at: now + REDIS_RECHECK_INTERVAL,
                 };
                 self.put_local(*key, cached.clone());
@@ -71,12 +71,12 @@ impl ResponseCache {
 
     fn find_local(&self, key: &CacheKey) -> Option<CachedResponse> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = entries.get(key)?;
-        if found.expires_at <= self.clock.now() {
+        let entry = entries.get(key)?;
+        if entry.expires_at <= self.clock.now() {
             entries.remove(key);
             return None;
         }
-        Some(found)
+        Some(entry)
     }
 
     fn put_local(&self, key: CacheKey, response: CachedResponse) {

@@ -49,8 +49,9 @@ impl RetryBudget {
         let share = 1.0 - f64::from(now.subsec_nanos()) / 1e9;
         let requests = self.current.requests + self.previous.requests * share;
         let retries = self.current.retries + self.previous.retries * share;
-        let most = f64::from(allowance.min_per_second) + requests * f64::from(allowance.percent_of_requests) / 100.0;
-        let is_within = retries + 1.0 <= most;
+        let max_retries =
+            f64::from(allowance.min_per_second) + requests * f64::from(allowance.percent_of_requests) / 100.0;
+        let is_within = retries + 1.0 <= max_retries;
         self.current.retries += f64::from(u8::from(is_within));
         is_within
     }

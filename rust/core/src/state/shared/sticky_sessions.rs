@@ -9,7 +9,7 @@ use std::{
 use super::redis::RedisClient;
 use crate::state::shared::bounded_cache::BoundedCache;
 
-/// Bytes of the local cache, and estimated bytes of one entry.
+/// Size of the local cache, and estimated size of one entry, in bytes.
 const MAX_CACHE_BYTES: usize = 8 * 1024 * 1024;
 const ENTRY_BYTES: usize = 64;
 
@@ -37,27 +37,31 @@ impl StickySessionStore {
     /// available. `None` without Redis, or if Redis does not reply in time.
     pub async fn assign_target(
         &self,
-        wanted: SessionAssignment,
+        requested: SessionAssignment,
         now: Duration,
         is_there: impl Fn(u64) -> bool + Send,
     ) -> Option<u64> {
         let redis = self.redis.as_ref()?;
-        if let Some(target) = self.cached_target(wanted.key, now).filter(|target| is_there(*target)) {
+        if let Some(target) = self.cached_target(requested.key, now).filter(|target| is_there(*target)) {
             return Some(target);
         }
-        let mut assignment = redis.assign_session(wanted, false).await;
+        let mut assignment = redis.assign_session(requested, false).await;
         if assignment.is_some_and(|(target, _)| !is_there(target)) {
-            assignment = redis.assign_session(wanted, true).await;
+            assignment = redis.assign_session(requested, true).await;
         }
-        let (target, left) = assignment?;
-        let until = now.saturating_add(left);
-        self.assignments.lock().unwrap_or_else(PoisonError::into_inner).put(wanted.key, (target, until), ENTRY_BYTES);
+        let (target, remaining_ttl) = assignment?;
+        let until = now.saturating_add(remaining_ttl);
+        self.assignments.lock().unwrap_or_else(PoisonError::into_inner).put(
+            requested.key,
+            (target, until),
+            ENTRY_BYTES,
+        );
         Some(target)
     }
 
     /// Returns the target that this worker has cached for a session.
     pub fn cached_target(&self, key: u64, now: Duration) -> Option<u64> {
-        let given = self.assignments.lock().unwrap_or_else(PoisonError::into_inner).get(&key);
-        given.filter(|(_, until)| *until > now).map(|(target, _)| target)
+        let assigned = self.assignments.lock().unwrap_or_else(PoisonError::into_inner).get(&key);
+        assigned.filter(|(_, until)| *until > now).map(|(target, _)| target)
     }
 }

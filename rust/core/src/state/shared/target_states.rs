@@ -1,4 +1,4 @@
-//! Bounded table of what a worker knows about each target. Targets that were not used for longest are dropped first.
+//! Bounded table of the state of each target. The least recently used targets are dropped first.
 
 use std::{
     collections::HashMap,
@@ -104,7 +104,7 @@ mod tests {
             .for_each(|number| ledger.with_entry(saved(number), |_| true, |state| *state = number));
         let used = u64::MAX - 1;
         for number in 0..MAX_TARGET_STATES as u64 * 3 {
-            // All of these states are active; one belongs to another client that keeps sending requests.
+            // All of these states are active; one of them belongs to another client that still sends requests.
             ledger.with_entry(number << 1, |_| false, |state| *state = 1);
             ledger.with_entry(used, |_| false, |state| *state += 1);
         }

@@ -39,7 +39,7 @@ const MIN_ENTRIES_FOR_BACKGROUND_DROP: usize = 1000;
 /// response.
 const MAX_DROP_POLLS: u32 = 3000;
 
-/// A saved provider: a slug that stands for a provider and its credential.
+/// A saved provider: a slug for a provider and its credential.
 #[derive(Debug, Clone)]
 pub struct SavedProvider {
     /// Names under which records show it.
@@ -122,7 +122,11 @@ impl Snapshot {
 
     /// Returns true if a workspace has this id or slug.
     pub fn is_workspace_name(&self, workspace: &str, name: &str) -> bool {
-        workspace == name || self.workspaces.iter().any(|one| &*one.id == workspace && &*one.slug == name)
+        workspace == name
+            || self
+                .workspaces
+                .iter()
+                .any(|workspace_row| &*workspace_row.id == workspace && &*workspace_row.slug == name)
     }
 
     /// Returns the fields of a record that identify the owner of a key.
@@ -150,7 +154,7 @@ impl Snapshot {
         if let Some(own) = self.stored_tables.find_prompt(workspace, name) {
             return Ok(own);
         }
-        let organisation = |id: &str| self.find_workspace(id).map(|found| &found.organisation_id);
+        let organisation = |id: &str| self.find_workspace(id).map(|workspace| &workspace.organisation_id);
         let own_organisation = organisation(workspace);
         let mut shared = self
             .stored_tables
@@ -171,13 +175,13 @@ impl Snapshot {
     /// Returns a guardrail that a workspace may use, by id or slug: its own, or one of its organisation.
     pub fn find_guardrail(&self, workspace: Option<&str>, name: &str) -> Option<&Arc<SavedGuardrail>> {
         let organisation = &self.find_workspace(workspace?)?.organisation_id;
-        let visible = |found: &&Arc<SavedGuardrail>| match &found.workspace {
+        let visible = |guardrail: &&Arc<SavedGuardrail>| match &guardrail.workspace {
             Some(owner) => Some(&**owner) == workspace,
-            None => *found.organisation == **organisation,
+            None => *guardrail.organisation == **organisation,
         };
         // A guardrail of the workspace hides one of the organisation with the same slug.
-        let found = self.stored_tables.find_guardrails(name).filter(visible);
-        found.max_by_key(|found| found.workspace.is_some())
+        let guardrails = self.stored_tables.find_guardrails(name).filter(visible);
+        guardrails.max_by_key(|guardrail| guardrail.workspace.is_some())
     }
 
     /// Returns the guardrails of all requests of a workspace; `None` if there are none.
@@ -335,11 +339,12 @@ mod tests {
         let json = br#"{"epoch":"1","providers":[{"slug":"s","provider":"openai"},
             {"slug":"s","provider":"groq","workspace":"a"},{"slug":"own","provider":"openai","workspace":"b"}]}"#;
         let snapshot = Snapshot::compile(json).unwrap();
-        let found = |workspace, slug| snapshot.find_provider(workspace, slug).map(|saved| saved.provider.as_str());
-        assert_eq!(found(Some("a"), "s"), Some("groq"));
-        assert_eq!((found(Some("b"), "s"), found(None, "s")), (Some("openai"), Some("openai")));
-        assert_eq!(found(Some("b"), "own"), Some("openai"));
-        assert_eq!((found(Some("a"), "own"), found(None, "own")), (None, None));
+        let provider_id =
+            |workspace, slug| snapshot.find_provider(workspace, slug).map(|saved| saved.provider.as_str());
+        assert_eq!(provider_id(Some("a"), "s"), Some("groq"));
+        assert_eq!((provider_id(Some("b"), "s"), provider_id(None, "s")), (Some("openai"), Some("openai")));
+        assert_eq!(provider_id(Some("b"), "own"), Some("openai"));
+        assert_eq!((provider_id(Some("a"), "own"), provider_id(None, "own")), (None, None));
     }
 
     #[test]

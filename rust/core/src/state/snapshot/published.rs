@@ -108,7 +108,7 @@ struct PublishedKey<'a> {
     user_id: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     defaults: Option<PublishedDefaults<'a>>,
-    /// What the key may not do here. Of a key that may do nothing, nothing else is stored.
+    /// Reasons why the key is denied. If the key may do nothing, no other field is stored.
     #[serde(default)]
     lacks: Option<KeyDenial>,
 }
@@ -222,7 +222,7 @@ pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Res
         providers,
         inline_blocking_workspaces: workspace_ids(|row| row.block_inline_config),
         metrics_only_workspaces: workspace_ids(|row| row.figures_alone),
-        workspace_indexes: workspaces.iter().enumerate().map(|(index, one)| (Arc::clone(&one.id), index)).collect(),
+        workspace_indexes: workspaces.iter().enumerate().map(|(index, item)| (Arc::clone(&item.id), index)).collect(),
         workspaces,
         token_verifier: published.jwt.map(|jwt| TokenAuthenticator::compile(jwt, published.departed, &mut problems)),
         default_guardrails: published
@@ -328,7 +328,7 @@ fn add_configs(
         let names = ConfigNames { id: row.id, version_id: row.version_id, slug: row.slug, workspace: row.workspace };
         match Config::parse(row.config.get().as_bytes(), Strictness::Strict) {
             Ok(config) => tables.add_config(&location.part, names, config),
-            Err(found) => problems.extend(found.into_iter().map(|problem| {
+            Err(errors) => problems.extend(errors.into_iter().map(|problem| {
                 let rest = problem.path.trim_start_matches('$');
                 Problem::new(format!("{}.configs[{index}].config{rest}", location.path), problem.message)
             })),
@@ -338,8 +338,8 @@ fn add_configs(
 
 /// Returns the shared copy of a string.
 fn intern(interned: &mut HashSet<Arc<str>>, text: &str) -> Arc<str> {
-    if let Some(found) = interned.get(text) {
-        return Arc::clone(found);
+    if let Some(interned_text) = interned.get(text) {
+        return Arc::clone(interned_text);
     }
     let text: Arc<str> = text.into();
     interned.insert(Arc::clone(&text));

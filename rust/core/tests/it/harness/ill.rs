@@ -32,14 +32,14 @@ impl FailingProvider {
     pub async fn start() -> Self {
         let is_failing = Arc::new(AtomicBool::new(true));
         let requests = Arc::<Mutex<Vec<Instant>>>::default();
-        let (ill, seen) = (Arc::clone(&is_failing), Arc::clone(&requests));
+        let (ill, received) = (Arc::clone(&is_failing), Arc::clone(&requests));
         let provider = ScriptedServer::start(move |mut stream, _| {
-            let (ill, seen) = (Arc::clone(&ill), Arc::clone(&seen));
+            let (ill, requests) = (Arc::clone(&ill), Arc::clone(&received));
             async move {
                 while let Some(request) = scripted::read_request(&mut stream).await {
                     let is_meant = String::from_utf8_lossy(&request).contains("mock?ill");
                     if is_meant {
-                        seen.lock().unwrap().push(Instant::now());
+                        requests.lock().unwrap().push(Instant::now());
                     }
                     let fails = is_meant && ill.load(Ordering::Relaxed);
                     let response =

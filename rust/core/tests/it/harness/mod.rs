@@ -48,10 +48,10 @@ pub fn sensitive_breaker_config() -> Value {
 }
 
 /// Polls until `holds` returns true; panics with `what` after the timeout.
-pub async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+pub async fn wait_until(description: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + TEST_TIMEOUT;
     while !holds() {
-        assert!(Instant::now() < deadline, "never: {what}");
+        assert!(Instant::now() < deadline, "never: {description}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -130,9 +130,9 @@ impl TestGateway {
         let sink = &self.state.record_sink;
         let mut records = Vec::new();
         for outbox in [&sink.outbox, &sink.refused_outbox] {
-            if let Some(taken) = outbox.take_pending() {
-                records.extend(parse_json_lines(&taken));
-                outbox.acknowledge(taken);
+            if let Some(pending) = outbox.take_pending() {
+                records.extend(parse_json_lines(&pending));
+                outbox.acknowledge(pending);
             }
         }
         records

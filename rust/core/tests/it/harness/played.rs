@@ -114,7 +114,7 @@ pub fn strip_created_time(text: &str) -> String {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("\"created\":") {
         out += before;
-        rest = after.trim_start_matches(|one: char| one.is_ascii_digit());
+        rest = after.trim_start_matches(|character: char| character.is_ascii_digit());
     }
     out + rest
 }

@@ -129,8 +129,8 @@ impl DelayingRelay {
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
-                let ((from, to), (back, there)) = (client.into_split(), server.into_split());
-                tokio::spawn(copy_with_delay(from, there, Arc::clone(&delay)));
+                let ((from, to), (back, first_response)) = (client.into_split(), server.into_split());
+                tokio::spawn(copy_with_delay(from, first_response, Arc::clone(&delay)));
                 tokio::spawn(copy_with_delay(back, to, Arc::clone(&delay)));
             }
         });

@@ -7,7 +7,7 @@ use std::{
 
 /// Returns loopback, private, reserved and metadata addresses, and random ones from a fixed seed.
 fn forbidden_addresses() -> Vec<Ipv4Addr> {
-    let known = "127.0.0.1 127.1.2.3 0.0.0.0 0.1.2.3 10.0.0.1 10.255.255.254 172.16.0.1 172.31.255.254 192.168.0.1 \
+    let private_addresses = "127.0.0.1 127.1.2.3 0.0.0.0 0.1.2.3 10.0.0.1 10.255.255.254 172.16.0.1 172.31.255.254 192.168.0.1 \
         192.168.255.254 100.64.0.1 100.127.255.254 169.254.0.1 169.254.169.254 169.254.170.2 169.254.170.23 \
         100.100.100.200 168.63.129.16 192.0.0.192 192.0.0.1 192.0.2.1 198.51.100.1 203.0.113.1 198.18.0.1 \
         198.19.255.254 192.88.99.1 224.0.0.1 239.255.255.255 240.0.0.1 255.255.255.255";
@@ -20,7 +20,7 @@ fn forbidden_addresses() -> Vec<Ipv4Addr> {
         _ => Ipv4Addr::new(172, 16 + byte() % 16, byte(), byte()),
     });
     let more: Vec<_> = more.collect();
-    known.split_whitespace().map(|text| text.parse().unwrap()).chain(more).collect()
+    private_addresses.split_whitespace().map(|text| text.parse().unwrap()).chain(more).collect()
 }
 
 /// Returns the spellings that some URL parser accepts for an address, without duplicates.
@@ -35,22 +35,22 @@ fn address_spellings(address: Ipv4Addr) -> Vec<String> {
 /// Numeric spellings that resolvers have accepted since the 1980s, and those for parsers that let numbers overflow.
 fn legacy_spellings(address: Ipv4Addr) -> Vec<String> {
     let [a, b, c, d] = address.octets();
-    let whole = u32::from(address);
+    let complete = u32::from(address);
     vec![
         address.to_string(),
-        format!("{whole}"),
-        format!("{whole:#x}"),
-        format!("0X{whole:08X}"),
-        format!("0{whole:o}"),
-        format!("0000{whole:o}"),
+        format!("{complete}"),
+        format!("{complete:#x}"),
+        format!("0X{complete:08X}"),
+        format!("0{complete:o}"),
+        format!("0000{complete:o}"),
         format!("{a:#x}.{b:#x}.{c:#x}.{d:#x}"),
         format!("0{a:o}.0{b:o}.0{c:o}.0{d:o}"),
         format!("{a:#x}.0{b:o}.{c}.{d}"),
-        format!("{a}.{}", whole & 0xff_ffff),
-        format!("{a}.{b}.{}", whole & 0xffff),
-        format!("{a:#x}.{b}.{:#x}", whole & 0xffff),
-        format!("{}", u64::from(whole) + (1 << 32)),
-        format!("{:#x}", u64::from(whole) + (1 << 32)),
+        format!("{a}.{}", complete & 0xff_ffff),
+        format!("{a}.{b}.{}", complete & 0xffff),
+        format!("{a:#x}.{b}.{:#x}", complete & 0xffff),
+        format!("{}", u64::from(complete) + (1 << 32)),
+        format!("{:#x}", u64::from(complete) + (1 << 32)),
         format!("{}.{b}.{c}.{d}", u16::from(a) + 256),
         format!("{a}.{b}.{c}.{}", u16::from(d) + 256),
     ]
@@ -97,9 +97,9 @@ fn obfuscated_spellings(dotted: &str) -> Vec<String> {
 
 /// Spellings within an IPv6 address: mapped, translated, compatible, 6to4, NAT64, Teredo, and with zones.
 fn ipv6_spellings(address: Ipv4Addr) -> Vec<String> {
-    let whole = u32::from(address);
-    let (high, low) = (whole >> 16, whole & 0xffff);
-    let mapped = Ipv6Addr::from((0xffff_u128 << 32) | u128::from(whole));
+    let complete = u32::from(address);
+    let (high, low) = (complete >> 16, complete & 0xffff);
+    let mapped = Ipv6Addr::from((0xffff_u128 << 32) | u128::from(complete));
     vec![
         format!("[{mapped}]"),
         format!("[::ffff:{high:x}:{low:x}]"),

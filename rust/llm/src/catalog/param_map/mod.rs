@@ -90,8 +90,8 @@ impl ParamRules {
 
     /// Returns the name of a numeric field and the limit that its value exceeds.
     fn find_exceeded_limit(&self, key: &[u8], value: &[u8]) -> Option<(&'static str, &'static str)> {
-        let (name, least, most) = self.ranges.iter().find(|(name, ..)| name.as_bytes() == key)?;
-        exceeded_limit(value, least, most).map(|end| (*name, end))
+        let (name, least, maximum) = self.ranges.iter().find(|(name, ..)| name.as_bytes() == key)?;
+        exceeded_limit(value, least, maximum).map(|end| (*name, end))
     }
 
     fn affects_field(&self, key: &[u8]) -> bool {
@@ -179,7 +179,7 @@ impl ParamRules {
         FieldChange::Removed
     }
 
-    /// Returns the change of one field of a message.
+    /// Returns how to change one field of a message.
     fn change_message_field(
         &self,
         message: &[u8],
@@ -267,13 +267,13 @@ fn is_zero(value: &[u8]) -> bool {
 }
 
 /// Returns the limit that a number exceeds; `None` if the value is within the range or no number.
-fn exceeded_limit(value: &[u8], least: &'static str, most: &'static str) -> Option<&'static str> {
+fn exceeded_limit(value: &[u8], least: &'static str, maximum: &'static str) -> Option<&'static str> {
     let number = |text: &[u8]| serde_json::from_slice::<f64>(text).ok();
     let parsed = number(value)?;
     if parsed < number(least.as_bytes())? {
         return Some(least);
     }
-    (parsed > number(most.as_bytes())?).then_some(most)
+    (parsed > number(maximum.as_bytes())?).then_some(maximum)
 }
 
 fn is_empty_value(value: &[u8]) -> bool {

@@ -13,10 +13,10 @@ pub struct ParamRules {
     pub value_map: &'static [(&'static str, &'static str, &'static str)],
     /// Unsupported fields; they are removed and reported to the client.
     pub dropped_fields: &'static [&'static str],
-    /// Unsupported fields that request what the provider does anyway; they are removed without a report.
+    /// Unsupported fields whose value requests the provider's default behaviour. They are removed without a report.
     pub ignored_fields: &'static [&'static str],
     /// Unsupported fields of messages; they are removed and reported. The second value is a role, as JSON, whose
-    /// messages may have the field; empty if none.
+    /// messages may have the field; an empty string means no role.
     pub dropped_message_fields: &'static [(&'static str, &'static str)],
     /// Field that is removed from messages, their parts and tools, and reported.
     pub dropped_nested_field: Option<&'static str>,

@@ -52,27 +52,27 @@ impl HostedMessagesFormat {
         self.framing == EventFraming::AwsEventStream
     }
 
-    fn rewrite_body(&self, input: &TranslationInput<'_>, given: &[u8]) -> Result<Vec<u8>, RequestError> {
+    fn rewrite_body(&self, input: &TranslationInput<'_>, client_body: &[u8]) -> Result<Vec<u8>, RequestError> {
         let paths: Vec<FieldPath> =
             self.rejected_fields.iter().filter_map(|name| FieldPath::parse(name).ok()).collect();
-        let body = edit::remove_paths(given, &paths).map_err(invalid_body)?;
+        let body = edit::remove_paths(client_body, &paths).map_err(invalid_body)?;
         let version = input.hints.anthropic_version.unwrap_or(self.api_version);
         let mut missing = vec![json_field("anthropic_version", &version.into())];
         if let Some(betas) = input.hints.anthropic_betas.filter(|_| self.is_bedrock()) {
-            let betas: Vec<Value> = betas.split(',').map(|one| one.trim().into()).collect();
+            let betas: Vec<Value> = betas.split(',').map(|name| name.trim().into()).collect();
             missing.push(json_field("anthropic_beta", &betas.into()));
         }
-        edit::set_fields(body.as_deref().unwrap_or(given), &missing, &[]).map_err(invalid_body)
+        edit::set_fields(body.as_deref().unwrap_or(client_body), &missing, &[]).map_err(invalid_body)
     }
 
     /// Writes the body of a token count request. Bedrock expects the complete invoke body, encoded as base64.
-    fn write_count_body(&self, input: &TranslationInput<'_>, given: &[u8]) -> Result<Vec<u8>, RequestError> {
+    fn write_count_body(&self, input: &TranslationInput<'_>, client_body: &[u8]) -> Result<Vec<u8>, RequestError> {
         if !self.is_bedrock() {
             // This endpoint expects the model in the body, without the vendor prefix.
             let model = input.model.trim_start_matches("anthropic.");
-            return edit::set_fields(given, &[], &[json_field("model", &model.into())]).map_err(invalid_body);
+            return edit::set_fields(client_body, &[], &[json_field("model", &model.into())]).map_err(invalid_body);
         }
-        let body = self.rewrite_body(input, given)?;
+        let body = self.rewrite_body(input, client_body)?;
         let body = edit::set_fields(&body, &[json_field("max_tokens", &PLACEHOLDER_MAX_TOKENS.into())], &[])
             .map_err(invalid_body)?;
         Ok(json!({"input": {"invokeModel": {"body": STANDARD.encode(body)}}}).to_string().into_bytes())
@@ -89,13 +89,13 @@ impl PassThroughFormat for HostedMessagesFormat {
             return None;
         }
         let model = input.hints.effective_model.unwrap_or(input.model);
-        let signed = unsigned_thinking::drop_unsigned_thinking(input.body, model);
-        let given = signed.as_ref().map_or(input.body, |(left, _)| left);
+        let stripped = unsigned_thinking::drop_unsigned_thinking(input.body, model);
+        let client_body = stripped.as_ref().map_or(input.body, |(body, _)| body);
         let body = match input.operation {
-            Operation::Messages => self.rewrite_body(input, given),
-            _ => self.write_count_body(input, given),
+            Operation::Messages => self.rewrite_body(input, client_body),
+            _ => self.write_count_body(input, client_body),
         };
-        Some(body.map(|body| (body, signed.map(|(_, dropped)| dropped).unwrap_or_default())))
+        Some(body.map(|body| (body, stripped.map(|(_, dropped)| dropped).unwrap_or_default())))
     }
 
     fn pass_through_response(&self, operation: Operation, response: &[u8]) -> Result<Vec<u8>, MalformedResponse> {

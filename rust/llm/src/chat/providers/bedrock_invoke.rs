@@ -198,8 +198,8 @@ impl ImageFormat for ImageBody {
 mod tests {
     use super::*;
 
-    fn is_same(one: Option<&ProviderFormat>, other: Option<&ProviderFormat>) -> bool {
-        one.map(std::ptr::from_ref) == other.map(std::ptr::from_ref)
+    fn is_same(first: Option<&ProviderFormat>, other: Option<&ProviderFormat>) -> bool {
+        first.map(std::ptr::from_ref) == other.map(std::ptr::from_ref)
     }
 
     #[test]

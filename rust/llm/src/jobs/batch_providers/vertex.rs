@@ -50,7 +50,7 @@ pub fn parse_job(job: &Value) -> Option<Fields> {
     let is_over = matches!(status, "completed" | "cancelled" | "expired") && !folder.is_empty();
     let output = if is_over { format!("{folder}/predictions.jsonl") } else { String::new() };
     let counted = &job["completionStats"];
-    let [good, bad, left] = ["successfulCount", "failedCount", "incompleteCount"]
+    let [good, bad, incomplete] = ["successfulCount", "failedCount", "incompleteCount"]
         .map(|key| parse_number(&counted[key]).unwrap_or_default());
     Some(non_null_fields([
         ("id", id.into()),
@@ -67,7 +67,7 @@ pub fn parse_job(job: &Value) -> Option<Fields> {
         ("ended", unix_seconds(&job["endTime"])),
         (
             "request_counts",
-            if counted.is_object() { request_counts(Some(good + bad + left), good, bad) } else { Value::Null },
+            if counted.is_object() { request_counts(Some(good + bad + incomplete), good, bad) } else { Value::Null },
         ),
         ("metadata", if labels.is_empty() { Value::Null } else { labels.into() }),
         ("why", job["error"]["message"].clone()),

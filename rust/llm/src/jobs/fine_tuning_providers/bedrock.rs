@@ -53,7 +53,7 @@ pub fn write_job(tune: &mut FineTuningRequest<'_>) -> Result<Value, RequestError
 /// Returns a unique job name from the suffix and the current time, because Bedrock identifies a job by its name.
 fn job_name(tune: &FineTuningRequest<'_>) -> String {
     let suffix = tune.suffix.as_deref().unwrap_or(DEFAULT_JOB_NAME);
-    let plain = |one: char| if one.is_ascii_alphanumeric() { one } else { '-' };
+    let plain = |character: char| if character.is_ascii_alphanumeric() { character } else { '-' };
     let plain: String = suffix.chars().take(MAX_SUFFIX_CHARS).map(plain).collect();
     let plain = plain.trim_matches('-');
     format!("{}-{}", if plain.is_empty() { DEFAULT_JOB_NAME } else { plain }, tune.now)

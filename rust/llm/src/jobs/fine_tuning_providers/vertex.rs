@@ -98,14 +98,14 @@ fn parse_int64(value: &Value) -> Value {
 /// Returns the checkpoints that were saved during tuning.
 pub fn read_checkpoints(job: &Value) -> Vec<Fields> {
     let all = job["tunedModel"]["checkpoints"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let step = |one: &Value| if one["step"].is_number() { one["step"].clone() } else { parse_int64(&one["step"]) };
-    let to_checkpoint = |one: &Value| {
+    let step = |item: &Value| if item["step"].is_number() { item["step"].clone() } else { parse_int64(&item["step"]) };
+    let to_checkpoint = |item: &Value| {
         non_null_fields([
-            ("id", one["checkpointId"].clone()),
+            ("id", item["checkpointId"].clone()),
             ("created_at", json!(unix_seconds(&job["updateTime"]).as_u64().unwrap_or_default())),
-            ("fine_tuned_model_checkpoint", one["endpoint"].clone()),
-            ("step_number", step(one)),
-            ("metrics", json!({"step": step(one)})),
+            ("fine_tuned_model_checkpoint", item["endpoint"].clone()),
+            ("step_number", step(item)),
+            ("metrics", json!({"step": step(item)})),
         ])
     };
     // Newest first.

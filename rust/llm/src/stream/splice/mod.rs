@@ -136,16 +136,16 @@ impl OverlapFilter {
     }
 
     fn strip_repeated(&mut self, text: &mut String) {
-        let Some(seen) = self.matched_bytes else { return };
-        let expected = &self.repeated[seen..];
+        let Some(matched) = self.matched_bytes else { return };
+        let expected = &self.repeated[matched..];
         if expected.len() > text.len() && expected.starts_with(&**text) {
-            self.matched_bytes = Some(seen + text.len());
+            self.matched_bytes = Some(matched + text.len());
             return text.clear();
         }
         match text.strip_prefix(expected) {
             Some(rest) => *text = rest.to_owned(),
             // The text only began like a repetition: restores the matched prefix.
-            None => text.insert_str(0, &self.repeated[..seen]),
+            None => text.insert_str(0, &self.repeated[..matched]),
         }
         self.matched_bytes = None;
     }

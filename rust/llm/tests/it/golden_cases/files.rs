@@ -62,7 +62,7 @@ pub fn list_cases(provider: &str, operation: &str) -> Vec<(String, CaseFiles)> {
         .iter()
         .map(|(name, row)| (name.clone(), CaseFiles::from_manifest_row(folder.join(name), row)))
         .collect();
-    cases.sort_by(|one, other| one.0.cmp(&other.0));
+    cases.sort_by(|left, other| left.0.cmp(&other.0));
     cases
 }
 
@@ -100,7 +100,8 @@ impl CaseFiles {
             "response" => self.response.as_ref(),
             _ => None,
         };
-        let same_format = input.filter(|path| path.extension().is_some_and(|found| found == extension));
+        let same_format =
+            input.filter(|path| path.extension().is_some_and(|file_extension| file_extension == extension));
         same_format.cloned().unwrap_or_else(|| self.folder.join(file))
     }
 }

@@ -39,16 +39,16 @@ pub enum UpstreamBody {
     Error(Bytes),
 }
 
-/// Compares `found` with a file in the provider's folder; returns a description of the difference, if any.
-pub fn compare_provider_file(slug: &str, file: &str, found: &str) -> Option<String> {
+/// Compares `actual` with a file in the provider's folder; returns a description of the difference, if any.
+pub fn compare_provider_file(slug: &str, file: &str, actual: &str) -> Option<String> {
     let path = golden_root().join(slug).join(file);
     if env::var_os("UPDATE_GOLDEN").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, found).unwrap();
+        fs::write(path, actual).unwrap();
         return None;
     }
-    let written = fs::read_to_string(&path).unwrap_or_default();
-    (written != found).then(|| format!("{}:\nthere: {written}\nfound: {found}", path.display()))
+    let stored = fs::read_to_string(&path).unwrap_or_default();
+    (stored != actual).then(|| format!("{}:\nexpected: {stored}\nactual: {actual}", path.display()))
 }
 
 /// Returns the cases that are translated.
@@ -139,18 +139,18 @@ impl Case {
         let version = self.provider_options(provider).get("api_version").map(ToOwned::to_owned);
         let says = include_usage::supports_include_usage(provider, operation, version.as_deref(), &Options::default());
         match include_usage::request_usage(&body).filter(|_| streams && says) {
-            Some(asked) => (asked, normaliser, true),
+            Some(provider_request) => (provider_request, normaliser, true),
             None => (body, normaliser, false),
         }
     }
 
     /// Compares with a golden file, which must exist only if the bytes differ from the input.
-    pub fn expect_if_changed(&self, file: &str, came: &[u8], found: &[u8]) {
-        if came != found {
+    pub fn expect_if_changed(&self, file: &str, input: &[u8], actual: &[u8]) {
+        if input != actual {
             if file == "client_response.sse" {
-                self.expect_file(file, found);
+                self.expect_file(file, actual);
             } else {
-                self.expect_json(file, found);
+                self.expect_json(file, actual);
             }
             return;
         }
@@ -250,32 +250,32 @@ impl Case {
         Some(Self { label: case, files, operation: operation.to_owned(), ..self.clone() })
     }
 
-    pub fn expect_file(&self, file: &str, found: &[u8]) {
+    pub fn expect_file(&self, file: &str, content: &[u8]) {
         if env::var_os("UPDATE_GOLDEN").is_some() {
-            let end: &[u8] = if found.ends_with(b"\n") { b"" } else { b"\n" };
+            let end: &[u8] = if content.ends_with(b"\n") { b"" } else { b"\n" };
             let path = self.files.path(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, [found, end].concat()).unwrap();
+            fs::write(path, [content, end].concat()).unwrap();
             return;
         }
         let expected = String::from_utf8(self.read_file(file)).unwrap();
-        let found = String::from_utf8_lossy(found);
-        assert_eq!(found.trim_end(), expected.trim_end(), "{}/{file}", self.name());
+        let actual = String::from_utf8_lossy(content);
+        assert_eq!(actual.trim_end(), expected.trim_end(), "{}/{file}", self.name());
     }
 
     /// Compares SSE streams as they are, and AWS event streams as one line per frame with its name and payload.
-    pub fn expect_stream(&self, found: &[u8]) {
+    pub fn expect_stream(&self, actual: &[u8]) {
         if self.operation().api_format() != Some(ApiFormat::Bedrock) {
-            return self.expect_file("client_response.sse", found);
+            return self.expect_file("client_response.sse", actual);
         }
-        let lines: Vec<_> = decode_frames(found).iter().map(|(name, payload)| format!("{name} {payload}")).collect();
+        let lines: Vec<_> = decode_frames(actual).iter().map(|(name, payload)| format!("{name} {payload}")).collect();
         self.expect_file("client_response.txt", lines.join("\n").as_bytes());
     }
 
     /// Compared as text, so that the order of keys counts.
-    pub fn expect_json(&self, file: &str, found: &[u8]) {
-        let found: Value = serde_json::from_slice(found).unwrap_or_else(|error| panic!("{}: {error}", self.name()));
-        self.expect_file(file, format!("{found:#}\n").as_bytes());
+    pub fn expect_json(&self, file: &str, actual: &[u8]) {
+        let value: Value = serde_json::from_slice(actual).unwrap_or_else(|error| panic!("{}: {error}", self.name()));
+        self.expect_file(file, format!("{value:#}\n").as_bytes());
     }
 }
 
@@ -346,9 +346,9 @@ pub fn merge_text_blocks(mut response: Value) -> Value {
             if last["citations"].is_null() {
                 last["citations"] = json!([]);
             }
-            let known = last["citations"].as_array_mut().unwrap();
-            if !known.contains(citation) {
-                known.push(citation.clone());
+            let existing = last["citations"].as_array_mut().unwrap();
+            if !existing.contains(citation) {
+                existing.push(citation.clone());
             }
         }
     }
@@ -364,19 +364,19 @@ pub fn merge_text_blocks(mut response: Value) -> Value {
 
 fn assemble_text_completion(events: &[Value]) -> Value {
     let mut result = events.iter().filter(|event| event["choices"][0].is_object());
-    let mut whole = result.next().unwrap().clone();
+    let mut complete = result.next().unwrap().clone();
     for event in result {
-        append_value(&mut whole["choices"][0]["text"], &event["choices"][0]["text"]);
-        whole["choices"][0]["finish_reason"] = event["choices"][0]["finish_reason"].clone();
+        append_value(&mut complete["choices"][0]["text"], &event["choices"][0]["text"]);
+        complete["choices"][0]["finish_reason"] = event["choices"][0]["finish_reason"].clone();
     }
     if let Some(usage) = events.last().and_then(|last| last.get("usage")) {
-        whole["usage"] = usage.clone();
+        complete["usage"] = usage.clone();
     }
-    whole
+    complete
 }
 
 fn assemble_gemini_response(events: &[Value]) -> Value {
-    let mut whole = events.last().unwrap().clone();
+    let mut complete = events.last().unwrap().clone();
     let mut parts: Vec<Value> = Vec::new();
     for part in events.iter().flat_map(|event| event["candidates"][0]["content"]["parts"].as_array().unwrap()) {
         let is_open = |last: &&mut Value| {
@@ -397,8 +397,8 @@ fn assemble_gemini_response(events: &[Value]) -> Value {
             None => parts.push(part.clone()),
         }
     }
-    whole["candidates"][0]["content"]["parts"] = parts.into();
-    whole
+    complete["candidates"][0]["content"]["parts"] = parts.into();
+    complete
 }
 
 fn assemble_converse_response(frames: &[(String, Value)]) -> Value {
@@ -477,7 +477,7 @@ fn assemble_chat_completion(events: &[Value]) -> Value {
             let index = call.as_object_mut().unwrap().shift_remove("index").unwrap().as_u64().unwrap();
             match calls.get_mut(&index) {
                 None => drop(calls.insert(index, call)),
-                Some(known) => append_value(&mut known["function"]["arguments"], &call["function"]["arguments"]),
+                Some(existing) => append_value(&mut existing["function"]["arguments"], &call["function"]["arguments"]),
             }
         }
         if choice["finish_reason"].is_string() {
@@ -487,8 +487,8 @@ fn assemble_chat_completion(events: &[Value]) -> Value {
     if message["content"] == "" {
         message["content"] = Value::Null;
     }
-    for (at, one) in message.get_mut("annotations").and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
-        assert_eq!(one.as_object_mut().unwrap().shift_remove("index"), Some(at.into()));
+    for (at, item) in message.get_mut("annotations").and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
+        assert_eq!(item.as_object_mut().unwrap().shift_remove("index"), Some(at.into()));
     }
     if !blocks.is_empty() {
         message["content_blocks"] = blocks.into_values().collect();
@@ -499,10 +499,10 @@ fn assemble_chat_completion(events: &[Value]) -> Value {
     let first = &events[0];
     let mut choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": finish});
     choice.as_object_mut().unwrap().extend(beside_choice.as_object().cloned().unwrap());
-    let mut whole = json!({"id": first["id"], "created": first["created"], "model": first["model"],
+    let mut complete = json!({"id": first["id"], "created": first["created"], "model": first["model"],
         "provider": first["provider"], "choices": [choice], "usage": usage});
-    whole.as_object_mut().unwrap().extend(beside.as_object().cloned().unwrap());
-    whole
+    complete.as_object_mut().unwrap().extend(beside.as_object().cloned().unwrap());
+    complete
 }
 
 /// Merges the fields of a stream chunk, except those that are handled elsewhere.

@@ -34,7 +34,7 @@ pub fn needs_case(operation: Operation, case: &str) -> bool {
 /// Returns true for realtime sockets, which pass unchanged, and for requests that the gateway itself sends to a
 /// provider's file store.
 fn is_realtime_or_internal(operation: Operation) -> bool {
-    let is_of_jobs = ["BatchJob", "BatchObject", "BatchDataset"].iter().any(|what| operation.id().ends_with(what));
+    let is_of_jobs = ["BatchJob", "BatchObject", "BatchDataset"].iter().any(|suffix| operation.id().ends_with(suffix));
     is_of_jobs || operation == Operation::Realtime
 }
 

@@ -13,36 +13,36 @@ fn google_request_fields_are_sent_rejected_or_reported() {
         "responseLogprobs": true, "logprobs": 3, "responseModalities": ["TEXT", "IMAGE"], "mediaResolution": "LOW",
         "speechConfig": {"languageCode": "de"}, "audioTimestamp": true,
         "thinkingConfig": {"thinkingBudget": 2000, "anything": 7}}});
-    let one = |key: &str| json!({"generationConfig": {key: config["generationConfig"][key]}});
+    let build_config = |key: &str| json!({"generationConfig": {key: config["generationConfig"][key]}});
     let declared = json!({"tools": [{"functionDeclarations": [{"name": "f", "description": "d", "behavior": "BLOCKING",
         "parameters": {"type": "OBJECT", "properties": {"a": {"type": "INTEGER"}}}, "response": {"type": "STRING"}}]}]});
     let build_value = |part: Value| json!({"contents": [{"role": "user", "one": 7, "parts": [{"text": "a"}, part]}]});
     let picture =
         json!({"inlineData": {"mimeType": "image/png", "data": "AAAA", "displayName": "a"}, "mediaResolution": "LOW"});
     let file = json!({"inlineData": {"mimeType": "application/pdf", "data": "AAAA", "displayName": "a.pdf"}});
-    let called = json!({"contents": [{"role": "user", "parts": [{"text": "What?"}]},
+    let request_with_call = json!({"contents": [{"role": "user", "parts": [{"text": "What?"}]},
         {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {"a": 1}, "one": 7}}]},
         {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "42"}, "willContinue": true}}]}]});
     let choice = json!({"tools": declared["tools"], "toolConfig": {"retrievalConfig": {"languageCode": "de"},
         "functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f", "g"], "anything": 7}}});
     let rows = [
-        ("/generationConfig/temperature", one("temperature")),
-        ("/generationConfig/topP", one("topP")),
-        ("/generationConfig/topK", one("topK")),
-        ("/generationConfig/maxOutputTokens", one("maxOutputTokens")),
-        ("/generationConfig/candidateCount", one("candidateCount")),
-        ("/generationConfig/stopSequences", one("stopSequences")),
-        ("/generationConfig/seed", one("seed")),
-        ("/generationConfig/presencePenalty", one("presencePenalty")),
-        ("/generationConfig/frequencyPenalty", one("frequencyPenalty")),
-        ("/generationConfig/responseLogprobs", one("responseLogprobs")),
+        ("/generationConfig/temperature", build_config("temperature")),
+        ("/generationConfig/topP", build_config("topP")),
+        ("/generationConfig/topK", build_config("topK")),
+        ("/generationConfig/maxOutputTokens", build_config("maxOutputTokens")),
+        ("/generationConfig/candidateCount", build_config("candidateCount")),
+        ("/generationConfig/stopSequences", build_config("stopSequences")),
+        ("/generationConfig/seed", build_config("seed")),
+        ("/generationConfig/presencePenalty", build_config("presencePenalty")),
+        ("/generationConfig/frequencyPenalty", build_config("frequencyPenalty")),
+        ("/generationConfig/responseLogprobs", build_config("responseLogprobs")),
         ("/generationConfig/logprobs", json!({"generationConfig": {"responseLogprobs": true, "logprobs": 3}})),
-        ("/generationConfig/responseModalities", one("responseModalities")),
-        ("/generationConfig/mediaResolution", one("mediaResolution")),
-        ("/generationConfig/speechConfig", one("speechConfig")),
-        ("/generationConfig/audioTimestamp", one("audioTimestamp")),
-        ("/generationConfig/thinkingConfig", one("thinkingConfig")),
-        ("/generationConfig/thinkingConfig/anything", one("thinkingConfig")),
+        ("/generationConfig/responseModalities", build_config("responseModalities")),
+        ("/generationConfig/mediaResolution", build_config("mediaResolution")),
+        ("/generationConfig/speechConfig", build_config("speechConfig")),
+        ("/generationConfig/audioTimestamp", build_config("audioTimestamp")),
+        ("/generationConfig/thinkingConfig", build_config("thinkingConfig")),
+        ("/generationConfig/thinkingConfig/anything", build_config("thinkingConfig")),
         ("/systemInstruction", json!({"systemInstruction": {"parts": [{"text": "Brief."}]}})),
         ("/safetySettings", json!({"safetySettings": [{"category": "c", "threshold": "t"}]})),
         ("/cachedContent", json!({"cachedContent": "c"})),
@@ -63,8 +63,8 @@ fn google_request_fields_are_sent_rejected_or_reported() {
         ("/contents/0/parts/1/mediaResolution", build_value(picture)),
         ("/contents/0/parts/1", build_value(file.clone())),
         ("/contents/0/parts/1/inlineData/displayName", build_value(file)),
-        ("/contents/1/parts/0/functionCall/one", called.clone()),
-        ("/contents/2/parts/0/functionResponse/willContinue", called),
+        ("/contents/1/parts/0/functionCall/one", request_with_call.clone()),
+        ("/contents/2/parts/0/functionResponse/willContinue", request_with_call),
     ];
     check_fields(Operation::GenerateContent, &base, &rows);
 }
@@ -84,7 +84,7 @@ fn amazon_request_fields_are_sent_rejected_or_reported() {
     let picture = json!({"image": {"format": "png", "source": {"bytes": "AAAA"}, "one": 7}});
     let file = json!({"document": {"format": "pdf", "name": "a", "context": "c", "citations": {"enabled": true},
         "source": {"bytes": "AAAA"}}});
-    let called = json!({"messages": [{"role": "user", "content": [{"text": "What?"}]},
+    let request_with_call = json!({"messages": [{"role": "user", "content": [{"text": "What?"}]},
         {"role": "assistant", "content": [{"toolUse": {"toolUseId": "c1", "name": "f", "input": {"a": 1}, "one": 7}}]},
         {"role": "user", "content": [{"toolResult": {"toolUseId": "c1", "status": "error", "two": 7,
             "content": [{"text": "42"}]}}]}]});
@@ -122,9 +122,9 @@ fn amazon_request_fields_are_sent_rejected_or_reported() {
         ("/messages/0/content/1/document/context", build_value(file.clone())),
         ("/messages/0/content/1/document/citations", build_value(file)),
         ("/messages/0/content/1", build_value(point)),
-        ("/messages/1/content/0/toolUse/one", called.clone()),
-        ("/messages/2/content/0/toolResult/status", called.clone()),
-        ("/messages/2/content/0/toolResult/two", called),
+        ("/messages/1/content/0/toolUse/one", request_with_call.clone()),
+        ("/messages/2/content/0/toolResult/status", request_with_call.clone()),
+        ("/messages/2/content/0/toolResult/two", request_with_call),
     ];
     check_fields(Operation::Converse, &base, &rows);
 }

@@ -70,7 +70,7 @@ fn translate_body(
     let model = serde_json::from_str::<Value>(&body).unwrap()["model"].as_str().unwrap_or_default().to_owned();
     let wire = provider.provider_format(operation, &model).unwrap();
     let beside = RequestHints::default();
-    let question = TranslationInput {
+    let input = TranslationInput {
         operation,
         provider: provider.row(),
         body: body.as_bytes(),
@@ -80,7 +80,7 @@ fn translate_body(
         now_ms: 1_700_000_000_000,
         nonce: 7,
     };
-    let (translation, sent) = Translation::translate_request(&question, wire)?;
+    let (translation, sent) = Translation::translate_request(&input, wire)?;
     // Some fields are sent as headers.
     let fields =
         [&translation.anthropic_betas, &translation.anthropic_version].map(|field| field.clone().unwrap_or_default());
@@ -305,7 +305,7 @@ fn responses_api_fields_are_sent_rejected_or_reported() {
         |part: Value| json!({"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}, part]}]});
     let picture = json!({"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "high"});
     let file = json!({"type": "input_file", "file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"});
-    let called = json!({"input": [{"role": "user", "content": "What?"},
+    let request_with_call = json!({"input": [{"role": "user", "content": "What?"},
         {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "one": 7},
         {"type": "function_call_output", "call_id": "c1", "output": "42", "two": 7},
         {"type": "message", "role": "assistant", "three": 7, "content": [{"type": "output_text", "text": "a",
@@ -335,10 +335,10 @@ fn responses_api_fields_are_sent_rejected_or_reported() {
         ("/input/0/content/1/detail", build_value(picture)),
         ("/input/0/content/1", build_value(file.clone())),
         ("/input/0/content/1/filename", build_value(file)),
-        ("/input/1/one", called.clone()),
-        ("/input/2/two", called.clone()),
-        ("/input/3/three", called.clone()),
-        ("/input/3/content/0/annotations", called),
+        ("/input/1/one", request_with_call.clone()),
+        ("/input/2/two", request_with_call.clone()),
+        ("/input/3/three", request_with_call.clone()),
+        ("/input/3/content/0/annotations", request_with_call),
     ];
     rows.extend(more);
     check_fields(Operation::CreateModelResponse, &base, &rows);
@@ -376,9 +376,9 @@ fn message_fields_are_sent_rejected_or_reported() {
     let picture = json!({"type": "image", "anything": 7, "cache_control": {"type": "ephemeral"},
         "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}});
     let hinted = json!({"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "1h"}});
-    let found =
+    let search_result =
         json!({"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "a"}]});
-    let called = json!({"messages": [{"role": "user", "content": "What?"},
+    let request_with_call = json!({"messages": [{"role": "user", "content": "What?"},
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"},
             {"type": "text", "text": "a", "citations": [{"type": "char_location"}]},
             {"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 1}, "anything": 7}]},
@@ -417,13 +417,13 @@ fn message_fields_are_sent_rejected_or_reported() {
         ("/messages/0/content/1/cache_control", user_message_with(&picture)),
         ("/messages/0/content/1/anything", user_message_with(&picture)),
         ("/messages/0/content/1/cache_control/ttl", user_message_with(&hinted)),
-        ("/messages/0/content/1", user_message_with(&found)),
-        ("/messages/1/content/0", called.clone()),
-        ("/messages/1/content/1/citations", called.clone()),
-        ("/messages/1/content/2/anything", called.clone()),
-        ("/messages/2/content/0/is_error", called.clone()),
-        ("/messages/2/content/0/anything", called.clone()),
-        ("/messages/2/content/0/content/0/anything", called),
+        ("/messages/0/content/1", user_message_with(&search_result)),
+        ("/messages/1/content/0", request_with_call.clone()),
+        ("/messages/1/content/1/citations", request_with_call.clone()),
+        ("/messages/1/content/2/anything", request_with_call.clone()),
+        ("/messages/2/content/0/is_error", request_with_call.clone()),
+        ("/messages/2/content/0/anything", request_with_call.clone()),
+        ("/messages/2/content/0/content/0/anything", request_with_call),
     ];
     rows.extend(more);
     check_fields(Operation::Messages, &base, &rows);

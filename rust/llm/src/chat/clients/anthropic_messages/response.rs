@@ -98,7 +98,7 @@ impl ResponseBuilder {
     }
 
     fn add_citations(&mut self, cites: &CitationSet<'_>) {
-        let claims = cites.citations.iter().map(|one| one.claim_range.clone());
+        let claims = cites.citations.iter().map(|citation| citation.claim_range.clone());
         self.cited_ranges.extend(claims.zip(cites.to_anthropic(&self.context.document_names)));
         if self.context.is_strict {
             self.context.record_dropped_citations(cites, true);

@@ -126,7 +126,7 @@ fn parse_blocks(value: Option<Value>, path: &str, dropped: &mut DroppedParams) -
 fn parse_single_field(item: Value, path: &str) -> Result<(String, Value), RequestError> {
     let mut fields = into_object(item, path)?.into_iter().filter(|(_, value)| !value.is_null());
     match (fields.next(), fields.next()) {
-        (Some(one), None) => Ok(one),
+        (Some(part), None) => Ok(part),
         _ => Err(RequestError::new(path, "must have exactly one field, which names its kind")),
     }
 }

@@ -79,8 +79,9 @@ impl ResponseBuilder {
 
     fn add_citations(&mut self, cites: &CitationSet<'_>) {
         let before = self.cited_ranges.len();
-        let to_cited_range =
-            |one: &Citation| Some((one.claim_range.clone(), one.to_converse(&self.context.document_names)?));
+        let to_cited_range = |citation: &Citation| {
+            Some((citation.claim_range.clone(), citation.to_converse(&self.context.document_names)?))
+        };
         self.cited_ranges.extend(cites.citations.iter().filter_map(to_cited_range));
         self.context.record_dropped_citations(cites, self.cited_ranges.len() - before == cites.citations.len());
     }

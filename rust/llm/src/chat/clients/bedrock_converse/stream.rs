@@ -104,7 +104,7 @@ impl StreamWriter {
     /// citations.
     fn write_citations(&mut self, cites: &CitationSet<'_>) {
         let is_open = self.open_block == Some(ConverseBlockKind::Text) && !self.should_start_block;
-        let encode = |one: &Citation| one.to_converse(&self.context.document_names).filter(|_| is_open);
+        let encode = |citation: &Citation| citation.to_converse(&self.context.document_names).filter(|_| is_open);
         let sources: Vec<_> = cites.citations.iter().filter_map(encode).collect();
         self.context.record_dropped_citations(cites, sources.len() == cites.citations.len());
         for source in sources {

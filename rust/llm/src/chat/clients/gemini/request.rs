@@ -40,7 +40,7 @@ pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatReque
     }
     let mut reading = ContentParser::default();
     let contents = match take_field(&mut fields, "contents") {
-        Some(one @ Value::Object(_)) => vec![one],
+        Some(item @ Value::Object(_)) => vec![item],
         contents => into_array(contents, "contents")?,
     };
     for (at, content) in contents.into_iter().enumerate() {
@@ -79,12 +79,14 @@ pub fn parse_count_request(json: &[u8], model: &str) -> Result<ChatRequest, Requ
 /// Removes a field and returns its value unless it is null. Accepts the key in camel case (JSON) and in snake case
 /// (protobuf), as Google does.
 pub(crate) fn take_field(fields: &mut Fields, key: &str) -> Option<Value> {
-    let found = fields.shift_remove(key).or_else(|| fields.shift_remove(&to_snake_case(key)));
-    found.filter(|value| !value.is_null())
+    let field = fields.shift_remove(key).or_else(|| fields.shift_remove(&to_snake_case(key)));
+    field.filter(|value| !value.is_null())
 }
 
 fn to_snake_case(key: &str) -> String {
-    let spelt = |one: char| if one.is_ascii_uppercase() { vec!['_', one.to_ascii_lowercase()] } else { vec![one] };
+    let spelt = |character: char| {
+        if character.is_ascii_uppercase() { vec!['_', character.to_ascii_lowercase()] } else { vec![character] }
+    };
     key.chars().flat_map(spelt).collect()
 }
 
@@ -142,7 +144,7 @@ impl ContentParser {
         };
         let path = format!("{path}.parts");
         let items = match items {
-            Some(one @ Value::Object(_)) => vec![one],
+            Some(item @ Value::Object(_)) => vec![item],
             items => into_array(items, &path)?,
         };
         let mut parts: Vec<Part> = Vec::new();
@@ -239,8 +241,8 @@ impl ContentParser {
     ) -> Result<Part, RequestError> {
         let name = take_required_string(&mut fields, "name", path)?;
         let id = take_string(&mut fields, "id").filter(|id| !id.is_empty());
-        let is_it = |(call_id, called, is_answered): &&mut (String, String, bool)| {
-            id.as_ref().map_or(*called == name && !*is_answered, |id| id == call_id)
+        let is_it = |(call_id, call_names, is_answered): &&mut (String, String, bool)| {
+            id.as_ref().map_or(*call_names == name && !*is_answered, |id| id == call_id)
         };
         let call = self.tool_calls.iter_mut().find(is_it);
         let call = call
@@ -289,8 +291,8 @@ fn build_thinking_part(text: String, signature: Option<String>) -> Part {
     }
 }
 
-/// Appends a part. Merges thinking into an unsigned thinking part before it, because thinking comes in runs that end
-/// with their signature.
+/// Appends a part. Merges thinking into an unsigned thinking part before it, because providers send thinking in several
+/// parts and the signature with the last one.
 fn append_part(parts: &mut Vec<Part>, part: Part) {
     if let (Some(Part::Thinking { text, signature: open @ None }), Part::Thinking { text: more, signature }) =
         (parts.last_mut(), &part)
@@ -328,12 +330,12 @@ fn parse_tool(mut fields: Fields, at: usize, request: &mut ChatRequest) -> Resul
     for (at, declared) in into_array(take_field(&mut fields, "functionDeclarations"), &path)?.into_iter().enumerate() {
         let path = format!("{path}[{at}]");
         let mut declared = into_object(declared, &path)?;
-        let given = take_field(&mut declared, "parameters").map(schema::to_json_schema);
-        let given = given.or_else(|| take_field(&mut declared, "parametersJsonSchema"));
+        let parameters = take_field(&mut declared, "parameters").map(schema::to_json_schema);
+        let schema = parameters.or_else(|| take_field(&mut declared, "parametersJsonSchema"));
         request.tools.push(Tool::Function {
             name: take_required_string(&mut declared, "name", &path)?,
             description: take_string(&mut declared, "description"),
-            schema: given.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
+            schema: schema.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
             strict: None,
             cache: None,
             extra: Box::default(),

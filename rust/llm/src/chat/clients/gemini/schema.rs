@@ -17,7 +17,7 @@ fn convert_object(mut fields: Fields) -> Value {
         fields.shift_remove(order);
     }
     let is_nullable = fields.shift_remove("nullable") == Some(Value::Bool(true));
-    let one = |(key, value): (String, Value)| {
+    let convert_property = |(key, value): (String, Value)| {
         let value = match (key.as_str(), value) {
             ("type", Value::String(kind)) => kind.to_ascii_lowercase().into(),
             // The keys here are property names, not keywords, so they stay unchanged.
@@ -32,7 +32,7 @@ fn convert_object(mut fields: Fields) -> Value {
         };
         (if key == "any_of" { "anyOf".to_owned() } else { key }, value)
     };
-    let mut fields: Fields = fields.into_iter().map(one).collect();
+    let mut fields: Fields = fields.into_iter().map(convert_property).collect();
     if is_nullable && let Some(kind) = fields.get_mut("type") {
         *kind = json!([kind.take(), "null"]);
     }

@@ -67,8 +67,8 @@ fn build_request(
 }
 
 fn take_settings(fields: &mut Fields) -> Fields {
-    let found = SETTING_NAMES.iter().filter_map(|(key, name)| Some(((*name).to_owned(), take_field(fields, key)?)));
-    found.collect()
+    let settings = SETTING_NAMES.iter().filter_map(|(key, name)| Some(((*name).to_owned(), take_field(fields, key)?)));
+    settings.collect()
 }
 
 /// Removes a content and returns its text; joins several parts with newlines.
@@ -78,7 +78,7 @@ fn take_content_text(fields: &mut Fields, path: &str) -> Result<String, RequestE
         return Ok(text);
     }
     let parts = match take_field(&mut into_object(content, path)?, "parts") {
-        Some(one @ Value::Object(_)) => vec![one],
+        Some(item @ Value::Object(_)) => vec![item],
         parts => into_array(parts, &format!("{path}.parts"))?,
     };
     let mut texts = Vec::with_capacity(parts.len());

@@ -31,8 +31,8 @@ pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
         options.shift_remove("include_usage");
         request.dropped_params.add_remaining_fields("stream_options", &options);
     }
-    if let Some(most) = fields.shift_remove("max_completion_tokens").filter(|value| !value.is_null()) {
-        let other = fields.insert("max_tokens".into(), most).filter(|other| !other.is_null());
+    if let Some(max_tokens) = fields.shift_remove("max_completion_tokens").filter(|value| !value.is_null()) {
+        let other = fields.insert("max_tokens".into(), max_tokens).filter(|other| !other.is_null());
         request.record_dropped_if_set("max_tokens", other.filter(|other| *other != fields["max_tokens"]).as_ref());
     }
     for legacy in ["functions", "function_call"] {
@@ -347,7 +347,7 @@ fn parse_tool_choice(value: Option<Value>, request: &mut ChatRequest) -> Result<
     Ok(())
 }
 
-/// Returns the function that stands for a custom tool. Its schema is one string; a grammar is described in words.
+/// Returns the function that represents a custom tool. Its schema is one string; a grammar is described in words.
 /// `cache` is the cache hint beside the tool's fields.
 pub(crate) fn custom_tool(mut fields: Fields, cache: Option<Value>, path: &str) -> Result<Tool, RequestError> {
     let cache = cache.or_else(|| take_cache_control(&mut fields));

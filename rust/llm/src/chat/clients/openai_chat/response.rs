@@ -224,8 +224,8 @@ impl EventSink for ResponseBuilder {
                 signature: signature.map(ToOwned::to_owned),
             }),
             ResponseEvent::ToolCallArguments { call_index: call, json } => {
-                if let Some(called) = self.tool_calls.get_mut(call) {
-                    called.arguments.push_str(json);
+                if let Some(tool_call) = self.tool_calls.get_mut(call) {
+                    tool_call.arguments.push_str(json);
                 }
             }
             ResponseEvent::Usage(usage) => self.usage = Some(usage),

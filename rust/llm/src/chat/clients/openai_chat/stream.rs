@@ -130,10 +130,10 @@ impl StreamWriter {
     fn write_citations(&mut self, cites: &CitationSet<'_>) {
         let mut annotations: Vec<_> = cites.citations.iter().filter_map(Citation::to_chat_annotation).collect();
         let is_translated = annotations.len() == cites.citations.len();
-        for one in &mut annotations {
+        for item in &mut annotations {
             // `OpenAI` sends all annotations in one chunk, without `index`. Its SDKs need `index` to merge lists from
             // several chunks.
-            one["index"] = self.annotation_count.into();
+            item["index"] = self.annotation_count.into();
             self.annotation_count += 1;
         }
         if !annotations.is_empty() {

@@ -22,12 +22,12 @@ pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
         options.shift_remove("include_usage");
         request.record_dropped_fields("stream_options", &options);
     }
-    for (key, why) in [
+    for (key, reason) in [
         ("suffix", "this provider does not support text after the completion; remove `suffix`"),
         ("echo", "this provider does not repeat the prompt; remove `echo`"),
     ] {
         if fields.shift_remove(key).is_some_and(|value| !value.is_null() && value != false) {
-            return Err(RequestError::new(key, why));
+            return Err(RequestError::new(key, reason));
         }
     }
     // Dropped, because `logprobs` is an integer here but a boolean in chat completions. The response format differs as

@@ -88,8 +88,8 @@ fn rename_params(fields: &mut Fields, dropped: &mut DroppedParams) {
     if fields.get("include") == Some(&json!(["reasoning.encrypted_content"])) {
         fields.shift_remove("include");
     }
-    if let Some(most) = fields.shift_remove("max_output_tokens").filter(|most| !most.is_null()) {
-        fields.insert("max_tokens".into(), most);
+    if let Some(max_tokens) = fields.shift_remove("max_output_tokens").filter(|max_tokens| !max_tokens.is_null()) {
+        fields.insert("max_tokens".into(), max_tokens);
     }
     if let Some(mut reasoning) = take_object(fields, "reasoning") {
         if let Some(effort) = reasoning.shift_remove("effort").filter(|effort| !effort.is_null()) {
@@ -123,14 +123,14 @@ fn to_chat_response_format(format: Value) -> Value {
     }
 }
 
-/// Returns true for items of tools that the maker of the API runs itself, and of its other features. Other providers
+/// Returns true for items of tools that `OpenAI` runs itself, and for its other server-side features. Other providers
 /// have no such items, and the rest of the conversation makes sense without them.
 fn is_hosted_item(kind: &str) -> bool {
     let is_of_tool = ["_call", "_call_output", "_output"].iter().any(|end| kind.ends_with(end));
     is_of_tool || kind.starts_with("mcp_") || matches!(kind, "compaction" | "additional_tools" | "program")
 }
 
-/// Takes the name of a called tool out of an item, and returns the function that stands for it.
+/// Takes the name of a called tool out of an item, and returns the function that represents it.
 fn take_called_function(fields: &mut Fields, path: &str, tools: &mut ClientTools) -> Result<String, RequestError> {
     let name = take_required_string(fields, "name", path)?;
     Ok(match take_string(fields, "namespace") {
@@ -321,8 +321,8 @@ fn parse_part(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<P
     Ok(part)
 }
 
-/// Parses a tool. Namespaces are flattened, and tools with free text become functions with one string. Drops a tool that
-/// the maker of the API runs itself: coding agents send a fixed list, and the others work without it.
+/// Parses a tool. Namespaces are flattened, and tools with free text become functions with one string. Drops a tool
+/// that `OpenAI` runs itself: coding agents send a fixed list, and the others work without it.
 fn parse_tool(value: Value, path: &str, request: &mut ChatRequest) -> Result<(), RequestError> {
     let mut fields = into_object(value, path)?;
     match take_required_string(&mut fields, "type", path)?.as_str() {

@@ -193,13 +193,13 @@ impl ResponseBuilder {
         if !cites.citations.is_empty() && !self.items.iter().any(|item| item.kind == ItemKind::Text) {
             self.push_item(ItemKind::Text);
         }
-        for one in cites.citations {
+        for citation in cites.citations {
             let mut before = 0;
             let mut texts = self.items.iter_mut().filter(|item| item.kind == ItemKind::Text).peekable();
             while let Some(item) = texts.next() {
                 // A citation that ends after all texts belongs to the last one.
-                if one.marker_range.end <= before + item.char_count || texts.peek().is_none() {
-                    item.annotations.extend(one.to_response_annotation(before));
+                if citation.marker_range.end <= before + item.char_count || texts.peek().is_none() {
+                    item.annotations.extend(citation.to_response_annotation(before));
                     break;
                 }
                 before += item.char_count;
@@ -231,7 +231,7 @@ impl ResponseBuilder {
     /// Returns the response object with this status. While it is `in_progress`, output and usage are empty.
     pub(crate) fn response_json(&self, status: &str) -> Value {
         let is_over = status != "in_progress";
-        let why = if finish_reason::to_openai(&self.finish_reason) == "length" {
+        let reason = if finish_reason::to_openai(&self.finish_reason) == "length" {
             "max_output_tokens"
         } else {
             "content_filter"
@@ -246,7 +246,7 @@ impl ResponseBuilder {
             "tools": [], "top_p": null, "truncation": "disabled", "usage": null, "user": null,
         });
         if status == "incomplete" {
-            response["incomplete_details"] = json!({"reason": why});
+            response["incomplete_details"] = json!({"reason": reason});
         }
         for (key, value) in self.context.echoed_fields.iter().filter(|(_, value)| !value.is_null()) {
             response[key] = value.clone();
@@ -263,7 +263,7 @@ impl ResponseBuilder {
 
 /// Returns true if the Responses API has an annotation type for each of the citations.
 pub(crate) fn has_annotation_for_all(cites: &CitationSet<'_>) -> bool {
-    cites.citations.iter().all(|one| one.to_response_annotation(0).is_some())
+    cites.citations.iter().all(|citation| citation.to_response_annotation(0).is_some())
 }
 
 fn usage_json(token_usage: &Usage) -> Value {

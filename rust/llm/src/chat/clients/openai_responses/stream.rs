@@ -72,14 +72,14 @@ impl StreamWriter {
         self.is_item_closed.push(false);
         let item = &self.builder.items[at];
         let (kind, id) = (item.kind, item.id.clone());
-        let mut shown = item.to_json("in_progress");
+        let mut item_json = item.to_json("in_progress");
         match kind {
-            ItemKind::FunctionCall => shown["arguments"] = "".into(),
-            ItemKind::CustomCall => shown["input"] = "".into(),
-            ItemKind::Reasoning => shown["summary"] = json!([]),
+            ItemKind::FunctionCall => item_json["arguments"] = "".into(),
+            ItemKind::CustomCall => item_json["input"] = "".into(),
+            ItemKind::Reasoning => item_json["summary"] = json!([]),
             ItemKind::Text | ItemKind::Refusal | ItemKind::Image => (),
         }
-        self.write_sse_event("response.output_item.added", json!({"output_index": at, "item": shown}));
+        self.write_sse_event("response.output_item.added", json!({"output_index": at, "item": item_json}));
         let part = match kind {
             ItemKind::FunctionCall | ItemKind::CustomCall | ItemKind::Image => return,
             // Encrypted reasoning has no text to show.
@@ -144,9 +144,9 @@ impl StreamWriter {
             return;
         }
         let item = &self.builder.items[at];
-        let (kind, id, part, shown) = (item.kind, item.id.clone(), item.content_part(), item.to_json("completed"));
+        let (kind, id, part, item_json) = (item.kind, item.id.clone(), item.content_part(), item.to_json("completed"));
         if kind == ItemKind::Image || kind == ItemKind::Reasoning && item.text.is_empty() {
-            return self.write_sse_event("response.output_item.done", json!({"output_index": at, "item": shown}));
+            return self.write_sse_event("response.output_item.done", json!({"output_index": at, "item": item_json}));
         }
         let (name, key) = text_event_and_key(kind);
         let mut fields = json!({"item_id": id, "output_index": at, key: item.text});
@@ -164,7 +164,7 @@ impl StreamWriter {
                 json!({"item_id": id, "output_index": at, index: 0, "part": part}),
             );
         }
-        self.write_sse_event("response.output_item.done", json!({"output_index": at, "item": shown}));
+        self.write_sse_event("response.output_item.done", json!({"output_index": at, "item": item_json}));
     }
 
     fn write_end(&mut self) {

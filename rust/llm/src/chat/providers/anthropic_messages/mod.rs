@@ -54,7 +54,7 @@ impl ChatFormat for MessagesFormat {
             chat_request.fields.get("anthropic_version").and_then(Value::as_str).map(ToOwned::to_owned);
         // A host's version is a date with the host's name as prefix.
         let host = if self.hosted_api_version.is_some() { "vertex-" } else { "" };
-        let is_date = |text: &str| text.bytes().all(|one| one.is_ascii_digit() || one == b'-');
+        let is_date = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
         let api_version = requested_version
             .filter(|version| version.strip_prefix(host).is_some_and(|date| !date.is_empty() && is_date(date)));
         if api_version.is_some() {
@@ -101,11 +101,11 @@ struct AnthropicModelList;
 
 impl ModelListFormat for AnthropicModelList {
     fn read_model_list(&self, response: &Value) -> Option<Vec<ListedModel>> {
-        let one = |item: &Value| {
+        let entry = |item: &Value| {
             let created = item["created_at"].as_str().and_then(timestamp::parse_rfc3339).unwrap_or_default();
             Some(ListedModel { id: item["id"].as_str()?.to_owned(), created, owner: String::new() })
         };
-        Some(response["data"].as_array()?.iter().filter_map(one).collect())
+        Some(response["data"].as_array()?.iter().filter_map(entry).collect())
     }
 }
 

@@ -24,8 +24,8 @@ pub fn write_body(request: &mut ChatRequest) -> Result<Fields, RequestError> {
     let mut out = Fields::new();
     let model = std::mem::take(&mut request.model);
     out.insert("model".into(), model.as_str().into());
-    let most = request.take_param("max_tokens").unwrap_or_else(|| max_output_tokens(&model).into());
-    out.insert("max_tokens".into(), most);
+    let max_tokens = request.take_param("max_tokens").unwrap_or_else(|| max_output_tokens(&model).into());
+    out.insert("max_tokens".into(), max_tokens);
     let may_think = thinking::can_think(request, &model);
     write_messages(request, &mut out)?;
     write_tools(request, &mut out)?;
@@ -56,7 +56,7 @@ fn join_betas(betas: Value) -> String {
         Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
         _ => String::new(),
     }
-    .replace(|one: char| !one.is_ascii_graphic(), "")
+    .replace(|character: char| !character.is_ascii_graphic(), "")
 }
 
 /// Returns the maximum output of a model in tokens. Used as the default for `max_tokens`, which Anthropic requires and
@@ -200,7 +200,7 @@ fn source_object(source: Source) -> Value {
 
 fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
     let tools: Vec<_> =
-        std::mem::take(&mut request.tools).into_iter().map(|one| tool_definition(one, request)).collect();
+        std::mem::take(&mut request.tools).into_iter().map(|item| tool_definition(item, request)).collect();
     if !tools.is_empty() {
         out.insert("tools".into(), tools.into());
     }

@@ -114,12 +114,12 @@ pub fn compact_json(json: &str) -> Cow<'_, str> {
     // The bytes are copied, because parsing would round long numbers.
     let mut out = String::with_capacity(json.len());
     let (mut is_string, mut is_escaped) = (false, false);
-    for one in json.chars() {
-        if is_string || !matches!(one, ' ' | '\t' | '\n' | '\r') {
-            out.push(one);
+    for character in json.chars() {
+        if is_string || !matches!(character, ' ' | '\t' | '\n' | '\r') {
+            out.push(character);
         }
-        is_string ^= one == '"' && !is_escaped;
-        is_escaped = is_string && one == '\\' && !is_escaped;
+        is_string ^= character == '"' && !is_escaped;
+        is_escaped = is_string && character == '\\' && !is_escaped;
     }
     Cow::Owned(out)
 }
@@ -195,11 +195,11 @@ struct BlockDelta<'a> {
 impl<'a> BlockDelta<'a> {
     /// Returns `None` for any other event.
     fn parse(event: &'a [u8]) -> Option<Self> {
-        let (mut is_growth, mut delta, mut found) = (false, None, Self::default());
+        let (mut is_growth, mut delta, mut block) = (false, None, Self::default());
         for_each_field(event, |key, at| {
             match key {
                 b"type" => is_growth = &event[at] == b"\"content_block_delta\"",
-                b"index" => found.index = &event[at],
+                b"index" => block.index = &event[at],
                 b"delta" => delta = Some(&event[at]),
                 _ => (),
             }
@@ -209,14 +209,14 @@ impl<'a> BlockDelta<'a> {
         let delta = delta.filter(|_| is_growth)?;
         for_each_field(delta, |key, at| {
             match key {
-                b"type" => found.kind = &delta[at],
-                b"text" | b"thinking" | b"signature" | b"partial_json" | b"citation" => found.payload = &delta[at],
+                b"type" => block.kind = &delta[at],
+                b"text" | b"thinking" | b"signature" | b"partial_json" | b"citation" => block.payload = &delta[at],
                 _ => (),
             }
             Ok(())
         })
         .ok()?;
-        Some(found)
+        Some(block)
     }
 
     fn block_index(&self) -> u64 {

@@ -46,13 +46,18 @@ pub fn drop_unsupported_sampling(request: &mut ChatRequest, model: &str) {
     }
 }
 
-/// Writes `thinking` for a model and removes parameters that conflict with it. `may` is true if thinking can be
-/// enabled.
-pub fn write_config(request: &mut ChatRequest, model: &str, out: &mut Fields, may: bool) -> Result<(), RequestError> {
+/// Writes `thinking` for a model and removes parameters that conflict with it. `supports_thinking` is
+/// false if thinking cannot be enabled.
+pub fn write_config(
+    request: &mut ChatRequest,
+    model: &str,
+    out: &mut Fields,
+    supports_thinking: bool,
+) -> Result<(), RequestError> {
     let effort = parse_effort(request)?;
     let kind = ThinkingMode::for_model(model);
     if let ThinkingMode::AdaptiveOnly(rest) = kind {
-        write_adaptive(request, effort.map(|(level, _)| level), rest, out, may);
+        write_adaptive(request, effort.map(|(level, _)| level), rest, out, supports_thinking);
         return Ok(());
     }
     let (thinking, param_name, reserved_tokens) = match (request.take_param("thinking"), effort) {
@@ -77,7 +82,7 @@ pub fn write_config(request: &mut ChatRequest, model: &str, out: &mut Fields, ma
         out.insert("thinking".into(), thinking);
         return Ok(());
     }
-    match fit_budget(thinking, out, reserved_tokens).filter(|_| may) {
+    match fit_budget(thinking, out, reserved_tokens).filter(|_| supports_thinking) {
         Some((thinking, is_changed)) => {
             request.record_dropped_if_set(param_name, is_changed.then_some(&()));
             out.insert("thinking".into(), thinking);
@@ -94,7 +99,7 @@ fn write_adaptive(
     effort: Option<&'static str>,
     rest: DisableMode,
     out: &mut Fields,
-    may: bool,
+    supports_thinking: bool,
 ) {
     let thinking = request.take_param("thinking");
     let is_off = thinking.as_ref().map_or(effort == Some("none"), |thinking| thinking["type"] == "disabled");
@@ -121,7 +126,7 @@ fn write_adaptive(
     }
     match thinking {
         None if chosen_level.is_none() => (),
-        _ if !may => request.record_dropped_if_set("thinking", thinking.as_ref()),
+        _ if !supports_thinking => request.record_dropped_if_set("thinking", thinking.as_ref()),
         Some(mut config) if config["type"] == "adaptive" => {
             // The model rejects a budget beside the adaptive type.
             if let Some(fields) = config.as_object_mut() {
@@ -156,13 +161,13 @@ pub fn set_output_config(out: &mut Fields, key: &str, value: Value) {
 /// Takes the reasoning effort out of the request and returns it with its token budget. Rejects an unknown effort.
 pub fn parse_effort(request: &mut ChatRequest) -> Result<Option<(&'static str, u64)>, RequestError> {
     let Some(effort) = request.take_param("reasoning_effort") else { return Ok(None) };
-    let found = EFFORT_BUDGETS.into_iter().find(|(level, _)| effort == *level);
+    let level_budget = EFFORT_BUDGETS.into_iter().find(|(level, _)| effort == *level);
     let unknown = || {
         let allowed = EFFORT_BUDGETS.map(|(level, _)| level).join(", ");
-        let given = effort.as_str().map_or_else(|| effort.to_string(), ToOwned::to_owned);
-        RequestError::new("reasoning_effort", format!("`{given}` is not supported; must be one of {allowed}"))
+        let requested = effort.as_str().map_or_else(|| effort.to_string(), ToOwned::to_owned);
+        RequestError::new("reasoning_effort", format!("`{requested}` is not supported; must be one of {allowed}"))
     };
-    found.map(Some).ok_or_else(unknown)
+    level_budget.map(Some).ok_or_else(unknown)
 }
 
 /// Rejects a forced tool call if the model does not support it. It cannot be dropped, because the response would not be
@@ -215,14 +220,14 @@ pub fn can_think(request: &ChatRequest, model: &str) -> bool {
 /// answer, the budget becomes half of `max_tokens`. A budget below the minimum becomes the minimum. Returns the config,
 /// and true if the budget was changed; `None` if the minimum leaves too few tokens for the answer.
 fn fit_budget(mut thinking: Value, out: &mut Fields, reserved_tokens: u64) -> Option<(Value, bool)> {
-    let Some(given) = thinking["budget_tokens"].as_u64() else { return Some((thinking, false)) };
-    let budget = given.max(MIN_BUDGET_TOKENS);
-    let most = out.get("max_tokens").and_then(Value::as_u64).unwrap_or_default();
-    let is_fitting = budget.saturating_add(reserved_tokens) <= most;
-    let fitting = if is_fitting { budget } else { (most / 2).max(MIN_BUDGET_TOKENS) };
+    let Some(requested) = thinking["budget_tokens"].as_u64() else { return Some((thinking, false)) };
+    let budget = requested.max(MIN_BUDGET_TOKENS);
+    let max_tokens = out.get("max_tokens").and_then(Value::as_u64).unwrap_or_default();
+    let is_fitting = budget.saturating_add(reserved_tokens) <= max_tokens;
+    let fitting = if is_fitting { budget } else { (max_tokens / 2).max(MIN_BUDGET_TOKENS) };
     thinking["budget_tokens"] = fitting.into();
-    let has_space = fitting == most / 2 || fitting.saturating_add(reserved_tokens) <= most;
-    has_space.then_some((thinking, fitting != given))
+    let has_space = fitting == max_tokens / 2 || fitting.saturating_add(reserved_tokens) <= max_tokens;
+    has_space.then_some((thinking, fitting != requested))
 }
 
 /// Removes sampling parameters that Anthropic rejects while thinking is enabled.

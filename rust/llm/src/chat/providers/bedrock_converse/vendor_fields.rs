@@ -92,22 +92,22 @@ pub fn can_think(request: &ChatRequest) -> bool {
 }
 
 /// Converts `reasoning_effort` to Claude's thinking parameters, and drops parameters that conflict with them.
-pub fn convert_thinking(request: &mut ChatRequest, may: bool) -> Result<(), RequestError> {
+pub fn convert_thinking(request: &mut ChatRequest, supports_thinking: bool) -> Result<(), RequestError> {
     if Vendor::from_model(&request.model) != Vendor::Anthropic {
         return Ok(());
     }
     let model = request.model.clone();
     thinking::drop_unsupported_sampling(request, &model);
     let mut converted = Fields::new();
-    let most = request.fields.get("max_tokens").filter(|most| !most.is_null()).cloned();
+    let max_tokens = request.fields.get("max_tokens").filter(|max_tokens| !max_tokens.is_null()).cloned();
     converted.insert(
         "max_tokens".into(),
-        most.unwrap_or_else(|| anthropic_messages::max_output_tokens(&request.model).into()),
+        max_tokens.unwrap_or_else(|| anthropic_messages::max_output_tokens(&request.model).into()),
     );
     for key in ["temperature", "top_k"] {
         request.move_param(key, &mut converted, key);
     }
-    thinking::write_config(request, &model, &mut converted, may)?;
+    thinking::write_config(request, &model, &mut converted, supports_thinking)?;
     converted.shift_remove("max_tokens");
     request.fields.extend(converted);
     Ok(())
@@ -115,10 +115,10 @@ pub fn convert_thinking(request: &mut ChatRequest, may: bool) -> Result<(), Requ
 
 /// Writes `additionalModelRequestFields`: the client's fields plus the vendor's parameters.
 pub fn write_vendor_fields(request: &mut ChatRequest, tools: Vec<Value>, out: &mut Fields) {
-    let given = request
+    let fields = request
         .take_param("additionalModelRequestFields")
         .or_else(|| request.take_param("additional_model_request_fields"));
-    let mut more = given.and_then(|given| given.as_object().cloned()).unwrap_or_default();
+    let mut more = fields.and_then(|vendor_fields| vendor_fields.as_object().cloned()).unwrap_or_default();
     request.move_param("top_k", &mut more, "top_k");
     match Vendor::from_model(&request.model) {
         Vendor::Anthropic => write_claude_fields(request, &mut more),
@@ -184,7 +184,7 @@ fn write_claude_fields(request: &mut ChatRequest, more: &mut Fields) {
     }
     match request.take_param("anthropic_beta") {
         Some(Value::String(betas)) => {
-            let betas: Vec<Value> = betas.split(',').map(|one| one.trim().into()).collect();
+            let betas: Vec<Value> = betas.split(',').map(|name| name.trim().into()).collect();
             more.insert("anthropic_beta".into(), betas.into());
         }
         Some(betas) => drop(more.insert("anthropic_beta".into(), betas)),

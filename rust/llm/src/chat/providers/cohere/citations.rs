@@ -44,9 +44,9 @@ impl CohereCitationTracker {
             return;
         }
         let (mut cited, mut rest) = (Vec::new(), Vec::new());
-        for one in all {
-            match self.find_claim(one).filter(|_| self.citation_count < MAX_CITATIONS) {
-                Some(claim) => cited.extend(cited_sources(one, &claim)),
+        for citation in all {
+            match self.find_claim(citation).filter(|_| self.citation_count < MAX_CITATIONS) {
+                Some(claim) => cited.extend(cited_sources(citation, &claim)),
                 None => rest = vec![CITATIONS_FIELD.to_owned()],
             }
             self.citation_count += 1;

@@ -74,13 +74,13 @@ impl GroundingTracker {
     /// Emits the citations of a metadata field. Returns false if the field holds none.
     pub fn emit_citations(&mut self, name: &str, json: &str, sink: &mut dyn EventSink) -> bool {
         let Ok(metadata) = serde_json::from_str::<Value>(json) else { return false };
-        let found = match name {
+        let sources = match name {
             GROUNDING_METADATA => self.parse_grounding(&metadata),
             CITATION_METADATA => self.parse_recitations(&metadata),
             _ => None,
         };
-        let Some((mut cited, mut rest)) = found else { return false };
-        cited.retain(|one| !self.emitted.contains(one));
+        let Some((mut cited, mut rest)) = sources else { return false };
+        cited.retain(|citation| !self.emitted.contains(citation));
         let remaining = MAX_CITATIONS.saturating_sub(self.emitted.len());
         if cited.len() > remaining {
             cited.truncate(remaining);
@@ -98,8 +98,8 @@ impl GroundingTracker {
     }
 
     fn parse_grounding(&mut self, metadata: &Value) -> Option<(Vec<Citation>, Vec<String>)> {
-        if let Some(found) = metadata["groundingChunks"].as_array().filter(|found| !found.is_empty()) {
-            self.grounding_chunks.clone_from(found);
+        if let Some(chunks) = metadata["groundingChunks"].as_array().filter(|chunks| !chunks.is_empty()) {
+            self.grounding_chunks.clone_from(chunks);
         }
         let supports = metadata["groundingSupports"].as_array().filter(|supports| !supports.is_empty())?;
         let (mut cited, mut is_cited) = (Vec::new(), vec![false; self.grounding_chunks.len()]);
@@ -110,10 +110,10 @@ impl GroundingTracker {
             let claim = self.locate_segment(&support.segment);
             is_all &= claim.is_some();
             for at in support.grounding_chunk_indices {
-                let source = self.grounding_chunks.get(at).and_then(|found| build_source(found, at));
+                let source = self.grounding_chunks.get(at).and_then(|chunk| build_source(chunk, at));
                 let (Some(claim), Some(source)) = (&claim, source) else { continue };
-                let one = Citation::without_marker(claim.clone(), source);
-                let is_new = !self.emitted.contains(&one) && !cited.contains(&one);
+                let citation = Citation::without_marker(claim.clone(), source);
+                let is_new = !self.emitted.contains(&citation) && !cited.contains(&citation);
                 if is_new
                     && (self.emitted.len() + cited.len() >= MAX_CITATIONS
                         || self.emitted_source_bytes > MAX_SOURCE_BYTES)
@@ -123,27 +123,28 @@ impl GroundingTracker {
                 }
                 is_cited[at] = true;
                 if is_new {
-                    self.emitted_source_bytes += one.source_bytes();
-                    cited.push(one);
+                    self.emitted_source_bytes += citation.source_bytes();
+                    cited.push(citation);
                 }
             }
         }
         let is_other = |key: &String| !matches!(key.as_str(), "groundingChunks" | "groundingSupports");
         let keys = metadata.as_object().into_iter().flatten().filter(|(_, value)| is_nonempty(value));
         let mut rest: Vec<_> = keys.map(|(key, _)| key.clone()).filter(is_other).collect();
-        let left = [
+        let untranslated = [
             (!is_all || supports.len() > MAX_CITATIONS, "groundingSupports"),
             (has_scores, "groundingSupports[].confidenceScores"),
             (is_cited.contains(&false), "groundingChunks"),
         ];
-        rest.extend(left.iter().filter(|(is_left, _)| *is_left).map(|(_, name)| (*name).to_owned()));
+        rest.extend(untranslated.iter().filter(|(is_left, _)| *is_left).map(|(_, name)| (*name).to_owned()));
         Some((cited, rest.iter().map(|key| format!("{GROUNDING_METADATA}.{key}")).collect()))
     }
 
     fn parse_recitations(&self, metadata: &Value) -> Option<(Vec<Citation>, Vec<String>)> {
         // Google AI Studio and Vertex AI use different names for the list.
         let all = metadata["citationSources"].as_array().or_else(|| metadata["citations"].as_array())?;
-        let at = |one: &Value, key: &str| one[key].as_u64().and_then(|at| usize::try_from(at).ok()).unwrap_or_default();
+        let at =
+            |item: &Value, key: &str| item[key].as_u64().and_then(|at| usize::try_from(at).ok()).unwrap_or_default();
         let mut rest = Vec::new();
         let mut lose = |name: String| {
             if !rest.contains(&name) {
@@ -151,15 +152,15 @@ impl GroundingTracker {
             }
         };
         let mut cited = Vec::new();
-        for one in all.iter().take(MAX_CITATIONS) {
-            let claim = self.text_index.locate_bytes(at(one, "startIndex")..at(one, "endIndex"), None);
-            let (Some(claim), Some(url)) = (claim, one["uri"].as_str().filter(|url| !url.is_empty())) else {
+        for citation in all.iter().take(MAX_CITATIONS) {
+            let claim = self.text_index.locate_bytes(at(citation, "startIndex")..at(citation, "endIndex"), None);
+            let (Some(claim), Some(url)) = (claim, citation["uri"].as_str().filter(|url| !url.is_empty())) else {
                 lose(CITATION_METADATA.to_owned());
                 continue;
             };
-            cited.push(Citation::without_marker(claim, web_page_source(url, &one["title"], "")));
+            cited.push(Citation::without_marker(claim, web_page_source(url, &citation["title"], "")));
             for key in ["license", "publicationDate"] {
-                if is_nonempty(&one[key]) {
+                if is_nonempty(&citation[key]) {
                     lose(format!("{CITATION_METADATA}.{key}"));
                 }
             }
@@ -181,13 +182,14 @@ impl GroundingTracker {
 }
 
 /// Builds the source of a grounding chunk: a web page, a place on a map, or a document of the client.
-fn build_source(found: &Value, at: usize) -> Option<Value> {
-    let (chunk, is_given) = match (&found["web"], &found["maps"], &found["retrievedContext"]) {
-        (web @ Value::Object(_), ..) => (web, false),
-        (_, maps @ Value::Object(_), _) => (maps, false),
-        (.., given @ Value::Object(_)) => (given, true),
-        _ => return None,
-    };
+fn build_source(grounding_chunk: &Value, at: usize) -> Option<Value> {
+    let (chunk, is_given) =
+        match (&grounding_chunk["web"], &grounding_chunk["maps"], &grounding_chunk["retrievedContext"]) {
+            (web @ Value::Object(_), ..) => (web, false),
+            (_, maps @ Value::Object(_), _) => (maps, false),
+            (.., chunk @ Value::Object(_)) => (chunk, true),
+            _ => return None,
+        };
     let text = chunk["text"].as_str().unwrap_or_default();
     let uri = chunk["uri"].as_str().filter(|uri| !uri.is_empty());
     if is_given {
@@ -220,7 +222,7 @@ mod tests {
         fn push_event(&mut self, event: ResponseEvent<'_>) {
             if let ResponseEvent::Citations(cites) = event {
                 self.0.push((
-                    cites.citations.iter().map(|one| one.claim_range.clone()).collect(),
+                    cites.citations.iter().map(|citation| citation.claim_range.clone()).collect(),
                     cites.untranslated_fields.to_vec(),
                 ));
             }

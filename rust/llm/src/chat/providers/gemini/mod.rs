@@ -74,7 +74,7 @@ impl EmbeddingFormat for GeminiFormat {
 
     /// The response reports no token count.
     fn read_embeddings(&self, response: &Value) -> Option<EmbeddingResponse> {
-        let vectors = response["embeddings"].as_array()?.iter().map(|one| one["values"].clone()).collect();
+        let vectors = response["embeddings"].as_array()?.iter().map(|item| item["values"].clone()).collect();
         Some(EmbeddingResponse { vectors, ..EmbeddingResponse::default() })
     }
 }

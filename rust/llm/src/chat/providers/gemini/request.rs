@@ -61,7 +61,7 @@ pub fn write_body(request: &mut ChatRequest, names_calls: bool) -> Result<Fields
     request.reject_several_choices()?;
     request.normalise_tool_names(tool_names::GEMINI);
     let mut out = Fields::new();
-    let called = collect_call_names(&request.messages);
+    let call_names = collect_call_names(&request.messages);
     let were = request.messages.len();
     let mut system = Vec::new();
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
@@ -70,7 +70,7 @@ pub fn write_body(request: &mut ChatRequest, names_calls: bool) -> Result<Fields
         let path = format!("messages[{at}]");
         let target = if role == Role::System { &mut system } else { turn_for_role(role, &mut turns) };
         for part in parts {
-            write_part(part, &path, &called, request, target)?;
+            write_part(part, &path, &call_names, request, target)?;
         }
     }
     if !system.is_empty() {
@@ -179,8 +179,8 @@ fn write_modalities(request: &mut ChatRequest, config: &mut Fields) -> Result<()
 
 /// Writes `imageConfig`. Accepts its fields in `snake_case` and camelCase.
 fn write_image_config(request: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
-    let Some(wanted) = request.take_param("image_config") else { return Ok(()) };
-    let mut wanted = into_object(wanted, "image_config")?;
+    let Some(requested) = request.take_param("image_config") else { return Ok(()) };
+    let mut requested = into_object(requested, "image_config")?;
     let mut image_config = Fields::new();
     for (key, name) in [
         ("aspect_ratio", "aspectRatio"),
@@ -188,11 +188,11 @@ fn write_image_config(request: &mut ChatRequest, config: &mut Fields) -> Result<
         ("image_size", "imageSize"),
         ("imageSize", "imageSize"),
     ] {
-        if let Some(value) = wanted.shift_remove(key) {
+        if let Some(value) = requested.shift_remove(key) {
             image_config.insert(name.into(), value);
         }
     }
-    wanted.keys().for_each(|key| request.record_dropped(&format!("image_config.{key}")));
+    requested.keys().for_each(|key| request.record_dropped(&format!("image_config.{key}")));
     config.insert("imageConfig".into(), image_config.into());
     Ok(())
 }
@@ -209,7 +209,7 @@ fn collect_call_names(messages: &[Message]) -> Vec<(String, String)> {
 fn write_part(
     part: Part,
     path: &str,
-    called: &[(String, String)],
+    call_names: &[(String, String)],
     request: &mut ChatRequest,
     out: &mut Vec<Value>,
 ) -> Result<(), RequestError> {
@@ -251,19 +251,20 @@ fn write_part(
         Part::ToolCall(call) => function_call_part(call, path)?,
         Part::ToolResult { id, parts, is_error, cache } => {
             drop_cache_hint(cache.as_ref(), request);
-            let name = called.iter().rev().find(|(call_id, _)| *call_id == id).map(|(_, name)| name.as_str());
+            let name = call_names.iter().rev().find(|(call_id, _)| *call_id == id).map(|(_, name)| name.as_str());
             request.record_dropped_if_set("tool_call_id", name.is_none().then_some(&id));
             let is_known = name.is_some();
             let name = name.unwrap_or(UNKNOWN_FUNCTION_NAME);
             let key = if is_error { "error" } else { "output" };
-            let (texts, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|one| matches!(one, Part::Text { .. }));
+            let (texts, others): (Vec<_>, Vec<_>) =
+                parts.into_iter().partition(|item| matches!(item, Part::Text { .. }));
             let mut function_response = json!({"name": name, "response": {key: join_text(texts)}});
             if is_known && !id.is_empty() {
                 function_response["id"] = id.into();
             }
             out.push(json!({"functionResponse": function_response}));
             // A function response contains only text; other parts follow it in the same turn.
-            return others.into_iter().try_for_each(|other| write_part(other, path, called, request, out));
+            return others.into_iter().try_for_each(|other| write_part(other, path, call_names, request, out));
         }
     });
     Ok(())
@@ -379,17 +380,17 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<(), Reques
 /// Returns true if a native tool's name ends with a date, as those of Anthropic's server tools do. Google's have none.
 fn has_date_suffix(kind: &str) -> bool {
     let date = kind.rsplit('_').next().unwrap_or_default();
-    date.len() == "20250305".len() && date.bytes().all(|one| one.is_ascii_digit())
+    date.len() == "20250305".len() && date.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Returns the options of a native tool. Moves the retrieval config of Google Maps to `retrieval`, because Gemini
 /// expects it in `toolConfig`, where it applies to all tools.
 fn extract_retrieval_config(tool_name: &str, mut inner: Value, retrieval: &mut Option<Value>) -> Value {
     let fields = inner.as_object_mut().filter(|_| tool_name == "googleMaps");
-    let found = fields
+    let retrieval_config = fields
         .and_then(|fields| ["retrievalConfig", "retrieval_config"].iter().find_map(|key| fields.shift_remove(*key)));
-    if found.is_some() {
-        *retrieval = found;
+    if retrieval_config.is_some() {
+        *retrieval = retrieval_config;
     }
     inner
 }
@@ -441,11 +442,12 @@ fn write_response_format(request: &mut ChatRequest, config: &mut Fields) {
     if matches!(format["type"].as_str(), Some("json_object" | "json_schema")) {
         config.insert("responseMimeType".into(), "application/json".into());
     }
-    if let Some(wanted) = response_schema(&format) {
-        let (name, wanted) = match schema::write_schema(&wanted, &request.model, &mut request.dropped_params) {
-            WrittenSchema::Complete(wanted) => ("responseJsonSchema", wanted),
-            WrittenSchema::Subset(wanted) => ("responseSchema", wanted),
-        };
-        config.insert(name.into(), wanted);
+    if let Some(json_schema) = response_schema(&format) {
+        let (name, written_schema) =
+            match schema::write_schema(&json_schema, &request.model, &mut request.dropped_params) {
+                WrittenSchema::Complete(schema) => ("responseJsonSchema", schema),
+                WrittenSchema::Subset(schema) => ("responseSchema", schema),
+            };
+        config.insert(name.into(), written_schema);
     }
 }

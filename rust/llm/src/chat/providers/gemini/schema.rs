@@ -121,14 +121,14 @@ struct SchemaSanitizer<'v> {
 
 impl SchemaSanitizer<'_> {
     fn sanitize(&self, schema: &Value, depth: usize, is_referred: bool) -> Value {
-        let left = self.remaining_expansions.get();
-        if depth > MAX_SCHEMA_DEPTH || is_referred && left == 0 {
+        let remaining = self.remaining_expansions.get();
+        if depth > MAX_SCHEMA_DEPTH || is_referred && remaining == 0 {
             if is_referred {
                 self.dropped.borrow_mut().add("$ref");
             }
             return Value::Object(Map::default());
         }
-        self.remaining_expansions.set(left.saturating_sub(usize::from(is_referred)));
+        self.remaining_expansions.set(remaining.saturating_sub(usize::from(is_referred)));
         let inner = |value: &Value| self.sanitize(value, depth + 1, is_referred);
         // A schema that is not an object (`true`) does not constrain the value.
         let Value::Object(fields) = schema else { return Value::Object(Map::new()) };
@@ -161,9 +161,9 @@ impl SchemaSanitizer<'_> {
             // Keywords beside a reference take precedence over the referenced schema.
             match path.strip_prefix('#').and_then(|path| self.root.pointer(path)) {
                 None => self.record_dropped("$ref", &fields["$ref"]),
-                Some(found) => {
-                    if let Value::Object(found) = self.sanitize(found, depth + 1, true) {
-                        merge_schema(&mut out, found);
+                Some(referenced) => {
+                    if let Value::Object(referenced) = self.sanitize(referenced, depth + 1, true) {
+                        merge_schema(&mut out, referenced);
                     }
                 }
             }
@@ -320,11 +320,11 @@ fn convert_type_list(value: &Value, out: &mut Map<String, Value>) {
     if rest.len() == 1 {
         out.insert("type".into(), rest.remove(0));
     } else {
-        let one = |kind: Value| match kind.as_str() {
+        let item = |kind: Value| match kind.as_str() {
             Some("array") => serde_json::json!({"type": kind, "items": {"type": "string"}}),
             _ => serde_json::json!({"type": kind}),
         };
-        out.insert("anyOf".into(), rest.into_iter().map(one).collect());
+        out.insert("anyOf".into(), rest.into_iter().map(item).collect());
     }
 }
 

@@ -154,8 +154,8 @@ fn minimise_thinking(scale: &ThinkingControl, fields: &mut Fields) -> bool {
 }
 
 /// Returns the level itself if it is supported, else the next higher one, else the highest.
-fn nearest_level(wanted: &str, levels: &'static [&'static str]) -> &'static str {
-    let at = THINKING_LEVELS.iter().position(|level| *level == wanted).unwrap_or(THINKING_LEVELS.len());
+fn nearest_level(requested: &str, levels: &'static [&'static str]) -> &'static str {
+    let at = THINKING_LEVELS.iter().position(|level| *level == requested).unwrap_or(THINKING_LEVELS.len());
     let is_enough =
         |level: &&&'static str| THINKING_LEVELS.iter().position(|candidate| candidate == *level) >= Some(at);
     levels.iter().find(is_enough).or(levels.last()).copied().unwrap_or(HIGH)
@@ -179,7 +179,7 @@ fn thinking_control(model: &str) -> ThinkingControl {
 /// Returns the major version in the model's name.
 fn model_generation(model: &str) -> Option<u32> {
     let (_, rest) = model.split_once("gemini-")?;
-    let digits = rest.find(|one: char| !one.is_ascii_digit()).unwrap_or(rest.len());
+    let digits = rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(rest.len());
     rest[..digits].parse().ok()
 }
 

@@ -44,16 +44,17 @@ impl OpenAiCitationTracker {
         let rest = if cited.len() > remaining { vec![ANNOTATIONS_FIELD.to_owned()] } else { Vec::new() };
         cited.truncate(remaining);
         self.emitted_count += cited.len();
-        for one in &mut cited {
-            if one.marker_range == (0..0) {
+        for citation in &mut cited {
+            if citation.marker_range == (0..0) {
                 // The provider does not say which text the page supports, so it is cited for all of it.
-                one.claim_range = 0..self.text_index.char_count();
-                one.marker_range = one.claim_range.clone();
+                citation.claim_range = 0..self.text_index.char_count();
+                citation.marker_range = citation.claim_range.clone();
                 continue;
             }
             // The mark is a link that follows the text it supports, so the claim is the text up to the end of the mark.
-            one.claim_range = self.text_index.claim_start(&one.marker_range, self.last_mark_end)..one.marker_range.end;
-            self.last_mark_end = one.marker_range.end;
+            citation.claim_range =
+                self.text_index.claim_start(&citation.marker_range, self.last_mark_end)..citation.marker_range.end;
+            self.last_mark_end = citation.marker_range.end;
         }
         if !cited.is_empty() {
             let all = CitationSet {
@@ -82,10 +83,10 @@ impl OpenAiCitationTracker {
             let json = self.top_level_fields.iter().find(|(field_name, _)| *field_name == name).map(|(_, json)| json);
             json.and_then(|json| serde_json::from_str::<Vec<Value>>(json).ok()).unwrap_or_default()
         };
-        let (pages, found) = (read(CITATIONS_FIELD), read(SEARCH_RESULTS_FIELD));
-        let listed = list_pages(&pages, &found);
+        let (pages, search_results) = (read(CITATIONS_FIELD), read(SEARCH_RESULTS_FIELD));
+        let listed = list_pages(&pages, &search_results);
         let (cited, is_all) = self.text_index.find_marked_citations(&listed);
-        let is_all = is_all && pages.len().max(found.len()) == listed.len();
+        let is_all = is_all && pages.len().max(search_results.len()) == listed.len();
         let mut pending = cited.as_slice();
         for (name, json) in &self.top_level_fields {
             if cited.is_empty() {
@@ -93,7 +94,7 @@ impl OpenAiCitationTracker {
                 continue;
             }
             let rest = if *name == SEARCH_RESULTS_FIELD {
-                dropped_result_keys(&found, is_all)
+                dropped_result_keys(&search_results, is_all)
             } else {
                 dropped_unless_complete(is_all, CITATIONS_FIELD)
             };
@@ -111,18 +112,18 @@ impl OpenAiCitationTracker {
 }
 
 /// Returns the pages in the order of their numbers, each as URL, title and snippet.
-fn list_pages(pages: &[Value], found: &[Value]) -> Vec<(String, Value, String)> {
+fn list_pages(pages: &[Value], search_results: &[Value]) -> Vec<(String, Value, String)> {
     let to_entry = |url: &str, details: &Value| {
         let text = details["snippet"].as_str().unwrap_or_default();
         (url.to_owned(), details["title"].clone(), text.to_owned())
     };
-    let found = &found[..found.len().min(MAX_CITATIONS)];
+    let results = &search_results[..search_results.len().min(MAX_CITATIONS)];
     if pages.is_empty() {
-        return found.iter().map(|one| to_entry(one["url"].as_str().unwrap_or_default(), one)).collect();
+        return results.iter().map(|item| to_entry(item["url"].as_str().unwrap_or_default(), item)).collect();
     }
     let page = |page: &Value| {
         let url = page.as_str().or_else(|| page["url"].as_str()).unwrap_or_default();
-        to_entry(url, found.iter().find(|one| one["url"] == url).unwrap_or(page))
+        to_entry(url, results.iter().find(|item| item["url"] == url).unwrap_or(page))
     };
     pages.iter().take(MAX_CITATIONS).map(page).collect()
 }
@@ -132,14 +133,14 @@ fn dropped_unless_complete(is_all: bool, name: &str) -> Vec<String> {
 }
 
 /// Returns the names of search result keys that are not translated.
-fn dropped_result_keys(found: &[Value], is_all: bool) -> Vec<String> {
-    let mut left = dropped_unless_complete(is_all, SEARCH_RESULTS_FIELD);
-    let keys = found.iter().filter_map(Value::as_object).flatten().filter(|(_, value)| !is_default_value(value));
+fn dropped_result_keys(results: &[Value], is_all: bool) -> Vec<String> {
+    let mut untranslated = dropped_unless_complete(is_all, SEARCH_RESULTS_FIELD);
+    let keys = results.iter().filter_map(Value::as_object).flatten().filter(|(_, value)| !is_default_value(value));
     for (key, _) in keys.filter(|(key, _)| !TRANSLATED_KEYS.contains(&key.as_str())) {
         let name = format!("{SEARCH_RESULTS_FIELD}.{key}");
-        if !left.contains(&name) && left.len() < MAX_DROPPED_KEYS {
-            left.push(name);
+        if !untranslated.contains(&name) && untranslated.len() < MAX_DROPPED_KEYS {
+            untranslated.push(name);
         }
     }
-    left
+    untranslated
 }

@@ -115,8 +115,9 @@ pub fn format_for_model(model: &str) -> &'static ProviderFormat {
 
 fn requires_max_completion_tokens(model: &str) -> bool {
     let name = model.rsplit('/').next().unwrap_or_default();
-    let number =
-        |rest: &str| rest.split(|one: char| !one.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
+    let number = |rest: &str| {
+        rest.split(|character: char| !character.is_ascii_digit()).next().and_then(|digits| digits.parse().ok())
+    };
     match (name.strip_prefix("gpt-"), name.strip_prefix('o')) {
         (Some(rest), _) => number(rest).is_some_and(|version: u32| version >= 5),
         (None, Some(rest)) => number(rest).is_some(),
@@ -186,8 +187,8 @@ impl EmbeddingFormat for OpenAiChatFormat {
 /// Reads the vectors of a response in `OpenAI`'s format.
 pub fn read_embeddings(response: &Value) -> Option<EmbeddingResponse> {
     let mut data: Vec<_> = response["data"].as_array()?.iter().collect();
-    data.sort_by_key(|one| one["index"].as_u64());
-    let vectors = data.into_iter().map(|one| one["embedding"].clone()).collect();
+    data.sort_by_key(|item| item["index"].as_u64());
+    let vectors = data.into_iter().map(|item| item["embedding"].clone()).collect();
     // Some providers report only the total.
     let usage = &response["usage"];
     let tokens = usage["prompt_tokens"].as_u64().or_else(|| usage["total_tokens"].as_u64());

@@ -18,11 +18,11 @@ impl ReasoningDetails {
     /// Appends reasoning details and returns their text. In a stream, an entry may continue the last one.
     pub fn append(&mut self, more: &RawValue, is_whole: bool) -> String {
         let more: Vec<Value> = serde_json::from_str(more.get()).unwrap_or_default();
-        let text = more.iter().flat_map(|one| TEXT_KEYS.iter().filter_map(|key| one[key].as_str())).collect();
-        for one in more {
-            match self.0.last_mut().filter(|last| !is_whole && continues_entry(last, &one)) {
-                Some(last) => merge_into_entry(last, one),
-                None => self.0.push(one),
+        let text = more.iter().flat_map(|item| TEXT_KEYS.iter().filter_map(|key| item[key].as_str())).collect();
+        for item in more {
+            match self.0.last_mut().filter(|last| !is_whole && continues_entry(last, &item)) {
+                Some(last) => merge_into_entry(last, item),
+                None => self.0.push(item),
             }
         }
         text

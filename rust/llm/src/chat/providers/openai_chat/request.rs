@@ -61,7 +61,7 @@ pub fn build_body(request: &mut ChatRequest, limit: &str, thoughts: ReasoningRep
     }
     out.insert("messages".into(), messages.into());
     let tools = std::mem::take(&mut request.tools).into_iter().enumerate();
-    let tools = tools.map(|(at, one)| build_tool(one, at, request)).collect::<Result<Vec<_>, _>>()?;
+    let tools = tools.map(|(at, item)| build_tool(item, at, request)).collect::<Result<Vec<_>, _>>()?;
     if !tools.is_empty() {
         out.insert("tools".into(), tools.into());
     }
@@ -144,7 +144,7 @@ fn base_name(model: &str) -> &str {
 /// Returns true if the model always reasons, or reasons with this effort, and rejects sampling parameters then.
 fn rejects_sampling(model: &str, effort: Option<&str>) -> bool {
     let name = base_name(model);
-    let is_digit = |one: char| one.is_ascii_digit();
+    let is_digit = |character: char| character.is_ascii_digit();
     if name.strip_prefix('o').is_some_and(|rest| rest.starts_with(is_digit)) {
         return true;
     }
@@ -306,7 +306,7 @@ fn build_content(parts: Vec<Part>, path: &str, request: &mut ChatRequest) -> Res
         }
         return Ok(join_text(parts).into());
     }
-    parts.into_iter().map(|one| build_part(one, path, request)).collect()
+    parts.into_iter().map(|item| build_part(item, path, request)).collect()
 }
 
 fn build_part(part: Part, path: &str, request: &mut ChatRequest) -> Result<Value, RequestError> {

@@ -360,12 +360,12 @@ impl ChatDecoder {
 
     fn emit_failure(&mut self, error: &[u8], sink: &mut dyn EventSink) {
         self.is_ended = true;
-        let found = parse_stream_error(error);
-        let message = found.message.unwrap_or_else(|| String::from_utf8_lossy(error).into_owned());
+        let error_details = parse_stream_error(error);
+        let message = error_details.message.unwrap_or_else(|| String::from_utf8_lossy(error).into_owned());
         sink.push_event(ResponseEvent::Failed {
-            kind: found.kind.as_deref(),
+            kind: error_details.kind.as_deref(),
             message: &message,
-            code: found.code.as_deref(),
+            code: error_details.code.as_deref(),
         });
     }
 }
