@@ -148,7 +148,7 @@ impl BodyReader {
                 self.start_discarding();
                 self.request_more(py);
             }
-            Stage::Discarding { disconnect_sender, last_chunk_at: last, remaining_bytes: remaining_bytes, .. } => {
+            Stage::Discarding { disconnect_sender, last_chunk_at: last, remaining_bytes, .. } => {
                 *last = Instant::now();
                 *remaining_bytes = remaining_bytes.saturating_sub(chunk.len());
                 if complete {

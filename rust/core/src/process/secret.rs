@@ -232,7 +232,9 @@ fn visit_value(
             *value = Value::String(text);
         }
         Value::Array(items) => {
-            items.iter_mut().for_each(|item| visit_value(item, is_secret, look, remaining_depth, visit))
+            for item in items {
+                visit_value(item, is_secret, look, remaining_depth, visit);
+            }
         }
         Value::Object(fields) => {
             let names_secret = |name: &str| fields.get(name).and_then(Value::as_str).is_some_and(is_secret_field);

@@ -56,7 +56,7 @@ impl MockBucket {
             }
         })
         .await;
-        Self { server: provider, received: received }
+        Self { server: provider, received }
     }
 
     /// Returns method and target of every request.

@@ -236,14 +236,8 @@ impl Http1BodyReader {
     pub fn new(connection: Connection, framing: Framing, home: Option<OriginPool>, max_wait: ReadTimeout) -> Self {
         let remaining = if let Framing::Length(length) = framing { length } else { 0 };
         let connection = Some(connection);
-        let mut body = Self {
-            connection,
-            framing,
-            remaining: remaining,
-            chunk_state: ChunkState::Size,
-            pool: home,
-            read_timeout: max_wait,
-        };
+        let mut body =
+            Self { connection, framing, remaining, chunk_state: ChunkState::Size, pool: home, read_timeout: max_wait };
         if framing == Framing::Length(0) {
             body.finish();
         }

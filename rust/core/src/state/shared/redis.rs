@@ -502,11 +502,7 @@ fn decode_response(value: Vec<u8>, remaining_ttl: Duration) -> CachedLookup {
     let Some((&[FORMAT_VERSION, low, high], rest)) = value.split_first_chunk() else { return CachedLookup::Miss };
     let length = usize::from(u16::from_le_bytes([low, high]));
     match rest.get(..length).and_then(|kind| std::str::from_utf8(kind).ok()) {
-        Some(kind) => CachedLookup::Hit {
-            content_type: kind.into(),
-            body: value.slice(3 + length..),
-            remaining_ttl: remaining_ttl,
-        },
+        Some(kind) => CachedLookup::Hit { content_type: kind.into(), body: value.slice(3 + length..), remaining_ttl },
         None => CachedLookup::Miss,
     }
 }
