@@ -58,6 +58,7 @@ def filled(founded: DatabaseTemplates, provider: Mock, tmp_path_factory: pytest.
     tables = {
         "mock": {"host": provider.url},
         "metrics": {"enabled": True},
+        "records": {"file": False, "path": str(folder / "records.jsonl")},
         "log_store": {"enabled": True, "keep_days": 3650},
     }
     env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url}

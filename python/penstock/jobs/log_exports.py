@@ -14,6 +14,7 @@ from penstock.batches.files import LOG_EXPORT_PURPOSE, new_file_row
 from penstock.errors import PenstockError
 from penstock.ids import new_id
 from penstock.job_loop import wait_for_event
+from penstock.kit.log_access import find_email
 from penstock.kit.log_exports import (
     BODY_FIELDS,
     FAILED,
@@ -152,7 +153,11 @@ class LogExporter:
 
     async def _write_rows(self, row: Row, counted: list[int]) -> AsyncIterator[bytes]:
         """Yields the rows as JSON lines, page by page, and renews the lease before each page."""
-        paging, filters = stored_filters(row), export_filters(row)
+        email: str | None = None
+        if row["restricted_to"]:
+            async with self._database.read_connection() as connection:
+                email = await find_email(connection, row["organisation_id"], row["restricted_to"])
+        paging, filters = stored_filters(row), export_filters(row, email)
         size = paging.page_size or MAX_ROWS
         skipped, left = (paging.current_page or 0) * size if paging.page_size else 0, min(size, MAX_ROWS)
         requested: list[str] = row["requested_data"]

@@ -12,10 +12,12 @@ from penstock.errors import ForbiddenError
 from penstock.kit.roles import effective_flags
 from penstock.kit.rules import organisation_rules
 from penstock.logs.query import Restriction
-from penstock.store.tables import workspaces
+from penstock.store.tables import users, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.authorization import Caller
     from penstock.kit.tenant_session import RequestContext, TenantSession
@@ -41,11 +43,15 @@ class LogAccess(NamedTuple):
     workspace_ids: list[str] | None
     # `None`: the requests of all users. Otherwise only those of this user's own keys.
     user_id: str | None
+    # Records of requests with a token name its user by email address, if the token does.
+    email: str | None = None
 
     @property
     def restriction(self) -> Restriction | None:
         """Restriction of queries to the user's own requests; `None` if all are visible."""
-        return None if self.user_id is None else Restriction(user_ids=[self.user_id])
+        if self.user_id is None:
+            return None
+        return Restriction(user_ids=[self.user_id, *([self.email.lower()] if self.email else [])])
 
 
 async def open_log_access(
@@ -86,11 +92,15 @@ async def find_log_access(session: TenantSession, part: LogPart, *, only_default
         )
     is_whole = session.workspace_ids is None and not only_default and len(visible) == len(rows)
     is_restricted = any(_sees_only_own(caller, workspace_id, flags[workspace_id]) for workspace_id in visible)
-    return LogAccess(
-        caller.organisation_id,
-        None if is_whole else sorted(visible),
-        caller.user_id if is_restricted else None,
-    )
+    user_id = caller.user_id if is_restricted else None
+    email = await find_email(session.connection, caller.organisation_id, user_id) if user_id else None
+    return LogAccess(caller.organisation_id, None if is_whole else sorted(visible), user_id, email)
+
+
+async def find_email(connection: AsyncConnection, organisation_id: str, user_id: str) -> str | None:
+    """Returns the email address of a user; `None` if the organisation has no such user."""
+    query = select(users.c.email).where(users.c.organisation_id == organisation_id, users.c.id == user_id)
+    return await connection.scalar(query)
 
 
 def _may_see(caller: Caller, row: Row, flags: Mapping[str, bool], part: LogPart) -> bool:

@@ -70,9 +70,11 @@ def stored_filters(row: Row) -> ExportFilters:
     return msgspec.convert(row["filters"], ExportFilters)
 
 
-def export_filters(row: Row) -> LogFilters:
-    """Returns the filters of a stored export, limited to its workspace and to what its creator may see."""
-    access = LogAccess(row["organisation_id"], [row["workspace_id"]], row["restricted_to"])
+def export_filters(row: Row, email: str | None) -> LogFilters:
+    """Returns the filters of a stored export, limited to its workspace and to what its creator, who has this email
+    address, may see.
+    """
+    access = LogAccess(row["organisation_id"], [row["workspace_id"]], row["restricted_to"], email)
     return stored_filters(row).parse().within(access)
 
 
