@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -34,7 +34,7 @@ def extract_text(body: bytes) -> str:
     Keys are left out. Strings of a stream are joined without a space, because events may split a word.
     """
     try:
-        strings = list(_find_strings(msgspec.json.decode(body)))
+        strings = _find_strings(msgspec.json.decode(body))
         joint = "\n"
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         strings = list(_find_event_strings(body))
@@ -47,7 +47,7 @@ def _find_event_strings(body: bytes) -> Iterator[str]:
         if not line.startswith(b"data:"):
             continue
         try:
-            yield from _find_strings(msgspec.json.decode(line[5:]), streamed=True)
+            yield from _find_streamed_strings(msgspec.json.decode(line[5:]))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
 
@@ -58,16 +58,40 @@ STREAMED_KEYS = frozenset(
 )
 
 
-def _find_strings(document: object, *, streamed: bool = False) -> Iterator[str]:
-    """Walks a decoded document without recursion. Of a stream's event, returns only strings of `STREAMED_KEYS`."""
-    pending: list[tuple[object, bool]] = [(document, not streamed)]
+def _find_strings(document: object) -> list[str]:
+    """Returns the strings of a decoded document, in their order. Works without recursion."""
+    found: list[str] = []
+    pending: list[Any] = [document]
+    pop, extend = pending.pop, pending.extend
+    while pending:
+        value = pop()
+        kind = type(value)
+        if kind is str:
+            if _is_text(value):
+                found.append(value)
+        elif kind is dict:
+            extend(reversed(value.values()))
+        elif kind is list:
+            extend(reversed(value))
+    return found
+
+
+def _find_streamed_strings(event: object) -> list[str]:
+    """Returns the strings of a stream's event below `STREAMED_KEYS`."""
+    found: list[str] = []
+    pending: list[tuple[Any, bool]] = [(event, False)]
     while pending:
         value, is_wanted = pending.pop()
-        if isinstance(value, str):
-            if is_wanted and (len(value) <= MAX_STRING_WITHOUT_SPACE_CHARS or " " in value or "\n" in value):
-                yield value
-        elif isinstance(value, dict):
-            items = cast("dict[str, object]", value).items()
-            pending += [(item, not streamed or key in STREAMED_KEYS) for key, item in reversed(items)]
-        elif isinstance(value, list):
-            pending += [(item, is_wanted) for item in reversed(cast("list[object]", value))]
+        kind = type(value)
+        if kind is str:
+            if is_wanted and _is_text(value):
+                found.append(value)
+        elif kind is dict:
+            pending += [(item, key in STREAMED_KEYS) for key, item in reversed(value.items())]
+        elif kind is list:
+            pending += [(item, is_wanted) for item in reversed(value)]
+    return found
+
+
+def _is_text(text: str) -> bool:
+    return len(text) <= MAX_STRING_WITHOUT_SPACE_CHARS or " " in text or "\n" in text

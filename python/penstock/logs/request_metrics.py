@@ -175,19 +175,17 @@ HISTOGRAMS = (
 )
 
 
+# Bounds and value of each histogram, which are read for every request.
+MEASURES = tuple((family.bounds, family.measure) for family in HISTOGRAMS)
+
+
 class Histogram:
     """Counts of one series by bucket. The last one is for values beyond every bound."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         """Starts with no value."""
-        self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
-
-    def add(self, value: float) -> None:
-        """Counts a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
 
 
 class LabelSetCounts:
@@ -199,19 +197,22 @@ class LabelSetCounts:
         self.requests = 0
         self.tokens = 0
         self.cost_nanodollars = 0
-        self.histograms: dict[str, Histogram] = {}
+        # In the order of `HISTOGRAMS`.
+        self.histograms: list[Histogram | None] = [None] * len(HISTOGRAMS)
 
     def add(self, record: MeteredRecord) -> None:
         """Counts a request."""
         self.requests += 1
         self.add_usage(record.total_units or 0, record.cost_nanodollars or 0)
-        for family in HISTOGRAMS:
-            value = family.measure(record)
+        histograms = self.histograms
+        for index, (bounds, measure) in enumerate(MEASURES):
+            value = measure(record)
             if value is not None:
-                histogram = self.histograms.get(family.name)
+                histogram = histograms[index]
                 if histogram is None:
-                    histogram = self.histograms[family.name] = Histogram(family.bounds)
-                histogram.add(value)
+                    histogram = histograms[index] = Histogram(bounds)
+                histogram.counts[bisect_left(bounds, value)] += 1
+                histogram.total += value
 
     def add_usage(self, tokens: int, cost_nanodollars: int) -> None:
         """Counts usage. A correction to a smaller usage is ignored, because counters must not decrease."""
@@ -322,11 +323,11 @@ class RequestMetrics:
             yield f"llm_cost_sum{{{counts.labels}}} {format_number(counts.cost_nanodollars / NANODOLLARS_PER_DOLLAR)}"
         yield from _render_head("llm_token_sum", "gauge", "tokens of requests, since the log worker started")
         yield from (f"llm_token_sum{{{counts.labels}}} {counts.tokens}" for counts in found)
-        for family in HISTOGRAMS:
+        for index, family in enumerate(HISTOGRAMS):
             yield from _render_head(family.name, "histogram", family.help)
             bounds = [*map(format_number, family.bounds), "+Inf"]
             for counts in found:
-                if histogram := counts.histograms.get(family.name):
+                if histogram := counts.histograms[index]:
                     yield from _render_histogram(family.name, counts.labels, bounds, histogram)
 
 
