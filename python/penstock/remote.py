@@ -18,8 +18,16 @@ PAGE_SIZE = 100
 NOT_FOUND = 404
 
 
+# Statuses of requests whose content is the reason.
+CONTENT_ERRORS = frozenset({400, 404, 409, 413, 422})
+
+
 class RemoteError(PenstockError):
     """The gateway rejected a request or could not be reached."""
+
+
+class RejectedError(RemoteError):
+    """The gateway rejected one request because of its content; other requests may succeed."""
 
 
 def quote_path_segment(text: str) -> str:
@@ -138,7 +146,8 @@ class ManagementClient:
     def _parse_response(self, method: str, path: str, response: httpx2.Response) -> dict[str, Any]:
         if response.is_success:
             return self._decode_object(response) if response.content else {}
-        raise RemoteError(f"{method} {path}: {response.status_code} {_error_message(response)}")
+        kind = RejectedError if response.status_code in CONTENT_ERRORS else RemoteError
+        raise kind(f"{method} {path}: {response.status_code} {_error_message(response)}")
 
     def _decode_object(self, response: httpx2.Response) -> dict[str, Any]:
         try:

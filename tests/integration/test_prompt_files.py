@@ -168,5 +168,32 @@ def test_problems_of_all_files_are_reported_and_nothing_is_sent(admin: Client, w
     assert slugs == {"chat", "text"}
 
 
+def test_rejected_files_are_listed_and_the_others_are_saved(admin: Client, workspace: str, tmp_path: Path):
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    deep = {"a-deep": 100, "b-deeper": 20_000}
+    for name, depth in deep.items():
+        (folder / f"{name}.yaml").write_text(f"name: Deep\ntext: x\nparameters: {'[' * depth}{']' * depth}\n")
+    (folder / "c-broken.yaml").write_text("name: Broken\nprovider: main\ntext: 'Hello {{#name}}'\n")
+    (folder / "d-open.yaml").write_text("name: Open\nprovider: main\nmessages: [{role: user, content: '{{x'}]\n")
+    (folder / "e-good.yaml").write_text("name: Good\nprovider: main\nmodel: gpt-4o\ntext: Hello\n")
+    shown = run_prompts(admin, "push", str(folder), "--workspace", workspace, status=1)
+    expected = [
+        "+ e-good",
+        "1 saved, 0 unchanged",
+        *(f"{name}.yaml: nests too deep; at most 64 levels" for name in deep),
+        "c-broken.yaml: POST /v1/prompts: 400",
+        "the section `name` is not closed",
+        "d-open.yaml: POST /v1/prompts: 400",
+        "the tag is not closed",
+    ]
+    assert [text for text in expected if text not in shown] == [], shown
+    slugs = {row["slug"] for row in admin.read(f"/v1/prompts?workspace_id={workspace}")["data"]}
+    assert slugs == {"chat", "text", "e-good"}
+    shown = run_prompts(admin, "diff", str(folder), "--workspace", workspace, status=1)
+    for text in ("file/d-open.yaml", "a-deep.yaml: nests too deep"):
+        assert text in shown, shown
+
+
 def test_missing_folder_is_named(admin: Client, tmp_path: Path):
     assert "cannot read" in run_prompts(admin, "push", str(tmp_path / "none"), status=1)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ONE_STORE = True
 SCOPES = [
     *("completions.write", "prompts.create", "prompts.read", "prompts.list", "prompts.update", "prompts.publish"),
-    *("prompts.delete", "prompts.render", "logs.list", "logs.view", "analytics.view"),
+    *("prompts.delete", "prompts.render", "logs.list", "logs.view", "logs.write", "analytics.view"),
 ]
 MESSAGES = [{"role": "system", "content": "{{>tone}}"}, {"role": "user", "content": "Greet {{name}}"}]
 WORKERS = 2
@@ -224,6 +224,36 @@ def test_requests_of_the_page_run_and_render(team: Client):
     assert call_prompt(team, slug, "completions", **asked["completions"]).status == 200
     compared = call_prompt(team, slug, "compare", **asked["compare"])
     assert [len(run["results"]) for run in compared.json()["runs"]] == [2, 2]
+    (path,) = [path for _, path, _ in read_requests("docs/prompts.md") if path.startswith("analytics/")]
+
+    def find_version() -> dict[str, Any] | None:
+        rows = team.read(f"/v1/{path}")["data"]
+        return next((row for row in rows if row["prompt_version"] == f"{slug}@1"), None)
+
+    row = wait_for("the version in analytics", find_version, 15)
+    assert row["total_tokens"] > 0
+    assert {"cost", "avg_latency", "avg_weighted_feedback"} <= row.keys()
+
+
+def test_feedback_is_counted_for_the_version_of_its_prompt(team: Client):
+    slug = create_prompt(team, "Rated")
+    wait_for_messages(team, slug, ["Be kind.", "Greet Ann"])
+    expect_ok(team.put(f"/v1/prompts/{slug}", {"patch": True, "string": "second {{name}}"}))
+    wait_for("the second version", lambda: call_prompt(team, f"{slug}@2").status == 200 or None, 10)
+    for version, value in ((1, 2), (2, 8)):
+        body = json.dumps({"variables": {"name": "Ann"}}).encode()
+        headers = {**headers_of(team), "x-gateway-trace-id": f"rated-{version}"}
+        path = f"/v1/prompts/{slug}@{version}/completions"
+        assert send_raw_request(team.gateway.base_url, path, body, headers).status == 200
+        team.create("/v1/feedback", {"trace_id": f"rated-{version}", "value": value})
+
+    def find_ratings() -> dict[str, Any] | None:
+        query = f"columns=avg_weighted_feedback,requests_with_feedback&prompt_slug={slug}"
+        rows = team.read(f"/v1/analytics/groups/prompt-versions?{query}")["data"]
+        found = {row["prompt_version"]: (row["avg_weighted_feedback"], row["requests_with_feedback"]) for row in rows}
+        return found if sum(count for _, count in found.values()) == 2 else None
+
+    assert wait_for("the ratings", find_ratings, 15) == {f"{slug}@1": (2, 1), f"{slug}@2": (8, 1)}
 
 
 def test_key_with_one_scope_either_renders_or_runs(admin: Client, team: Client):

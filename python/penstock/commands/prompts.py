@@ -25,6 +25,7 @@ from penstock.declarative.prompt_files import (
     to_partial_document,
 )
 from penstock.errors import Problem, SettingsError
+from penstock.remote import RejectedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,6 +116,7 @@ def diff(url: str, api_key: str, folder: Path, workspace: str | None) -> None:
         is_different = True
         for line in change.lines:
             click.secho(line, fg={"+": "green", "-": "red"}.get(line[:1]))
+    _raise_unusable(list(files.unusable), "the other files were compared; these cannot be used:")
     if is_different:
         sys.exit(DIFFERENT)
     click.echo("no differences", err=True)
@@ -127,18 +129,33 @@ def diff(url: str, api_key: str, folder: Path, workspace: str | None) -> None:
 def push(url: str, api_key: str, folder: Path, workspace: str | None, message: str | None, *, publish: bool) -> None:
     """Save each changed file as a new version, and create prompts and partials that do not exist.
 
-    Those without a file stay as they are. All files are checked before the first one is sent.
+    Those without a file stay as they are. All files are checked before the first one is sent. Files that the gateway
+    rejects are listed at the end; the others are saved.
     """
     files = read_folder(folder)
+    rejected = list(files.unusable)
+    saved = 0
     with open_remote(url, api_key) as remote:
         _check_labels(remote, files, workspace)
         changes = list(_find_changes(files, _read_stored(remote, workspace)))
         for change in changes:
             save = _save_partial if change.is_partial else _save_prompt
-            save(remote, change, workspace, message, publish=publish)
+            try:
+                save(remote, change, workspace, message, publish=publish)
+            except RejectedError as error:
+                rejected.append(Problem(f"{change.name}{SUFFIX}", error.message))
+                continue
+            saved += 1
             click.echo(f"{'+' if change.is_new else '~'} {change.name}")
     unchanged = len(files.prompts) + len(files.partials) - len(changes)
-    click.echo(f"{len(changes)} saved, {unchanged} unchanged", err=True)
+    click.echo(f"{saved} saved, {unchanged} unchanged", err=True)
+    _raise_unusable(rejected, f"{len(rejected)} rejected:")
+
+
+def _raise_unusable(problems: list[Problem], message: str) -> None:
+    """Raises `SettingsError` with the files that could not be used, if there are any."""
+    if problems:
+        raise SettingsError(message, problems)
 
 
 def _check_labels(remote: ManagementClient, files: PromptFolder, workspace: str | None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from penstock.errors import Problem, SettingsError
+from penstock.kit.json_depth import nests_deeper
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from penstock.declarative.document import JsonObject
 
 SUFFIX = ".yaml"
+# Levels of a file; the gateway allows fewer in each field.
+MAX_FILE_DEPTH = 64
 MAX_FILE_BYTES, MAX_FILES = 4 * 1024 * 1024, 10_000
 SLUG_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 # Fields of a file, with the field of the API that has the same value.
@@ -123,22 +126,25 @@ class PromptFolder(NamedTuple):
 
     prompts: dict[str, JsonObject]
     partials: dict[str, JsonObject]
+    # Files that cannot be compared or saved; the others can.
+    unusable: tuple[Problem, ...] = ()
 
 
 def read_folder(folder: Path) -> PromptFolder:
     """Reads the files of a folder. Raises `SettingsError` with the problems of all files."""
     problems: list[Problem] = []
-    prompts = _read_files(folder, "", problems)
+    unusable: list[Problem] = []
+    prompts = _read_files(folder, "", problems, unusable)
     inner = folder / PARTIALS_FOLDER
-    found = _read_files(inner, f"{PARTIALS_FOLDER}/", problems) if inner.is_dir() else {}
+    found = _read_files(inner, f"{PARTIALS_FOLDER}/", problems, unusable) if inner.is_dir() else {}
     if problems:
         message = "the files cannot be used:"
         raise SettingsError(message, problems)
     partials = {slug: found[slug] for slug in order_partials({slug: one[TEXT] for slug, one in found.items()})}
-    return PromptFolder(prompts, partials)
+    return PromptFolder(prompts, partials, tuple(unusable))
 
 
-def _read_files(folder: Path, place: str, problems: list[Problem]) -> dict[str, JsonObject]:
+def _read_files(folder: Path, place: str, problems: list[Problem], unusable: list[Problem]) -> dict[str, JsonObject]:
     """Returns the documents of the files in a folder. `place` is its name in front of the names of files."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == SUFFIX)
@@ -148,11 +154,11 @@ def _read_files(folder: Path, place: str, problems: list[Problem]) -> dict[str, 
     if len(paths) > MAX_FILES:
         message = f"{str(folder)!r} has {len(paths)} files; at most {MAX_FILES} are allowed"
         raise SettingsError(message)
-    read = {path.stem: _read_file(path, place, problems) for path in paths}
+    read = {path.stem: _read_file(path, place, problems, unusable) for path in paths}
     return {slug: document for slug, document in read.items() if document is not None}
 
 
-def _read_file(path: Path, place: str, problems: list[Problem]) -> JsonObject | None:
+def _read_file(path: Path, place: str, problems: list[Problem], unusable: list[Problem]) -> JsonObject | None:
     from ruamel.yaml import YAML  # noqa: PLC0415 - as above
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415 - as above
 
@@ -170,8 +176,15 @@ def _read_file(path: Path, place: str, problems: list[Problem]) -> JsonObject | 
     except OSError as error:
         problems.append(Problem(name, f"cannot be read: {error.strerror or error}"))
         return None
-    except (YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (YAMLError, UnicodeDecodeError) as error:
         problems.append(Problem(name, f"is not YAML: {str(error).splitlines()[0]}"))
+        return None
+    except RecursionError:
+        content = None
+    if content is None or nests_deeper(content, MAX_FILE_DEPTH):
+        unusable.append(
+            Problem(name, f"nests too deep; at most {MAX_FILE_DEPTH} levels of mappings and lists are allowed")
+        )
         return None
     return _validate(name, content, problems, is_partial=bool(place))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.errors import InvalidError, UnknownReferenceError
+from penstock.errors import InvalidError, UnknownReferenceError, join_problems
 from penstock.schemas import invalid_error
 
 if TYPE_CHECKING:
@@ -33,5 +33,8 @@ class CollectedProblems:
         """Raises the error of the checks: the only one, or one with the problems of all."""
         if len(self._errors) == 1:
             raise self._errors[0]
+        problems = [problem for error in self._errors for problem in error.problems]
+        if self._errors and all(isinstance(error, UnknownReferenceError) for error in self._errors):
+            raise UnknownReferenceError(join_problems(problems), problems)
         if self._errors:
-            raise invalid_error([problem for error in self._errors for problem in error.problems])
+            raise invalid_error(problems)

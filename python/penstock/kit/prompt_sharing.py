@@ -9,6 +9,7 @@ from msgspec import Meta
 from sqlalchemy import select
 
 from penstock.errors import ConflictError
+from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.prompt_publication import ALL_WORKSPACES
 from penstock.kit.prompts import PROMPTS, PromptSummary
 from penstock.kit.shared_fields import OptionalTimestamp, WorkspaceId  # noqa: TC001 - read when a struct is used
@@ -78,10 +79,12 @@ async def share_prompt(session: TenantSession, row: Row, wanted: SharePrompt, ve
     shared_with: str | list[str] = ALL_WORKSPACES
     if wanted.workspaces is not None:
         org_session = session.organisation()
-        found = [
-            (await org_session.resolve_workspace(f"workspaces[{index}]", key, ()))["id"]
-            for index, key in enumerate(wanted.workspaces)
-        ]
+        problems = CollectedProblems()
+        found: list[str] = []
+        for index, key in enumerate(wanted.workspaces):
+            with problems.check():
+                found.append((await org_session.resolve_workspace(f"workspaces[{index}]", key, ()))["id"])
+        problems.raise_all()
         shared_with = sorted({own_id for own_id in found if own_id != row["workspace_id"]})
         if not shared_with:
             raise field_error("workspaces", "names only the prompt's own workspace; name others")

@@ -8,6 +8,8 @@ import msgspec
 
 # One cent in nano-dollars. Costs are stored in nano-dollars; filters and results of analytics are in cents.
 NANODOLLARS_PER_CENT = 10_000_000
+# `source` of the requests of a comparison of prompt versions.
+COMPARISON_SOURCE = "comparison"
 
 
 class ColumnType(enum.Enum):

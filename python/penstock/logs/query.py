@@ -100,7 +100,7 @@ GraphName = Literal[
 
 GroupName = Literal[
     "users", "ai-models", "metadata", "ai_service", "model", "status_code", "api_key", "config", "workspace", "provider",
-    "prompt",
+    "prompt", "prompt-versions",
 ]  # fmt: skip
 
 GroupColumn = Literal[
@@ -119,6 +119,8 @@ GroupColumn = Literal[
     "last_seen",
     "first_seen",
     "unpriced_requests",
+    "avg_weighted_feedback",
+    "requests_with_feedback",
 ]
 
 

@@ -47,6 +47,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Annotated[_Text, Meta(description="slug of the workspace")] = UNSET
     provider: Annotated[_Text, Meta(description="slug of the saved provider")] = UNSET
     prompt: Annotated[_Text, Meta(description="slug of the prompt")] = UNSET
+    prompt_version: Annotated[_Text, Meta(description="slug and version of the prompt, such as `greeting@3`")] = UNSET
     requests: Annotated[_Figure, Meta(description="number of requests")] = UNSET
     cost: Annotated[_Figure, Meta(description="cost in cents; may be fractional")] = UNSET
     unpriced_requests: Annotated[

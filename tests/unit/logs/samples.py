@@ -61,6 +61,8 @@ def make_record(source: random.Random, moment: dt.datetime, organisation: str = 
         "virtual_key": source.choice(["vk-1", "vk-2", None]),
         "config": source.choice(["c1", "c2", None]),
         "prompt_slug": source.choice(["p1", None]),
+        "prompt_version": source.choice([1, 2]),
+        "source": source.choice(["gateway", "gateway", "comparison"]),
         "operation": "chat_completions",
         "mode": "fallback",
         "last_used_option_index": target,

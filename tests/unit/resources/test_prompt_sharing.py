@@ -102,6 +102,7 @@ def test_invalid_shares_are_rejected(founded_url: Secret):
         path = f"prompts/{(await create_prompt(api, owner['id']))['id']}/share"
         for status, word, body in (
             (404, "workspaces[1] 'ws-none'", {"workspaces": [friend["id"], "ws-none"]}),
+            (404, "also workspaces[2] 'ws-gone'", {"workspaces": ["ws-none", friend["id"], "ws-gone"]}),
             (400, "only the prompt's own workspace", {"workspaces": [owner["id"]]}),
             (400, "send one of them", {"workspaces": [friend["id"]], "allow_all_workspaces": True}),
             (400, "workspaces is needed", {"allow_all_workspaces": False}),

@@ -7,12 +7,15 @@ from typing import Any
 
 import msgspec
 
+from penstock.logs.columns import COMPARISON_SOURCE
 from penstock.logs.engines.buckets import format_ms
 from penstock.logs.engines.filters import build_tenant_scope, select_records
 from penstock.logs.engines.measures import END_USER, FAILED, HIT, SUCCEEDED, UNPRICED, Number, count_if, to_cents
 from penstock.logs.engines.sql import SqlFragments, Statement
 from penstock.logs.query import GroupQuery, LogFilterError
 
+# Comparisons of versions are trials, which would distort the figures of what clients ask.
+_PROMPT = f'CASE WHEN r."source" = \'{COMPARISON_SOURCE}\' THEN NULL ELSE r."prompt_slug" END'
 # Expression of each group, and the name of its value in a result.
 GROUPS: dict[str, tuple[str, str]] = {
     "users": (END_USER, "user"),
@@ -24,7 +27,8 @@ GROUPS: dict[str, tuple[str, str]] = {
     "config": ('r."config"', "config"),
     "workspace": ('nullif(coalesce(r."workspace_slug", r."workspace_id"), \'\')', "workspace"),
     "provider": ('r."virtual_key"', "provider"),
-    "prompt": ('r."prompt_slug"', "prompt"),
+    "prompt": (_PROMPT, "prompt"),
+    "prompt-versions": (f"({_PROMPT} || '@' || {{version}})", "prompt_version"),
 }
 
 
@@ -59,8 +63,11 @@ MEASURES = {
     "last_seen": GroupMeasure("max({created_ms})", format_ms),
     "first_seen": GroupMeasure("min({created_ms})", format_ms),
     "unpriced_requests": GroupMeasure(count_if(UNPRICED)),
+    "avg_weighted_feedback": GroupMeasure('avg(w."weighted")'),
+    "requests_with_feedback": GroupMeasure('count(w."weighted")'),
 }
-METADATA_COLUMNS = ("requests", "cost", "avg_tokens", "last_seen")
+FEEDBACK_COLUMNS = ("avg_weighted_feedback", "requests_with_feedback")
+METADATA_COLUMNS = ("requests", "cost", "avg_tokens", "last_seen", *FEEDBACK_COLUMNS)
 
 
 def run_group(fragments: SqlFragments, query: GroupQuery) -> dict[str, Any]:
@@ -74,8 +81,7 @@ def run_group(fragments: SqlFragments, query: GroupQuery) -> dict[str, Any]:
     selected = list(dict.fromkeys((*columns, query.order_by)))
     measures = [f"{_render_measure(fragments, column)} AS m_{column}" for column in selected]
     records = select_records(fragments, query.filters, statement, f"{key} IS NOT NULL")
-    if query.group_by == "metadata":
-        measures += ['avg(w."weighted") AS weighted', 'count(w."weighted") AS rated']
+    if not set(FEEDBACK_COLUMNS).isdisjoint(selected):
         records = _join_weighted(statement, query, records)
     direction = "ASC" if query.order_by_type == "asc" else "DESC"
     rows = statement.fetch(
@@ -92,7 +98,8 @@ def run_group(fragments: SqlFragments, query: GroupQuery) -> dict[str, Any]:
 
 def _choose_key(statement: Statement, query: GroupQuery) -> tuple[str, str]:
     if query.group_by != "metadata":
-        return GROUPS[query.group_by]
+        expression, name = GROUPS[query.group_by]
+        return expression.replace("{version}", statement.fragments.id_text('r."prompt_version"')), name
     if query.metadata_key is None:
         message = "metadata_key is missing; group_by metadata needs it"
         raise LogFilterError(message)
@@ -134,6 +141,4 @@ def _shape_group(query: GroupQuery, name: str, columns: list[str], row: tuple[An
     if query.group_by in {"users", "ai-models"}:
         # The API's description has strings here.
         group |= {column: str(group[column]) for column in _fixed_columns(query.group_by)}
-    if query.group_by == "metadata":
-        group |= {"avg_weighted_feedback": row[-2] or 0, "requests_with_feedback": row[-1]}
     return {**group, "object": "analytics-group"}

@@ -12,9 +12,17 @@ from tests.unit.logs.engines.test_graphs import DAYS, approximate
 from tests.unit.logs.samples import Sample, is_hit, is_unpriced, mean, percentile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.logs.engines.protocol import LogEngine
 
-KEYS = {
+
+def requested_prompt(record: dict[str, Any]) -> str | None:
+    """Returns the prompt of a record, unless a comparison made the request."""
+    return None if record["source"] == "comparison" else record["prompt_slug"]
+
+
+KEYS: dict[str, tuple[str | Callable[[dict[str, Any]], Any], str]] = {
     "users": ("user", "user"),
     "ai-models": ("ai_model", "ai_model"),
     "ai_service": ("ai_org", "ai_service"),
@@ -24,11 +32,23 @@ KEYS = {
     "config": ("config", "config"),
     "workspace": ("workspace_id", "workspace"),
     "provider": ("virtual_key", "provider"),
-    "prompt": ("prompt_slug", "prompt"),
+    "prompt": (requested_prompt, "prompt"),
+    "prompt-versions": (
+        lambda record: (slug := requested_prompt(record)) and f"{slug}@{record['prompt_version']}",
+        "prompt_version",
+    ),
 }
 
 
-def measure(part: list[dict[str, Any]], column: str) -> Any:
+def ratings(part: list[dict[str, Any]], sample: Sample) -> list[float]:
+    return [
+        mean([item["value"] * item["weight"] for item in found])
+        for record in part
+        if (found := sample.feedback_of(record))
+    ]
+
+
+def measure(part: list[dict[str, Any]], column: str, sample: Sample | None = None) -> Any:
     def average(key: str) -> float:
         return sum(record.get(key) or 0 for record in part) / len(part)
 
@@ -49,14 +69,17 @@ def measure(part: list[dict[str, Any]], column: str) -> Any:
         "last_seen": lambda: max(record["created_at"] for record in part),
         "first_seen": lambda: min(record["created_at"] for record in part),
         "unpriced_requests": lambda: sum(map(is_unpriced, part)),
+        "avg_weighted_feedback": lambda: mean(rated) if (rated := ratings(part, sample)) else 0,
+        "requests_with_feedback": lambda: len(ratings(part, sample)),
     }[column]()
 
 
-def group(records: list[dict[str, Any]], key: str) -> dict[Any, list[dict[str, Any]]]:
+def group(records: list[dict[str, Any]], key: str | Callable[[dict[str, Any]], Any]) -> dict[Any, list[dict[str, Any]]]:
     parts: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for record in records:
-        if record[key] not in {None, ""}:
-            parts[record[key]].append(record)
+        value = record[key] if isinstance(key, str) else key(record)
+        if value not in {None, ""}:
+            parts[value].append(record)
     return dict(sorted(parts.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
@@ -66,7 +89,11 @@ def test_group_with_all_columns_equals_the_reference(loaded: LogEngine, sample: 
     key, name = KEYS[group_by]
     expected = []
     for value, part in group(sample.select(DAYS), key).items():
-        item = {name: value, **{column: measure(part, column) for column in columns}, "object": "analytics-group"}
+        item = {
+            name: value,
+            **{column: measure(part, column, sample) for column in columns},
+            "object": "analytics-group",
+        }
         if group_by in {"users", "ai-models"}:
             item["requests"] = str(item["requests"])
         expected.append(item)
@@ -97,11 +124,7 @@ def test_metadata_group_equals_the_reference(loaded: LogEngine, sample: Sample, 
             parts[record["metadata"][key]].append(record)
     expected = []
     for value, part in sorted(parts.items(), key=lambda item: (-len(item[1]), item[0])):
-        rated = [
-            mean([item["value"] * item["weight"] for item in found])
-            for record in part
-            if (found := sample.feedback_of(record))
-        ]
+        rated = ratings(part, sample)
         expected.append({
             "metadata_value": value,
             "requests": len(part),
