@@ -118,14 +118,14 @@ def test_counts_prose_twice_as_fast_as_tiktoken(
 ) -> None:
     encoding, chunks = tiktoken_encoding(counter, ENCODING), prose_chunks()
     encoding.encode_ordinary("warm")
-    found = [time_count(lambda text: len(encoding.encode_ordinary(text)), chunk) for chunk in chunks]
+    result = [time_count(lambda text: len(encoding.encode_ordinary(text)), chunk) for chunk in chunks]
     results = benchmark.pedantic(lambda: counter.count_tokens(ENCODING, chunks), rounds=5)
-    assert [tokens for tokens, _ in results] == [tokens for tokens, _ in found]
-    ratios = [slow / fast for (_, fast), (_, slow) in zip(results, found, strict=True)]
+    assert [tokens for tokens, _ in results] == [tokens for tokens, _ in result]
+    ratios = [slow / fast for (_, fast), (_, slow) in zip(results, result, strict=True)]
     benchmark.extra_info["times as fast as tiktoken"] = ratio = median(ratios)
     with capsys.disabled():
         line = f"{ratio:.1f} × tiktoken {tiktoken.__version__} (of {len(chunks)}: {min(ratios):.1f}–{max(ratios):.1f})"
-        milliseconds = [median(took for _, took in side) * 1000 for side in (results, found)]
+        milliseconds = [median(took for _, took in side) * 1000 for side in (results, result)]
         print(f"\n100 KB of prose: {milliseconds[0]:.2f} ms against {milliseconds[1]:.2f} ms: {line}")
     assert ratio >= FASTER
 
@@ -143,7 +143,7 @@ def test_counts_hostile_texts_exactly_and_fast(
         print(f"\n{name}, 100 KB each, ms against tiktoken's:", end="")
         for at, (text_name, text) in enumerate(texts.items()):
             # Takes the fastest of several rounds, because other processes use this machine too.
-            tokens, soonest = rounds[0][at][0], min(one[at][1] for one in rounds)
+            tokens, soonest = rounds[0][at][0], min(results[at][1] for results in rounds)
             expected, took = time_count(lambda text: len(encoding.encode_ordinary(text)), text)
             print(f" {text_name} {soonest * 1000:.1f}:{took * 1000:.1f}", end="", flush=True)
             assert tokens == expected, f"{text_name}, seed {seed}"

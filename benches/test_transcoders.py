@@ -61,17 +61,17 @@ def anthropic_stream() -> bytes:
 
 
 def run_transcoder(
-    command: Sequence[str | Path], given: bytes, env: Mapping[str, str] | None = None
+    command: Sequence[str | Path], body: bytes, env: Mapping[str, str] | None = None
 ) -> tuple[str, float]:
     """Returns the translated text and the microseconds for each event, as the median of all rounds."""
     path = {"PATH": os.environ["PATH"]}
     done = subprocess.run(
-        [*command, str(ROUNDS)], input=given, check=True, capture_output=True, env={**path, **(env or {})}
+        [*command, str(ROUNDS)], input=body, check=True, capture_output=True, env={**path, **(env or {})}
     )
     output, *rounds = done.stdout.splitlines()
     chunks = [json.loads(line[6:]) for line in json.loads(output).splitlines() if line.startswith("data: {")]
     text = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
-    return text, median(map(int, rounds)) / given.count(b"\n\n") / 1000
+    return text, median(map(int, rounds)) / body.count(b"\n\n") / 1000
 
 
 def test_translates_stream_far_faster_than_litellm_and_portkey(
@@ -87,7 +87,7 @@ def test_translates_stream_far_faster_than_litellm_and_portkey(
     portkey = Portkey()
     portkey.install()
     bundle = portkey.modules / "@portkey-ai/gateway/build/start-server.js"
-    given = anthropic_stream()
+    body = anthropic_stream()
     settings = {"PYTHONPATH": str(LITELLM_DIR), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     asked_in_turn: list[tuple[Sequence[str | Path], Mapping[str, str]]] = [
         ([program], {}),
@@ -96,7 +96,7 @@ def test_translates_stream_far_faster_than_litellm_and_portkey(
     ]
 
     def run_turn() -> list[tuple[str, float]]:
-        return [run_transcoder(command, given, env) for command, env in asked_in_turn]
+        return [run_transcoder(command, body, env) for command, env in asked_in_turn]
 
     turns = [benchmark.pedantic(run_turn, rounds=1), *(run_turn() for _ in range(TURNS - 1))]
     texts = {text for turn in turns for text, _ in turn}

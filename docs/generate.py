@@ -79,7 +79,7 @@ def settings_page() -> str:
             "`[[keys]]`, `[[providers]]` and `[[configs]]` are reloaded whenever the file changes.",
             "`[[prices]]` is reloaded too. It sets the price of a `model` of a `provider` from the day `valid_from` on, "
             "with the fields of `/model-configs/pricing`.",
-            "`[[issuers]]` are read at startup, like settings ([clients.md](clients.md#jwt-instead-of-a-gateway-key)).",
+            "`[[issuers]]` are read at startup, like settings ([tokens.md](tokens.md#jwt-instead-of-a-gateway-key)).",
         ),
         "## Compatibility with other gateways",
         "API keys that were created before `API_KEY_PREFIX` was set or changed stay valid.",

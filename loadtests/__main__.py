@@ -39,15 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _run_gateway() as loaded:
-            seen = [_run_scenario(loaded, name, options, out) for name in options.scenarios]
-            unrecorded = _find_missing_records(loaded, sum(one.sent_count for one in seen))
+            received = [_run_scenario(loaded, name, options, out) for name in options.scenarios]
+            unrecorded = _find_missing_records(loaded, sum(item.sent_count for item in received))
     except (PeerUnavailable, gateway.InvalidSample) as reason:
         print(f"cannot start a gateway: {reason}", file=sys.stderr)
         return 1
     title = f"Load of {options.users} clients, {options.seconds} s per scenario"
-    print(report.write_report(out, title, seen))
+    print(report.write_report(out, title, received))
     print(f"Written to {os.path.relpath(out)}")
-    problems = [problem for one in seen if (problem := _find_problem(one))] + unrecorded
+    problems = [problem for item in received if (problem := _find_problem(item))] + unrecorded
     print("\n".join(problems), file=sys.stderr)
     return int(bool(problems))
 
@@ -112,11 +112,11 @@ def _run_scenario(
     limit = options.seconds + GRACE_SECONDS
     with (out / f"{scenario}.log").open("wb") as log:
         status = _run_locust(command, environment, log, limit)
-    seen = report.read_result(result)
+    received = report.read_result(result)
     # Also reports an exception in a scenario's own code, which locust does not count.
-    if status and not seen.errors:
-        seen.errors.append({"name": "locust", "error": f"exited with {status}; see {scenario}.log", "count": 1})
-    return seen
+    if status and not received.errors:
+        received.errors.append({"name": "locust", "error": f"exited with {status}; see {scenario}.log", "count": 1})
+    return received
 
 
 def _run_locust(command: list[str], environment: dict[str, str], log: BinaryIO, limit: float) -> int | str:
@@ -129,10 +129,10 @@ def _run_locust(command: list[str], environment: dict[str, str], log: BinaryIO, 
     return done.returncode
 
 
-def _find_problem(seen: report.ScenarioResult) -> str | None:
-    if not seen.sent_count or seen.failed_count:
-        return f"{seen.scenario}: {seen.failed_count} of {seen.sent_count} responses were not as expected"
-    return next((f"{seen.scenario}: {error['name']} {error['error']}" for error in seen.errors), None)
+def _find_problem(received: report.ScenarioResult) -> str | None:
+    if not received.sent_count or received.failed_count:
+        return f"{received.scenario}: {received.failed_count} of {received.sent_count} responses were not as expected"
+    return next((f"{received.scenario}: {error['name']} {error['error']}" for error in received.errors), None)
 
 
 def _find_missing_records(loaded: gateway.RunningGateway, sent: int) -> list[str]:

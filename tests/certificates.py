@@ -21,7 +21,7 @@ def write_certificate(certificate: Path, key_file: Path, name: str = "penstock t
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     today = dt.datetime.now(dt.UTC)
-    made = (
+    created = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -33,7 +33,7 @@ def write_certificate(certificate: Path, key_file: Path, name: str = "penstock t
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    certificate.write_bytes(created.public_bytes(serialization.Encoding.PEM))
     form = serialization.PrivateFormat.PKCS8
     key_file.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.settings.secret import Secret
+from tests.bootstrapped_store import DatabaseTemplates
 from tests.fork_server import use_real_starts
-from tests.founded import DatabaseTemplates
 from tests.gateway import Gateway, Mock, SettingsTables
 from tests.postgres import Postgres
 from tests.processes import Program
@@ -74,15 +74,15 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Secret:
 
 
 @pytest.fixture(scope="session")
-def founded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DatabaseTemplates:
+def store_templates(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DatabaseTemplates:
     """Returns template stores with an organisation, one for each kind of database, from which tests make copies."""
-    return DatabaseTemplates(tmp_path_factory.mktemp("founded"), lambda: request.getfixturevalue("postgres"))
+    return DatabaseTemplates(tmp_path_factory.mktemp("store_templates"), lambda: request.getfixturevalue("postgres"))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def founded_url(request: pytest.FixtureRequest, founded: DatabaseTemplates, tmp_path: Path) -> Secret:
+def bootstrapped_url(request: pytest.FixtureRequest, store_templates: DatabaseTemplates, tmp_path: Path) -> Secret:
     """Returns the URL of a store with an organisation and its admin key, once for each kind of database."""
-    return Secret(founded.copy(request.param, tmp_path))
+    return Secret(store_templates.copy(request.param, tmp_path))
 
 
 @pytest.fixture

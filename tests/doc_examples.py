@@ -36,8 +36,10 @@ class ExpectedResponse(NamedTuple):
 
 def page_examples(document: str, *languages: str) -> list[Example]:
     """Returns the blocks of a page in these languages, or all of them."""
-    found = [Example(one[1], one[2], number) for number, one in enumerate(FENCE_PATTERN.finditer(read_text(document)))]
-    return [example for example in found if not languages or example.language in languages]
+    text = [
+        Example(item[1], item[2], number) for number, item in enumerate(FENCE_PATTERN.finditer(read_text(document)))
+    ]
+    return [example for example in text if not languages or example.language in languages]
 
 
 def pages_with(*languages: str) -> list[str]:
@@ -59,26 +61,26 @@ def parse_response(text: str) -> ExpectedResponse:
     return ExpectedResponse(int(status_line.split()[1]), headers, json.loads(body) if body.strip() else None)
 
 
-def find_differences(shown: object, actual: object, path: str = "$") -> Iterable[str]:
+def find_differences(displayed: object, actual: object, path: str = "$") -> Iterable[str]:
     """Yields the paths at which a response lacks what the page shows. The placeholder stands for any text or value."""
-    if isinstance(shown, dict):
-        for name, value in shown.items():
+    if isinstance(displayed, dict):
+        for name, value in displayed.items():
             if not isinstance(actual, dict) or name not in actual:
                 yield f"{path}.{name} is missing"
             else:
                 yield from find_differences(value, actual[name], f"{path}.{name}")
-    elif isinstance(shown, list):
-        if not isinstance(actual, list) or len(actual) < len(shown):
-            yield f"{path} has fewer than {len(shown)} items"
+    elif isinstance(displayed, list):
+        if not isinstance(actual, list) or len(actual) < len(displayed):
+            yield f"{path} has fewer than {len(displayed)} items"
         else:
-            for index, value in enumerate(shown):
+            for index, value in enumerate(displayed):
                 yield from find_differences(value, actual[index], f"{path}[{index}]")
-    elif isinstance(shown, str) and PLACEHOLDER in shown:
-        pattern = ".*".join(re.escape(part) for part in shown.split(PLACEHOLDER))
+    elif isinstance(displayed, str) and PLACEHOLDER in displayed:
+        pattern = ".*".join(re.escape(part) for part in displayed.split(PLACEHOLDER))
         if not re.fullmatch(pattern, str(actual), re.DOTALL):
-            yield f"{path} is {actual!r} and not {shown!r}"
-    elif shown != actual:
-        yield f"{path} is {actual!r} and not {shown!r}"
+            yield f"{path} is {actual!r} and not {displayed!r}"
+    elif displayed != actual:
+        yield f"{path} is {actual!r} and not {displayed!r}"
 
 
 def value_at(body: object, path: str) -> str:

@@ -130,8 +130,8 @@ def run_penstock(
 ) -> subprocess.CompletedProcess[str]:
     """Runs one `penstock` command to its end; returns its exit status and its output."""
     with tempfile.TemporaryDirectory() as folder:
-        output, errors, given = (Path(folder) / name for name in ("output", "errors", "input"))
-        given.write_text(input_text)
+        output, errors, body = (Path(folder) / name for name in ("output", "errors", "input"))
+        body.write_text(input_text)
         command = [sys.executable, "-m", "penstock", *words]
         if not ForkedProcess.can_run(command, env):
             return subprocess.run(
@@ -144,7 +144,7 @@ def run_penstock(
                 cwd=cwd,
                 timeout=timeout,
             )
-        process = ForkedProcess(command, output, {**env, "TEST_INPUT": str(given)}, cwd or Path.cwd(), errors)
+        process = ForkedProcess(command, output, {**env, "TEST_INPUT": str(body)}, cwd or Path.cwd(), errors)
         try:
             status = process.wait(timeout)
         finally:
@@ -156,13 +156,13 @@ def run_command(words: list[str], output: str, errors: str, env: dict[str, str],
     """Turns this fork into `python` with these words: an own session, environment, folder and files."""
     os.setsid()
     os.chdir(cwd)
-    given = env.pop("TEST_INPUT", os.devnull)
+    body = env.pop("TEST_INPUT", os.devnull)
     os.environ.clear()
     os.environ.update(env)
     sys.stdout.flush()
     sys.stderr.flush()
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    files = [os.open(given, os.O_RDONLY), os.open(output, flags, 0o644), os.open(errors, flags, 0o644)]
+    files = [os.open(body, os.O_RDONLY), os.open(output, flags, 0o644), os.open(errors, flags, 0o644)]
     for descriptor, file in enumerate(files):
         os.dup2(file, descriptor)
         os.close(file)

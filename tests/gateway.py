@@ -24,8 +24,8 @@ SettingsTables = dict[str, Any]
 
 def find_binary(name: str) -> Path:
     """Returns the path of a program of the workspace: the one set in the environment, or the newest build."""
-    if given := os.environ.get(name.upper().replace("-", "_")):
-        return Path(given)
+    if body := os.environ.get(name.upper().replace("-", "_")):
+        return Path(body)
     built = [path for profile in ("release", "debug") if (path := CARGO_TARGET_DIR / profile / name).exists()]
     if not built:
         raise FileNotFoundError(f"{name} is not built; hint: make build")
@@ -133,13 +133,13 @@ class Gateway:
             # Splits at `\n` only, because `splitlines` also splits at characters that text may contain. Skips a last
             # line that is still being written.
             lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
-            found: dict[str, dict[str, Any]] = {}
+            actual: dict[str, dict[str, Any]] = {}
             for fields in map(json.loads, lines):
                 # An amendment follows its record and replaces some of its fields.
-                record = found.setdefault(fields["id"], fields)
+                record = actual.setdefault(fields["id"], fields)
                 record |= fields
                 record.pop("is_amendment", None)
-            return list(found.values()) if len(found) >= count else None
+            return list(actual.values()) if len(actual) >= count else None
 
         return wait_for(f"{count} records in {self.records_file}", read_records, seconds)
 
@@ -148,11 +148,11 @@ class Gateway:
         if self.program.process.poll() is None:
             status = self.program.stop()
             assert status == 0, f"`penstock serve` ended with {status} after SIGTERM:\n{self.program.read_output()}"
-        left = self.program.session_processes()
+        remaining = self.program.session_processes()
         self.program.kill()
         stray = sorted(path.relative_to(self.temporary) for path in self.temporary.rglob("*"))
         shutil.rmtree(self.temporary)
-        assert not left, f"processes left behind: {left}"
+        assert not remaining, f"processes left behind: {remaining}"
         assert not stray, f"files left behind: {stray}"
 
 

@@ -124,7 +124,7 @@ def attributes_of(holder: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain_value(value: Mapping[str, Any]) -> Any:
-    ((kind, given),) = value.items()
+    ((kind, body),) = value.items()
     if kind == "arrayValue":
-        return [plain_value(item) for item in given["values"]]
-    return int(given) if kind == "intValue" else given
+        return [plain_value(item) for item in body["values"]]
+    return int(body) if kind == "intValue" else body

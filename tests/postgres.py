@@ -21,10 +21,10 @@ DATABASE_NUMBERS = itertools.count(1)
 def find_program(name: str) -> str:
     """Returns the path of a PostgreSQL program; Debian installs some of them outside of `PATH`."""
     beside = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
-    found = shutil.which(name) or (str(beside[0]) if beside else None)
-    if found is None:
+    actual = shutil.which(name) or (str(beside[0]) if beside else None)
+    if actual is None:
         raise FileNotFoundError(f"{name} is missing; hint: make test")
-    return found
+    return actual
 
 
 def dump_database(url: str) -> bytes:
@@ -68,8 +68,8 @@ class Postgres:
             "max_wal_size": "8GB",
             "autovacuum": "off",
         }
-        given = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-        self._server = [*as_nobody, find_program("postgres"), "-D", data, *given]
+        body = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        self._server = [*as_nobody, find_program("postgres"), "-D", data, *body]
         self.start()
 
     def start(self) -> None:

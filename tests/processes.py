@@ -26,14 +26,14 @@ PORTS = itertools.cycle(range(FIRST_PORT, FIRST_PORT + 1000))
 LISTENING_PATTERN = re.compile(r"listening on (http://\S+)")
 
 
-def wait_for(what: str, look: Callable[[], T | None], seconds: float = 20.0) -> T:
+def wait_for(label: str, look: Callable[[], T | None], seconds: float = 20.0) -> T:
     """Calls `look` until it returns a value; raises `TimeoutError` that names `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
-        if (found := look()) is not None:
-            return found
+        if (actual := look()) is not None:
+            return actual
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {seconds} s")
+            raise TimeoutError(f"{label}: not within {seconds} s")
         time.sleep(0.02)
 
 

@@ -24,10 +24,10 @@ scrape_configs:
 
 def find_program(name: str) -> str:
     """Returns the path of a program of the Debian package."""
-    found = shutil.which(name)
-    if found is None:
+    actual = shutil.which(name)
+    if actual is None:
         raise FileNotFoundError(f"{name} is missing; hint: make test")
-    return found
+    return actual
 
 
 class PrometheusServer:
@@ -56,9 +56,9 @@ class PrometheusServer:
 
     def value(self, expression: str) -> float | None:
         """Returns the value of an expression with one series; `None` if it has none."""
-        found = self.query(expression)
-        assert len(found) <= 1, found
-        return float(found[0]["value"][1]) if found else None
+        actual = self.query(expression)
+        assert len(actual) <= 1, actual
+        return float(actual[0]["value"][1]) if actual else None
 
     def targets(self) -> list[dict[str, Any]]:
         """Returns the scraped targets with their health and last error."""

@@ -27,12 +27,12 @@ class RedisServer:
 
     def start(self) -> None:
         """Starts the server, or a new one after it was killed."""
-        found = shutil.which("redis-server")
-        if found is None:
+        actual = shutil.which("redis-server")
+        if actual is None:
             raise FileNotFoundError("redis-server is missing; hint: make test")
         options = {"port": self.port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": self.folder}
-        given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-        command = [found, *given, "--requirepass", self.PASSWORD]
+        body = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+        command = [actual, *body, "--requirepass", self.PASSWORD]
         self.program = Program(command, self.folder / "redis.log", env={}, cwd=self.folder)
         wait_for("Redis", self._is_ready, 10)
 

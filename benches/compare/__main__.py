@@ -131,15 +131,15 @@ def exit_status(result: Result, *, has_named_peers: bool, peers: Sequence[str], 
     """
     if figures.PENSTOCK not in peers:
         return 0
-    found = figures.evaluate_targets(result)
+    actual = figures.evaluate_targets(result)
     bad = (
         figures.PENSTOCK in result.left_out
         or INTERRUPTED_WARNING in result.warnings
-        or any(one.is_met is False for one in found)
+        or any(item.is_met is False for item in actual)
     )
-    against = {one.metric.baseline for one in found}
-    due = [one for one in found if one.metric.workload in workloads and one.metric.baseline in {None, *peers}]
-    is_incomplete = bool(against & result.left_out.keys()) or any(one.is_met is None for one in due)
+    against = {item.metric.baseline for item in actual}
+    due = [item for item in actual if item.metric.workload in workloads and item.metric.baseline in {None, *peers}]
+    is_incomplete = bool(against & result.left_out.keys()) or any(item.is_met is None for item in due)
     return int(bad or (is_incomplete and not has_named_peers))
 
 

@@ -171,8 +171,8 @@ def _stop_process_tree(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    left = processes.read_process_table()
+    remaining = processes.read_process_table()
     for member in members:
-        if member.pid in left and left[member.pid].start_ticks == member.start_ticks:
+        if member.pid in remaining and remaining[member.pid].start_ticks == member.start_ticks:
             with suppress(ProcessLookupError):
                 os.kill(member.pid, signal.SIGKILL)

@@ -28,13 +28,13 @@ def draw_chart(result: Result, path: Path) -> bool:
     from matplotlib import pyplot as plt  # noqa: PLC0415 - only where a picture is drawn
 
     samples = figures.add_latency_overhead(result)
-    shown = [figure for figure in METRICS if figure.baseline == "nginx" and _has_nginx_value(samples, figure)]
-    if not shown:
+    displayed = [figure for figure in METRICS if figure.baseline == "nginx" and _has_nginx_value(samples, figure)]
+    if not displayed:
         return False
     peers = [peer for peer in result.versions if peer not in {"direct", "nginx"}]
-    drawn, axes = plt.subplots(figsize=(9, 1.2 + 0.2 * len(shown) * (len(peers) + 1)))
-    _draw_bars(axes, samples, shown, peers)
-    _format_axes(axes, shown, result)
+    drawn, axes = plt.subplots(figsize=(9, 1.2 + 0.2 * len(displayed) * (len(peers) + 1)))
+    _draw_bars(axes, samples, displayed, peers)
+    _format_axes(axes, displayed, result)
     drawn.tight_layout()
     drawn.savefig(path, dpi=150)
     plt.close(drawn)
@@ -45,10 +45,10 @@ def _has_nginx_value(samples: list[Sample], figure: Metric) -> bool:
     return bool(paired.values_by_round(samples, figure.workload, "nginx", figure.value_key))
 
 
-def _draw_bars(axes: Axes, samples: list[Sample], shown: list[Metric], peers: list[str]) -> None:
+def _draw_bars(axes: Axes, samples: list[Sample], displayed: list[Metric], peers: list[str]) -> None:
     height = 0.8 / max(len(peers), 1)
     for position, peer in enumerate(peers):
-        spreads = [paired.ratio_spread(samples, f.workload, f.value_key, (peer, "nginx")) for f in shown]
+        spreads = [paired.ratio_spread(samples, f.workload, f.value_key, (peer, "nginx")) for f in displayed]
         rows = [(i, spread) for i, spread in enumerate(spreads) if spread and spread.median > 0]
         colour = PENSTOCK_COLOUR if peer == PENSTOCK else COLOURS[position % len(COLOURS)]
         axes.barh(
@@ -67,13 +67,13 @@ def _error_bars(spreads: list[paired.Spread]) -> list[list[float]]:
     return [[max(0.0, b) for b in below], [spread.high - spread.median for spread in spreads]]
 
 
-def _format_axes(axes: Axes, shown: list[Metric], result: Result) -> None:
+def _format_axes(axes: Axes, displayed: list[Metric], result: Result) -> None:
     axes.axvline(1, color="#333333", linewidth=1)
-    for i, figure in enumerate(shown):
+    for i, figure in enumerate(displayed):
         if figure.max_value is not None:
             axes.plot([figure.max_value] * 2, [i - 0.45, i + 0.45], color="black", ls=":", lw=1.4)
     axes.set_xscale("log")
-    axes.set_yticks(range(len(shown)), [f"{f.title}\n({f.unit})" for f in shown], fontsize=8)
+    axes.set_yticks(range(len(displayed)), [f"{f.title}\n({f.unit})" for f in displayed], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("multiple of nginx in the same round (dotted: target)")
     axes.set_title(f"{result.at}, {result.rounds} rounds", fontsize=9)

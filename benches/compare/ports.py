@@ -32,7 +32,7 @@ def _can_bind(port: int) -> bool:
 
 def listener_inodes(port: int) -> set[str]:
     """Returns the inodes of the sockets that listen on a port."""
-    found = set()
+    actual = set()
     for name in ("tcp", "tcp6"):
         try:
             lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]
@@ -41,15 +41,15 @@ def listener_inodes(port: int) -> set[str]:
         for line in lines:
             fields = line.split()
             if fields[3] == LISTEN_STATE and int(fields[1].rpartition(":")[2], 16) == port:
-                found.add(fields[9])
-    return found
+                actual.add(fields[9])
+    return actual
 
 
 def is_owned_by(port: int, pids: set[int]) -> bool:
     """Returns true if the port has listeners and all of them belong to these processes."""
-    wanted = listener_inodes(port)
+    expected = listener_inodes(port)
     owned_inodes = {inode for pid in pids for inode in _socket_inodes(pid)}
-    return bool(wanted) and wanted <= owned_inodes
+    return bool(expected) and expected <= owned_inodes
 
 
 def _socket_inodes(pid: int) -> set[str]:

@@ -26,8 +26,8 @@ class ProcessInfo:
 
 def read_process_table() -> dict[int, ProcessInfo]:
     """Returns all running processes by process id."""
-    found = (_read_process(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit())
-    return {process.pid: process for process in found if process}
+    iterdir = (_read_process(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit())
+    return {process.pid: process for process in iterdir if process}
 
 
 def _read_process(pid: int) -> ProcessInfo | None:

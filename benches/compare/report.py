@@ -24,7 +24,7 @@ def render_report(result: Result) -> str:
         _render_header(result),
         _render_targets(figures.evaluate_targets(result), _disturbed_shares(samples)),
         _render_all_peers(samples, list(result.versions)),
-        _render_notes("Left out", [f"{name}: {why}" for name, why in result.left_out.items()]),
+        _render_notes("Left out", [f"{name}: {reason}" for name, reason in result.left_out.items()]),
         _render_notes("Invalid", sorted({_format_invalid(sample) for sample in samples if sample.invalid_reason})),
         _render_notes("Warnings", [*result.warnings, *_disturbance_warnings(_disturbed_shares(samples))]),
     ]

@@ -242,18 +242,18 @@ def measure_slow_streams(bench: BenchContext) -> Measurements:
     """Measures the memory for each of many concurrent slow streams; all of them must finish."""
     request = slow_stream_request(bench.durations)
     base = _idle_memory_kb(bench)
-    seen = [base]
+    received = [base]
     report = load.run_watched(
         bench.gateway,
         "hold",
         request,
         {"streams": SLOW_STREAM_COUNT, "seconds": bench.durations.hold_seconds, **_expected_chunks(bench, request)},
-        lambda: seen.append(bench.gateway.memory_kb()),
+        lambda: received.append(bench.gateway.memory_kb()),
     )
     if report.get("finished") != SLOW_STREAM_COUNT:
         message = f"{report.get('finished')} of {SLOW_STREAM_COUNT} streams finished"
         raise InvalidSample(message)
-    grown = {"kb_per_stream": (max(seen) - base) / SLOW_STREAM_COUNT}
+    grown = {"kb_per_stream": (max(received) - base) / SLOW_STREAM_COUNT}
     return grown | _select_values(report, "first_byte_p50_us", "first_byte_p99_us")
 
 
@@ -279,15 +279,15 @@ def measure_stuck_clients(bench: BenchContext) -> Measurements:
     """
     bench.warm_up("stuck", bodies.streaming_request(**ENDLESS_STREAM), {"clients": STUCK_CLIENT_COUNT // 16})
     base = _idle_memory_kb(bench)
-    seen = [base]
+    received = [base]
     load.run_watched(
         bench.gateway,
         "stuck",
         bodies.streaming_request(**ENDLESS_STREAM),
         {"clients": STUCK_CLIENT_COUNT, "seconds": bench.durations.stuck_seconds},
-        lambda: seen.append(bench.gateway.memory_kb()),
+        lambda: received.append(bench.gateway.memory_kb()),
     )
-    return {"kb_per_client": (max(seen) - base) / STUCK_CLIENT_COUNT}
+    return {"kb_per_client": (max(received) - base) / STUCK_CLIENT_COUNT}
 
 
 def _check_burn_route(gateway: RunningGateway) -> None:

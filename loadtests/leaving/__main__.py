@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     penstock.install()
     figures = uvloop.run(_measure_all(penstock, options))
     print(render_table(figures))
-    broken = [str(one) for one in figures if not one.meets_targets]
+    broken = [str(figure) for figure in figures if not figure.meets_targets]
     print("\n".join(broken), file=sys.stderr)
     return int(bool(broken))
 

@@ -129,8 +129,8 @@ class Http2Connection(asyncio.Protocol):
 
     def is_full(self, phase: str) -> bool:
         # The first data of all streams must fit into the connection's initial window.
-        most = 1 if phase == "uploading" else MAX_STREAMS_PER_CONNECTION
-        return phase != self._phase or self._last + 2 >= 2 * most or self.transport.is_closing()
+        maximum = 1 if phase == "uploading" else MAX_STREAMS_PER_CONNECTION
+        return phase != self._phase or self._last + 2 >= 2 * maximum or self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)

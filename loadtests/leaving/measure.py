@@ -101,7 +101,9 @@ async def measure_disconnects(
         moments[tag] = time.perf_counter()
         caller.cancel()
     await wait_until(lambda: len(provider.left) == crowd.callers, HEAR_SECONDS)
-    figures.latencies_ms = [(provider.left[tag] - left) * 1000 for tag, left in moments.items() if tag in provider.left]
+    figures.latencies_ms = [
+        (provider.left[tag] - remaining) * 1000 for tag, remaining in moments.items() if tag in provider.left
+    ]
     for caller in callers.values():
         caller.close()
     return figures
@@ -126,5 +128,5 @@ async def wait_until(holds: Callable[[], bool], seconds: float) -> bool:
 
 def render_table(figures: Sequence[DisconnectResults]) -> str:
     heads = ["way", "phase", "callers", "told", "p50 ms", "p99 ms", "max ms"]
-    lines = [heads, ["---"] * len(heads), *(one.row_cells() for one in figures)]
+    lines = [heads, ["---"] * len(heads), *(figure.row_cells() for figure in figures)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

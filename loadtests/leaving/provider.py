@@ -80,8 +80,8 @@ class GatewayConnection(asyncio.Protocol):
         if self._tag:
             return
         self._read += data
-        head, found, body = bytes(self._read).partition(b"\r\n\r\n")
-        if not found:
+        head, actual, body = bytes(self._read).partition(b"\r\n\r\n")
+        if not actual:
             return
         tagged = re.search(rb"(?i)\r\n" + TAG_HEADER.encode() + rb": ([\w ]+)-(\w+)", head)
         length = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _build_parser().parse_args(arguments)
     load = FaultLoad(options.seconds, options.well, options.rate, options.strict)
     figures = asyncio.run(measure_faults(load, options.faults))
-    broken = [f"{one.fault}: {wrong}" for one in figures for wrong in one.violations]
+    broken = [f"{figure.fault}: {wrong}" for figure in figures for wrong in figure.violations]
     print("\n".join(broken), file=sys.stderr)
     return int(bool(broken))
 

@@ -142,7 +142,9 @@ def _count_slow_lookups(loaded: RunningGateway) -> float:
     """Returns the number of Redis lookups of all workers that timed out."""
     with urllib.request.urlopen(f"http://{loaded.host}/metrics", timeout=10) as response:
         families = text_string_to_metric_families(response.read().decode())
-    return sum(sample.value for one in families for sample in one.samples if sample.name == "penstock_redis_slow_total")
+    return sum(
+        sample.value for family in families for sample in family.samples if sample.name == "penstock_redis_slow_total"
+    )
 
 
 def _count_log_lines(loaded: RunningGateway) -> int:

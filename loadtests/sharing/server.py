@@ -71,16 +71,16 @@ class FaultyProxy:
         if self._accepting:
             self._accepting.cancel()
         for _ in range(PENDING_CONNECTIONS):
-            one = socket.socket()
-            one.setblocking(False)
-            one.connect_ex(("127.0.0.1", self.port))
-            self._crowd.append(one)
+            item = socket.socket()
+            item.setblocking(False)
+            item.connect_ex(("127.0.0.1", self.port))
+            self._crowd.append(item)
         await asyncio.sleep(0)
 
     def end_blackhole(self) -> None:
         """Forwards the data that was held back and accepts the waiting connections."""
-        for one in self._crowd:
-            one.close()
+        for item in self._crowd:
+            item.close()
         self._crowd.clear()
         self._open.set()
         if self._listener:
@@ -166,7 +166,7 @@ class RedisServer:
         is used for that.
         """
         clients = await self.own.client_list()
-        return {one["id"] for one in clients if one["cmd"] in {"get", "pttl", "set"} and one["idle"] == "0"}
+        return {item["id"] for item in clients if item["cmd"] in {"get", "pttl", "set"} and item["idle"] == "0"}
 
     async def refuse_connections(self) -> None:
         self._process.kill()

@@ -441,12 +441,12 @@ def provide_part(name: str) -> Provide:
 
 def build_routers(names: Iterable[str]) -> list[Router]:
     """Builds the routers of the named resources; the path prefix follows from the name of the module."""
-    found: list[Router] = []
+    routers: list[Router] = []
     for name in names:
         routes: list[Any] = importlib.import_module(f"penstock.resources.{name}").routes
         if routes:
-            found += [Router(prefix, route_handlers=routes) for prefix in resources.path_prefixes(name) or ("/",)]
-    return found
+            routers += [Router(prefix, route_handlers=routes) for prefix in resources.path_prefixes(name) or ("/",)]
+    return routers
 
 
 async def begin_request(request: Request[Any, Any, Any]) -> None:
@@ -475,13 +475,13 @@ def find_allowed_methods(app: Litestar, method: str, path: str) -> tuple[list[st
     for route in app.routes:
         own = [part for part in route.path_format.split("/") if part]
         methods = {name for handler in getattr(route, "route_handlers", ()) for name in handler.http_methods}
-        is_same = all(one.startswith("{") or one == other for one, other in zip(own, parts, strict=False))
+        is_same = all(item.startswith("{") or item == other for item, other in zip(own, parts, strict=False))
         if is_same and len(own) == len(parts):
             allowed |= methods
         elif is_same and len(own) > len(parts) and method in methods:
             longer.append(route.path_format)
-    # A path that ends in parameters creates objects; one that ends in a word acts on an object.
-    longer.sort(key=lambda one: (not one.endswith("}"), len(one)))
+    # A path that ends in a parameter creates objects. A path that ends in a word acts on an object.
+    longer.sort(key=lambda item: (not item.endswith("}"), len(item)))
     hint = f"; hint: {method} {longer[0]}" if longer else ""
     return sorted(allowed), hint
 
@@ -490,7 +490,7 @@ def is_recorded(path: str, status: int) -> bool:
     """Returns true if the audit log records a request that was answered with this status: a refusal, or a sign-in that
     was throttled.
     """
-    # An engine authenticates a client before it reads a large body. Nothing else of these paths comes from clients.
+    # An engine authenticates a client before it reads a large body. Clients cannot call the other paths.
     is_clients = not path.startswith("/internal/") or path == IDENTITY_PATH
     is_throttled_sign_in = status == RateLimitedError.status and path.startswith("/v1/auth/")
     return (status in REFUSAL_STATUSES or is_throttled_sign_in) and is_clients
@@ -515,13 +515,13 @@ def render_error(request: Request[Any, Any, Any], error: Exception) -> Response[
         status, message, code, listed = error.status, error.message, error.code, error.problems
     elif isinstance(error, HTTPException):
         scope = cast("dict[str, Any]", request.scope)
-        taken = route_parameters(scope.get("route_handler"))
-        found = parse_problems(error, request, taken, scope["state"].get("body", NO_BODY))
-        status = BAD_REQUEST if found else error.status_code
+        used = route_parameters(scope.get("route_handler"))
+        problems = parse_problems(error, request, used, scope["state"].get("body", NO_BODY))
+        status = BAD_REQUEST if problems else error.status_code
         code = error_code_for(status)
-        listed, message = tuple(found), summarize_problems(found, error.detail)
+        listed, message = tuple(problems), summarize_problems(problems, error.detail)
     elif isinstance(error, RecursionError):
-        # A document in the request nests too deep for the place that reads it.
+        # A document in the request is nested too deeply for its parser.
         status, message, code, listed = BAD_REQUEST, "the request nests too deep", error_code_for(BAD_REQUEST), ()
     else:
         status, message, code, listed = INTERNAL_ERROR, "something went wrong", error_code_for(INTERNAL_ERROR), ()

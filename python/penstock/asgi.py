@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Seconds that the last WebSocket messages get to be sent at shutdown.
 CLOSE_GRACE_SECONDS = 0.3
 STARTED_AFTER_SECONDS = 0.05
-# Message types after which nothing more is sent to a WebSocket client.
+# Message types that end a WebSocket: no message follows them.
 FINAL_MESSAGE_TYPES = ("websocket.close", "websocket.http.response.body")
 
 
@@ -86,7 +86,7 @@ class EdgeApp:
         finally:
             self._talks -= 1
             websocket.close()
-            # Cancelled before the last message is sent: the server closes nothing while a task still receives.
+            # Cancelled before the last message is sent, because the server closes nothing while a task still receives.
             receiver_task.cancel()
             sender_task.cancel()
             ended = await asyncio.gather(sender_task, receiver_task, return_exceptions=True)

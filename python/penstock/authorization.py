@@ -107,8 +107,8 @@ def user_scopes(org_role: str | None) -> frozenset[str]:
 
 
 def reject_unusable_scopes(path: str, key_type: str, scopes: Iterable[str]) -> None:
-    """Raises InvalidError if keys of this type cannot have one of the scopes, with these, at most `MAX_PROBLEMS`, and
-    similar names.
+    """Raises InvalidError if keys of this type cannot have one of the scopes. The error lists at most `MAX_PROBLEMS` of
+    them, with similar names.
     """
     allowed = SCOPES_BY_KEY_TYPE[key_type]
     problems: list[Problem] = []
@@ -119,11 +119,11 @@ def reject_unusable_scopes(path: str, key_type: str, scopes: Iterable[str]) -> N
         if len(problems) == MAX_PROBLEMS:
             break
         if scope in ALL_SCOPES:
-            why = f"is not for keys of the type {key_type}"
+            reason = f"is not for keys of the type {key_type}"
         else:
             similar = suggester.find(scope, candidates)
-            why = f"is not known; {f'did you mean {similar!r}?' if similar else 'GET /v1/scopes lists all'}"
-        problems.append(Problem(f"{path}[{index}]", f"{shorten(scope)!r} {why}"))
+            reason = f"is not known; {f'did you mean {similar!r}?' if similar else 'GET /v1/scopes lists all'}"
+        problems.append(Problem(f"{path}[{index}]", f"{shorten(scope)!r} {reason}"))
     if problems:
         raise InvalidError(join_problems(problems), problems)
 
@@ -144,12 +144,12 @@ def narrow_scopes(scopes: frozenset[str], role: str | None, overrides: RoleOverr
     """Returns those of the scopes that a workspace role allows."""
     if role is None:
         return frozenset()
-    given, taken = overrides or (frozenset[str](), frozenset[str]())
+    given, used = overrides or (frozenset[str](), frozenset[str]())
     usual = role in {"admin", "manager"}
     return frozenset(
         scope
         for scope in scopes
-        if scope not in taken and (usual or scope in given or scope.rpartition(".")[2] in MEMBER_VERBS)
+        if scope not in used and (usual or scope in given or scope.rpartition(".")[2] in MEMBER_VERBS)
     )
 
 
@@ -206,7 +206,8 @@ class Caller(UserRights, frozen=True, kw_only=True):
     by: Literal["key", "session", "token"] = "key"
     # True for a token with limits or with a config that its requests must use.
     is_bound: bool = False
-    # Config of a token's requests, and whether they may use another one. For API keys the key's row contains this.
+    # Config that a token binds its requests to, and whether they may use another one. For an API key, its row contains
+    # both.
     config_id: str | None = None
     may_leave_config: bool = True
     # True if the caller was authenticated from a snapshot because the database is unavailable; its other scopes are
@@ -215,7 +216,7 @@ class Caller(UserRights, frozen=True, kw_only=True):
     # Expiry in milliseconds of a token whose user is not in the store; nothing else ends that user's rights.
     ends_at: int | None = None
     session_id: str | None = None
-    # Rights of the other users who made the key. The key may never do more than any of them.
+    # Rights of the other users who created or rotated the key. The key may never do more than any of them.
     makers: tuple[UserRights, ...] = ()
     # Users on whose authority the caller acts: the makers of its key and its own user.
     authorities: frozenset[str] = frozenset()
@@ -378,7 +379,7 @@ async def allow_anyone(_connection: Connection, _route: BaseRouteHandler) -> Non
 
 
 async def own_pages_only(connection: Connection, _route: BaseRouteHandler) -> None:
-    """Guard for routes without a credential that change something: allows programs and the gateway's own pages.
+    """Guard for routes that change data without a credential: allows programs and the gateway's own pages.
 
     A browser sends `Origin` and `Sec-Fetch-Site` with requests of other sites' pages. Without a JSON content type such
     a page could send the request without asking the gateway first.
@@ -406,7 +407,7 @@ def _is_own_origin(connection: Connection, origin: str) -> bool:
         # A malformed origin, such as `http://[`, belongs to no page of the gateway.
         return False
     # A proxy in front of the gateway may end TLS, so the scheme is not compared.
-    return host in {one.lower() for one in own if one}
+    return host in {item.lower() for item in own if item}
 
 
 async def engine_only(connection: Connection, _route: BaseRouteHandler) -> None:

@@ -30,8 +30,8 @@ class CertificateFiles:
         self._stamps = self._read_stamps()
         self._previous: tuple[int, ...] = ()
         self._copies = self._copy_files()
-        if what := describe_pair_error(*self.paths):
-            raise StartupError(what)
+        if subject := describe_pair_error(*self.paths):
+            raise StartupError(subject)
 
     @property
     def paths(self) -> tuple[str, str]:
@@ -48,8 +48,8 @@ class CertificateFiles:
             return False
         self._stamps = stamps
         # Checked before it is copied, so that messages contain the names of the files.
-        if what := describe_pair_error(*self._files):
-            log.error("the certificate was not reloaded: %s; the previous one stays in use", what)
+        if subject := describe_pair_error(*self._files):
+            log.error("the certificate was not reloaded: %s; the previous one stays in use", subject)
             return False
         copies = self._copy_files()
         if _read_all(copies) == _read_all(self._copies):
@@ -87,10 +87,10 @@ def create_client_context(certificate_file: str) -> ssl.SSLContext:
 
 def _read_stamp(file: str) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(file)
+        file_status = os.stat(file)
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return file_status.st_ino, file_status.st_size, file_status.st_mtime_ns
 
 
 def _copy_file(file: str) -> int:

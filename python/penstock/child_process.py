@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Delay in seconds before the second restart of a process that keeps exiting; it doubles with each further one.
+# Delay in seconds before the second restart of a process that keeps exiting; it doubles with each further restart.
 FIRST_PAUSE = 0.1
 STABLE_AFTER_SECONDS = 5.0
 MAX_FAILED_STARTS = 3

@@ -106,8 +106,8 @@ def serve(  # noqa: PLR0913, PLR0917 - an option each
         message = "--mock-port needs --mock"
         raise click.UsageError(message)
     process.limit_malloc_arenas()
-    given = {"server.host": host, "server.port": port, "store.migrate": migrate}
-    settings = load_settings(config, {**given, "store.enabled": False if no_store else None})
+    values = {"server.host": host, "server.port": port, "store.migrate": migrate}
+    settings = load_settings(config, {**values, "store.enabled": False if no_store else None})
     process_log.configure(settings.log)
     # Imported here, because the other commands need neither Granian nor an event loop.
     from penstock import serve as server
@@ -117,10 +117,10 @@ def serve(  # noqa: PLR0913, PLR0917 - an option each
 
     # A first start that cannot listen must not create a store, whose admin key is printed only once.
     check_ports_are_free(settings)
-    found = prepare_store(settings, with_demo=mock is not None)
-    stored, admin_key = found.stored, found.admin_key
-    if found.master_key:
-        settings = settings.with_master_key(found.master_key)
+    store = prepare_store(settings, with_demo=mock is not None)
+    stored, admin_key = store.stored, store.admin_key
+    if store.master_key:
+        settings = settings.with_master_key(store.master_key)
     # Loaded before the fork, so that all processes share it. Building and checking the snapshot takes 2 MB, so that
     # runs in a separate process.
     engine_export.export_public_list()
@@ -140,7 +140,7 @@ def serve(  # noqa: PLR0913, PLR0917 - an option each
             settings = msgspec.structs.replace(settings, mock=settings_module.Mock(host=url))
 
         def announce_start(ready: Settings) -> None:
-            print_startup_message(ready, found, snapshot.keys, tries=mock is not None)
+            print_startup_message(ready, store, snapshot.keys, tries=mock is not None)
             process.notify_service_manager(os.environ.get("NOTIFY_SOCKET"))
 
         status = server.serve(settings, snapshot, announce_start)
@@ -201,9 +201,9 @@ def health(url: str | None, config: str | None, timeout: float) -> None:
     from penstock import health_check
 
     address, certificate = (url, None) if url else find_gateway_url(config)
-    found = health_check.check_health(address, timeout, certificate)
-    click.echo(found.message, err=not found.is_ready)
-    sys.exit(0 if found.is_ready else 1)
+    result = health_check.check_health(address, timeout, certificate)
+    click.echo(result.message, err=not result.is_ready)
+    sys.exit(0 if result.is_ready else 1)
 
 
 def find_gateway_url(config: str | None) -> tuple[str, str | None]:
@@ -213,7 +213,7 @@ def find_gateway_url(config: str | None) -> tuple[str, str | None]:
     try:
         settings = load_settings(config, {})
     except SettingsError:
-        # A gateway that is running goes on while its settings file has errors, so it is still checked.
+        # A running gateway continues while its settings file has errors, so it is still checked.
         settings = settings_module.load_settings(None, os.environ)
     return local_url(settings), settings.server.tls_certificate_file if settings.server.has_tls else None
 
@@ -223,8 +223,8 @@ def find_gateway_url(config: str | None) -> tuple[str, str | None]:
 def check(file: str | None) -> None:
     """Validate a settings file, or a routing config (a file that ends in .json), and report all errors.
 
-    Without FILE, validate the settings file that the gateway would read: PENSTOCK_CONFIG, or ./penstock.toml. What
-    `penstock serve` would reject is rejected; nothing is created and no other machine is asked.
+    Without FILE, validate the settings file that the gateway would read: PENSTOCK_CONFIG, or ./penstock.toml. Rejects
+    everything that `penstock serve` would reject; nothing is created and no other machine is asked.
     """
     file = file or os.environ.get("PENSTOCK_CONFIG") or settings_module.DEFAULT_SETTINGS_FILE
     if file.endswith(".json"):
@@ -363,22 +363,22 @@ def load_settings(config: str | None, options: dict[str, object]) -> Settings:
     return settings_module.load_settings(file, os.environ, options)
 
 
-def print_startup_message(ready: Settings, found: PreparedStore, keys: int, *, tries: bool) -> None:
+def print_startup_message(ready: Settings, store: PreparedStore, keys: int, *, tries: bool) -> None:
     """Prints the addresses of the gateway and its console, and example commands if `tries` is true."""
     click.echo(f"penstock {__version__} listens on {format_url(ready.bind_address, ready)}")
-    # Nobody can sign in without a store.
+    # Without a store, no user can sign in.
     if ready.store_url:
-        shown = browser_url(ready)
-        click.echo(f"console: {shown}/console/")
-        if found.sign_in_token:
-            click.echo(f"sign in once, within an hour: {format_sign_in_url(shown, found.sign_in_token)}")
+        url = browser_url(ready)
+        click.echo(f"console: {url}/console/")
+        if store.sign_in_token:
+            click.echo(f"sign in once, within an hour: {format_sign_in_url(url, store.sign_in_token)}")
         if ready.store.data_dir:
             click.echo(f"data: {ready.store.data_dir}; back up this folder, and keep it private")
     if tries:
         from penstock import examples
 
         key_needed = bool(keys) or ready.require_key
-        lines = examples.format_examples(local_url(ready), key_needed=key_needed, demo_key=found.demo_key)
+        lines = examples.format_examples(local_url(ready), key_needed=key_needed, demo_key=store.demo_key)
         click.echo("\n".join(["", *lines, ""]))
     sys.stdout.flush()
 

@@ -34,7 +34,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 def join_problems(problems: Sequence[Problem]) -> str:
     """Returns all validation errors in one line."""
-    return "; also ".join(f"{one.path} {one.message}".strip() for one in problems)
+    return "; also ".join(f"{problem.path} {problem.message}".strip() for problem in problems)
 
 
 class PenstockError(Exception):
@@ -76,7 +76,7 @@ class ForbiddenError(PenstockError):
 
 
 class NotFoundError(PenstockError):
-    """Nothing exists at this path or with this id."""
+    """No object has this path or id."""
 
     status = 404
     code = "AB08"

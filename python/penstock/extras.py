@@ -9,7 +9,7 @@ MODULES = {"aws": "aiobotocore", "azure": "azure.identity", "import": "nacl", "p
 
 
 def find_missing_extra(extra: str) -> str | None:
-    """Returns what to install for a feature; `None` if its client library is there."""
+    """Returns what to install for a feature; `None` if its client library is installed."""
     try:
         is_installed = find_spec(MODULES[extra]) is not None
     except ModuleNotFoundError:

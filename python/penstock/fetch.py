@@ -92,10 +92,10 @@ class Fetcher:
         self.check_name(endpoint)
         name = endpoint.host.strip("[]")
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(name, endpoint.port, type=socket.SOCK_STREAM)
+            infos = await asyncio.get_running_loop().getaddrinfo(name, endpoint.port, type=socket.SOCK_STREAM)
         except OSError:
             raise DestinationError(f"the host {endpoint.host!r} cannot be resolved") from None
-        addresses = list(dict.fromkeys(str(info[4][0]).partition("%")[0] for info in found))
+        addresses = list(dict.fromkeys(str(info[4][0]).partition("%")[0] for info in infos))
         self._check(endpoint, addresses)
         return addresses
 
@@ -108,9 +108,9 @@ class Fetcher:
             return
         if not endpoint.host.isascii():
             raise DestinationError(f"the host {endpoint.host!r} is not allowed: it must be ASCII")
-        why = engine.refuse_destination(self._trusted, endpoint.host, endpoint.port, addresses)
-        if why:
-            raise DestinationError(f"the host {endpoint.host!r} is not allowed: {why}")
+        reason = engine.refuse_destination(self._trusted, endpoint.host, endpoint.port, addresses)
+        if reason:
+            raise DestinationError(f"the host {endpoint.host!r} is not allowed: {reason}")
 
     async def _send_to(
         self, request: FetchRequest, endpoint: Endpoint, address: str | None, proxy: str | None
@@ -154,7 +154,7 @@ def parse_endpoint(url: str) -> Endpoint:
 
 
 def find_proxy(endpoint: Endpoint) -> str | None:
-    """Returns the proxy that the environment sets for a destination; `None` without one."""
+    """Returns the proxy that the environment sets for a destination; `None` without a proxy."""
     if proxy_bypass(f"{endpoint.host}:{endpoint.port}"):
         return None
     return getproxies().get(endpoint.scheme)

@@ -1,4 +1,4 @@
-"""Client addresses from `x-forwarded-for`, which counts only if it comes from proxies that the settings trust."""
+"""Client addresses from `x-forwarded-for`, which is used only if a trusted proxy sends it."""
 
 from __future__ import annotations
 

@@ -70,15 +70,15 @@ class WorkerHandover:
             return
         log.info("the certificate has changed: new workers use it, and the previous ones finish their requests")
         for position, child in enumerate(edges, start=1):
-            # A worker that has just exited starts with the new certificate anyway.
+            # A worker that has just exited restarts with the new certificate.
             if child.is_alive:
                 self._outgoing[position] = copy(child)
-                used = {one.number for one in (*edges, *self.leaving)}
+                used = {item.number for item in (*edges, *self.leaving)}
                 child.number = next(number for number in range(1, len(used) + 2) if number not in used)
                 child.start()
 
     def take_back(self, position: int, child: ChildProcess) -> bool:
-        """Keeps the old worker if the new one could not start. Returns false if it replaced none."""
+        """Keeps the old worker if the new one could not start. Returns false if no worker was replaced."""
         old = self._outgoing.pop(position, None)
         if old is None or not old.is_alive:
             return False

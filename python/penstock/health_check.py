@@ -22,22 +22,26 @@ class Health(NamedTuple):
 
 
 def check_health(url: str, seconds: float, certificate: str | None = None) -> Health:
-    """Asks `/ready` of the gateway at a base URL. With the file of its own certificate, no name and no authority are
-    checked, only that certificate. Raises SettingsError if the URL cannot be used.
+    """Requests `/ready` from the gateway at a base URL. With the file of its own certificate, no name and no authority
+    are checked, only that certificate. Raises SettingsError if the URL cannot be used.
     """
     parts = _parse_url(url)
     # Users may pass the URL for model clients, which ends with `/v1`.
     path = f"{parts.path.rstrip('/').removesuffix('/v1')}/ready"
-    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
-    found: list[Health] = []
+    display_url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
+    healths: list[Health] = []
     # A thread, because a timeout of the socket bounds neither the lookup of a name nor a response that arrives byte by
     # byte. A daemon does not delay the exit of the process.
     asking = threading.Thread(
-        target=lambda: found.append(_request_ready(parts, path, seconds, shown, certificate)), daemon=True
+        target=lambda: healths.append(_request_ready(parts, path, seconds, display_url, certificate)), daemon=True
     )
     asking.start()
     asking.join(seconds)
-    return found[0] if found else Health(is_ready=False, message=f"not ready: {shown} did not answer in {seconds:g} s")
+    return (
+        healths[0]
+        if healths
+        else Health(is_ready=False, message=f"not ready: {display_url} did not answer in {seconds:g} s")
+    )
 
 
 def _parse_url(url: str) -> SplitResult:

@@ -38,7 +38,7 @@ KEY_PREFIX_PATTERN = r"^[A-Za-z0-9]{0,16}\Z"
 ID_PATTERN = "^[a-zA-Z0-9_-]{1,255}" + END_OF_TEXT
 # Slugs that users may choose. A slug that looks like a UUID could shadow the id of another row.
 SLUG_PATTERN = "^(?![0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$)[a-zA-Z0-9_-]{1,255}" + END_OF_TEXT
-# Names of labels. Words and numbers that select a version themselves are no labels.
+# Names of labels. Words and numbers that select a version cannot be labels.
 LABEL_NAME_PATTERN = r"^(?!latest$)(?!default$)(?!\d+$)(?!$)[a-zA-Z0-9_-]*[^@\s]?[a-zA-Z0-9_-]*" + END_OF_TEXT
 
 
@@ -56,7 +56,7 @@ def slugify(name: str) -> str:
 
 
 def slug_root(name: str, longest: int, otherwise: str) -> str:
-    """Turns a name into a slug that is neither empty nor a UUID; `otherwise` stands in for it or goes before it."""
+    """Turns a name into a slug that is neither empty nor a UUID; `otherwise` replaces or precedes it."""
     root = slugify(name)[:longest] or otherwise
     return f"{otherwise}-{root}" if is_uuid(root) else root
 

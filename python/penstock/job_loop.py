@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# A cancelled job ends at once. A job that misses the cancellation is cancelled again after `CANCEL_RETRY_SECONDS`, up to
-# `MAX_CANCELLATIONS` times in all.
+# A cancelled job ends at once. A job that misses the cancellation is cancelled again after `CANCEL_RETRY_SECONDS`, up
+# to `MAX_CANCELLATIONS` times in total.
 CANCEL_RETRY_SECONDS, MAX_CANCELLATIONS = 1.0, 10
 # Delay in seconds before a failed job restarts.
 RESTART_DELAY_SECONDS = 5.0
@@ -50,14 +50,14 @@ async def run_with_restarts(
 
 async def stop_jobs(jobs: Collection[asyncio.Task[None]], max_wait: float = CANCEL_RETRY_SECONDS) -> None:
     """Cancels jobs until they end. Libraries may lose a cancellation, so it is repeated."""
-    left = set(jobs)
+    remaining = set(jobs)
     for _ in range(MAX_CANCELLATIONS):
-        for job in left:
+        for job in remaining:
             job.cancel()
-        if left:
-            done, left = await asyncio.wait(left, timeout=max_wait)
+        if remaining:
+            done, remaining = await asyncio.wait(remaining, timeout=max_wait)
             for job in done:
                 if not job.cancelled() and (error := job.exception()):
                     log.error("a job had failed", exc_info=error)
-    if left:
-        log.error("%d jobs do not end", len(left))
+    if remaining:
+        log.error("%d jobs do not end", len(remaining))

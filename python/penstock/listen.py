@@ -26,7 +26,7 @@ TCP_KEEPALIVE_OPTIONS = (
 
 
 def check_open_host(settings: Settings, keys: int) -> None:
-    """Refuses to listen on a public address if nothing authenticates callers. Raises SettingsError."""
+    """Refuses to listen on a public address without authentication. Raises SettingsError."""
     if settings.is_loopback or keys or settings.store_url or settings.security.require_key is not None:
         return
     message = (
@@ -59,7 +59,7 @@ def open_listeners(settings: Settings) -> list[socket.socket]:
 
 
 def open_metrics_listener(settings: Settings) -> socket.socket | None:
-    """Opens the socket of `metrics.listen`; `None` if metrics have no port of their own."""
+    """Opens the socket of `metrics.listen`; `None` if the metrics have no separate port."""
     if not (settings.metrics.enabled and settings.metrics.listen):
         return None
     host, port = parse_listen_address(settings.metrics.listen)
@@ -113,20 +113,20 @@ def stop_accepting(settings: Settings) -> None:
         deaf.setblocking(False)
         deaf.bind(path)
         deaf.listen(1)
-        # From here on nobody can connect to it.
+        # After this, no client can connect to the socket.
         os.unlink(path)
         for name in os.listdir("/proc/self/fd"):
             if _is_listening(int(name), settings.server.port):
-                # The server goes on asking this file descriptor for connections, and gets none.
+                # The server continues to accept from this file descriptor, but gets no connections.
                 os.dup2(deaf.fileno(), int(name))
 
 
 def _is_listening(descriptor: int, port: int) -> bool:
     try:
-        with socket.socket(fileno=os.dup(descriptor)) as found:
-            address = found.getsockname()
-            is_tcp = found.family in {socket.AF_INET, socket.AF_INET6} and address[1] == port
-            return is_tcp and bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        with socket.socket(fileno=os.dup(descriptor)) as duplicate:
+            address = duplicate.getsockname()
+            is_tcp = duplicate.family in {socket.AF_INET, socket.AF_INET6} and address[1] == port
+            return is_tcp and bool(duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     except OSError:
         return False
 

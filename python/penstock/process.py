@@ -63,12 +63,12 @@ def set_parent_death_signal(number: int) -> None:
 
 
 def notify_service_manager(address: str | None) -> None:
-    """Tells systemd that the gateway is ready (`sd_notify`, protocol of `Type=notify`). Without an address nothing is
-    sent.
+    """Notifies systemd that the gateway is ready (`sd_notify`, protocol of `Type=notify`). Without an address, does
+    nothing.
     """
     if not address:
         return
-    # A leading `@` stands for a socket without a file.
+    # A leading `@` means a socket without a file.
     path = "\0" + address[1:] if address.startswith("@") else address
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.settimeout(1.0)
@@ -167,7 +167,7 @@ def run_until_stopped(
 
 # Number of the `sched_setattr` system call, which libc does not wrap yet.
 SCHED_SETATTR_SYSCALLS = {"x86_64": 314, "aarch64": 274}
-# Leaves about a tenth of a contended core to this process, which is enough to write the records of a saturated worker.
+# Reserves about a tenth of a contended core for this process, enough to write the records of a saturated worker.
 NICENESS = 10
 # The scheduler may let a process that had to wait run for up to two slices without interruption. With slices of 4 ms,
 # calls next to a busy interpreter on the same core took 0.8 ms longer (p99). With these they take 0.3 ms longer, at no
@@ -190,7 +190,7 @@ class SchedPolicySwitcher:
     BUSY, CALM = 5_000, 2_500
 
     def __init__(self, done: Callable[[], int]) -> None:
-        """Takes a function that returns the number of requests completed so far."""
+        """Stores a function that returns the number of completed requests."""
         self._done = done
         self._last = 0
         self._batches = False

@@ -23,7 +23,7 @@ OFF = logging.CRITICAL + 1
 PLAIN_TEXT = re.compile(r'[^\s"=\x00-\x1f\x7f-\x9f\u2028\u2029]+')
 # Libraries log only warnings. The database driver would log each statement at the level debug.
 LIBRARIES = ("alembic", "aiosqlite", "asyncio", "hpack", "httpcore", "httpx", "httpx2", "sqlalchemy")
-# Granian sets up loggers of its own, for standard output. With this its lines are part of the log.
+# Granian configures its own loggers for standard output. This setting adds their lines to the log.
 GRANIAN_LOGGING: dict[str, Any] = {
     "loggers": {name: {"handlers": [], "propagate": True} for name in ("_granian", "granian.access")},
     "handlers": {},

@@ -63,15 +63,15 @@ class RecordFile:
             size = self._open_current()
             if self.on_rotated:
                 self.on_rotated()
-        end, left = size, memoryview(lines)
+        end, remaining = size, memoryview(lines)
         try:
-            while left:
+            while remaining:
                 # The same offset within a page as in the file, so that whole pages are aligned for direct I/O.
                 start = end % PAGE_BYTES
-                part = left[: len(self._buffer) - start]
+                part = remaining[: len(self._buffer) - start]
                 self._buffer[start : start + len(part)] = part
                 self._write_buffer(start, len(part), end)
-                end, left = end + len(part), left[len(part) :]
+                end, remaining = end + len(part), remaining[len(part) :]
         except OSError:
             os.ftruncate(self._file, size)
             raise
@@ -85,13 +85,13 @@ class RecordFile:
     def get_state(self) -> tuple[int, int]:
         """Returns inode and size of the file at the path; zeros if there is none."""
         try:
-            found = os.stat(self._path)
+            file_status = os.stat(self._path)
         except FileNotFoundError:
             return 0, 0
-        return found.st_ino, found.st_size
+        return file_status.st_ino, file_status.st_size
 
     def truncate_to(self, inode: int, size: int) -> None:
-        """Removes what was written behind `size`, unless another file is at the path by now."""
+        """Truncates the file to `size`, unless the path now belongs to another file."""
         found_inode, found_size = self.get_state()
         if found_inode == inode and found_size > size:
             os.truncate(self._path, size)

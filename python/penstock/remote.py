@@ -76,29 +76,29 @@ class ManagementClient:
     def iter_rows(self, path: str) -> Iterator[dict[str, Any]]:
         """Yields every row of a list, page by page, oldest first."""
         mark = "&" if "?" in path else "?"
-        number, seen = 0, 0
+        number, seen_keys = 0, 0
         while True:
             page = self.request("GET", f"{path}{mark}page_size={PAGE_SIZE}&current_page={number}&order=asc")
             if not isinstance(page.get("data"), list) or not isinstance(page.get("total"), int):
                 raise self._not_a_gateway_error()
             yield from page["data"]
-            seen += len(page["data"])
+            seen_keys += len(page["data"])
             number += 1
-            if seen >= page["total"] or not page["data"]:
+            if seen_keys >= page["total"] or not page["data"]:
                 return
 
     def iter_newest(self, path: str, limit: int, member: str = "data") -> Iterator[dict[str, Any]]:
         """Yields up to `limit` rows of a list, newest first. `member` is the field of the response that has the rows."""
         mark = "&" if "?" in path else "?"
-        number, left = 0, limit
-        while left > 0:
-            size = min(PAGE_SIZE, left) if number == 0 else PAGE_SIZE
+        number, remaining = 0, limit
+        while remaining > 0:
+            size = min(PAGE_SIZE, remaining) if number == 0 else PAGE_SIZE
             page = self.request("GET", f"{path}{mark}page_size={size}&current_page={number}")
             if not isinstance(page.get(member), list):
                 raise self._not_a_gateway_error()
             rows: list[dict[str, Any]] = page[member]
-            yield from rows[:left]
-            left -= len(rows)
+            yield from rows[:remaining]
+            remaining -= len(rows)
             number += 1
             if len(rows) < size:
                 return
@@ -126,9 +126,9 @@ class ManagementClient:
             raise self._unreachable_error(error) from None
 
     def _unreachable_error(self, error: Exception) -> RemoteError:
-        why = str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
         return RemoteError(
-            f"{self._client.base_url} cannot be reached: {why}; hint: is it running? --url, PENSTOCK_URL"
+            f"{self._client.base_url} cannot be reached: {reason}; hint: is it running? --url, PENSTOCK_URL"
         )
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx2.Response:
@@ -151,12 +151,12 @@ class ManagementClient:
 
     def _decode_object(self, response: httpx2.Response) -> dict[str, Any]:
         try:
-            found: object = response.json()
+            body: object = response.json()
         except ValueError:
             raise self._not_a_gateway_error() from None
-        if not isinstance(found, dict):
+        if not isinstance(body, dict):
             raise self._not_a_gateway_error()
-        return cast("dict[str, Any]", found)
+        return cast("dict[str, Any]", body)
 
     def _not_a_gateway_error(self) -> RemoteError:
         return RemoteError(f"{self._client.base_url} answers, but is no gateway; hint: --url, PENSTOCK_URL")
@@ -164,9 +164,9 @@ class ManagementClient:
 
 def _error_message(response: httpx2.Response) -> str:
     try:
-        found: dict[str, Any] = response.json()
+        body: dict[str, Any] = response.json()
         # Errors of the edge itself have the format of the model API.
-        data: dict[str, Any] = found.get("data") or found["error"]
+        data: dict[str, Any] = body.get("data") or body["error"]
         listed = "; ".join(f"{problem['path']} {problem['message']}".strip() for problem in data.get("errors", []))
         return listed or str(data["message"])
     except (ValueError, KeyError, TypeError):

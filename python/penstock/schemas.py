@@ -61,25 +61,25 @@ def format_required_timestamp(milliseconds: int) -> str:
     return format_timestamp(milliseconds) or ""
 
 
-def to_milliseconds(given: datetime | None) -> int | None:
+def to_milliseconds(moment: datetime | None) -> int | None:
     """Converts a datetime to Unix milliseconds. A datetime without a time zone is read as UTC."""
     # Integer arithmetic: fractional seconds would sometimes lose a millisecond.
-    return None if given is None else (to_utc(given) - EPOCH) // MILLISECOND
+    return None if moment is None else (to_utc(moment) - EPOCH) // MILLISECOND
 
 
-def to_utc(given: datetime) -> datetime:
+def to_utc(moment: datetime) -> datetime:
     """Converts a datetime to UTC. One without a time zone is in UTC."""
     try:
-        return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except OverflowError:
         # The offset moves the time before year 1 or after year 9999, which a datetime cannot represent. The offset is
         # ignored.
-        return given.replace(tzinfo=UTC)
+        return moment.replace(tzinfo=UTC)
 
 
-def utc_midnight(given: datetime) -> datetime:
+def utc_midnight(moment: datetime) -> datetime:
     """Returns the midnight in UTC at which the day of a datetime starts."""
-    return to_utc(given).replace(hour=0, minute=0, second=0, microsecond=0)
+    return to_utc(moment).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def next_period_start(period: str | int, start: datetime) -> datetime:
@@ -150,14 +150,14 @@ def _whole_number(value: Any) -> Any:  # noqa: ANN401 - a number or none
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def row_to_struct(shown: type[Struct], row: Mapping[str, Any], **more: object) -> Struct:
+def row_to_struct(struct_type: type[Struct], row: Mapping[str, Any], **more: object) -> Struct:
     """Builds a response struct from a row. Each field is the column of the same name, `*_at` columns become ISO
     timestamps, and `more` overrides fields.
     """
     # A database row looks up each column name again, which is slow.
     columns = row if isinstance(row, dict) else dict(row)
-    written = {name: columns[name] for name in shown.__struct_fields__ if name in columns}
-    for name in _timestamp_fields(shown):
+    written = {name: columns[name] for name in struct_type.__struct_fields__ if name in columns}
+    for name in _timestamp_fields(struct_type):
         if name in written and name not in more:
             written[name] = format_timestamp(written[name])
     if "usage_limits" in written:
@@ -165,12 +165,12 @@ def row_to_struct(shown: type[Struct], row: Mapping[str, Any], **more: object) -
         written["usage_limits"] = with_next_reset(limits)
         if "last_reset_at" in written and "last_reset_at" not in more and (limit := _first_limit(limits)):
             written["last_reset_at"] = format_timestamp(last_reset(limit, columns["last_reset_at"]))
-    return shown(**{**written, **more})
+    return struct_type(**{**written, **more})
 
 
 @cache
-def _timestamp_fields(shown: type[msgspec.Struct]) -> tuple[str, ...]:
-    return tuple(name for name in shown.__struct_fields__ if name.endswith("_at"))
+def _timestamp_fields(struct_type: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(name for name in struct_type.__struct_fields__ if name.endswith("_at"))
 
 
 def effective_status(row: Mapping[str, Any]) -> str:
@@ -179,7 +179,7 @@ def effective_status(row: Mapping[str, Any]) -> str:
 
 
 def sent_fields(change: msgspec.Struct) -> dict[str, Any]:
-    """Returns the fields that the client sent. Fields that are UNSET are left out."""
+    """Returns the fields that the client sent. Omits fields that are UNSET."""
     names = change.__struct_fields__
     return {name: value for name in names if (value := getattr(change, name)) is not msgspec.UNSET}
 

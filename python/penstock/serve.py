@@ -46,7 +46,7 @@ log = logging.getLogger("penstock")
 EDGE_PAUSE, CONTROL_PAUSE, LOGS_PAUSE = 0.5, 5.0, 5.0
 # Seconds that a worker may take beyond the drain deadline to hand over its last records and exit.
 EDGE_GRACE, CONTROL_GRACE = 4.0, 5.0
-# Seconds that the log worker gets to read what is left in the spool. What it does not read waits for the next start.
+# Seconds that the log worker gets to read the rest of the spool. Unread entries wait for the next start.
 LOGS_GRACE = 8.0
 LOG_WORKER_NAME = "penstock-log"
 THREAD_SWITCH_INTERVAL_SECONDS = 0.0005
@@ -163,7 +163,7 @@ class Supervisor:
         for index, child in enumerate(self.edges, start=1):
             child.number = index
         self.log_socket = listen.open_private_socket(self.settings.log_socket)
-        # Requests do not depend on it, so the gateway goes on without it.
+        # Requests do not depend on it, so the gateway continues without it.
         self.log_worker = ChildProcess("log", PlainFactory(), self._run_log_worker, LOGS_PAUSE, is_essential=False)
         self._on_ready = on_ready
         self._probe: socket.socket | None = None
@@ -237,7 +237,7 @@ class Supervisor:
         if self.handover:
             seconds = CHECK_SECONDS if seconds is None else min(seconds, CHECK_SECONDS)
             probes.append(self.handover.reports)
-            sentinels += [one.sentinel for one in self.handover.processes]
+            sentinels += [process.sentinel for process in self.handover.processes]
         ready = wait([self._bell, *probes, *sentinels], seconds)
         if self._bell in ready:
             os.read(self._bell, 64)
@@ -249,7 +249,7 @@ class Supervisor:
                 self._probe = self._request_ready(is_started=True)
 
     def _request_ready(self, *, is_started: bool = False) -> socket.socket | None:
-        """Asks `/ready`. Over TLS a worker must answer at once, so it is asked once the first has started."""
+        """Requests `/ready`. Over TLS a worker must answer at once, so it is asked once the first has started."""
         if self.handover is None:
             return listen.request_ready(self.settings)
         return listen.request_ready_over_tls(self.settings, self.handover.certificate.paths[0]) if is_started else None
@@ -293,12 +293,12 @@ class Supervisor:
     def _stop_children(self, children: list[ChildProcess], seconds: float, allowed_signals: int) -> None:
         deadline = time.monotonic() + seconds
         while sentinels := [child.process.sentinel for child in children if child.process and child.is_alive]:
-            left = deadline - time.monotonic()
-            if left <= 0 or self._stop_signals > allowed_signals:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or self._stop_signals > allowed_signals:
                 break
             for child in children:
                 child.send_signal(signal.SIGUSR1)
-            if self._bell in wait([self._bell, *sentinels], min(left, 0.5)):
+            if self._bell in wait([self._bell, *sentinels], min(remaining, 0.5)):
                 os.read(self._bell, 64)
         for child in children:
             if child.is_alive:
@@ -375,7 +375,7 @@ class Supervisor:
         os.close(self._log_held)
         with process.report_start_failure("log"):
             worker = importlib.import_module("penstock.logs.worker").LogWorker(self.settings)
-        # Not before the imports, which would take long beside busy processes.
+        # Imported late, because imports take long beside busy processes.
         process.lower_priority()
         process.freeze_heap()
         process.run_until_stopped(partial(worker.run, self.log_socket), self._log_lifeline, at_latest=LOGS_GRACE)

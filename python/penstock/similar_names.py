@@ -35,6 +35,6 @@ class NameSuggester:
         # Names of very different lengths are never similar. Without them, the ones that matter fit the limit.
         shortest = MIN_SIMILARITY * len(cut_name) / (2 - MIN_SIMILARITY)
         longest = (2 - MIN_SIMILARITY) * len(cut_name) / MIN_SIMILARITY
-        possible = (one for one in candidates if shortest <= len(one) <= longest)
+        possible = (candidate for candidate in candidates if shortest <= len(candidate) <= longest)
         similar = get_close_matches(cut_name, list(islice(possible, MAX_CANDIDATES)), n=1, cutoff=MIN_SIMILARITY)
         return similar[0] if similar else None

@@ -75,12 +75,12 @@ def describe_type(kind: Any) -> str:  # noqa: ANN401 - any type
     return _describe(inspect.type_info(kind))
 
 
-def unknown_name(name: str, allowed: Iterable[str], suggester: NameSuggester, what: str = "field") -> str:
+def unknown_name(name: str, allowed: Iterable[str], suggester: NameSuggester, subject: str = "field") -> str:
     """Returns the message about an unknown name, with the most similar allowed one and the list of all."""
     names = list(allowed)
     similar = suggester.find(name, names)
     hint = f"did you mean {similar!r}? " if similar else ""
-    return f"is an unknown {what}; {hint}allowed: {', '.join(names) or 'none'}"
+    return f"is an unknown {subject}; {hint}allowed: {', '.join(names) or 'none'}"
 
 
 def _iter_problems(kind: inspect.Type, value: object, path: str, mode: Mode) -> Iterator[Problem]:
@@ -104,17 +104,17 @@ def _iter_problems(kind: inspect.Type, value: object, path: str, mode: Mode) -> 
 
 
 def _iter_union_problems(kind: inspect.UnionType, value: object, path: str, mode: Mode) -> Iterator[Problem]:
-    members = [one.type if isinstance(one, inspect.Metadata) else one for one in kind.types]
+    members = [item.type if isinstance(item, inspect.Metadata) else item for item in kind.types]
     is_dict, is_list = isinstance(value, dict), isinstance(value, list)
     # An alternative that does not match is no mistake of the client, so it uses up no suggestion.
     trial = mode._replace(suggester=NameSuggester(0))
-    if any(next(_iter_problems(one, value, path, trial), None) is None for one in members):
+    if any(next(_iter_problems(member, value, path, trial), None) is None for member in members):
         return
     containers = [
-        one
-        for one in members
-        if (is_dict and isinstance(one, inspect.StructType | inspect.DictType))
-        or (is_list and isinstance(one, inspect.ListType | inspect.VarTupleType))
+        member
+        for member in members
+        if (is_dict and isinstance(member, inspect.StructType | inspect.DictType))
+        or (is_list and isinstance(member, inspect.ListType | inspect.VarTupleType))
     ]
     if containers:
         yield from _iter_problems(containers[0], value, path, mode)
@@ -193,9 +193,9 @@ def _describe(kind: inspect.Type) -> str:  # noqa: PLR0911 - one case per type
         case inspect.Metadata():
             return _describe(kind.type)
         case inspect.UnionType():
-            plain = [one.type if isinstance(one, inspect.Metadata) else one for one in kind.types]
-            has_number = any(isinstance(one, inspect.FloatType) for one in plain)
-            members = [one for one in plain if not (has_number and isinstance(one, inspect.IntType))]
+            plain = [item.type if isinstance(item, inspect.Metadata) else item for item in kind.types]
+            has_number = any(isinstance(item, inspect.FloatType) for item in plain)
+            members = [item for item in plain if not (has_number and isinstance(item, inspect.IntType))]
             return " or ".join(dict.fromkeys(map(_describe, members)))
         case inspect.LiteralType():
             *others, last = map(str, kind.values)

@@ -102,7 +102,11 @@ def test_javascript_snippet_prints_the_response(served: Gateway, page: str, snip
 
 
 def test_codex_works_with_the_settings_of_the_page(served: Gateway, tmp_path: Path):
-    (settings,) = [one.text for one in page_examples("docs/tools.md", "toml") if "model_provider =" in one.text]
+    (settings,) = [
+        page_example.text
+        for page_example in page_examples("docs/tools.md", "toml")
+        if "model_provider =" in page_example.text
+    ]
     (tmp_path / "config.toml").write_text(settings.replace(SHOWN_URL, served.base_url))
     command: list[str] = [str(CODEX_BINARY), "exec", "--json", "--skip-git-repo-check"]
     printed = run_snippet(served, command, "Hi", tmp_path, HOME=str(tmp_path), CODEX_HOME=str(tmp_path))

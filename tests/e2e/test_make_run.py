@@ -86,16 +86,16 @@ def test_make_run_serves_the_commands_that_it_prints(fresh_copy: Path, terminal:
             lambda: [line for line in program.read_output().splitlines() if line.startswith(COMMAND_PREFIXES)] or None,
         )
         key, *commands = lines
-        whole, streamed, messages, health, _, sdk = (run_line(f"{key}; {line}", terminal) for line in commands)
+        complete, streamed, messages, health, _, sdk = (run_line(f"{key}; {line}", terminal) for line in commands)
         # Ctrl-C sends SIGINT to the whole foreground process group.
         os.killpg(program.pid, signal.SIGINT)
         program.process.wait(30)
-        left = program.session_processes()
+        remaining = program.session_processes()
     finally:
         program.kill()
-    assert '"chat.completion"' in whole
+    assert '"chat.completion"' in complete
     assert streamed.rstrip().endswith("data: [DONE]")
     assert '"message"' in messages
     assert '"success"' in health
     assert sdk.strip()
-    assert not left
+    assert not remaining

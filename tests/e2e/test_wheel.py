@@ -15,7 +15,7 @@ import pytest
 
 from penstock import __version__
 from tests.gateway import CARGO_TARGET_DIR
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import Program, free_port, wait_for
 from tests.shape.repository import ROOT
 
@@ -107,8 +107,10 @@ def test_installed_wheel_names_its_version_and_commit(command: Path):
         ["git", "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True, cwd=ROOT
     ).stdout.strip()
     for words in (["--version"], ["version"]):
-        shown = subprocess.run([command, *words], check=True, capture_output=True, text=True, env={"PATH": ""}).stdout
-        assert shown == f"penstock {__version__} ({commit})\n"
+        displayed = subprocess.run(
+            [command, *words], check=True, capture_output=True, text=True, env={"PATH": ""}
+        ).stdout
+        assert displayed == f"penstock {__version__} ({commit})\n"
 
 
 @pytest.mark.slow

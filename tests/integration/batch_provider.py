@@ -32,7 +32,7 @@ class RecordingServer:
 
     def count_requests(self, method: str, path: str) -> int:
         with self.lock:
-            return sum(one == (method, path) for one in self.asked)
+            return sum(item == (method, path) for item in self.asked)
 
 
 class FakeBatchProvider(RecordingServer):
@@ -95,8 +95,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     def _rejection(self) -> tuple[int, Any] | None:
         if self.provider.echoes:
-            shown = self.headers.get("x-api-key") or self.headers.get("authorization", "")
-            return 401, {"error": {"message": f"Incorrect API key provided: {shown}"}}
+            displayed = self.headers.get("x-api-key") or self.headers.get("authorization", "")
+            return 401, {"error": {"message": f"Incorrect API key provided: {displayed}"}}
         if not self.provider.busy:
             return None
         self.provider.busy -= 1
@@ -106,7 +106,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         if not path.startswith("/batches?"):
             return None
         listed = [{"id": "other", "metadata": None}]
-        listed += [{"id": name, "metadata": one["made"]["metadata"]} for name, one in self.provider.batches.items()]
+        listed += [{"id": name, "metadata": batch["made"]["metadata"]} for name, batch in self.provider.batches.items()]
         return 200, {"object": "list", "data": listed, "has_more": False}
 
     def _route(self, path: str, body: bytes) -> tuple[int, Any]:
@@ -116,26 +116,26 @@ class _RequestHandler(BaseHTTPRequestHandler):
             there.files["file-in"] = content
             return 200, {"id": "file-in", "object": "file"}
         if path == "/batches":
-            made = json.loads(body)
-            lines = [json.loads(line) for line in there.files[made["input_file_id"]].splitlines()]
-            there.batches["b-1"] = {"made": made, "lines": lines, "status": "in_progress", "good": [], "rest": []}
+            created = json.loads(body)
+            lines = [json.loads(line) for line in there.files[created["input_file_id"]].splitlines()]
+            there.batches["b-1"] = {"made": created, "lines": lines, "status": "in_progress", "good": [], "rest": []}
             return 200, {"id": "b-1", "status": "validating"}
         if path == "/messages/batches":
             lines = json.loads(body)["requests"]
             there.batches["m-1"] = {"lines": lines, "status": "in_progress", "good": [], "rest": []}
             return 200, {"id": "m-1", "processing_status": "in_progress"}
-        if found := re.fullmatch(r"/(messages/)?batches/(b-1|m-1)(/cancel|/results)?", path):
-            batch = there.batches[found[2]]
-            if found[3] == "/cancel":
+        if matched := re.fullmatch(r"/(messages/)?batches/(b-1|m-1)(/cancel|/results)?", path):
+            batch = there.batches[matched[2]]
+            if matched[3] == "/cancel":
                 batch.update(status="cancelled", good=batch["lines"][:1], rest=[])
             batch["why"] = there.why
-            return 200, _anthropic_results(batch) if found[3] == "/results" else (
-                _anthropic_batch if found[1] else _openai_batch
+            return 200, _anthropic_results(batch) if matched[3] == "/results" else (
+                _anthropic_batch if matched[1] else _openai_batch
             )(batch)
-        if found := re.fullmatch(r"/files/(good|rest|file-in)/content", path):
-            content = there.files.get(found[1])
+        if matched := re.fullmatch(r"/files/(good|rest|file-in)/content", path):
+            content = there.files.get(matched[1])
             return 200, content or b"".join(
-                _openai_output_line(line, found[1]) for line in there.batches["b-1"][found[1]]
+                _openai_output_line(line, matched[1]) for line in there.batches["b-1"][matched[1]]
             )
         return 404, {"error": {"message": f"nothing at {path}"}}
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import openai
 
 from tests.gateway import Gateway
-from tests.integration.managed import ADMIN_KEY, Client
-from tests.integration.wire import send_raw_request
+from tests.integration.management_client import ADMIN_KEY, Client
+from tests.integration.raw_http import send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -35,19 +35,19 @@ def create_workspace(
     admin: Client, name: str, provider: str = "mock", slug: str = "", key: str = "sk-provider", **configurations: str
 ) -> Client:
     """Creates a workspace with an API key and a provider; returns a client that uses the key."""
-    made = admin.create("/v1/admin/workspaces", {"name": name})
+    workspace = admin.create("/v1/admin/workspaces", {"name": name})
     own = slug or f"m-{name}"
     integration = {
         "name": provider,
         "ai_provider_id": provider,
         "key": key,
-        "workspace_id": made["id"],
+        "workspace_id": workspace["id"],
         "slug": f"m-{name}",
         "default_provider_slug": own,
         "configurations": configurations,
     }
     admin.create("/v1/integrations", integration)
-    caller = admin.with_new_key(workspace_id=made["id"], scopes=["completions.write"])
+    caller = admin.with_new_key(workspace_id=workspace["id"], scopes=["completions.write"])
 
     def is_known_at_edge() -> bool | None:
         # The key and the provider are checked before the body is parsed, so an invalid body sends nothing upstream.
@@ -74,7 +74,7 @@ def batch_line(number: int, content: str = "hi", **body: object) -> dict[str, An
 
 
 def to_jsonl(*lines: object) -> bytes:
-    return b"".join(json.dumps(one).encode() + b"\n" for one in lines)
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
 def create_batch(ai: openai.OpenAI, content: bytes, window: Any = IMMEDIATE, **more: Any) -> Any:
@@ -96,7 +96,7 @@ def wait_until_ended(ai: openai.OpenAI, batch_id: str, seconds: float = 20.0) ->
 def read_output_lines(ai: openai.OpenAI, file_id: str | None) -> dict[str, Any]:
     assert file_id
     lines = ai.files.content(file_id).text.splitlines()
-    return {one["custom_id"]: one for one in map(json.loads, lines)}
+    return {item["custom_id"]: item for item in map(json.loads, lines)}
 
 
 class RestartableGateway:

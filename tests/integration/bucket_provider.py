@@ -130,7 +130,7 @@ class FakeBucketProvider(RecordingServer):
 
     def finish_job(self, state: str, results: list[dict[str, Any]] | None = None) -> None:
         """Ends the job; writes the results, if any, to the output that the job names."""
-        content = b"".join(json.dumps(one).encode() + b"\n" for one in results or [])
+        content = b"".join(json.dumps(item).encode() + b"\n" for item in results or [])
         with self.lock:
             if results is not None and "outputDataConfig" in self.jobs[0]:
                 job = self.jobs[0]
@@ -228,8 +228,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
             headers={**content, **S3_OWNER_HEADERS},
             verify=False,
         )
-        found = {name: value for name, value in response.headers.items() if name not in CONNECTION_HEADERS}
-        fields = {name.replace("x-amz-", own): value for name, value in found.items()}
+        actual = {name: value for name, value in response.headers.items() if name not in CONNECTION_HEADERS}
+        fields = {name.replace("x-amz-", own): value for name, value in actual.items()}
         length = response.headers.get("content-length") if self.command == "HEAD" else str(len(response.content))
         self._send(response.status_code, {**fields, "content-length": length or "0"}, response.content)
 
@@ -255,14 +255,14 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def _has_valid_signature(self, content: str, body: bytes) -> bool:
         scope = re.search(rf"Credential={KEY_ID}/\d+/{REGION}/(\w+)/aws4_request", content)
         names = re.search("SignedHeaders=([^,]+),", content)
-        wanted = "bedrock" if self.path.startswith(BEDROCK) else "s3"
-        if not scope or not names or scope[1] != wanted:
+        expected = "bedrock" if self.path.startswith(BEDROCK) else "s3"
+        if not scope or not names or scope[1] != expected:
             return False
         fields = {name: self.headers[name] for name in names[1].split(";")}
         request = AWSRequest(self.command, f"http://{self.headers['host']}{self.path}", fields, body)
         request.context["timestamp"] = self.headers["x-amz-date"]
-        kind = S3SigV4Auth if wanted == "s3" else SigV4Auth
-        auth: Any = kind(Credentials(KEY_ID, self.provider.secret), wanted, REGION)
+        kind = S3SigV4Auth if expected == "s3" else SigV4Auth
+        auth: Any = kind(Credentials(KEY_ID, self.provider.secret), expected, REGION)
         text = auth.string_to_sign(request, auth.canonical_request(request))
         return content.endswith(f"Signature={auth.signature(text, request)}")
 
@@ -292,9 +292,9 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     def _handle_cohere_dataset(self, path: str, body: bytes) -> tuple[int, Any]:
         there = self.provider
-        if found := re.fullmatch(r"\?name=(gateway-[0-9a-f-]+)&type=(batch-(?:chat|embed)-v2-input)", path):
+        if actual := re.fullmatch(r"\?name=(gateway-[0-9a-f-]+)&type=(batch-(?:chat|embed)-v2-input)", path):
             there.objects["d-in"] = body
-            there.kinds.append((found[1], found[2]))
+            there.kinds.append((actual[1], actual[2]))
             return 200, {"id": "d-in"}
         if self.command == "POST" or path.partition("?")[0] in {"", *(f"/{name}" for name in there.datasets)}:
             return self._handle_embed_dataset(path, body)
@@ -302,15 +302,15 @@ class _RequestHandler(BaseHTTPRequestHandler):
             status = there.validation[0] if len(there.validation) == 1 else there.validation.pop(0)
             return 200, {"dataset": {"id": "d-in", "validation_status": status, "validation_error": there.why}}
         parts = [{"id": f"p-{n}", "name": "part", "url": f"{there.url}{there.signed}&part={n}"} for n in (0, 1)]
-        found = {"id": "d-out", "validation_status": "validated", "dataset_parts": parts}
-        return (200, {"dataset": found}) if path == "/d-out" else (404, {"message": f"nothing at {path}"})
+        actual = {"id": "d-out", "validation_status": "validated", "dataset_parts": parts}
+        return (200, {"dataset": actual}) if path == "/d-out" else (404, {"message": f"nothing at {path}"})
 
     def _handle_embed_dataset(self, path: str, body: bytes) -> tuple[int, Any]:
         there, known = self.provider, self.provider.datasets
-        if found := re.fullmatch(r"\?name=([\w .]+)&type=(embed-input)&optional_fields=custom_id", path):
+        if matched := re.fullmatch(r"\?name=([\w .]+)&type=(embed-input)&optional_fields=custom_id", path):
             name = f"texts-{len(known) + 1}"
             there.objects[name] = body
-            known[name] = {"id": name, "name": found[1], "dataset_type": found[2], "created_at": CREATED_AT}
+            known[name] = {"id": name, "name": matched[1], "dataset_type": matched[2], "created_at": CREATED_AT}
             return 200, {"id": name}
         if self.command == "POST":
             return 400, {"message": f"no dataset is made so: {path}"}
@@ -320,7 +320,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         status = there.validation[0] if len(there.validation) == 1 else there.validation.pop(0)
         looked = {"validation_status": status, "validation_error": there.why if status == "failed" else None}
         if path == "?limit=200":
-            return 200, {"datasets": [{**one, **looked} for one in known.values()]}
+            return 200, {"datasets": [{**item, **looked} for item in known.values()]}
         parts = [{"id": "p", "size_bytes": len(there.objects[path[1:]]), "url": f"{there.url}{there.signed}"}]
         parts = parts if there.has_parts else []
         return 200, {"dataset": {**known[path[1:]], **looked, "dataset_parts": parts}}
@@ -328,19 +328,19 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def _handle_embed_job(self, path: str, body: bytes) -> tuple[int, Any]:
         there = self.provider
         if self.command == "POST" and not path:
-            made = json.loads(body)
-            if made["dataset_id"] not in there.datasets or there.validation != ["validated"]:
-                return 400, {"message": f"dataset {made['dataset_id']} is not validated"}
-            there.jobs.append(made)
+            created = json.loads(body)
+            if created["dataset_id"] not in there.datasets or there.validation != ["validated"]:
+                return 400, {"message": f"dataset {created['dataset_id']} is not validated"}
+            there.jobs.append(created)
             return 200, {"job_id": "e-1", "meta": {"api_version": {"version": "1"}}}
         if path == "/e-1/cancel":
             there.state = "cancelled"
             return 200, b""
-        made = there.jobs[0]
+        created = there.jobs[0]
         state = "processing" if there.state == "running" else there.state
-        job = {"job_id": "e-1", "status": state, "created_at": CREATED_AT, "input_dataset_id": made["dataset_id"]}
+        job = {"job_id": "e-1", "status": state, "created_at": CREATED_AT, "input_dataset_id": created["dataset_id"]}
         job |= {
-            "model": made["model"],
+            "model": created["model"],
             "truncate": "END",
             "output_dataset_id": "d-out" if state == "complete" else None,
         }
@@ -358,9 +358,9 @@ class _RequestHandler(BaseHTTPRequestHandler):
         there, path = self.provider, path.removeprefix(FIREWORKS_PATH)
         if path.startswith("/datasets") and ":" not in path:
             return self._handle_fireworks_dataset(path, body)
-        if found := re.fullmatch("/datasets/([a-z0-9-]+):upload", path):
-            there.objects[found[1]] = body
-            return 200, {"id": found[1]}
+        if matched := re.fullmatch("/datasets/([a-z0-9-]+):upload", path):
+            there.objects[matched[1]] = body
+            return 200, {"id": matched[1]}
         if re.fullmatch("/datasets/[a-z0-9-]+:getDownloadEndpoint", path):
             files = {"x/error-data.jsonl": f"{there.signed}&errors=1", "x/BIJOutputSet.jsonl": there.signed}
             there_is = {name: f"{there.url}{location}" for name, location in files.items() if location in there.objects}
@@ -371,9 +371,9 @@ class _RequestHandler(BaseHTTPRequestHandler):
         there = self.provider
         if path == "/batchInferenceJobs?pageSize=200":
             return 200, {"batchInferenceJobs": [self._fireworks_job()]}
-        if found := re.fullmatch(r"/batchInferenceJobs(?:\?batchInferenceJobId=([a-z0-9-]+))?", path):
+        if matched := re.fullmatch(r"/batchInferenceJobs(?:\?batchInferenceJobId=([a-z0-9-]+))?", path):
             there.jobs.append(json.loads(body))
-            name = f"accounts/acme/batchInferenceJobs/{found[1] or 'j-1'}"
+            name = f"accounts/acme/batchInferenceJobs/{matched[1] or 'j-1'}"
             return 200, {**there.jobs[0], "name": name, "state": "JOB_STATE_PENDING"}
         if there.state == "deleted":
             return 404, {}
@@ -397,29 +397,31 @@ class _RequestHandler(BaseHTTPRequestHandler):
         if path.startswith("/datasets?"):
             return 200, {"datasets": list(known.values())}
         name = path.rpartition("/")[2]
-        found = known.pop(name, None) if self.command == "DELETE" else known.get(name)
+        actual = known.pop(name, None) if self.command == "DELETE" else known.get(name)
         state = "READY" if name in self.provider.objects else "UPLOADING"
-        return (200, {**found, "state": state, "createTime": CREATED_AT}) if found else (404, {"message": "no dataset"})
+        return (
+            (200, {**actual, "state": state, "createTime": CREATED_AT}) if actual else (404, {"message": "no dataset"})
+        )
 
     def _handle_object(self, name: str, body: bytes) -> tuple[int, Any]:
         if self.command == "PUT":
             self.provider.objects[name] = body
             return 200, b""
-        found = self.provider.objects.get(name)
-        return (404, {}) if found is None else (200, found)
+        actual = self.provider.objects.get(name)
+        return (404, {}) if actual is None else (200, actual)
 
     def _handle_job(self, path: str, body: bytes) -> tuple[int, Any]:
         there = self.provider
         job = there.jobs[0] if there.jobs else {}
         if path.startswith(f"{BEDROCK}s?") or path == f"{VERTEX}?pageSize=100":
-            one = {
+            item = {
                 **job,
                 "jobArn": JOB_ARN,
                 "name": f"{VERTEX.removeprefix('/v1/')}/77",
                 "status": there.state,
                 "state": there.state,
             }
-            return 200, {"invocationJobSummaries": [one], "batchPredictionJobs": [one]}
+            return 200, {"invocationJobSummaries": [item], "batchPredictionJobs": [item]}
         if path in {BEDROCK, VERTEX}:
             there.jobs.append(json.loads(body))
             return 200, {"jobArn": JOB_ARN, "name": f"{VERTEX.removeprefix('/v1/')}/77", "state": "JOB_STATE_PENDING"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
 
 FRAGMENT_BYTES = 8
 CANARIES: dict[str, str] = {}

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.bootstrapped_store import ADMIN_KEY, DatabaseTemplates
 from tests.fork_server import run_penstock
-from tests.founded import ADMIN_KEY, DatabaseTemplates
 from tests.gateway import Mock
-from tests.integration.managed import Client
+from tests.integration.management_client import Client
 from tests.integration.serving import ENTRY_MODES, run_gateway
 from tests.postgres import Postgres
 from tests.redis_server import RedisServer
@@ -79,9 +79,9 @@ def restarted(
         return started[-1]
 
     yield start
-    for one in started:
-        print(one.gateway.program.read_output())
-        one.gateway.stop()
+    for item in started:
+        print(item.gateway.program.read_output())
+        item.gateway.stop()
 
 
 def run_init(folder: Path, env: Mapping[str, str]) -> str:
@@ -108,13 +108,13 @@ def surroundings() -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def new_store(request: pytest.FixtureRequest, founded: DatabaseTemplates) -> StoreFactory:
+def new_store(request: pytest.FixtureRequest, store_templates: DatabaseTemplates) -> StoreFactory:
     """Returns a factory that creates a store in a folder and returns the environment that selects it. Runs once per
     kind of database.
     """
 
     def create_store(folder: Path, number: int = 0, **more: str) -> dict[str, str]:
-        url = founded.copy(request.param, folder, number)
+        url = store_templates.copy(request.param, folder, number)
         env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url, **more}
         if request.param == "postgresql":
             # An embedded store generates its own master key.

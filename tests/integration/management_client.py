@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.founded import ADMIN_KEY
-from tests.integration.wire import Response, send_raw_request
+from tests.bootstrapped_store import ADMIN_KEY
+from tests.integration.raw_http import Response, send_raw_request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway
@@ -23,8 +23,8 @@ class Client:
 
     def send(self, method: str, path: str, body: object = None) -> Response:
         # A signed-in user has a session cookie in `headers` and no key.
-        shown = {"x-gateway-api-key": self.key} if self.key else {}
-        headers = {**shown, "content-type": "application/json", **self.headers}
+        fields = {"x-gateway-api-key": self.key} if self.key else {}
+        headers = {**fields, "content-type": "application/json", **self.headers}
         sent = b"" if body is None else json.dumps(body).encode()
         return send_raw_request(self.gateway.base_url, path, sent, headers, method=method)
 
@@ -51,8 +51,8 @@ class Client:
     def with_new_key(self, **fields: object) -> Client:
         """Creates an API key and returns a client that uses it."""
         kind = fields.pop("kind", "workspace/service")
-        made = self.create(f"/v1/api-keys/{kind}", {"name": "key of a test", **fields})
-        return Client(self.gateway, made["key"])
+        key = self.create(f"/v1/api-keys/{kind}", {"name": "key of a test", **fields})
+        return Client(self.gateway, key["key"])
 
 
 def expect_ok(response: Response) -> dict[str, Any]:

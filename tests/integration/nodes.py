@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, Response, chat_body, send_raw_request
 from tests.integration.serving import read_metrics
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, Response, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ def breaker_config(failures: int, cooldown_ms: int = 30_000) -> dict[str, Any]:
 
 def create_node_folders(around: Path) -> tuple[Path, Path]:
     """Creates a folder for each of two nodes."""
-    one, two = around / "one", around / "two"
-    for folder in (one, two):
+    item, two = around / "one", around / "two"
+    for folder in (item, two):
         folder.mkdir()
-    return one, two
+    return item, two
 
 
 def wait_for_redis(node: Gateway, workers: int = 1) -> None:

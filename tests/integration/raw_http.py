@@ -170,12 +170,12 @@ class RawConnection:
 
     def read_events(self, response: Response, count: int) -> bytes:
         """Reads the body until `count` events have arrived."""
-        seen = b""
+        received = b""
         for chunk in self.iter_body(response):
-            seen += chunk
-            if seen.count(b"\n\n") >= count:
-                return seen
-        raise ConnectionError(f"only {seen!r}")
+            received += chunk
+            if received.count(b"\n\n") >= count:
+                return received
+        raise ConnectionError(f"only {received!r}")
 
     def is_closed(self) -> bool:
         """Returns true once the peer closes the connection; discards bytes that still arrive."""
@@ -207,10 +207,10 @@ class RawConnection:
                 raise ConnectionError(f"the connection closed after {bytes(self._buffer[-200:])!r}")
         return self._pop_buffer(at + len(mark))
 
-    def _pop_buffer(self, most: int | None = None) -> bytes:
-        taken = bytes(self._buffer[:most])
-        del self._buffer[:most]
-        return taken
+    def _pop_buffer(self, maximum: int | None = None) -> bytes:
+        used = bytes(self._buffer[:maximum])
+        del self._buffer[:maximum]
+        return used
 
     def _receive(self) -> bytes:
         chunk = self.socket.recv(65536)

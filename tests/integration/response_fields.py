@@ -228,14 +228,14 @@ READ_ROUTES: list[tuple[str, str, dict[str, str]]] = [
 ]
 
 
-def mismatched_fields(shown: Mapping[str, Any], table: Mapping[str, str]) -> dict[str, object]:
+def mismatched_fields(displayed: Mapping[str, Any], table: Mapping[str, str]) -> dict[str, object]:
     """Returns the fields that are missing or have another type."""
     return {
-        name: shown.get(name, "is not there")
+        name: displayed.get(name, "is not there")
         for name, kinds in table.items()
-        if name not in shown
+        if name not in displayed
         or not any(
-            isinstance(shown[name], JSON_TYPES[kind]) and (kind == "boolean") == isinstance(shown[name], bool)
+            isinstance(displayed[name], JSON_TYPES[kind]) and (kind == "boolean") == isinstance(displayed[name], bool)
             for kind in kinds.split("|")
         )
     }

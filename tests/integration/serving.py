@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.serve import LOG_WORKER_NAME
 from tests.gateway import ROOT, Gateway, find_binary
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, Response, chat_body, send_raw_request
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, Response, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -150,9 +150,9 @@ def wait_for_request(mock: Mock, path: str = "", *, ended: bool = False, seconds
     """Waits for the only request that the provider received (and for its end, if `ended`); returns its ledger entry."""
 
     def only_entry() -> dict[str, Any] | None:
-        seen = [entry for entry in mock.ledger() if entry["path"].startswith(path)]
-        assert len(seen) <= 1, seen
-        return seen[0] if seen and not (ended and seen[0]["outcome"] == "open") else None
+        received = [entry for entry in mock.ledger() if entry["path"].startswith(path)]
+        assert len(received) <= 1, received
+        return received[0] if received and not (ended and received[0]["outcome"] == "open") else None
 
     return wait_for("a request at the provider" + (" and its end" if ended else ""), only_entry, seconds)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ def access_lines(gateway: Gateway, count: int) -> list[dict[str, Any]]:
 
     def read_lines() -> list[dict[str, Any]] | None:
         lines = [json.loads(line) for line in gateway.program.read_output().splitlines() if line.startswith("{")]
-        found = [line for line in lines if line["logger"] == "penstock.access"]
-        return found if len(found) >= count else None
+        result = [line for line in lines if line["logger"] == "penstock.access"]
+        return result if len(result) >= count else None
 
     return wait_for(f"{count} lines", read_lines, 10)
 
@@ -52,16 +52,16 @@ def test_each_request_has_one_json_line(provider: Mock, tmp_path: Path, way: str
         output = gateway.program.read_output()
         (refused,) = gateway.refused_records()
     assert [response.status for response in responses] == [200, 429, 401, 200]
-    found = {line["id"]: line for line in lines}
-    assert len(lines) == len(found) == 4
+    actual = {line["id"]: line for line in lines}
+    assert len(lines) == len(actual) == 4
     headers = ("x-gateway-trace-id", "x-gateway-trace-id", "x-gateway-trace-id", "x-request-id")
     ids = [response.get_header(name) or "" for name, response in zip(headers, responses, strict=True)]
-    first, second, third, fourth = (found[one] for one in ids)
-    shown = ("method", "path", "status", "client")
-    assert [first[name] for name in shown] == ["POST", CHAT_PATH, 200, "192.0.2.7"]
-    assert [second[name] for name in shown] == ["POST", CHAT_PATH, 429, "192.0.2.7"]
-    assert [third[name] for name in shown] == ["POST", CHAT_PATH, 401, "127.0.0.1"]
-    assert [fourth[name] for name in shown] == ["GET", "/v1/version", 200, "192.0.2.8"]
+    first, second, third, fourth = (actual[item] for item in ids)
+    displayed = ("method", "path", "status", "client")
+    assert [first[name] for name in displayed] == ["POST", CHAT_PATH, 200, "192.0.2.7"]
+    assert [second[name] for name in displayed] == ["POST", CHAT_PATH, 429, "192.0.2.7"]
+    assert [third[name] for name in displayed] == ["POST", CHAT_PATH, 401, "127.0.0.1"]
+    assert [fourth[name] for name in displayed] == ["GET", "/v1/version", 200, "192.0.2.8"]
     assert first["api_key_id"] == records[0]["api_key_id"]
     assert "api_key_id" not in third
     assert all(line["ms"] >= 0 and line["level"] == "info" for line in lines)

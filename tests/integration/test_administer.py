@@ -16,9 +16,9 @@ from ruamel.yaml import YAML
 from penstock.ids import mask_secret
 from tests.fork_server import run_penstock
 from tests.integration.batch_provider import RecordingServer
-from tests.integration.managed import Client, expect_ok
+from tests.integration.management_client import Client, expect_ok
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ def pair(provider: Mock, new_store: StoreFactory, tmp_path: Path) -> Iterator[tu
         folder.mkdir()
     envs = [new_store(folder, number) for number, folder in enumerate(folders)]
     tables = {"mock": {"host": provider.url}}
-    with run_gateway(folders[0], tables, env=envs[0]) as one, run_gateway(folders[1], tables, env=envs[1]) as two:
-        yield Client(one), Client(two)
+    with run_gateway(folders[0], tables, env=envs[0]) as item, run_gateway(folders[1], tables, env=envs[1]) as two:
+        yield Client(item), Client(two)
 
 
 def run_command(client: Client, *words: str, said: str | None = None, status: int = 0, **env: str) -> str:
-    given = {"PENSTOCK_URL": client.gateway.base_url, "PENSTOCK_API_KEY": client.key, **env}
-    done = run_penstock(*words, env=given, input_text=said or "")
+    body = {"PENSTOCK_URL": client.gateway.base_url, "PENSTOCK_API_KEY": client.key, **env}
+    done = run_penstock(*words, env=body, input_text=said or "")
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + (done.stderr if status else "")
 
@@ -130,8 +130,8 @@ def create_organisation_objects(admin: Client, place: dict[str, Any]) -> None:
     ]
     # A model with a host of its own needs the credentials of its integration anew.
     sent = {"key": SECRETS["SHARED_KEY"], "configurations": {"custom_headers": headers["custom_headers"]}}
-    wanted = {"models": models, "allow_all_models": False, **sent}
-    expect_ok(admin.put("/v1/integrations/shared/models", wanted))
+    expected = {"models": models, "allow_all_models": False, **sent}
+    expect_ok(admin.put("/v1/integrations/shared/models", expected))
     limits = {"rate_limits": [{"type": "requests", "unit": "rpm", "value": 9}]}
     accesses = [{"id": place["id"], "enabled": True, **limits}]
     # Access settings of a deleted workspace must not appear in an exported state.
@@ -158,8 +158,8 @@ def replace_masks(value: Any) -> Any:
         return {name: replace_masks(item) for name, item in value.items() if name != "masked"}
     if isinstance(value, list):
         return [replace_masks(item) for item in value]
-    found = [name for name, secret in SECRETS.items() if value == mask_secret(secret)]
-    return f"${{{found[0]}}}" if found else value
+    items = [name for name, secret in SECRETS.items() if value == mask_secret(secret)]
+    return f"${{{items[0]}}}" if items else value
 
 
 def write_yaml(document: dict[str, Any], file: Path) -> None:
@@ -179,9 +179,9 @@ def write_yaml(document: dict[str, Any], file: Path) -> None:
 )
 def test_unreachable_gateway_is_reported_with_the_cause(admin: Client, provider: Mock, url: str, words: str, page: str):
     where = url.format(mock=provider.url, page=page)
-    said = run_command(admin, "keys", "list", "--url", where, status=1)
-    assert words in said
-    assert said.startswith("penstock: ")
+    output = run_command(admin, "keys", "list", "--url", where, status=1)
+    assert words in output
+    assert output.startswith("penstock: ")
 
 
 @pytest.fixture
@@ -215,8 +215,8 @@ def test_changes_nothing_without_confirmation(admin: Client, tmp_path: Path):
     file = tmp_path / "state.yaml"
     write_yaml({"version": 1, "workspaces": [{"name": "nobody wants it"}]}, file)
     before = admin.read("/v1/workspaces")["total"]
-    for words, said in (((str(file),), "n\n"), ((str(file),), ""), (("-",), file.read_text())):
-        assert "nothing was done" in run_command(admin, "apply", *words, said=said, status=1)
+    for words, output in (((str(file),), "n\n"), ((str(file),), ""), (("-",), file.read_text())):
+        assert "nothing was done" in run_command(admin, "apply", *words, said=output, status=1)
     assert admin.read("/v1/workspaces")["total"] == before
 
 
@@ -262,8 +262,8 @@ def test_commands_set_up_a_workspace_with_a_provider(admin: Client, provider: Mo
     place = run_command(admin, "workspaces", "create", "Commands").strip()
     options = ("--provider", "mock", "--key-file", "-", "--workspace", place)
     slug = run_command(admin, "integrations", "create", "Mock", *options, said="sk-canary-of-a-command\n").strip()
-    made = run_command(admin, "providers", "create", "of-commands", "--integration", slug, "--workspace", place)
-    assert made.strip() == "@of-commands"
+    created = run_command(admin, "providers", "create", "of-commands", "--integration", slug, "--workspace", place)
+    assert created.strip() == "@of-commands"
     assert "of-commands" in run_command(admin, "providers", "list", "--workspace", place)
     key = run_command(admin, "keys", "create", "app", "--workspace", place, "--scope", "completions.write").strip()
     headers = {**MOCK_HEADERS, "x-gateway-provider": "@of-commands", "x-gateway-api-key": key}
@@ -282,14 +282,14 @@ def test_commands_set_up_a_workspace_with_a_provider(admin: Client, provider: Mo
 
 
 def test_exported_state_recreates_a_store_and_is_idempotent(pair: tuple[Client, Client], tmp_path: Path):
-    one, two = pair
-    create_one_of_each(one)
+    item, two = pair
+    create_one_of_each(item)
     file = tmp_path / "state.yaml"
-    run_command(one, "export", "-o", str(file))
+    run_command(item, "export", "-o", str(file))
     written = file.read_text()
     assert "canary" not in written
     assert written.startswith("# Credentials are masked.")
-    assert run_command(one, "apply", str(file)).strip() == "nothing to do"
+    assert run_command(item, "apply", str(file)).strip() == "nothing to do"
     refusal = run_command(two, "apply", str(file), "--yes", status=1)
     for place in (
         "workspaces[1].virtual_keys[0].key",
@@ -358,16 +358,16 @@ def test_apply_keeps_slugs_or_rejects_them(admin: Client, tmp_path: Path):
     assert admin.read("/v1/workspaces/team-by-hand")["name"] == "By hand"
     assert run_command(admin, "apply", str(file), "--yes").strip() == "nothing to do"
     write_yaml({"version": 1, "workspaces": [{**place, "slug": "other"}]}, file)
-    said = run_command(admin, "apply", str(file), "--yes", status=1)
-    assert "workspaces[0].slug: is not 'team-by-hand', the slug of the workspace with this name" in said
+    output = run_command(admin, "apply", str(file), "--yes", status=1)
+    assert "workspaces[0].slug: is not 'team-by-hand', the slug of the workspace with this name" in output
 
 
 def test_apply_updates_changed_fields_in_place(own: Client, tmp_path: Path):
     admin = own
     place = create_one_of_each(admin)
     document = YAML(typ="safe").load(run_command(admin, "export"))
-    whole, rockets = document["organisation"], document["workspaces"][1]
-    shared = whole["integrations"][0]
+    complete, rockets = document["organisation"], document["workspaces"][1]
+    shared = complete["integrations"][0]
     shared["description"] = "some"
     shared["key"] = "${SHARED_KEY}"
     shared["allow_all_models"] = True
@@ -375,7 +375,10 @@ def test_apply_updates_changed_fields_in_place(own: Client, tmp_path: Path):
     del shared["models"][0]
     shared["workspaces"][0]["enabled"] = False
     # Changing an address requires sending its credential again.
-    whole["secret_references"][0]["auth_config"] |= {"vault_addr": "https://other.example", "vault_token": "${VAULT}"}
+    complete["secret_references"][0]["auth_config"] |= {
+        "vault_addr": "https://other.example",
+        "vault_token": "${VAULT}",
+    }
     rockets["members"][0]["role"] = "admin"
     next(row for row in rockets["providers"] if row["slug"] == "ours")["note"] = "noted"
     rockets["settings"] = {"block_inline_config": True}
@@ -425,11 +428,11 @@ def test_opened_section_and_its_flags_are_applied_in_one_run(own: Client, tmp_pa
     expect_ok(admin.put(settings, {**closed, "block_inline_config": False}))
     file = tmp_path / "state.yaml"
     document = YAML(typ="safe").load(run_command(admin, "export"))
-    whole, rockets = document["organisation"]["settings"], document["workspaces"][1]
+    complete, rockets = document["organisation"]["settings"], document["workspaces"][1]
     # All flags of the organisation change; those of the workspace stay as before or change.
-    whole["security_settings"] |= {"membersViewLogs": False, "membersViewConfigs": False}
-    whole["security_settings_overrides"] |= {"logs": True, "configs": True, "data_plane_security_settings": True}
-    whole["block_inline_config"] = True
+    complete["security_settings"] |= {"membersViewLogs": False, "membersViewConfigs": False}
+    complete["security_settings_overrides"] |= {"logs": True, "configs": True, "data_plane_security_settings": True}
+    complete["block_inline_config"] = True
     rockets["security_settings"] |= {"membersViewLogs": True, "membersViewConfigs": True, "membersWriteConfigs": True}
     rockets["settings"] = {"block_inline_config": False}
     write_yaml(document, file)
@@ -437,10 +440,10 @@ def test_opened_section_and_its_flags_are_applied_in_one_run(own: Client, tmp_pa
         "~ workspace Rockets: settings, security_settings"
         in run_command(admin, "apply", str(file), "--yes").splitlines()
     )
-    shown = admin.read(f"/v1/workspaces/{place['id']}")
+    fetched = admin.read(f"/v1/workspaces/{place['id']}")
     names = ("membersViewLogs", "membersViewConfigs", "membersWriteConfigs")
-    assert [shown["security_settings"][name] for name in names] == [True] * 3
-    assert shown["settings"] == {"block_inline_config": False}
+    assert [fetched["security_settings"][name] for name in names] == [True] * 3
+    assert fetched["settings"] == {"block_inline_config": False}
     assert run_command(admin, "apply", str(file), "--yes") == "nothing to do\n"
 
 
@@ -449,17 +452,17 @@ def test_model_moves_to_another_host_only_with_credentials(admin: Client, tmp_pa
         kind="organisation/service",
         scopes=[f"organisation_integrations.{verb}" for verb in ("create", "update", "read")],
     )
-    made = {"name": "moving", "slug": "moving", "ai_provider_id": "openai", "key": SECRETS["SHARED_KEY"]}
-    other.create("/v1/integrations", {**made, "configurations": {"custom_headers": {"x-team": SECRETS["HEADER"]}}})
+    body = {"name": "moving", "slug": "moving", "ai_provider_id": "openai", "key": SECRETS["SHARED_KEY"]}
+    other.create("/v1/integrations", {**body, "configurations": {"custom_headers": {"x-team": SECRETS["HEADER"]}}})
     there = YAML(typ="safe").load(run_command(admin, "export"))["organisation"]["integrations"]
     moving = next(row for row in there if row["slug"] == "moving")
     host = {"custom_host": "https://one.test"}
     moving["models"] = [{"slug": "custom", "enabled": True, "is_custom": True, "configurations": host}]
     file = tmp_path / "state.yaml"
     write_yaml({"version": 1, "organisation": {"integrations": [moving]}}, file)
-    said = run_command(admin, "apply", str(file), "--yes", status=1)
-    assert "organisation.integrations[0]: integrations moving: models: " in said
-    assert "key must be sent anew" in said
+    output = run_command(admin, "apply", str(file), "--yes", status=1)
+    assert "organisation.integrations[0]: integrations moving: models: " in output
+    assert "key must be sent anew" in output
     moving["configurations"] = {"custom_headers": {"x-team": "${HEADER}"}}
     write_yaml({"version": 1, "organisation": {"integrations": [moving]}}, file)
     assert "key must be sent anew" in run_command(admin, "apply", str(file), "--yes", status=1, **SECRETS)
@@ -474,10 +477,10 @@ def test_apply_reports_error_paths_and_still_shows_new_keys(admin: Client, tmp_p
     slug = admin.read("/v1/workspaces")["data"][0]["slug"]
     keys = [{"name": "good", "scopes": ["completions.write"]}, {"name": "bad", "scopes": ["fly"]}]
     write_yaml({"version": 1, "workspaces": [{"slug": slug, "name": "x", "api_keys": keys}]}, tmp_path / "state.yaml")
-    said = run_command(admin, "apply", str(tmp_path / "state.yaml"), "--yes", status=1)
-    assert "workspaces[0].api_keys[1]: x / api_keys bad: " in said
-    assert "scopes[0] 'fly' is not known" in said
-    assert "key of x / api_keys good (it is shown this once): " in said
+    output = run_command(admin, "apply", str(tmp_path / "state.yaml"), "--yes", status=1)
+    assert "workspaces[0].api_keys[1]: x / api_keys bad: " in output
+    assert "scopes[0] 'fly' is not known" in output
+    assert "key of x / api_keys good (it is shown this once): " in output
 
 
 def test_apply_rejects_changes_of_immutable_fields(admin: Client, tmp_path: Path):
@@ -487,22 +490,22 @@ def test_apply_rejects_changes_of_immutable_fields(admin: Client, tmp_path: Path
     )
     access = {"workspaces": [{"id": place["id"], "enabled": True}]}
     expect_ok(admin.put("/v1/integrations/once/workspaces", access))
-    given = {"name": "p", "slug": "chosen", "integration_id": "once", "workspace_id": place["id"]}
-    admin.create("/v1/providers", given)
+    body = {"name": "p", "slug": "chosen", "integration_id": "once", "workspace_id": place["id"]}
+    admin.create("/v1/providers", body)
     file = tmp_path / "state.yaml"
 
     def apply_state(provider: str, integration: str, status: int) -> str:
-        whole = {"integrations": [{"slug": "once", "name": "one", "ai_provider_id": provider}]}
+        complete = {"integrations": [{"slug": "once", "name": "one", "ai_provider_id": provider}]}
         providers = [{"slug": "chosen", "name": "p", "integration_id": integration}]
         workspaces = [{"slug": place["slug"], "name": "chosen", "providers": providers}]
-        write_yaml({"version": 1, "organisation": whole, "workspaces": workspaces}, file)
+        write_yaml({"version": 1, "organisation": complete, "workspaces": workspaces}, file)
         return run_command(admin, "apply", str(file), "--yes", status=status)
 
     for provider, integration in (("openai", "once"), ("openai", of_all["id"]), ("open-ai", "once")):
         assert apply_state(provider, integration, 0) == "nothing to do\n"
-    said = apply_state("mock", "another", 1)
-    assert "organisation.integrations[0].ai_provider_id: is chosen once" in said
-    assert "workspaces[0].providers[0].integration_id: is chosen once" in said
+    output = apply_state("mock", "another", 1)
+    assert "organisation.integrations[0].ai_provider_id: is chosen once" in output
+    assert "workspaces[0].providers[0].integration_id: is chosen once" in output
 
 
 def test_apply_accepts_reordered_scopes_and_a_moved_default(own: Client, tmp_path: Path):
@@ -527,8 +530,8 @@ def test_apply_accepts_reordered_scopes_and_a_moved_default(own: Client, tmp_pat
     for defaults in ((1, 0), (0, 1)):
         assert {f"~ words / configs c{number}: is_default" for number in (0, 1)} < set(apply_defaults(*defaults))
         assert apply_defaults(*defaults) == ["nothing to do"]
-        there = own.read(f"/v1/configs?workspace_id={place['id']}")["data"]
-        assert {row["name"]: row["is_default"] for row in there} == {"c0": defaults[0], "c1": defaults[1]}
+        second_workspace = own.read(f"/v1/configs?workspace_id={place['id']}")["data"]
+        assert {row["name"]: row["is_default"] for row in second_workspace} == {"c0": defaults[0], "c1": defaults[1]}
 
 
 def test_rejects_two_default_configs_before_any_change(own: Client, tmp_path: Path):
@@ -550,9 +553,9 @@ def test_apply_shows_progress_on_a_terminal(admin: Client, tmp_path: Path):
     before = admin.read("/v1/workspaces")["total"]
     subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=theirs, env=env, timeout=30)
     os.close(theirs)
-    shown = os.read(mine, 65536).decode()
+    fetched = os.read(mine, 65536).decode()
     os.close(mine)
-    assert ("applying" in shown, "100%" in shown) == (True, True)
+    assert ("applying" in fetched, "100%" in fetched) == (True, True)
     assert admin.read("/v1/workspaces")["total"] == before + 12
 
 
@@ -560,7 +563,7 @@ def test_apply_deletes_missing_objects_only_with_prune(own: Client, tmp_path: Pa
     admin = own
     place = create_one_of_each(admin)
     document = YAML(typ="safe").load(run_command(admin, "export"))
-    rockets = next(found for found in document["workspaces"] if found["name"] == "Rockets")
+    rockets = next(actual for actual in document["workspaces"] if actual["name"] == "Rockets")
     rockets["virtual_keys"] = []
     rockets["description"] = "down"
     file = tmp_path / "state.yaml"
@@ -604,8 +607,8 @@ def test_applying_again_finishes_an_interrupted_apply(admin: Client, tmp_path: P
     file = tmp_path / "state.yaml"
     configs = [{"name": "good", "config": {"provider": "mock"}}, {"name": "bad", "config": {"provider": 5}}]
     write_yaml({"version": 1, "workspaces": [{"name": "broken off", "configs": configs}]}, file)
-    said = run_command(admin, "apply", str(file), "--yes", status=1)
-    assert "workspaces[0].configs[1]: broken off / configs bad: " in said
+    output = run_command(admin, "apply", str(file), "--yes", status=1)
+    assert "workspaces[0].configs[1]: broken off / configs bad: " in output
     configs[1]["config"] = {"provider": "openai"}
     write_yaml({"version": 1, "workspaces": [{"name": "broken off", "configs": configs}]}, file)
     assert run_command(admin, "apply", str(file), "--yes").splitlines() == ["+ broken off / configs bad", "1 done"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
+from tests.integration.management_client import Client, expect_error, expect_ok
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -61,31 +61,31 @@ def test_key_is_shown_once_and_masked_afterwards(admin: Client, body: dict[str, 
         "defaults": {"metadata": {"a": {"b": 1}}, "allow_config_override": False},
         "rotation_policy": {"rotation_period_days": 10, "key_transition_period_ms": HALF_HOUR_MS},
     }
-    made = admin.create("/v1/api-keys/workspace/service", {**body, **limits})
-    assert set(made) == {"id", "key", "object"}
-    shown = admin.read(f"/v1/api-keys/{made['id']}")
-    assert shown["key"] == f"{made['key'][:2]}*****{made['key'][-3:]}"
-    assert (shown["type"], shown["status"], shown["creation_mode"]) == ("workspace-service", "active", "api")
+    key = admin.create("/v1/api-keys/workspace/service", {**body, **limits})
+    assert set(key) == {"id", "key", "object"}
+    fetched = admin.read(f"/v1/api-keys/{key['id']}")
+    assert fetched["key"] == f"{key['key'][:2]}*****{key['key'][-3:]}"
+    assert (fetched["type"], fetched["status"], fetched["creation_mode"]) == ("workspace-service", "active", "api")
     for name in ("rate_limits", "alert_emails", "description"):
-        assert shown[name] == limits[name]
-    assert limits["usage_limits"].items() <= shown["usage_limits"].items()
-    assert shown["expires_at"] == "2099-01-01T00:00:00.000Z"
-    assert (shown["defaults"]["metadata"], shown["defaults"]["allow_config_override"]) == ({"a": {"b": 1}}, False)
+        assert fetched[name] == limits[name]
+    assert limits["usage_limits"].items() <= fetched["usage_limits"].items()
+    assert fetched["expires_at"] == "2099-01-01T00:00:00.000Z"
+    assert (fetched["defaults"]["metadata"], fetched["defaults"]["allow_config_override"]) == ({"a": {"b": 1}}, False)
     due = dt.datetime.now(dt.UTC).date() + dt.timedelta(days=10)
-    assert shown["rotation_policy"]["next_rotation_at"] == f"{due}T00:00:00.000Z"
+    assert fetched["rotation_policy"]["next_rotation_at"] == f"{due}T00:00:00.000Z"
     for prefix in ("/v1/api-keys", "/v2/api-keys"):
-        (listed,) = admin.read(f"{prefix}?ids={made['id']}")["data"]
-        assert listed == shown
-    everything = str([shown, admin.read("/v1/api-keys?page_size=1000")])
-    assert made["key"] not in everything
+        (listed,) = admin.read(f"{prefix}?ids={key['id']}")["data"]
+        assert listed == fetched
+    everything = str([fetched, admin.read("/v1/api-keys?page_size=1000")])
+    assert key["key"] not in everything
 
 
 def test_new_and_deleted_keys_take_effect_within_a_second(admin: Client, body: dict[str, Any]):
-    made = admin.create("/v1/api-keys/workspace/service", body)
-    assert wait_for_status(admin.gateway, made["key"]) < 1
-    assert expect_ok(admin.delete(f"/v1/api-keys/{made['id']}")) == {}
-    assert wait_for_status(admin.gateway, made["key"], 401) < 1
-    expect_error(admin.get(f"/v1/api-keys/{made['id']}"), 404, "AB08")
+    key = admin.create("/v1/api-keys/workspace/service", body)
+    assert wait_for_status(admin.gateway, key["key"]) < 1
+    assert expect_ok(admin.delete(f"/v1/api-keys/{key['id']}")) == {}
+    assert wait_for_status(admin.gateway, key["key"], 401) < 1
+    expect_error(admin.get(f"/v1/api-keys/{key['id']}"), 404, "AB08")
 
 
 def test_key_without_scope_and_expired_key_are_rejected(admin: Client, body: dict[str, Any], provider: Mock):
@@ -98,12 +98,12 @@ def test_key_without_scope_and_expired_key_are_rejected(admin: Client, body: dic
     # has the wrong type.
     workspaces = ("x-gateway-api-key", "{}"), ("x-api-key", "{}"), ("authorization", "Bearer {}")
     wait_for_status(admin.gateway, reader.key, 403)
-    for key, why in ((reader.key, "completions.write"), (admin.key, "organisation")):
+    for key, reason in ((reader.key, "completions.write"), (admin.key, "organisation")):
         for name, value in workspaces:
             response = send_raw_request(
                 admin.gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, name: value.format(key)}
             )
-            expect_error(response, 403, "AB03", why)
+            expect_error(response, 403, "AB03", reason)
     # The data plane knows both keys, so it forwards neither as a provider's credential.
     before = len(provider.ledger())
     for key in (reader.key, admin.key):
@@ -142,8 +142,8 @@ def test_creates_keys_of_every_type(admin: Client, workspace: str, owner: str):
         "workspace/user": {"scopes": ["completions.write"], "workspace_id": workspace, "user_id": owner},
     }
     for kind, fields in kinds.items():
-        made = admin.create(f"/v1/api-keys/{kind}", {"name": kind, **fields})
-        assert admin.read(f"/v1/api-keys/{made['id']}")["type"] == kind.replace("/", "-")
+        key = admin.create(f"/v1/api-keys/{kind}", {"name": kind, **fields})
+        assert admin.read(f"/v1/api-keys/{key['id']}")["type"] == kind.replace("/", "-")
     expect_error(admin.post("/v1/api-keys/team/service", {"name": "x", "scopes": ["configs.list"]}), 400, "AB01")
 
 
@@ -223,54 +223,54 @@ def test_keys_of_another_workspace_are_not_found(admin: Client, workspace: str, 
     elsewhere = admin.create("/v1/workspaces", {"name": "elsewhere"})["id"]
     verbs = [f"workspace_service_api_keys.{verb}" for verb in ("list", "read", "update", "delete", "rotate")]
     stranger = admin.with_new_key(workspace_id=elsewhere, scopes=verbs)
-    made = admin.create("/v1/api-keys/workspace/service", body)
-    expect_error(stranger.get(f"/v1/api-keys/{made['id']}"), 404, "AB08")
-    expect_error(stranger.put(f"/v1/api-keys/{made['id']}", {"name": "mine"}), 404, "AB08")
-    expect_error(stranger.delete(f"/v1/api-keys/{made['id']}"), 404, "AB08")
-    expect_error(stranger.post(f"/v1/api-keys/{made['id']}/rotate", {}), 404, "AB08")
+    key = admin.create("/v1/api-keys/workspace/service", body)
+    expect_error(stranger.get(f"/v1/api-keys/{key['id']}"), 404, "AB08")
+    expect_error(stranger.put(f"/v1/api-keys/{key['id']}", {"name": "mine"}), 404, "AB08")
+    expect_error(stranger.delete(f"/v1/api-keys/{key['id']}"), 404, "AB08")
+    expect_error(stranger.post(f"/v1/api-keys/{key['id']}/rotate", {}), 404, "AB08")
     expect_error(stranger.get(f"/v1/api-keys?workspace_id={workspace}"), 403, "AB03")
-    assert stranger.read(f"/v1/api-keys?ids={made['id']}")["total"] == 0
+    assert stranger.read(f"/v1/api-keys?ids={key['id']}")["total"] == 0
     expect_error(stranger.get("/v1/api-keys?ids=x"), 400, "AB01", "ids")
 
 
 def test_update_keeps_omitted_fields_and_null_clears_them(admin: Client, body: dict[str, Any]):
-    given = {
+    fields = {
         "rate_limits": [{"type": "tokens", "unit": "rpm", "value": 1}],
         "rotation_policy": {"rotation_period": "monthly"},
     }
-    made = admin.create("/v1/api-keys/workspace/service", {**body, **given})
-    path = f"/v1/api-keys/{made['id']}"
+    key = admin.create("/v1/api-keys/workspace/service", {**body, **fields})
+    path = f"/v1/api-keys/{key['id']}"
     before = admin.read(path)
     assert before["rotation_policy"]["next_rotation_at"].endswith("-01T00:00:00.000Z")
     assert expect_ok(admin.put(path, {"name": "new", "reset_usage": True})) == {}
     after = admin.read(path)
-    assert (after["name"], after["rate_limits"], after["scopes"]) == ("new", given["rate_limits"], body["scopes"])
+    assert (after["name"], after["rate_limits"], after["scopes"]) == ("new", fields["rate_limits"], body["scopes"])
     assert after["last_reset_at"]
     expect_ok(admin.put(path, {"rate_limits": None, "rotation_policy": None, "scopes": ["logs.write"]}))
     after = admin.read(path)
     assert (after["rate_limits"], after["rotation_policy"], after["scopes"]) == (None, None, ["logs.write"])
-    wait_for_status(admin.gateway, made["key"], 403)
+    wait_for_status(admin.gateway, key["key"], 403)
 
 
 def test_rotated_key_has_two_secrets_during_the_transition(admin: Client, body: dict[str, Any]):
-    made = admin.create("/v1/api-keys/workspace/service", body)
-    rotated = admin.create(f"/v1/api-keys/{made['id']}/rotate", {"key_transition_period_ms": HALF_HOUR_MS})
+    created = admin.create("/v1/api-keys/workspace/service", body)
+    rotated = admin.create(f"/v1/api-keys/{created['id']}/rotate", {"key_transition_period_ms": HALF_HOUR_MS})
     end = dt.datetime.fromisoformat(rotated["key_transition_expires_at"]) - dt.datetime.now(dt.UTC)
     assert 1790 < end.total_seconds() < 1801
-    for key in (made["key"], rotated["key"]):
+    for key in (created["key"], rotated["key"]):
         wait_for_status(admin.gateway, key)
-    shown = admin.read(f"/v1/api-keys/{made['id']}")
-    assert (shown["key"][-3:], bool(shown["last_rotated_at"])) == (rotated["key"][-3:], True)
-    expect_error(admin.post(f"/v1/api-keys/{made['id']}/rotate", {}), 409, "AB07")
+    fetched = admin.read(f"/v1/api-keys/{created['id']}")
+    assert (fetched["key"][-3:], bool(fetched["last_rotated_at"])) == (rotated["key"][-3:], True)
+    expect_error(admin.post(f"/v1/api-keys/{created['id']}/rotate", {}), 409, "AB07")
     short = {"key_transition_period_ms": HALF_HOUR_MS - 1}
-    expect_error(admin.post(f"/v1/api-keys/{made['id']}/rotate", short), 400, "AB01", "key_transition_period_ms")
+    expect_error(admin.post(f"/v1/api-keys/{created['id']}/rotate", short), 400, "AB01", "key_transition_period_ms")
     long = {"key_transition_period_ms": 10**15}
-    expect_error(admin.post(f"/v1/api-keys/{made['id']}/rotate", long), 400, "AB01", "key_transition_period_ms")
+    expect_error(admin.post(f"/v1/api-keys/{created['id']}/rotate", long), 400, "AB01", "key_transition_period_ms")
 
 
 def test_rotates_a_key_without_a_body(admin: Client, body: dict[str, Any]):
-    made = admin.create("/v1/api-keys/workspace/service", body)
-    assert expect_ok(admin.send("POST", f"/v1/api-keys/{made['id']}/rotate"))["id"] == made["id"]
+    key = admin.create("/v1/api-keys/workspace/service", body)
+    assert expect_ok(admin.send("POST", f"/v1/api-keys/{key['id']}/rotate"))["id"] == key["id"]
 
 
 def test_enforced_rotation_period_applies_to_user_keys(admin: Client, owner: str):
@@ -279,28 +279,28 @@ def test_enforced_rotation_period_applies_to_user_keys(admin: Client, owner: str
         "/v1/workspaces", {"name": "strict", "users": users, "settings": {"user_api_key_rotation_period": "weekly"}}
     )
     body = {"name": "mine", "scopes": ["completions.write"], "workspace_id": workspace["id"], "user_id": owner}
-    made = admin.create("/v1/api-keys/workspace/user", body)
-    assert admin.read(f"/v1/api-keys/{made['id']}")["rotation_policy"]["rotation_period_days"] == 7
+    key = admin.create("/v1/api-keys/workspace/user", body)
+    assert admin.read(f"/v1/api-keys/{key['id']}")["rotation_policy"]["rotation_period_days"] == 7
     admin.create("/v1/api-keys/workspace/user", {**body, "rotation_policy": {"rotation_period_days": 7}})
     for policy in ({"rotation_period": "monthly"}, {"next_rotation_at": "2099-01-01T00:00:00Z"}):
         expect_error(
             admin.post("/v1/api-keys/workspace/user", {**body, "rotation_policy": policy}), 400, "AB01", "enforced"
         )
-        expect_error(admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": policy}), 400, "AB01", "enforced")
+        expect_error(admin.put(f"/v1/api-keys/{key['id']}", {"rotation_policy": policy}), 400, "AB01", "enforced")
     # A policy without a period keeps the current one.
     expect_ok(
-        admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": {"key_transition_period_ms": 2 * HALF_HOUR_MS}})
+        admin.put(f"/v1/api-keys/{key['id']}", {"rotation_policy": {"key_transition_period_ms": 2 * HALF_HOUR_MS}})
     )
-    remaining = admin.read(f"/v1/api-keys/{made['id']}")["rotation_policy"]
+    remaining = admin.read(f"/v1/api-keys/{key['id']}")["rotation_policy"]
     assert (remaining["rotation_period_days"], remaining["key_transition_period_ms"]) == (7, 2 * HALF_HOUR_MS)
     assert remaining["next_rotation_at"]
     # The policy is accepted in the form in which it was returned.
-    expect_ok(admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": remaining}))
-    assert admin.read(f"/v1/api-keys/{made['id']}")["rotation_policy"] == remaining
+    expect_ok(admin.put(f"/v1/api-keys/{key['id']}", {"rotation_policy": remaining}))
+    assert admin.read(f"/v1/api-keys/{key['id']}")["rotation_policy"] == remaining
     config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": workspace["id"]})
     expect_ok(admin.put(f"/v2/workspaces/{workspace['id']}", {"defaults": {"user_api_key_config": config["slug"]}}))
-    made = admin.create("/v1/api-keys/workspace/user", body)
-    assert admin.read(f"/v1/api-keys/{made['id']}")["defaults"]["config_id"] == config["id"]
+    key = admin.create("/v1/api-keys/workspace/user", body)
+    assert admin.read(f"/v1/api-keys/{key['id']}")["defaults"]["config_id"] == config["id"]
 
 
 def test_archived_config_cannot_be_a_default(admin: Client, body: dict[str, Any]):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_error, expect_ok
+from tests.integration.management_client import Client, expect_error, expect_ok
 
 # The unit tests of these resources run with both kinds of database.
 ONE_STORE = True
@@ -30,18 +30,18 @@ def test_changes_are_logged_with_before_and_after_but_no_secret(admin: Client, s
     workspace = admin.create("/v1/workspaces", {"name": "audited"})["id"]
     key = admin.create("/v1/virtual-keys", {"name": "vk", "provider": "mock", "key": CANARY, "workspace_id": workspace})
     expect_ok(admin.put(f"/v1/virtual-keys/{key['slug']}", {"name": "new", "key": f"{CANARY}-2"}))
-    made = admin.create(
+    created = admin.create(
         "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["configs.list"], "workspace_id": workspace}
     )
-    rotated = admin.create(f"/v1/api-keys/{made['id']}/rotate", {})
-    expect_ok(admin.delete(f"/v1/api-keys/{made['id']}"))
+    rotated = admin.create(f"/v1/api-keys/{created['id']}/rotate", {})
+    expect_ok(admin.delete(f"/v1/api-keys/{created['id']}"))
     config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": workspace})
     behind_a_proxy = Client(admin.gateway, headers={"x-forwarded-for": "192.0.2.7, 192.0.2.8, 10.0.0.3"})
     expect_ok(behind_a_proxy.put(f"/v1/configs/{config['slug']}", {"name": "d"}))
     expect_ok(admin.delete(f"/v1/configs/{config['slug']}"))
     log = admin.read(f"{span}&page_size=100&workspace_id={workspace}")
-    seen = [(row["resource_type"], row["action"], row["method"]) for row in log["records"]][::-1]
-    assert seen == [
+    received = [(row["resource_type"], row["action"], row["method"]) for row in log["records"]][::-1]
+    assert received == [
         ("workspaces", "create", "POST"),
         ("integrations", "create", "POST"),
         ("virtual_keys", "create", "POST"),
@@ -62,7 +62,7 @@ def test_changes_are_logged_with_before_and_after_but_no_secret(admin: Client, s
     assert renamed["client_ip"] == "192.0.2.8"
     assert renamed["user_type"] == "api_key"
     text = json.dumps(log)
-    assert not [secret for secret in (CANARY, made["key"], rotated["key"], admin.key) if secret in text]
+    assert not [secret for secret in (CANARY, created["key"], rotated["key"], admin.key) if secret in text]
 
 
 def test_rejected_change_is_not_logged(admin: Client, span: str):

@@ -25,16 +25,16 @@ from penstock.settings import Store
 from penstock.settings.secret import Secret
 from penstock.store.database import Database
 from penstock.store.limit_tables import limit_usage
-from tests.integration.managed import ADMIN_KEY, Client, expect_ok
-from tests.integration.needed import REQUIRED_SCOPES
-from tests.integration.wire import RawConnection, encode_request, send_raw_request
+from tests.integration.management_client import ADMIN_KEY, Client, expect_ok
+from tests.integration.raw_http import RawConnection, encode_request, send_raw_request
+from tests.integration.required_scopes import REQUIRED_SCOPES
 from tests.otlp import make_logs, make_span, make_traces
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
 
 # One test creates the callers for all, and the tests of path tricks send thousands of requests.
 pytestmark = pytest.mark.timeout(240)
@@ -153,14 +153,14 @@ def guard_scopes() -> dict[tuple[str, str], frozenset[frozenset[str]] | None]:
     """Returns the groups of scopes that the guards of every route in the running application require; `None` for routes
     that require a signed-in user.
     """
-    found: dict[tuple[str, str], frozenset[frozenset[str]] | None] = {}
+    actual: dict[tuple[str, str], frozenset[frozenset[str]] | None] = {}
     for route in create_documented_app().routes:
         for handler in getattr(route, "route_handlers", ()):
             guards = [guard for layer in handler.ownership_layers for guard in layer.guards or ()]
             groups = frozenset(guard.scopes for guard in guards if isinstance(guard, rights.RequireScopes))
             path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
-            found |= {(method.lower(), path): groups or None for method in handler.http_methods}
-    return found
+            actual |= {(method.lower(), path): groups or None for method in handler.http_methods}
+    return actual
 
 
 def protected_routes() -> list[Route]:
@@ -218,8 +218,8 @@ class AccessScenario:
             "workspaces": [{"id": self.here["id"], "role": role}] if role else [],
         }
         token = self.admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
-        given = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
-        return expect_ok(Client(self.admin.gateway, "").post("/v1/auth/invites", given))["id"]
+        body = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
+        return expect_ok(Client(self.admin.gateway, "").post("/v1/auth/invites", body))["id"]
 
     def _create_logs(self) -> None:
         """Creates a log of a service and one of a member in `here`, where members see only their own, and feedback."""
@@ -279,7 +279,7 @@ class AccessScenario:
 
     def _key_and_user_callers(self) -> dict[str, tuple[Mapping[str, str], rights.Caller | None]]:
         """Returns the headers of each caller and its expected rights in `here`; `None` for callers without rights."""
-        found: dict[str, tuple[Mapping[str, str], rights.Caller | None]] = {
+        actual: dict[str, tuple[Mapping[str, str], rights.Caller | None]] = {
             "nobody": ({}, None),
             "an unknown key": ({"x-gateway-api-key": "x" * 48}, None),
             "a cookie that is none": (
@@ -313,20 +313,20 @@ class AccessScenario:
                         }
                     made = self.admin.create(f"/v1/api-keys/{kind.replace('-', '/')}", body)
                     where = f" of {location['name']}" if location else ""
-                    what = "all scopes" if some is scopes else "a scope of no use"
-                    found[f"{kind}{where} with {what}"] = (
+                    label = "all scopes" if some is scopes else "a scope of no use"
+                    actual[f"{kind}{where} with {label}"] = (
                         {"x-gateway-api-key": made["key"]},
                         rights.Caller(**fields),
                     )
         for name, user in self.people.items():
-            found[name] = (self._sign_in(user), self._user_rights(name, user))
-        return found
+            actual[name] = (self._sign_in(user), self._user_rights(name, user))
+        return actual
 
     def _token_callers(self) -> dict[str, tuple[Mapping[str, str], rights.Caller | None]]:
         """Returns callers with an identity provider's tokens: for users that exist here, and for machines without a
         user.
         """
-        found: dict[str, tuple[Mapping[str, str], rights.Caller | None]] = {}
+        actual: dict[str, tuple[Mapping[str, str], rights.Caller | None]] = {}
         everything = " ".join(sorted(rights.ALL_SCOPES))
         for workspace in (self.here, self.there):
             claims = {"sub": "machine-7", "workspace_slug": workspace["slug"], "scope": everything}
@@ -334,15 +334,15 @@ class AccessScenario:
             known = rights.Caller(
                 id="t", type="token", organisation_id="o", workspace_id=workspace["id"], scopes=scopes, by="token"
             )
-            found[f"a token of {workspace['name']}"] = (self._token_headers(claims), known)
+            actual[f"a token of {workspace['name']}"] = (self._token_headers(claims), known)
         for name, scope in (("a member", everything), (OWNER, "logs.list")):
             person = self._user_rights(name, self.people[name])
             narrow = msgspec.structs.replace(
                 person, scopes=person.scopes & set(scope.split()), type="token", by="token"
             )
-            found[f"a token of {name}"] = (self._token_headers({"sub": self.people[name], "scope": scope}), narrow)
+            actual[f"a token of {name}"] = (self._token_headers({"sub": self.people[name], "scope": scope}), narrow)
         expired = {"sub": self.owner, "scope": everything, "exp": 1}
-        return {**found, "an old token of the owner": (self._token_headers(expired), None)}
+        return {**actual, "an old token of the owner": (self._token_headers(expired), None)}
 
     def _token_headers(self, content: Mapping[str, object]) -> Mapping[str, str]:
         claims = {"organisation_id": self.organisation, "exp": int(time.time()) + 3600, **content}
@@ -463,68 +463,68 @@ class AccessScenario:
     def _create_policy_for(self, path: str, values: dict[str, str]) -> None:
         for kind, body in POLICIES.items():
             if path.startswith(f"/policies/{kind}/"):
-                made = self.admin.create(f"/v1/policies/{kind}", {**body, **self.workspace_field})
-                values["key"] = made["id"]
+                policy = self.admin.create(f"/v1/policies/{kind}", {**body, **self.workspace_field})
+                values["key"] = policy["id"]
         if "{entity_id}" in path:
             values["entity_id"] = add_usage(self.admin, values["key"])
 
     def _create_prompt_for(self, path: str, values: dict[str, str]) -> None:
-        made, workspace = self.admin.create, self.workspace_field
+        created, workspace = self.admin.create, self.workspace_field
         match path.split("/")[1:]:
             case ["prompts", "partials", _, *_]:
-                values["key"] = made("/v1/prompts/partials", {**PARTIAL, **workspace})["id"]
+                values["key"] = created("/v1/prompts/partials", {**PARTIAL, **workspace})["id"]
             case ["prompts", "{key}", *_]:
-                prompt = made("/v1/prompts", {**PROMPT, **workspace})
+                prompt = created("/v1/prompts", {**PROMPT, **workspace})
                 values |= {"key": prompt["slug"], "version_id": prompt["version_id"]}
             case ["collections", _]:
-                values["key"] = made("/v1/collections", {"name": "c", **workspace})["slug"]
+                values["key"] = created("/v1/collections", {"name": "c", **workspace})["slug"]
             case ["labels", _]:
-                values["key"] = made("/v1/labels", {"name": f"label-{next(COUNTER)}", **workspace})["id"]
+                values["key"] = created("/v1/labels", {"name": f"label-{next(COUNTER)}", **workspace})["id"]
             case _:
                 pass
 
     def _create_object_for(self, path: str, method: str, values: dict[str, str], bodies: dict[str, object]) -> None:
-        made, workspace = self.admin.create, self.workspace_field
+        created, workspace = self.admin.create, self.workspace_field
         match path.split("/")[1:]:
             case ["providers"] if method == "POST":
-                owned = made("/v1/integrations", {**INTEGRATION, **workspace})["slug"]
+                owned = created("/v1/integrations", {**INTEGRATION, **workspace})["slug"]
                 bodies["POST /providers"] = {"name": "p", "integration_id": owned, **workspace}
             case ["api-keys", "{key_id}", *_]:
-                values["key_id"] = made("/v1/api-keys/workspace/service", {**NEW_KEY, **workspace})["id"]
+                values["key_id"] = created("/v1/api-keys/workspace/service", {**NEW_KEY, **workspace})["id"]
             case ["configs" | "guardrails" as kind, "{key}", *_]:
                 body = CONFIG if kind == "configs" else GUARDRAIL
-                values["key"] = made(f"/v1/{kind}", {**body, **workspace})["slug"]
+                values["key"] = created(f"/v1/{kind}", {**body, **workspace})["slug"]
             case ["virtual-keys" | "providers", _, *_]:
-                values["key"] = made("/v1/virtual-keys", {**VIRTUAL_KEY, **workspace})["slug"]
+                values["key"] = created("/v1/virtual-keys", {**VIRTUAL_KEY, **workspace})["slug"]
             case ["workspaces", "{workspace}"] if method == "DELETE":
-                values["workspace"] = made("/v1/workspaces", {"name": "inner"})["id"]
+                values["workspace"] = created("/v1/workspaces", {"name": "inner"})["id"]
                 bodies["DELETE /workspaces/{workspace}"] = {"name": "inner", "force_delete": True}
             case ["integrations", _, *below]:
                 # Only integrations of the organisation can be shared with workspaces.
                 whose = {} if (method, below) == ("PUT", ["workspaces"]) else workspace
-                values["key"] = made("/v1/integrations", {**INTEGRATION, **whose})["slug"]
+                values["key"] = created("/v1/integrations", {**INTEGRATION, **whose})["slug"]
                 if below == ["models"]:
                     expect_ok(self.admin.put(f"/v1/integrations/{values['key']}/models", {"models": [CUSTOM_MODEL]}))
             case ["secret-references", _, *_]:
-                values["key"] = made("/v1/secret-references", SECRET_REFERENCE)["slug"]
+                values["key"] = created("/v1/secret-references", SECRET_REFERENCE)["slug"]
             case ["models", _]:
-                values["model"] = f"@{made('/v1/virtual-keys', {**VIRTUAL_KEY, **workspace})['slug']}/gpt-4o"
+                values["model"] = f"@{created('/v1/virtual-keys', {**VIRTUAL_KEY, **workspace})['slug']}/gpt-4o"
             case _:
                 pass
 
     def _log_values(self, path: str, method: str) -> dict[str, str]:
-        found = {"log_id": self.log, "trace_id": LOG_TRACES[0], "feedback_id": self.feedback, "metadata_key": "team"}
+        actual = {"log_id": self.log, "trace_id": LOG_TRACES[0], "feedback_id": self.feedback, "metadata_key": "team"}
         if "{group_by}" in path:
-            found["group_by"] = "ai-models"
+            actual["group_by"] = "ai-models"
         if "{export_id}" in path:
-            shown = self.finished_export if path.endswith("/download") else self.export
-            found["export_id"] = shown if method == "GET" else self._create_export()
-        return found
+            displayed = self.finished_export if path.endswith("/download") else self.export
+            actual["export_id"] = displayed if method == "GET" else self._create_export()
+        return actual
 
     def send(self, name: str, route: Route, path: str, body: object) -> Response:
-        shown, _ = self.callers[name]
+        displayed, _ = self.callers[name]
         sent = b"" if body is None else json.dumps(body).encode()
-        fields = {"content-type": "application/json", **shown}
+        fields = {"content-type": "application/json", **displayed}
         if canonical_path(route.path) == "/logs/tail":
             # A stream does not end by itself.
             with RawConnection(self.admin.gateway.base_url) as wire:
@@ -703,7 +703,7 @@ def test_lists_of_logs_show_only_what_the_caller_may_see(scene: AccessScenario):
     groups_paths = (f"/v1/{part}/groups/{{group_by}}" for part in ("analytics", "logs"))
     paths = ("/v1/logs", "/v1/analytics/graphs/requests", *groups_paths)
     routes = {route.path: route for route in ROUTES if route.method == "GET"}
-    seen: set[frozenset[str]] = set()
+    received: set[frozenset[str]] = set()
     for name in scene.callers:
 
         def read(path: str, query: str = scene.logs_query, name: str = name) -> Any:
@@ -715,14 +715,14 @@ def test_lists_of_logs_show_only_what_the_caller_may_see(scene: AccessScenario):
         expected = scene.visible_logs(name)
         if listed:
             assert {log["id"] for log in listed["data"]} == expected, name
-            seen.add(frozenset(expected))
+            received.add(frozenset(expected))
         if graph:
             assert graph["summary"]["total"] == len(expected), name
         for group in filter(None, groups):
             assert sum(int(row["requests"]) for row in group["data"]) == len(expected), name
         if exports := read("/v1/logs/exports", f"workspace_id={scene.here['id']}&page_size=100"):
             assert (scene.export in {row["id"] for row in exports["data"]}) == scene.sees_export(name), name
-    assert seen == {
+    assert received == {
         frozenset(),
         frozenset({scene.log_of_member}),
         frozenset({scene.log, scene.log_of_member}),
@@ -734,10 +734,10 @@ def test_lists_of_logs_show_only_what_the_caller_may_see(scene: AccessScenario):
 def test_workspace_member_cannot_see_another_workspace(scene: AccessScenario):
     theirs = scene.admin.create("/v1/integrations", {**INTEGRATION, "workspace_id": scene.there["id"]})["slug"]
     ours = scene.admin.create("/v1/integrations", {**INTEGRATION, **scene.workspace_field})["slug"]
-    shown, _ = scene.callers["a member"]
+    displayed, _ = scene.callers["a member"]
 
     def fetch(path: str) -> Response:
-        return send_raw_request(scene.admin.gateway.base_url, path, b"", shown, method="GET")
+        return send_raw_request(scene.admin.gateway.base_url, path, b"", displayed, method="GET")
 
     slugs = {row["slug"] for row in json.loads(fetch("/v1/integrations?page_size=100").body)["data"]}
     assert ours in slugs

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_error, expect_ok
+from tests.integration.management_client import Client, expect_error, expect_ok
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
 from tests.integration.test_sessions import PASSWORD, BrowserClient, CreatedUser, create_user
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
 
 # Rights are decided before the store. The unit tests of these resources run with both kinds of database.
 ONE_STORE = True
@@ -33,9 +33,9 @@ def add_user(admin: Client, workspace: dict[str, Any], name: str, role: str) -> 
     email = f"{name}@example.test"
     invited = {"email": email, "role": "member", "workspaces": [{"id": workspace["id"], "role": role}]}
     token = admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
-    given = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
-    made = expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", given))
-    return CreatedUser(made["id"], email, workspace)
+    body = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
+    invite = expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", body))
+    return CreatedUser(invite["id"], email, workspace)
 
 
 def sign_in(admin: Client, user: CreatedUser) -> BrowserClient:
@@ -59,10 +59,10 @@ def chat(admin: Client, key: str) -> Response:
     return send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers)
 
 
-def audit_rows(admin: Client, **wanted: str) -> list[dict[str, Any]]:
+def audit_rows(admin: Client, **expected: str) -> list[dict[str, Any]]:
     organisation = admin.read("/v1/workspaces")["data"][0]["organisation_id"]
     span = "start_time=2020-01-01T00:00:00Z&end_time=2040-01-01T00:00:00Z"
-    filters = "".join(f"&{name}={value}" for name, value in wanted.items())
+    filters = "".join(f"&{name}={value}" for name, value in expected.items())
     return admin.read(f"/v1/audit-logs?{span}&organisation_id={organisation}{filters}")["records"]
 
 
@@ -70,15 +70,15 @@ def test_key_in_another_users_name_obeys_the_rights_of_its_maker(admin: Client):
     boss = create_user(admin, "boss-rights", "admin")
     maker = add_user(admin, boss.workspace, "maker-rights", "manager")
     key = create_key_for(sign_in(admin, maker), boss, ["configs.create", "configs.read", "completions.write"])
-    held = Client(admin.gateway, key["key"])
-    expect_ok(held.post("/v1/configs", {"name": "a", "config": {"provider": "openai"}}))
+    buffered = Client(admin.gateway, key["key"])
+    expect_ok(buffered.post("/v1/configs", {"name": "a", "config": {"provider": "openai"}}))
     path = f"/v1/workspaces/{boss.workspace['id']}"
     expect_ok(admin.put(path, {"security_settings": {"managersWriteConfigs": False}}))
-    expect_error(held.post("/v1/configs", {"name": "b", "config": {"provider": "openai"}}), 403, "AB03")
+    expect_error(buffered.post("/v1/configs", {"name": "b", "config": {"provider": "openai"}}), 403, "AB03")
     expect_ok(admin.put(path, {"security_settings": {"managersWriteConfigs": True}}))
     expect_ok(admin.put(f"{path}/users/{maker.id}", {"role": "member"}))
-    expect_error(held.post("/v1/configs", {"name": "c", "config": {"provider": "openai"}}), 403, "AB03")
-    assert held.get("/v1/configs").status == 403  # the key never had configs.list
+    expect_error(buffered.post("/v1/configs", {"name": "c", "config": {"provider": "openai"}}), 403, "AB03")
+    assert buffered.get("/v1/configs").status == 403  # the key never had configs.list
 
 
 @pytest.mark.parametrize("kind", ["user", "service", "rotated"])
@@ -92,9 +92,9 @@ def test_key_ends_with_the_membership_of_its_maker(admin: Client, kind: str):
     elif kind == "user":
         key = create_key_for(browser, boss, scopes)["key"]
     else:
-        made = create_key_for(sign_in(admin, boss), boss, scopes)
-        key = expect_ok(browser.send("POST", f"/v1/api-keys/{made['id']}/rotate"))["key"]
-        assert Client(admin.gateway, made["key"]).get("/v1/configs").status == 200
+        created = create_key_for(sign_in(admin, boss), boss, scopes)
+        key = expect_ok(browser.send("POST", f"/v1/api-keys/{created['id']}/rotate"))["key"]
+        assert Client(admin.gateway, created["key"]).get("/v1/configs").status == 200
     assert Client(admin.gateway, key).get("/v1/configs").status == 200
     assert chat(admin, key).status == 200
     expect_ok(admin.delete(f"/v1/workspaces/{boss.workspace['id']}/users/{maker.id}"))
@@ -102,7 +102,7 @@ def test_key_ends_with_the_membership_of_its_maker(admin: Client, kind: str):
     assert chat(admin, key).status == 401
     if kind == "rotated":
         # The text that its own user holds stays valid until the transition ends.
-        assert Client(admin.gateway, made["key"]).get("/v1/configs").status == 200
+        assert Client(admin.gateway, created["key"]).get("/v1/configs").status == 200
 
 
 def test_service_keys_of_a_leaving_member_stay_on_the_authority_of_the_caller(admin: Client):
@@ -179,8 +179,8 @@ def test_open_invitations_end_with_the_power_of_who_sent_them(admin: Client):
     invited = {"email": "late@example.test", "role": "admin", "workspaces": []}
     link = expect_ok(sign_in(admin, boss).send("POST", "/v1/admin/users/invites", invited))["invite_link"]
     expect_ok(admin.put(f"/v1/admin/users/{boss.id}", {"role": "member"}))
-    given = {"token": link.rpartition("=")[2], "first_name": "A", "last_name": "B", "password": PASSWORD}
-    expect_error(Client(admin.gateway, "").post("/v1/auth/invites", given), 404, "AB08")
+    body = {"token": link.rpartition("=")[2], "first_name": "A", "last_name": "B", "password": PASSWORD}
+    expect_error(Client(admin.gateway, "").post("/v1/auth/invites", body), 404, "AB08")
 
 
 def test_refused_requests_leave_bounded_rows_in_the_audit_log(admin: Client):

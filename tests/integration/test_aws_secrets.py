@@ -12,14 +12,14 @@ import httpx2
 import pytest
 
 from tests.integration.amazon import run_moto
-from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
+from tests.integration.raw_http import CHAT_PATH, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tests.gateway import Mock
-    from tests.integration.managed import Client
+    from tests.integration.management_client import Client
 
 # The unit tests of these resources run with both kinds of database.
 ONE_STORE = True
@@ -78,10 +78,10 @@ def test_stored_and_rotated_secrets_reach_the_provider(
     arn = secrets_manager.create_secret(Name=f"prod/{name}", SecretString=secret_text(f"sk-first-{name}"))["ARN"]
     workspace = admin.read("/v1/workspaces")["data"][0]["id"]
     reference = {"name": name, "manager_type": "aws_sm", "auth_config": {"aws_region": REGION, **auth}}
-    made = admin.create(
+    secret_reference = admin.create(
         "/v1/secret-references", {**reference, "secret_path": arn if by_arn else f"prod/{name}", "secret_key": part}
     )
-    mapping = [{"target_field": "key", "secret_reference_id": made["id"]}]
+    mapping = [{"target_field": "key", "secret_reference_id": secret_reference["id"]}]
     own = {"name": name, "slug": name, "ai_provider_id": "mock", "workspace_id": workspace}
     admin.create("/v1/integrations", {**own, "secret_mappings": mapping})
     key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"]).key

@@ -12,14 +12,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
+from tests.integration.raw_http import CHAT_PATH, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tests.gateway import Mock
-    from tests.integration.managed import Client
+    from tests.integration.management_client import Client
 
 # The unit tests of these resources run with both kinds of database.
 ONE_STORE = True

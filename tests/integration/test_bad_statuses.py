@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.canned import CannedProvider
+from tests.integration.raw_http import (
+    CHAT_PATH,
+    JSON_HEADERS,
+    MESSAGES_PATH,
+    RawConnection,
+    chat_body,
+    send_raw_request,
+)
 from tests.integration.serving import edge_pids
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, MESSAGES_PATH, RawConnection, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway

@@ -25,7 +25,7 @@ from tests.integration.batching import (
 )
 from tests.integration.bucket_provider import FakeBucketProvider
 from tests.integration.canaries import CANARIES, canary, find_secrets
-from tests.integration.managed import Client
+from tests.integration.management_client import Client
 from tests.integration.serving import run_gateway
 from tests.integration.test_administer import run_command
 from tests.integration.test_bucket_batches import PROVIDER_CASES, success_row, wait_for_job_id
@@ -120,7 +120,7 @@ def run_provider_batches(scene: BatchSetup) -> list[Any]:
         scene.direct_provider.echoes = True
         over.append(wait_until_ended(ai, create_batch(ai, to_jsonl(secret_line(1)), WINDOW_24H).id))
         scene.direct_provider.echoes = False
-    assert {key, inline} <= {shown.removeprefix("Bearer ") for shown in scene.direct_provider.credentials}
+    assert {key, inline} <= {credential.removeprefix("Bearer ") for credential in scene.direct_provider.credentials}
     return over
 
 

@@ -23,7 +23,7 @@ from tests.integration.batching import (
     to_jsonl,
     wait_until_ended,
 )
-from tests.integration.managed import Client, expect_error
+from tests.integration.management_client import Client, expect_error
 from tests.integration.serving import control_pid, read_metrics
 from tests.processes import wait_for
 
@@ -47,23 +47,28 @@ def caller(admin: Client) -> Client:
 def test_file_is_stored_shown_listed_and_deleted(caller: Client):
     ai = openai_client(caller)
     content = b"\x00\xff one\r\n" * 40_000
-    made = ai.files.create(file=("a b.jsonl", content), purpose="batch")
-    assert made.id.startswith("gw_file_")
-    assert (made.bytes, made.filename, made.purpose, made.status) == (len(content), "a b.jsonl", "batch", "processed")
-    assert ai.files.retrieve(made.id).expires_at == made.created_at + 30 * 24 * 3600
-    assert ai.files.content(made.id).read() == content
+    created = ai.files.create(file=("a b.jsonl", content), purpose="batch")
+    assert created.id.startswith("gw_file_")
+    assert (created.bytes, created.filename, created.purpose, created.status) == (
+        len(content),
+        "a b.jsonl",
+        "batch",
+        "processed",
+    )
+    assert ai.files.retrieve(created.id).expires_at == created.created_at + 30 * 24 * 3600
+    assert ai.files.content(created.id).read() == content
     for purpose in ("user_data", "evals", "assistants", "fine-tune"):
         remaining = ai.files.create(file=("p", b"1"), purpose=purpose)
         assert (remaining.purpose, ai.files.delete(remaining.id).deleted) == (purpose, True)
     other = ai.files.create(file=("b", b"2"), purpose="vision", expires_after={"anchor": "created_at", "seconds": 3600})
     assert other.expires_at == other.created_at + 3600
-    assert [file.id for file in ai.files.list()][:2] == [other.id, made.id]
-    assert [file.id for file in ai.files.list(limit=1)][:2] == [other.id, made.id]
+    assert [file.id for file in ai.files.list()][:2] == [other.id, created.id]
+    assert [file.id for file in ai.files.list(limit=1)][:2] == [other.id, created.id]
     assert [file.id for file in ai.files.list(purpose="vision")] == [other.id]
     expect_error(caller.post("/v1/files", {}), 400, "AB01")
     with pytest.raises(openai.RateLimitError, match="workspace_bytes"):
         ai.files.create(file=("c", b"x" * 100_000), purpose="batch")
-    for file in (made, other):
+    for file in (created, other):
         assert ai.files.delete(file.id).deleted
         with pytest.raises(openai.NotFoundError):
             ai.files.retrieve(file.id)
@@ -101,27 +106,27 @@ def test_runs_each_line_as_a_request_and_returns_lines(caller: Client, provider:
     assert bad["line-30"]["response"]["status_code"] == 400
     raw = caller.get(f"/v1/batches/{batch.id}/output")
     assert raw.body == ai.files.content(batch.output_file_id).read()
-    seen = [entry for entry in provider.ledger() if entry["path"] == CHAT_PATH]
-    assert len(seen) == 31
+    received = [entry for entry in provider.ledger() if entry["path"] == CHAT_PATH]
+    assert len(received) == 31
 
     def line_records() -> list[dict[str, Any]] | None:
-        found = [record for record in caller.gateway.records() if record["trace_id"] == batch.id]
-        return found if len(found) >= 31 else None
+        records = [record for record in caller.gateway.records() if record["trace_id"] == batch.id]
+        return records if len(records) >= 31 else None
 
     records = wait_for("the records of the lines", line_records)
     assert len(records) == 31
     assert all(list(record["metadata"].values()) == ["nightly"] for record in records)
     assert read_metrics(caller.gateway)["penstock_batch_lines_answered_total"] >= 30
-    assert batch.id in [one.id for one in openai_client(caller).batches.list(limit=1)]
+    assert batch.id in [item.id for item in openai_client(caller).batches.list(limit=1)]
 
 
 def test_output_expires_as_the_batch_requests(caller: Client):
     ai = openai_client(caller, provider="@m-batching")
     life = {"anchor": "created_at", "seconds": 3600}
     batch = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1)), output_expires_after=life).id)
-    output, given = ai.files.retrieve(batch.output_file_id), ai.files.retrieve(batch.input_file_id)
+    output, body = ai.files.retrieve(batch.output_file_id), ai.files.retrieve(batch.input_file_id)
     assert output.expires_at == output.created_at + 3600
-    assert given.expires_at == given.created_at + 30 * 24 * 3600
+    assert body.expires_at == body.created_at + 30 * 24 * 3600
 
 
 def test_batch_options_override_those_of_its_request(caller: Client, provider: Mock):
@@ -202,8 +207,8 @@ def test_batches_of_another_workspace_are_not_found(admin: Client, caller: Clien
         expect_error(other.get(path), 404, "AB08")
     expect_error(other.post(f"/v1/batches/{batch.id}/cancel", {}), 404, "AB08")
     expect_error(other.delete(f"/v1/files/{batch.input_file_id}"), 404, "AB08")
-    made = {"input_file_id": batch.input_file_id, "endpoint": CHAT_PATH, "completion_window": "immediate"}
-    expect_error(other.post("/v1/batches", made), 404, "AB08")
+    body = {"input_file_id": batch.input_file_id, "endpoint": CHAT_PATH, "completion_window": "immediate"}
+    expect_error(other.post("/v1/batches", body), 404, "AB08")
     assert (openai_client(other).files.list().data, openai_client(other).batches.list().data) == ([], [])
     expect_error(admin.get("/v1/files"), 403, "AB03", "completions.write")
     expect_error(Client(caller.gateway, "nobody").get("/v1/batches"), 401, "AB05")
@@ -214,14 +219,14 @@ def test_every_route_requires_a_workspace_key_that_calls_models(admin: Client, c
     batch = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1))).id)
     workspace = next(row["id"] for row in admin.read("/v1/admin/workspaces")["data"] if row["name"] == "batching")
     weak = admin.with_new_key(workspace_id=workspace, scopes=["logs.list"])
-    made = {"input_file_id": batch.input_file_id, "endpoint": CHAT_PATH, "completion_window": "immediate"}
-    one, file = f"/v1/batches/{batch.id}", f"/v1/files/{batch.input_file_id}"
+    fields = {"input_file_id": batch.input_file_id, "endpoint": CHAT_PATH, "completion_window": "immediate"}
+    item, file = f"/v1/batches/{batch.id}", f"/v1/files/{batch.input_file_id}"
     routes: list[tuple[str, str, object]] = [
         ("GET", "/v1/batches", None),
-        ("POST", "/v1/batches", made),
-        ("GET", one, None),
-        ("GET", f"{one}/output", None),
-        ("POST", f"{one}/cancel", {}),
+        ("POST", "/v1/batches", fields),
+        ("GET", item, None),
+        ("GET", f"{item}/output", None),
+        ("POST", f"{item}/cancel", {}),
         ("PUT", f"/v2/batches/{batch.id}", {"internal_output_file_id": batch.output_file_id}),
         ("GET", "/v1/files", None),
         ("POST", "/v1/files", {}),
@@ -308,10 +313,10 @@ def test_batch_resumes_after_kill_9_without_repeating_lines(
     assert done.error_file_id is None, ai.files.content(done.error_file_id).text
     assert (done.status, done.request_counts.completed) == ("completed", 40)
     assert list(read_output_lines(ai, done.output_file_id)) == [f"line-{number}" for number in range(40)]
-    seen = completed_counts(mock)
+    received = completed_counts(mock)
     # Lines in flight at the kill may have been answered without being recorded.
-    assert len(seen) == 40
-    assert sum(seen.values()) <= 42
+    assert len(received) == 40
+    assert sum(received.values()) <= 42
     assert before < 40
 
 
@@ -326,7 +331,7 @@ def test_lines_that_run_out_of_time_expire(restarted: Callable[..., RestartableG
     good, rest = read_output_lines(ai, batch.output_file_id), read_output_lines(ai, batch.error_file_id)
     assert 0 < len(good) < 30
     assert (len(good), len(rest)) == (batch.request_counts.completed, batch.request_counts.failed)
-    assert {one["error"]["code"] for one in rest.values()} == {"batch_expired"}
+    assert {item["error"]["code"] for item in rest.values()} == {"batch_expired"}
     assert len(good) == len(mock.ledger())
 
 
@@ -335,18 +340,18 @@ def test_deleting_a_key_ends_its_batch_requests(restarted: Callable[..., Restart
     admin = Client(here.gateway)
     caller = create_workspace(admin, "w")
     workspace = next(row["id"] for row in admin.read("/v1/admin/workspaces")["data"] if row["name"] == "w")
-    made = admin.create(
+    key = admin.create(
         "/v1/api-keys/workspace/service", {"name": "other", "workspace_id": workspace, "scopes": ["completions.write"]}
     )
     lines = (batch_line(number, model="gpt?first_ms=50") for number in range(30))
-    batch = create_batch(openai_client(Client(here.gateway, made["key"]), provider="@m-w"), to_jsonl(*lines))
+    batch = create_batch(openai_client(Client(here.gateway, key["key"]), provider="@m-w"), to_jsonl(*lines))
     wait_for("a line", lambda: mock.ledger() or None)
-    assert admin.delete(f"/v1/api-keys/{made['id']}").status == 200
+    assert admin.delete(f"/v1/api-keys/{key['id']}").status == 200
     ai = openai_client(caller)
     batch = wait_until_ended(ai, batch.id)
     assert batch.request_counts.failed > 0
     refusals = read_output_lines(ai, batch.error_file_id).values()
-    assert {one["response"]["status_code"] for one in refusals} == {401}
+    assert {refusal["response"]["status_code"] for refusal in refusals} == {401}
 
 
 def test_old_files_and_batches_are_deleted_and_counted(restarted: Callable[..., RestartableGateway], mock: Mock):

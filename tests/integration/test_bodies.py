@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.canned import CannedProvider
-from tests.integration.serving import count_settled_records, run_gateway, wait_for_request
-from tests.integration.wire import (
+from tests.integration.raw_http import (
     CHAT_PATH,
     MESSAGES_PATH,
     MOCK_HEADERS,
@@ -20,6 +19,7 @@ from tests.integration.wire import (
     encode_request,
     send_raw_request,
 )
+from tests.integration.serving import count_settled_records, run_gateway, wait_for_request
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -255,12 +255,12 @@ def test_forwards_a_response_that_precedes_the_end_of_the_body(served: Gateway):
 
 def test_rejects_requests_over_the_in_flight_limit(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "limits": {"in_flight": 1}}
-    with run_gateway(tmp_path, tables) as one, RawConnection(one.base_url) as wire:
+    with run_gateway(tmp_path, tables) as item, RawConnection(item.base_url) as wire:
         wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=3000")))
         time.sleep(0.5)
-        refused = send_raw_request(one.base_url, CHAT_PATH, chat_body())
+        refused = send_raw_request(item.base_url, CHAT_PATH, chat_body())
         assert (refused.status, refused.json()["error"]["code"]) == (503, "overloaded")
-        assert (wire.read_response().status, send_raw_request(one.base_url, CHAT_PATH, chat_body()).status) == (
+        assert (wire.read_response().status, send_raw_request(item.base_url, CHAT_PATH, chat_body()).status) == (
             200,
             200,
         )

@@ -36,7 +36,7 @@ from tests.integration.bucket_provider import (
     VERTEX,
     FakeBucketProvider,
 )
-from tests.integration.managed import Client, expect_error, expect_ok
+from tests.integration.management_client import Client, expect_error, expect_ok
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -176,9 +176,9 @@ def success_row(kind: ProviderCase, sent: dict[str, Any]) -> dict[str, Any]:
         body = {"id": "c-1", "finish_reason": "COMPLETE", "message": message, "usage": usage}
         return {"custom_id": sent["custom_id"], "error": "", "body": body}
     text = f"to {sent['request']['contents'][0]['parts'][0]['text']}"
-    found = {"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP"}
+    actual = {"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP"}
     usage = {"promptTokenCount": 10, "candidatesTokenCount": 5, "totalTokenCount": 15}
-    return {**sent, "status": "", "response": {"candidates": [found], "usageMetadata": usage, "responseId": "r-1"}}
+    return {**sent, "status": "", "response": {"candidates": [actual], "usageMetadata": usage, "responseId": "r-1"}}
 
 
 def error_row(kind: ProviderCase, sent: dict[str, Any]) -> dict[str, Any]:
@@ -194,9 +194,9 @@ def error_row(kind: ProviderCase, sent: dict[str, Any]) -> dict[str, Any]:
 
 def wait_for_records(here: RestartableGateway, batch_id: str, count: int) -> list[dict[str, Any]]:
     def chat_records() -> list[dict[str, Any]] | None:
-        found = [one for one in here.gateway.records() if one["trace_id"] == batch_id]
-        found = [one for one in found if one["operation"] == "chatComplete"]
-        return found if len(found) >= count else None
+        records = [record for record in here.gateway.records() if record["trace_id"] == batch_id]
+        records = [item for item in records if item["operation"] == "chatComplete"]
+        return records if len(records) >= count else None
 
     return wait_for(f"{count} records", chat_records)
 
@@ -232,9 +232,9 @@ def test_lines_go_to_a_bucket_and_return_in_openai_format(
         assert "too busy" in bad["line-3"]["response"]["body"]["error"]["message"]
     failures = [] if kind.slug == "cohere" else [(429, None)]
     recorded = wait_for_records(here, batch.id, 2 + len(failures))
-    costs = [(one["response_status_code"], one.get("cost_nanodollars")) for one in recorded]
+    costs = [(item["response_status_code"], item.get("cost_nanodollars")) for item in recorded]
     assert costs == [(200, kind.cost_nanodollars), (200, kind.cost_nanodollars), *failures]
-    assert {one["ai_org"] for one in recorded} == {kind.slug}
+    assert {item["ai_org"] for item in recorded} == {kind.slug}
     assert recorded[0]["metadata"] == {"team": "red"}
     assert recorded[0]["api_key_id"]
 
@@ -257,8 +257,8 @@ def test_bedrock_embedding_batches_use_invoke_model(here: RestartableGateway, th
     caller = create_client(here, there, PROVIDER_CASES["bedrock"])
     ai = openai_client(caller, provider="@m-w")
     body = {"model": "amazon.titan-embed-text-v2:0", "input": "hi"}
-    one = {"custom_id": "e", "method": "POST", "url": "/v1/embeddings", "body": body}
-    file = ai.files.create(file=("a", to_jsonl(one)), purpose="batch", extra_headers={"x-gateway-provider": "gateway"})
+    item = {"custom_id": "e", "method": "POST", "url": "/v1/embeddings", "body": body}
+    file = ai.files.create(file=("a", to_jsonl(item)), purpose="batch", extra_headers={"x-gateway-provider": "gateway"})
     role = {"provider_options": {"role_arn": "arn:aws:iam::1:role/other"}}
     batch = ai.batches.create(
         input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h", extra_body=role
@@ -330,8 +330,8 @@ def test_unsupported_cohere_parameters_fail_with_their_line(here: RestartableGat
         batch_line(3, model=COMMAND, tool_choice="none"),
     ]
     batch = wait_until_ended(ai, create_batch(ai, to_jsonl(*lines), WINDOW_24H).id)
-    found = [(error.code, error.line) for error in batch.errors.data]
-    assert (batch.status, found) == ("failed", [("untranslatable", 2)])
+    actual = [(error.code, error.line) for error in batch.errors.data]
+    assert (batch.status, actual) == ("failed", [("untranslatable", 2)])
     assert "stop_sequences" in batch.errors.data[0].message
     assert there.asked == []
 
@@ -350,7 +350,7 @@ def test_cohere_embeds_each_line_with_its_input_type(here: RestartableGateway, t
     batch = ai.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
     wait_for_job_id(caller, there, batch.id)
     assert there.kinds[0][1] == "batch-embed-v2-input"
-    assert [one["body"] for one in there.input_lines()] == [
+    assert [input_line["body"] for input_line in there.input_lines()] == [
         {"texts": ["a", "b"], "input_type": "search_query", "embedding_types": ["float"]},
         {"texts": ["c"], "input_type": "search_document", "embedding_types": ["float"], "output_dimension": 256},
     ]
@@ -359,17 +359,17 @@ def test_cohere_embeds_each_line_with_its_input_type(here: RestartableGateway, t
         {
             "custom_id": f"line-{n + 1}",
             "error": "",
-            "body": {"id": "e", "embeddings": {"float": found}, "meta": {"billed_units": {"input_tokens": 3.0}}},
+            "body": {"id": "e", "embeddings": {"float": actual}, "meta": {"billed_units": {"input_tokens": 3.0}}},
         }
-        for n, found in enumerate(vectors)
+        for n, actual in enumerate(vectors)
     ]
     there.finish_job("BATCH_STATUS_COMPLETED", results)
     batch = wait_until_ended(ai, batch.id)
     assert batch.status == "completed", batch.errors
-    found = read_output_lines(ai, batch.output_file_id)
-    reported = [[one["embedding"] for one in found[name]["response"]["body"]["data"]] for name in ("e0", "e1")]
+    output_lines = read_output_lines(ai, batch.output_file_id)
+    reported = [[item["embedding"] for item in output_lines[name]["response"]["body"]["data"]] for name in ("e0", "e1")]
     assert reported == vectors
-    assert found["e0"]["response"]["body"]["usage"]["total_tokens"] == 3
+    assert output_lines["e0"]["response"]["body"]["usage"]["total_tokens"] == 3
 
 
 def test_invalid_avro_output_fails_the_batch_with_a_message(here: RestartableGateway, there: FakeBucketProvider):
@@ -447,9 +447,9 @@ def test_invalid_lines_of_a_job_fail_before_they_are_sent(
         batch_line(3, model=kind.model, messages=7),
     ]
     batch = wait_until_ended(ai, create_batch(ai, to_jsonl(*wrong), WINDOW_24H).id)
-    found = [(error.code, error.line) for error in batch.errors.data]
-    wanted = [("mismatched_model", 2), *([("untranslatable", 3)] if kind.slug != "fireworks-ai" else [])]
-    assert (batch.status, found) == ("failed", wanted)
+    actual = [(error.code, error.line) for error in batch.errors.data]
+    expected = [("mismatched_model", 2), *([("untranslatable", 3)] if kind.slug != "fireworks-ai" else [])]
+    assert (batch.status, actual) == ("failed", expected)
     assert there.asked == []
 
 
@@ -463,11 +463,13 @@ def test_missing_job_options_are_reported_before_creation(
     bare = {name: value for name, value in kind.configurations.items() if name not in absent}
     caller = create_client(here, there, kind._replace(configurations=bare))
     file = openai_client(caller).files.create(file=("a", to_jsonl(batch_line(1, model=kind.model))), purpose="batch")
-    made: dict[str, Any] = {"input_file_id": file.id, "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
+    body: dict[str, Any] = {"input_file_id": file.id, "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
     options = {"x-gateway-provider": "@m-w"}
-    what = "account" if kind.slug == "fireworks-ai" else "bucket"
-    expect_error(caller.post("/v1/batches", {**made, "gateway_options": options}), 400, "AB01", "gateway_options", what)
-    odd = {**made, "gateway_options": options, "provider_options": {"colour": "red"}}
+    label = "account" if kind.slug == "fireworks-ai" else "bucket"
+    expect_error(
+        caller.post("/v1/batches", {**body, "gateway_options": options}), 400, "AB01", "gateway_options", label
+    )
+    odd = {**body, "gateway_options": options, "provider_options": {"colour": "red"}}
     expect_error(caller.post("/v1/batches", odd), 400, "AB01", "provider_options.colour")
 
 
@@ -529,7 +531,7 @@ def test_provider_batch_follows_the_openai_api_end_to_end(
     assert (batch.object, batch.status, batch.endpoint) == ("batch", "validating", CHAT_PATH)
     assert (batch.input_file_id, batch.output_file_id, batch.completion_window) == (file.id, None, WINDOW_24H)
     assert ai.batches.retrieve(batch.id).id == batch.id
-    assert [one.id for one in ai.batches.list(limit=5)] == [batch.id]
+    assert [item.id for item in ai.batches.list(limit=5)] == [batch.id]
     output = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     early = output.get(f"/v1/batches/{batch.id}/output")
     assert (early.status, early.json()["error"]["code"]) == (404, "no_output")
@@ -538,15 +540,18 @@ def test_provider_batch_follows_the_openai_api_end_to_end(
     batch = ai.batches.retrieve(batch.id)
     assert (batch.status, batch.request_counts.completed, batch.input_file_id) == ("completed", 1, file.id)
     response = output.get(f"/v1/batches/{batch.id}/output")
-    found = {one["custom_id"]: one for one in map(json.loads, response.body.splitlines())}
-    first, second = found["line-1"]["response"], found["line-2"]["response"]
+    actual = {splitline["custom_id"]: splitline for splitline in map(json.loads, response.body.splitlines())}
+    first, second = actual["line-1"]["response"], actual["line-2"]["response"]
     assert (first["status_code"], first["body"]["object"]) == (200, "chat.completion")
     assert first["body"]["choices"][0]["message"]["content"] == "to word 1"
     assert first["body"]["usage"]["total_tokens"] == 15
     assert (second["status_code"], "too busy" in second["body"]["error"]["message"]) == (429, True)
     # The file content is as the provider wrote it.
     own = ai.files.content(batch.output_file_id or "").text
-    assert [json.loads(one) for one in own.splitlines()] == [error_row(kind, sent[1]), success_row(kind, sent[0])]
+    assert [json.loads(splitline) for splitline in own.splitlines()] == [
+        error_row(kind, sent[1]),
+        success_row(kind, sent[0]),
+    ]
 
 
 @pytest.mark.parametrize("slug", list(PASSTHROUGH_OPTIONS))
@@ -564,12 +569,12 @@ def test_provider_batch_is_cancelled(slug: str, here: RestartableGateway, there:
 def test_providers_without_batches_point_to_gateway_batches(here: RestartableGateway, there: FakeBucketProvider):
     caller = create_workspace(Client(here.gateway), f"b{next(COUNTER)}", "perplexity-ai", "m-w", custom_host=there.url)
     ai = openai_client(caller, provider="@m-w")
-    given = ("lines.jsonl", to_jsonl(batch_line(1, model=COMMAND)))
-    made: dict[str, Any] = {"input_file_id": "d-in", "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
+    fields = ("lines.jsonl", to_jsonl(batch_line(1, model=COMMAND)))
+    body: dict[str, Any] = {"input_file_id": "d-in", "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
     for build_request in (
-        lambda: ai.files.create(file=given, purpose="batch"),
+        lambda: ai.files.create(file=fields, purpose="batch"),
         lambda: ai.files.content("d-out"),
-        lambda: ai.batches.create(**made),
+        lambda: ai.batches.create(**body),
         ai.batches.list,
         lambda: ai.batches.retrieve("b-1"),
         lambda: ai.batches.cancel("b-1"),
@@ -591,7 +596,7 @@ def test_files_batches_and_tuning_must_use_an_allowed_model(
     expect_ok(admin.put(f"/v1/integrations/m-{name}/models", allowed))
     ai, other = openai_client(caller, provider="@m-w"), kind.model + "-other"
     uri = {"bedrock": "s3://s3-bucket/penstock/a", "vertex-ai": "gs://gcs-files/penstock/a"}.get(slug, "batch-a")
-    made: dict[str, Any] = {"input_file_id": uri, "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
+    body: dict[str, Any] = {"input_file_id": uri, "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
 
     def create_tuning_job() -> object:
         return ai.fine_tuning.jobs.create(model=other, training_file=uri, suffix="s")
@@ -606,9 +611,9 @@ def test_files_batches_and_tuning_must_use_an_allowed_model(
     assert status_and_code(lambda: upload_row(batch_line(1, model=other))) == no
     if slug == "fireworks-ai":
         assert status_and_code(lambda: upload_row({"custom_id": "a", "body": {"model": other, "messages": []}})) == no
-    assert status_and_code(lambda: ai.batches.create(**made, extra_body={"model": other})) == no
+    assert status_and_code(lambda: ai.batches.create(**body, extra_body={"model": other})) == no
     assert (
-        status_and_code(lambda: ai.batches.create(**made, extra_body={"provider_options": {"model": kind.model}}))[0]
+        status_and_code(lambda: ai.batches.create(**body, extra_body={"provider_options": {"model": kind.model}}))[0]
         == 400
     )
     untold = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
@@ -617,17 +622,17 @@ def test_files_batches_and_tuning_must_use_an_allowed_model(
     # Additional fields must not name another model either.
     for beside in ({"provider_options": {"model": other}}, {"modelId": other}):
         sent = {"model": kind.model, **beside}
-        assert status_and_code(lambda sent=sent: ai.batches.create(**made, extra_body=sent)) == no
+        assert status_and_code(lambda sent=sent: ai.batches.create(**body, extra_body=sent)) == no
     assert there.jobs == []
 
 
 def test_missing_batch_fields_are_named_before_sending(here: RestartableGateway, there: FakeBucketProvider):
     ai = openai_client(create_client(here, there, PROVIDER_CASES["bedrock"]), provider="@m-w")
     good: dict[str, Any] = {"input_file_id": "s3://s3-bucket/a", "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
-    for wrong, named in (
+    for wrong, names in (
         ({}, "model"),
         ({"completion_window": "immediate", "extra_body": {"model": CLAUDE}}, "completion_window"),
     ):
-        with pytest.raises(openai.BadRequestError, match=named):
+        with pytest.raises(openai.BadRequestError, match=names):
             ai.batches.create(**{**good, **wrong})
     assert there.jobs == []

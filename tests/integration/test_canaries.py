@@ -18,11 +18,9 @@ from joserfc.jwk import ECKey
 from tests.integration import vaults as fakes
 from tests.integration.canaries import CANARIES, basic_auth, canary, find_secrets, gateway_output
 from tests.integration.conftest import run_init
-from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.management_client import ADMIN_KEY, Client
 from tests.integration.nodes import wait_for_redis
-from tests.integration.serving import read_metrics, run_gateway
-from tests.integration.vaults import MockSecretStores
-from tests.integration.wire import (
+from tests.integration.raw_http import (
     CHAT_PATH,
     JSON_HEADERS,
     MESSAGES_PATH,
@@ -31,6 +29,8 @@ from tests.integration.wire import (
     encode_request,
     send_raw_request,
 )
+from tests.integration.serving import read_metrics, run_gateway
+from tests.integration.vaults import MockSecretStores
 from tests.postgres import dump_database
 from tests.processes import wait_for
 from tests.redis_server import RedisServer
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Gateway, Mock
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
     from tests.postgres import Postgres
 
     Call = tuple[str, str, bytes | None, dict[str, str]]
@@ -235,12 +235,12 @@ def test_no_secret_is_written_shown_or_logged(provider: Mock, tmp_path: Path):
     every = list(secret_calls())
     with run_gateway(tmp_path, tables, env={"CANARY_KEY": canary("referred")}) as gateway:
         responses = [read_response(gateway, call) for call in every]
-        left = disconnect_early(gateway)
+        remaining = disconnect_early(gateway)
         reload_invalid_settings(gateway)
         # Requests without a valid key are recorded in a file of their own.
         wait_for(
             "all records",
-            lambda: len(gateway.records(0)) + len(gateway.refused_records(0)) >= len(every) + left or None,
+            lambda: len(gateway.records(0)) + len(gateway.refused_records(0)) >= len(every) + remaining or None,
         )
         refused_file = gateway.records_file.with_name("records-refused.jsonl")
         sinks = {
@@ -334,9 +334,11 @@ def config_with_secrets(name: str) -> dict[str, Any]:
     }
 
 
-def create_objects(admin: Client, location: dict[str, str], made: Mapping[str, dict[str, Any]]) -> Iterator[Response]:
+def create_objects(
+    admin: Client, location: dict[str, str], created: Mapping[str, dict[str, Any]]
+) -> Iterator[Response]:
     """Creates all objects, and also sends each with an invalid field next to the secret; yields the responses."""
-    for name, body in made.items():
+    for name, body in created.items():
         path = name.split()[0]
         here = {} if "secret" in path else location
         for wrong in ({"odd": 1}, {"name": 5}, {"tags": 5, "description": 5}):
@@ -418,10 +420,10 @@ def sign_in_with_errors(admin: Client, secrets: dict[str, str]) -> Iterator[Resp
 def read_stored_files(folder: Path, url: str) -> dict[str, bytes]:
     """Returns the database, the saved snapshot, the records and the output; not the operator's settings file."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "penstock.toml"]
-    found = {path.name: path.read_bytes() for path in files}
+    result = {path.name: path.read_bytes() for path in files}
     if url.startswith("postgresql"):
-        found["penstock.db"] = dump_database(url)
-    return found
+        result["penstock.db"] = dump_database(url)
+    return result
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])

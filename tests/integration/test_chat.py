@@ -12,8 +12,7 @@ import httpx2
 import pytest
 
 from tests.integration import memory
-from tests.integration.serving import edge_pids, provider_headers, wait_for_request
-from tests.integration.wire import (
+from tests.integration.raw_http import (
     CHAT_PATH,
     JSON_HEADERS,
     MESSAGES_PATH,
@@ -25,12 +24,13 @@ from tests.integration.wire import (
     send_raw_request,
     strip_volatile_fields,
 )
+from tests.integration.serving import edge_pids, provider_headers, wait_for_request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Gateway, Mock
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
 
 # Mock models whose responses are no errors, however odd; the client must get the same bytes.
 STREAM_MODELS = [
@@ -128,9 +128,9 @@ def test_any_path_passes_with_any_method(served: Gateway, provider: Mock, method
     body = b'{"a": 1}' if method in {"POST", "PUT", "PATCH"} else None
     response = send_raw_request(served.base_url, f"{prefix}/some/th%20ing/x?b=2&a=%2F", body, method=method)
     assert response.status == 200
-    seen = wait_for_request(provider)
-    assert (seen["method"], seen["path"]) == (method, "/v1/some/th%20ing/x?b=2&a=%2F")
-    assert seen["body_bytes"] == len(body or b"")
+    received = wait_for_request(provider)
+    assert (received["method"], received["path"]) == (method, "/v1/some/th%20ing/x?b=2&a=%2F")
+    assert received["body_bytes"] == len(body or b"")
     if method == "HEAD":
         assert int(response.get_header("content-length") or 0) > 0
     else:
@@ -140,17 +140,17 @@ def test_any_path_passes_with_any_method(served: Gateway, provider: Mock, method
 def test_raw_proxy_drops_gateway_and_hop_by_hop_headers(served: Gateway, provider: Mock):
     headers = {**MOCK_HEADERS, "x-own": "kept", "te": "trailers", "connection": "x-hop", "x-hop": "1", "cookie": "a=b"}
     send_raw_request(served.base_url, "/v1/proxy/chat/completions", chat_body(), headers)
-    seen = wait_for_request(provider)["headers"]
-    assert (seen["x-own"], seen["authorization"]) == ("kept", "Bearer sk-provider")
-    assert not {"x-hop", "te", "cookie"} & set(seen)
-    assert not [name for name in seen if name.startswith("x-gateway-")]
+    received = wait_for_request(provider)["headers"]
+    assert (received["x-own"], received["authorization"]) == ("kept", "Bearer sk-provider")
+    assert not {"x-hop", "te", "cookie"} & set(received)
+    assert not [name for name in received if name.startswith("x-gateway-")]
 
 
 def test_listed_headers_are_forwarded_and_others_are_not(served: Gateway, provider: Mock):
     headers = {**MOCK_HEADERS, "x-team": "red", "x-other": "blue", "x-gateway-forward-headers": "X-Team"}
     send_raw_request(served.base_url, CHAT_PATH, chat_body(), headers)
-    seen = wait_for_request(provider)["headers"]
-    assert (seen.get("x-team"), seen.get("x-other")) == ("red", None)
+    received = wait_for_request(provider)["headers"]
+    assert (received.get("x-team"), received.get("x-other")) == ("red", None)
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
@@ -224,12 +224,12 @@ def test_one_connection_carries_many_requests(served: Gateway):
 
 @pytest.mark.parametrize("length", [8, 64, 65, 128])
 def test_each_response_has_its_own_trace_id(served: Gateway, length: int):
-    with RawConnection(served.base_url) as one, RawConnection(served.base_url) as other:
+    with RawConnection(served.base_url) as item, RawConnection(served.base_url) as other:
         for number in range(100):
-            for wire, letter in ((one, "a"), (other, "b"), (one, "a")):
-                given = f"{letter}{number // 3}".ljust(length, "-")
-                response = wire.request(CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-trace-id": given})
-                assert (response.status, response.get_header("x-gateway-trace-id")) == (200, given)
+            for wire, letter in ((item, "a"), (other, "b"), (item, "a")):
+                body = f"{letter}{number // 3}".ljust(length, "-")
+                response = wire.request(CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-trace-id": body})
+                assert (response.status, response.get_header("x-gateway-trace-id")) == (200, body)
 
 
 def test_pipelined_requests_are_answered_in_order(served: Gateway, provider: Mock):

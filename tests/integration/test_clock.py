@@ -16,10 +16,10 @@ from joserfc import jws
 from joserfc.jwk import RSAKey
 
 from tests.integration import nodes
-from tests.integration.managed import Client
+from tests.integration.management_client import Client
 from tests.integration.nodes import CACHED_CONFIG, breaker_config, create_node_folders, wait_for_redis
+from tests.integration.raw_http import chat_body
 from tests.integration.serving import run_gateway
-from tests.integration.wire import chat_body
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
     from tests.integration.conftest import StoreFactory
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
     from tests.redis_server import RedisServer
 
 # The unit tests of these resources run with both kinds of database.
@@ -163,16 +163,16 @@ def measure_retry_wait(gateway: Gateway) -> float:
     return time.monotonic() - began
 
 
-def management_status(one: Gateway, token: str) -> int:
+def management_status(item: Gateway, token: str) -> int:
     """Returns the status of a management API response to this token."""
-    return Client(one, token).get("/v1/configs").status
+    return Client(item, token).get("/v1/configs").status
 
 
-def check_expiry(one: Gateway, date: FakeClock, born: float, tokens: TokenSigner) -> None:
+def check_expiry(item: Gateway, date: FakeClock, born: float, tokens: TokenSigner) -> None:
     """Checks what expires or becomes valid by date: keys and tokens, equally on both planes."""
     half_an_hour = born + HOUR / 2
     is_over, is_early = date.now() > half_an_hour, date.now() < born - HOUR / 2
-    assert send_as_user(one, MOCK_CONFIG, chat_body(), BRIEF).status == (401 if is_over else 200)
+    assert send_as_user(item, MOCK_CONFIG, chat_body(), BRIEF).status == (401 if is_over else 200)
     for claims, status in (
         ({"exp": date.now() + 120}, 200),
         ({"exp": date.now() - 30}, 200),
@@ -181,14 +181,14 @@ def check_expiry(one: Gateway, date: FakeClock, born: float, tokens: TokenSigner
         ({"exp": born + 10 * DAY, "nbf": born}, 401 if is_early else 200),
     ):
         token = tokens.sign(**claims)
-        assert send_as_user(one, MOCK_CONFIG, chat_body(), token).status == status, (claims, date.ahead)
+        assert send_as_user(item, MOCK_CONFIG, chat_body(), token).status == status, (claims, date.ahead)
         # The management API caches a verified token for one second.
         wait_for(
             f"{status} for {claims} {date.ahead}",
-            lambda token=token, status=status: management_status(one, token) == status or None,
+            lambda token=token, status=status: management_status(item, token) == status or None,
             2,
         )
-    assert 0.25 < measure_retry_wait(one) < 3
+    assert 0.25 < measure_retry_wait(item) < 3
 
 
 def test_clock_jumps_under_load_affect_only_expiry(
@@ -207,40 +207,40 @@ def test_clock_jumps_under_load_affect_only_expiry(
     }
     jwks = json.dumps({"keys": [key.as_dict(private=False)]})
     rules = {"enabled": True, "jwks": jwks, "leeway_seconds": 60}
-    here, there = create_node_folders(tmp_path)
-    date, other = FakeClock(here / "date"), FakeClock(there / "date")
+    first_node, second_node = create_node_folders(tmp_path)
+    date, other = FakeClock(first_node / "date"), FakeClock(second_node / "date")
     other.set_offset(SKEW_SECONDS)
     env = {"REDIS_URL": redis.url}
     with (
-        run_gateway(here, {**tables, "jwt": rules}, env={**env, **new_store(here), **date.env}) as one,
-        run_gateway(there, tables, env={**env, **other.env}) as two,
+        run_gateway(first_node, {**tables, "jwt": rules}, env={**env, **new_store(first_node), **date.env}) as item,
+        run_gateway(second_node, tables, env={**env, **other.env}) as two,
     ):
-        admin = Client(one)
+        admin = Client(item)
         workspace = admin.create("/v1/workspaces", {"name": "tokens"})
         claims = {"organisation_id": workspace["organisation_id"], "workspace_slug": workspace["slug"], "sub": "m"}
         tokens = TokenSigner(key, {**claims, "scope": "completions.write configs.list"})
         token = tokens.sign(exp=born + DAY)
-        wait_for("the workspace", lambda: send_as_user(one, MOCK_CONFIG, chat_body(), token).status == 200 or None, 5)
-        for node in (one, two):
+        wait_for("the workspace", lambda: send_as_user(item, MOCK_CONFIG, chat_body(), token).status == 200 or None, 5)
+        for node in (item, two):
             wait_for_redis(node)
             wait_for("an answer", lambda node=node: is_cache_hit(node), 5)
             for _ in range(3):
                 assert send_as_user(node, BREAKER_CONFIG, chat_body()).status == 200
         failed = len(failed_requests(provider))
-        load = LoadGenerator([one, two])
+        load = LoadGenerator([item, two])
         with load.run_in_background():
             for leap in CLOCK_OFFSETS_SECONDS:
                 date.set_offset(leap)
                 sent = load.sent
-                check_expiry(one, date, born, tokens)
+                check_expiry(item, date, born, tokens)
                 assert admin.get("/v1/workspaces").status == 200
                 wait_for("some load", lambda sent=sent: load.sent > sent + 20 or None, 20)
         assert not load.wrong, load.wrong[:3]
         # The cooldown of the circuit breaker is real time; a clock jump does not count.
         assert len(failed_requests(provider)) == failed
         date.set_offset(DAY)
-        send_as_user(one, MOCK_CONFIG, chat_body())
-        check_record_times(one, load.sent // 2, date)
+        send_as_user(item, MOCK_CONFIG, chat_body())
+        check_record_times(item, load.sent // 2, date)
 
 
 def is_cache_hit(node: Gateway) -> bool | None:

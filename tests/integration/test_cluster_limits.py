@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.conftest import run_init
-from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.management_client import ADMIN_KEY, Client
 from tests.integration.nodes import wait_for_redis
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, Response, send_raw_request
 from tests.integration.serving import edge_pids, run_gateway
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, Response, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ def nodes(tmp_path: Path, provider: Mock, postgres: Postgres, redis: RedisServer
         folder.mkdir()
     run_init(folders[0], env)
     with (
-        run_gateway(folders[0], tables, env=env) as one,
+        run_gateway(folders[0], tables, env=env) as item,
         run_gateway(folders[1], tables, env=env) as two,
         run_gateway(folders[2], tables, env=env) as three,
     ):
-        for node in (one, two, three):
+        for node in (item, two, three):
             edge_pids(node, 1)
             wait_for_redis(node)
-        yield [one, two, three]
+        yield [item, two, three]
 
 
 def send_chat(node: Gateway, key: str, *, tokens: int, stream: bool = False, model: str = "mock") -> Response:
@@ -83,7 +83,7 @@ def list_costs(nodes: list[Gateway], policy: str) -> dict[str, int]:
     for node in nodes:
         for record in node.records(0) if node.records_file.exists() else []:
             budgets = (record.get("limits") or {}).get("budgets", [])
-            if any(one["id"] == policy and not one.get("is_failed_attempt") for one in budgets):
+            if any(budget["id"] == policy and not budget.get("is_failed_attempt") for budget in budgets):
                 costs[record["id"]] = record.get("cost_nanodollars") or 0
     return costs
 

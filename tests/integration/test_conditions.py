@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from penstock.kit.rules import WorkspaceRules
-from tests.integration.managed import Client, expect_error, expect_ok, row_state
+from tests.integration.management_client import Client, expect_error, expect_ok, row_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
 
 # The unit tests of these resources run with both kinds of database.
 ONE_STORE = True
@@ -49,7 +49,7 @@ def test_repeated_idempotency_key_replays_the_response(admin: Client, workspace:
 
 def test_every_create_and_rotation_supports_idempotency_keys(admin: Client, workspace: dict[str, Any]):
     target_workspace = {"workspace_id": workspace["id"]}
-    made = admin.create(
+    key = admin.create(
         "/v1/api-keys/workspace/service", {"name": "n", "scopes": ["completions.write"], **target_workspace}
     )
     bodies: dict[str, dict[str, Any]] = {
@@ -57,7 +57,7 @@ def test_every_create_and_rotation_supports_idempotency_keys(admin: Client, work
         "/v1/configs": {"name": "once", "config": {"provider": "mock"}, **target_workspace},
         "/v1/virtual-keys": {"name": "once", "provider": "openai", "key": "sk-1234567890", **target_workspace},
         "/v1/admin/users/invites": {"email": "once@example.test", "role": "member", "workspaces": []},
-        f"/v1/api-keys/{made['id']}/rotate": {},
+        f"/v1/api-keys/{key['id']}/rotate": {},
     }
     for path, body in bodies.items():
         first, again = (
@@ -124,8 +124,8 @@ def create_change_cases(admin: Client, workspace: dict[str, Any]) -> list[Change
     slug = admin.create("/v1/virtual-keys", virtual)["data"]["slug"]
     own = admin.create("/v1/workspaces", {"name": "n"})["id"]
     mine = {"name": "n", "ai_provider_id": "openai", "key": "sk-1234567890"}
-    inner, whole = (admin.create("/v1/integrations", {**mine, **where})["slug"] for where in (target_workspace, {}))
-    made = {"name": "n", "integration_id": inner, **target_workspace}
+    inner, complete = (admin.create("/v1/integrations", {**mine, **where})["slug"] for where in (target_workspace, {}))
+    body = {"name": "n", "integration_id": inner, **target_workspace}
     reference = {
         "name": "n",
         "manager_type": "hashicorp_vault",
@@ -134,17 +134,17 @@ def create_change_cases(admin: Client, workspace: dict[str, Any]) -> list[Change
     }
     user = admin.read("/v1/admin/users")["data"][0]["id"]
     expect_ok(admin.post(f"/v1/workspaces/{own}/users", {"users": [{"id": user, "role": "member"}]}))
-    named, lost = {"name": "m"}, {"name": "lost"}
+    names, lost = {"name": "m"}, {"name": "lost"}
     return [
-        ChangeCase(f"/v1/api-keys/{key['id']}", named, lost),
-        ChangeCase(f"/v1/configs/{config['slug']}{inside}", named, lost),
+        ChangeCase(f"/v1/api-keys/{key['id']}", names, lost),
+        ChangeCase(f"/v1/configs/{config['slug']}{inside}", names, lost),
         ChangeCase(f"/v1/virtual-keys/{slug}{inside}", {"name": "m", "key": "sk-0987654321"}, lost),
-        ChangeCase(f"/v1/providers/{admin.create('/v1/providers', made)['slug']}{inside}", named, lost),
+        ChangeCase(f"/v1/providers/{admin.create('/v1/providers', body)['slug']}{inside}", names, lost),
         ChangeCase(f"/v1/workspaces/{own}/users/{user}", {"role": "manager"}, {"role": "admin"}),
-        ChangeCase(f"/v1/workspaces/{own}", named, lost, {"name": "m"}),
-        ChangeCase(f"/v1/integrations/{inner}", named, lost),
-        ChangeCase(f"/v1/integrations/{whole}", named, lost),
-        ChangeCase(f"/v1/secret-references/{admin.create('/v1/secret-references', reference)['id']}", named, lost),
+        ChangeCase(f"/v1/workspaces/{own}", names, lost, {"name": "m"}),
+        ChangeCase(f"/v1/integrations/{inner}", names, lost),
+        ChangeCase(f"/v1/integrations/{complete}", names, lost),
+        ChangeCase(f"/v1/secret-references/{admin.create('/v1/secret-references', reference)['id']}", names, lost),
         ChangeCase(
             "/v1/admin/organisation/settings",
             {"user_api_key_rotation_period": 9},

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import ADMIN_KEY, Client, expect_error, expect_ok
+from tests.integration.management_client import ADMIN_KEY, Client, expect_error, expect_ok
+from tests.integration.raw_http import CHAT_PATH, chat_body, send_raw_request
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def config(admin: Client, workspace: str) -> dict[str, Any]:
 
 def test_config_is_returned_as_a_json_string(admin: Client, workspace: str, config: dict[str, Any]):
     assert config["slug"].startswith("pc-my-con-")
-    shown = admin.read(f"/v1/configs/{config['slug']}")
-    assert json.loads(shown["config"]) == {"provider": "mock"}
+    fetched = admin.read(f"/v1/configs/{config['slug']}")
+    assert json.loads(fetched["config"]) == {"provider": "mock"}
     expected = {"name": "My config", "workspace_id": workspace, "is_default": 0, "status": "active", "format": "json"}
-    assert expected.items() <= shown.items()
-    assert shown == admin.read(f"/v1/configs/{config['id']}")
-    assert shown["version_id"] == config["version_id"]
+    assert expected.items() <= fetched.items()
+    assert fetched == admin.read(f"/v1/configs/{config['id']}")
+    assert fetched["version_id"] == config["version_id"]
 
 
 def test_default_config_is_unique_and_not_applied_to_requests(admin: Client):
@@ -61,14 +61,14 @@ def test_default_config_is_unique_and_not_applied_to_requests(admin: Client):
         listed = admin.read(f"/v1/configs?workspace_id={workspace}")["data"]
         return [row["slug"] for row in listed if row["is_default"]]
 
-    one, two = (admin.create("/v1/configs", {**body, "workspace_id": target_workspace})["slug"] for _ in range(2))
+    item, two = (admin.create("/v1/configs", {**body, "workspace_id": target_workspace})["slug"] for _ in range(2))
     assert default_slugs(target_workspace) == [two]
-    version = expect_ok(admin.put(f"/v1/configs/{one}", {"isDefault": 1}))["version_id"]
-    assert (default_slugs(target_workspace), default_slugs(other)) == ([one], [elsewhere])
+    version = expect_ok(admin.put(f"/v1/configs/{item}", {"isDefault": 1}))["version_id"]
+    assert (default_slugs(target_workspace), default_slugs(other)) == ([item], [elsewhere])
     # Making a config the default creates no new version.
-    assert admin.read(f"/v1/configs/{one}/versions")["total"] == 1
-    assert admin.read(f"/v1/configs/{one}")["version_id"] == version
-    row = admin.read(f"/v1/configs/{one}")
+    assert admin.read(f"/v1/configs/{item}/versions")["total"] == 1
+    assert admin.read(f"/v1/configs/{item}")["version_id"] == version
+    row = admin.read(f"/v1/configs/{item}")
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
     asked_for = f"{span}&organisation_id={row['organisation_id']}&workspace_id={target_workspace}&resource_type=configs"
     records = admin.read(f"/v1/audit-logs?{asked_for}")["records"]
@@ -78,9 +78,9 @@ def test_default_config_is_unique_and_not_applied_to_requests(admin: Client):
     key = admin.with_new_key(workspace_id=target_workspace, scopes=["completions.write"]).key
     fields = {"content-type": "application/json", "x-gateway-api-key": key}
     assert send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), fields).status == 400
-    expect_ok(admin.put(f"/v1/configs/{one}", {"isDefault": 0}))
+    expect_ok(admin.put(f"/v1/configs/{item}", {"isDefault": 0}))
     assert default_slugs(target_workspace) == []
-    expect_error(admin.put(f"/v1/configs/{one}", {"isDefault": 2}), 400, "AB01", "isDefault")
+    expect_error(admin.put(f"/v1/configs/{item}", {"isDefault": 2}), 400, "AB01", "isDefault")
 
 
 def test_versions_are_paged_by_number(admin: Client, config: dict[str, Any]):
@@ -106,17 +106,17 @@ def test_versions_are_paged_by_number(admin: Client, config: dict[str, Any]):
 
 def test_dry_run_returns_the_version_and_changes_nothing(admin: Client, workspace: str):
     body = {"name": "dry", "config": {"provider": "openai", "api_key": "sk-0123456789"}, "workspace_id": workspace}
-    made = admin.create("/v1/configs", body)
-    path = f"/v1/configs/{made['slug']}"
+    config = admin.create("/v1/configs", body)
+    path = f"/v1/configs/{config['slug']}"
     before = admin.read(path)
     for key, version in (
-        ("sk-0123456789", made["version_id"]),
+        ("sk-0123456789", config["version_id"]),
         ("sk-0000456789", ""),
-        ("sk*****789", made["version_id"]),
+        ("sk*****789", config["version_id"]),
     ):
         changed = {"config": {"provider": "openai", "api_key": key}}
         assert expect_ok(admin.put(f"{path}?dry_run=true", changed))["version_id"] == version
-    assert expect_ok(admin.put(f"{path}?dry_run=true", {"name": "wet"}))["version_id"] == made["version_id"]
+    assert expect_ok(admin.put(f"{path}?dry_run=true", {"name": "wet"}))["version_id"] == config["version_id"]
     expect_error(admin.put(f"{path}?dry_run=true", {"config": {"provider": 5}}), 400, "AB01", "config.provider")
     assert admin.read(path) == before
     assert admin.read(f"{path}/versions")["total"] == 1
@@ -130,8 +130,8 @@ def test_requests_are_served_by_the_saved_config(admin: Client, workspace: str, 
     response = wait_for(
         "the key",
         lambda: (
-            found
-            if (found := send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers)).status == 200
+            actual
+            if (actual := send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers)).status == 200
             else None
         ),
         2,
@@ -143,8 +143,8 @@ def test_requests_are_served_by_the_saved_config(admin: Client, workspace: str, 
 def test_saves_many_targets_and_reports_every_error(admin: Client, workspace: str):
     target = {"provider": "mock", "retry": {"attempts": 2}}
     config = {"strategy": {"mode": "fallback"}, "targets": [target, {**target, "override_params": {"model": "m"}}]}
-    made = admin.create("/v1/configs", {"name": "Fallback", "config": config, "workspace_id": workspace})
-    assert json.loads(admin.read(f"/v1/configs/{made['slug']}")["config"]) == config
+    created = admin.create("/v1/configs", {"name": "Fallback", "config": config, "workspace_id": workspace})
+    assert json.loads(admin.read(f"/v1/configs/{created['slug']}")["config"]) == config
     config["targets"] = [{"provider": "mock", "retry": {"attempts": 6}}, {"weight": -1, "onStatusCodes": [429]}]
     body = {"name": "Bad", "config": config, "workspace_id": workspace}
     refused = admin.post("/v1/configs", body)
@@ -188,15 +188,15 @@ def sent_keys(provider: Mock) -> list[str]:
 
 
 def test_masked_credentials_round_trip_and_reach_the_provider(admin: Client, workspace: str, provider: Mock):
-    made = admin.create(
+    config = admin.create(
         "/v1/configs", {"name": "Keys", "config": fallback_config(SECRET, OTHER), "workspace_id": workspace}
     )
-    path = f"/v1/configs/{made['slug']}"
-    shown = json.loads(admin.read(path)["config"])
-    assert [target["api_key"] for target in shown["targets"]] == ["sk*****789"] * 2
-    assert save_config(admin, path, shown) == made["version_id"]
+    path = f"/v1/configs/{config['slug']}"
+    fetched = json.loads(admin.read(path)["config"])
+    assert [target["api_key"] for target in fetched["targets"]] == ["sk*****789"] * 2
+    assert save_config(admin, path, fetched) == config["version_id"]
     app = admin.with_new_key(scopes=["completions.write"], workspace_id=workspace)
-    headers = {"x-gateway-api-key": app.key, "x-gateway-config": made["slug"], "content-type": "application/json"}
+    headers = {"x-gateway-api-key": app.key, "x-gateway-config": config["slug"], "content-type": "application/json"}
 
     def first_sent_key() -> str | None:
         provider.clear_ledger()
@@ -205,9 +205,9 @@ def test_masked_credentials_round_trip_and_reach_the_provider(admin: Client, wor
 
     wait_for("the key", lambda: first_sent_key() == SECRET or None, 5)
     # The targets swap places, and their credentials are not sent again.
-    turned = {**shown, "targets": shown["targets"][::-1]}
+    turned = {**fetched, "targets": fetched["targets"][::-1]}
     version = save_config(admin, path, turned)
-    assert version != made["version_id"]
+    assert version != config["version_id"]
     wait_for("the other target", lambda: first_sent_key() == OTHER or None, 5)
     save_config(admin, path, fallback_config("sk-a-third-credential"))
     # Saving an older version in its masked form restores its credentials.
@@ -220,7 +220,7 @@ def test_masked_credentials_round_trip_and_reach_the_provider(admin: Client, wor
     version = admin.read(path)["version_id"]
     assert save_config(admin, path, fallback_config(OTHER, "sk-canary-another789")) != version
     save_config(admin, path, fallback_config("sk-a-third-credential"))
-    expect_error(admin.put(path, {"config": shown}), 400, "AB01", "config.targets[0].api_key", "is masked")
+    expect_error(admin.put(path, {"config": fetched}), 400, "AB01", "config.targets[0].api_key", "is masked")
     content = json.dumps([admin.read(path), admin.read(f"{path}/versions"), read_audit_log(admin)])
     assert SECRET not in content
     assert OTHER not in content
@@ -235,27 +235,27 @@ def read_audit_log(admin: Client) -> dict[str, Any]:
 def test_unknown_mask_is_rejected_with_its_path(admin: Client, workspace: str):
     body = {"name": "Masked", "config": fallback_config(SECRET, "sk*****789"), "workspace_id": workspace}
     expect_error(admin.post("/v1/configs", body), 400, "AB01", "config.targets[1].api_key", "is masked")
-    made = admin.create("/v1/configs", {**body, "config": fallback_config(SECRET)})
+    config = admin.create("/v1/configs", {**body, "config": fallback_config(SECRET)})
     elsewhere = {"targets": [{"provider": "openai", "api_key": "sk*****789"}]}
-    response = admin.put(f"/v1/configs/{made['slug']}", {"config": elsewhere})
+    response = admin.put(f"/v1/configs/{config['slug']}", {"config": elsewhere})
     expect_error(response, 400, "AB01", "config.targets[0].api_key", "hint")
 
 
 def test_masked_credential_is_bound_to_its_address_and_version(admin: Client, workspace: str):
     target = {"provider": "azure-ai", "azure_foundry_url": "https://good.test", "api_key": SECRET}
-    made = admin.create("/v1/configs", {"name": "Foundry", "config": target, "workspace_id": workspace})
-    path = f"/v1/configs/{made['slug']}"
-    shown = json.loads(admin.read(path)["config"])
-    moved = {**shown, "azure_foundry_url": "https://elsewhere.test"}
+    config = admin.create("/v1/configs", {"name": "Foundry", "config": target, "workspace_id": workspace})
+    path = f"/v1/configs/{config['slug']}"
+    fetched = json.loads(admin.read(path)["config"])
+    moved = {**fetched, "azure_foundry_url": "https://elsewhere.test"}
     expect_error(admin.put(path, {"config": moved}), 400, "AB01", "config.api_key", "is masked")
-    params = {"provider": "openai", "override_params": {"api_key": shown["api_key"]}}
+    params = {"provider": "openai", "override_params": {"api_key": fetched["api_key"]}}
     expect_error(admin.put(path, {"config": params}), 400, "AB01", "config.override_params.api_key", "is masked")
     save_config(admin, path, fallback_config(SECRET, OTHER))
     # No older version tells which of the two credentials is meant.
     both = json.loads(admin.read(path)["config"])["targets"]
     save_config(admin, path, fallback_config(SECRET))
     save_config(admin, path, fallback_config(SECRET, OTHER))
-    changed = [{**one, "weight": 7 + index} for index, one in enumerate(both)]
+    changed = [{**item, "weight": 7 + index} for index, item in enumerate(both)]
     response = admin.put(path, {"config": {**fallback_config(), "targets": changed}})
     expect_error(response, 400, "AB01", "config.targets[0].api_key", "several credentials")
 
@@ -263,15 +263,15 @@ def test_masked_credential_is_bound_to_its_address_and_version(admin: Client, wo
 def test_only_changed_values_create_a_version(admin: Client, config: dict[str, Any]):
     path = f"/v1/configs/{config['slug']}"
     texts = {"author": "Somebody Else", "tools": [{"server_url": "https://mcp.test/?token=sk-canary"}]}
-    found = {config["version_id"]}
+    actual = {config["version_id"]}
     for value in (1, True, 1.0, 1):
         version = save_config(admin, path, {"provider": "mock", "override_params": {"n": value, **texts}})
-        assert version not in found
-        found.add(version)
-        shown = admin.read(path)["config"]
-        assert expect_ok(admin.put(path, {"config": shown}))["version_id"] == version
-    assert "Somebody Else" in shown
-    assert "https://mcp.test/?*****" in shown
+        assert version not in actual
+        actual.add(version)
+        fetched = admin.read(path)["config"]
+        assert expect_ok(admin.put(path, {"config": fetched}))["version_id"] == version
+    assert "Somebody Else" in fetched
+    assert "https://mcp.test/?*****" in fetched
 
 
 def test_limits_the_credentials_of_a_config(admin: Client, workspace: str):
@@ -281,8 +281,8 @@ def test_limits_the_credentials_of_a_config(admin: Client, workspace: str):
     expect_error(admin.post("/v1/configs", body), 400, "AB01", "config", "at most 1000 credentials, not 1001")
     del headers["x-0"]
     path = f"/v1/configs/{admin.create('/v1/configs', body)['slug']}"
-    shown = admin.read(path)
-    assert expect_ok(admin.put(path, {"config": shown["config"]}))["version_id"] == shown["version_id"]
+    fetched = admin.read(path)
+    assert expect_ok(admin.put(path, {"config": fetched["config"]}))["version_id"] == fetched["version_id"]
 
 
 def test_rejects_more_targets_than_allowed(admin: Client, workspace: str):
@@ -319,5 +319,5 @@ def test_operator_limits_apply_when_saving(tmp_path: Path, provider: Mock):
             error_paths(CONDITIONAL_STRATEGY, *[MOCK_TARGET] * 3),
             error_paths(CONDITIONAL_STRATEGY, *[MOCK_TARGET] * 4),
         ) == ([], ["config.targets"])
-        one, two = ({"strategy": falls, "targets": [MOCK_TARGET] * count} for count in (1, 2))
-        assert (error_paths(single, one), error_paths(single, two)) == ([], ["config.targets[0]"])
+        item, two = ({"strategy": falls, "targets": [MOCK_TARGET] * count} for count in (1, 2))
+        assert (error_paths(single, item), error_paths(single, two)) == ([], ["config.targets[0]"])

@@ -14,14 +14,14 @@ import pytest
 
 from penstock.errors import NotFoundError
 from penstock.resources.console import build_response
+from tests.bootstrapped_store import ADMIN_KEY
 from tests.fork_server import run_penstock
-from tests.founded import ADMIN_KEY
-from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT_PATH, send_raw_request
+from tests.integration.management_client import Client, expect_error, expect_ok
+from tests.integration.raw_http import CHAT_PATH, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
 
 ONE_STORE = True
 TABLES = {"log_store": {"enabled": True}}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import engine
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.integration.serving import count_settled_records
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
@@ -131,14 +131,14 @@ def test_control_header_works_under_both_prefixes(
         {**headers, prefix + name: value.replace("{prefix}", prefix)},
     )
     (record,) = (served.refused_records if is_refused else served.records)(known + 1)[known:]
-    seen = provider.ledger()
-    sent = seen[0]["headers"] if seen else {}
+    received = provider.ledger()
+    sent = received[0]["headers"] if received else {}
     assert response.status == record["response_status_code"] == expected.get("status", 200)
-    found = {key: record.get(key, sent.get(key)) for key in expected if key != "status"}
-    assert found == {key: value for key, value in expected.items() if key != "status"}
+    actual = {key: record.get(key, sent.get(key)) for key in expected if key != "status"}
+    assert actual == {key: value for key, value in expected.items() if key != "status"}
     assert not [key for key in sent if key.startswith(("x-gateway-", "x-portkey-"))]
     assert not any(KEY in str(value) for value in sent.values())
-    assert bool(seen) == (response.status in {200, 408})
+    assert bool(received) == (response.status in {200, 408})
 
 
 def test_custom_host_receives_the_request(served: Gateway, provider: Mock):

@@ -9,8 +9,8 @@ import pytest
 
 from tests.fork_server import run_penstock
 from tests.gateway import find_binary
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import Program, free_port, wait_for
 
 if TYPE_CHECKING:
@@ -172,5 +172,5 @@ def test_private_custom_hosts_must_be_trusted(provider: Mock, tmp_path: Path):
     (tmp_path / "open").mkdir()
     with run_gateway(tmp_path / "open", {}, env={"TRUSTED_CUSTOM_HOSTS": "127.0.0.1"}) as gateway:
         assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), headers).status == 200
-        named = {**headers, "x-gateway-custom-host": "http://169.254.169.254/latest"}
-        assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), named).status == 400
+        names = {**headers, "x-gateway-custom-host": "http://169.254.169.254/latest"}
+        assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), names).status == 400

@@ -15,10 +15,10 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
 from penstock.app import openapi_json
-from tests.integration.managed import ADMIN_KEY
+from tests.integration.management_client import ADMIN_KEY
 
 if TYPE_CHECKING:
-    from tests.integration.managed import Client
+    from tests.integration.management_client import Client
 
 # The store does not decide what a route accepts and returns.
 ONE_STORE = True
@@ -32,9 +32,11 @@ ALLOWED_STATUSES = {200, 304, 400, 401, 403, 404, 405, 409, 412, 415, 429}
 
 
 def list_operations() -> list[Any]:
-    found = [result.ok() for result in SCHEMA.get_all_operations()]
+    all_operations = [result.ok() for result in SCHEMA.get_all_operations()]
     # Handlers with several paths come in no fixed order.
-    return sorted((one for one in found if not one.path.startswith(ALIAS_PATHS)), key=lambda one: one.label)
+    return sorted(
+        (item for item in all_operations if not item.path.startswith(ALIAS_PATHS)), key=lambda item: item.label
+    )
 
 
 @pytest.mark.parametrize("operation", list_operations(), ids=lambda operation: operation.label)
@@ -91,14 +93,18 @@ def test_every_operation_declares_security_and_error_responses():
     dropped: list[str] = []
     for path, item in DESCRIPTION["paths"].items():
         for verb, operation in item.items():
-            wanted = {"400", "404", "500", "503"} | ({"401", "403"} if operation["security"] else set())
-            wanted |= set() if verb == "get" else {"409", "412"}
+            expected = {"400", "404", "500", "503"} | ({"401", "403"} if operation["security"] else set())
+            expected |= set() if verb == "get" else {"409", "412"}
             responses = operation["responses"]
-            schemas = [responses[status]["content"]["application/json"]["schema"] for status in wanted & set(responses)]
-            if len(schemas) < len(wanted) or any(schema != refusal for schema in schemas):
+            schemas = [
+                responses[status]["content"]["application/json"]["schema"] for status in expected & set(responses)
+            ]
+            if len(schemas) < len(expected) or any(schema != refusal for schema in schemas):
                 dropped.append(f"{verb} {path}")
     assert not dropped
-    open_to_all = {path for path, item in DESCRIPTION["paths"].items() for one in item.values() if not one["security"]}
+    open_to_all = {
+        path for path, item in DESCRIPTION["paths"].items() for entry in item.values() if not entry["security"]
+    }
     assert {path for path in open_to_all if "pricing" not in path and "model-configs" not in path} <= {
         "/dataservice/metrics",
         "/metrics",

@@ -15,8 +15,8 @@ import pytest
 from loadtests.leaving.callers import Http2Client
 from loadtests.leaving.measure import DisconnectResults, make_clients, measure_disconnects, wait_until
 from loadtests.leaving.provider import PHASES, TAG_HEADER, Provider
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, RawConnection, chat_body, encode_request
 from tests.integration.serving import ENTRY_MODES, run_gateway
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, RawConnection, chat_body, encode_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -71,11 +71,13 @@ def test_provider_sees_the_disconnect_in_every_phase(tmp_path: Path, way: str, l
         for phase in PHASES:
             leavers = make_clients(gateway.base_url, PROVIDER_HEADERS)[leaving]
             figures.append(await measure_disconnects(provider, leavers, (phase, leaving), SmallRun()))
-        for one in figures:
-            print(one)
-        assert not [str(one) for one in figures if len(one.latencies_ms) < one.callers]
+        for item in figures:
+            print(item)
+        assert not [str(figure) for figure in figures if len(figure.latencies_ms) < figure.callers]
         assert not [
-            str(one) for one in figures if one.percentile_ms(0.5) > USUALLY_MS or one.percentile_ms(1) > AT_MOST_MS
+            str(figure)
+            for figure in figures
+            if figure.percentile_ms(0.5) > USUALLY_MS or figure.percentile_ms(1) > AT_MOST_MS
         ]
         written = await asyncio.to_thread(records_by_phase, gateway, len(PHASES) * SmallRun.callers)
         for phase in PHASES:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.serving import count_settled_records, wait_for_request
-from tests.integration.wire import (
+from tests.integration.raw_http import (
     CHAT_PATH,
     MESSAGES_PATH,
     MOCK_HEADERS,
@@ -16,6 +15,7 @@ from tests.integration.wire import (
     encode_request,
     send_raw_request,
 )
+from tests.integration.serving import count_settled_records, wait_for_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-# Shorter than the pauses of the mock provider. `test_leaving_soon.py` measures the promised limit of 100 ms.
+# Shorter than the pauses of the mock provider. `test_disconnect_latency.py` measures the promised limit of 100 ms.
 MAX_DETECTION_SECONDS = 15.0
 UPLOAD_HEADERS = {**MOCK_HEADERS, "content-type": "application/octet-stream", "content-length": "50000000"}
 
@@ -66,8 +66,8 @@ def test_disconnect_while_waiting_for_the_first_byte(
         wire.send(encode_request("POST", path, MOCK_HEADERS, chat_body(model, stream=stream)))
         wait_for_request(provider)
         leave(wire)
-    seen = wait_for_request(provider, ended=True, seconds=MAX_DETECTION_SECONDS)
-    assert seen["outcome"] == "client_closed"
+    received = wait_for_request(provider, ended=True, seconds=MAX_DETECTION_SECONDS)
+    assert received["outcome"] == "client_closed"
     record = assert_one_aborted_record(served, before, model)
     assert record["response_status_code"] == 499
 
@@ -82,8 +82,8 @@ def test_disconnect_during_a_stream(
         wire.send(encode_request("POST", path, MOCK_HEADERS, chat_body(model, stream=True)))
         wire.read_events(wire.read_head(), 2)
         leave(wire)
-    seen = wait_for_request(provider, ended=True, seconds=MAX_DETECTION_SECONDS)
-    assert seen["outcome"] == "client_closed"
+    received = wait_for_request(provider, ended=True, seconds=MAX_DETECTION_SECONDS)
+    assert received["outcome"] == "client_closed"
     record = assert_one_aborted_record(served, before, model)
     assert record["response_status_code"] == 200
     assert record["bytes_out"] > 0
@@ -109,8 +109,8 @@ def test_disconnect_during_an_upload(
         # The mock provider shows nothing yet, because it writes its ledger when a request is complete or aborted.
         assert send_raw_request(served.base_url, CHAT_PATH, chat_body("after-it")).status == 200
         leave(wire)
-    seen = wait_for_request(provider, "/v1/files", ended=True, seconds=MAX_DETECTION_SECONDS)
-    assert seen["outcome"] == "client_closed"
+    received = wait_for_request(provider, "/v1/files", ended=True, seconds=MAX_DETECTION_SECONDS)
+    assert received["outcome"] == "client_closed"
     served.records(before + 2)
     aborted = [record for record in served.records(0)[before:] if record["request_url"] == "/v1/files"]
     assert [record["outcome"] for record in aborted] == ["aborted"]
@@ -124,8 +124,8 @@ def test_disconnect_during_a_chunked_upload(
         wire.send(encode_request("POST", "/v1/files", headers, b"%x\r\n%s\r\n" % (2_000_000, b"x" * 2_000_000)))
         assert send_raw_request(served.base_url, CHAT_PATH, chat_body("after-it")).status == 200
         leave(wire)
-    seen = wait_for_request(provider, "/v1/files", ended=True, seconds=MAX_DETECTION_SECONDS)
-    assert seen["outcome"] == "client_closed"
+    received = wait_for_request(provider, "/v1/files", ended=True, seconds=MAX_DETECTION_SECONDS)
+    assert received["outcome"] == "client_closed"
     served.records(before + 2)
     aborted = [record for record in served.records(0)[before:] if record["request_url"] == "/v1/files"]
     assert [record["outcome"] for record in aborted] == ["aborted"]
@@ -140,9 +140,9 @@ def test_disconnect_before_a_small_body_is_complete(
         leave(wire)
     assert wait_for_request(provider)["model"] == "between"
     records = served.records(before + 2)[before:]
-    left = [record for record in records if record["ai_model"] != "between"]
+    remaining = [record for record in records if record["ai_model"] != "between"]
     # The gateway cannot distinguish a disconnect from broken framing here.
-    assert [record["outcome"] for record in left] in (["aborted"], ["refused"])
+    assert [record["outcome"] for record in remaining] in (["aborted"], ["refused"])
 
 
 def test_disconnect_on_a_keep_alive_connection(
@@ -169,7 +169,9 @@ def test_a_hundred_disconnects_at_once(served: Gateway, provider: Mock, before: 
     wait_for("all at the provider", lambda: len(provider.ledger()) == 100 or None, 10)
     for wire in wires:
         wire.close()
-    wait_for("all gone", lambda: all(seen["outcome"] == "client_closed" for seen in provider.ledger()) or None, 5)
+    wait_for(
+        "all gone", lambda: all(received["outcome"] == "client_closed" for received in provider.ledger()) or None, 5
+    )
     records = served.records(before + 100)[before:]
     assert [record["outcome"] for record in records] == ["aborted"] * 100
     assert len({record["id"] for record in records}) == 100
@@ -180,4 +182,4 @@ def test_connected_client_is_not_reported_as_disconnected(served: Gateway, provi
         for model in ("mock?first_ms=400", "mock?chunks=10&chunk_ms=50"):
             assert wire.request(CHAT_PATH, chat_body(model, stream=True)).events[-1] == b"data: [DONE]"
     assert [record["outcome"] for record in served.records(before + 2)[before:]] == ["complete"] * 2
-    assert [seen["outcome"] for seen in provider.ledger()] == ["complete"] * 2
+    assert [received["outcome"] for received in provider.ledger()] == ["complete"] * 2

@@ -24,12 +24,12 @@ from tests.doc_examples import (
     parse_response,
     value_at,
 )
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from tests.gateway import Mock
-    from tests.integration.managed import Client
+    from tests.integration.management_client import Client
 
 ONE_STORE = True
 TABLES = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
@@ -178,6 +178,6 @@ def test_commands_of_the_page_return_what_it_shows(page: str, admin: Client, pro
             differing += [f"example {example.number}: {difference}" for difference in run.run(example, expected)]
     assert not differing, "\n".join(differing)
     # A response that follows no command would be checked by nothing.
-    shown = [example for example in examples if example.language == "http"]
-    before = [examples[example.number - 1] for example in shown]
+    response = [example for example in examples if example.language == "http"]
+    before = [examples[example.number - 1] for example in response]
     assert all(map(is_runnable, before))

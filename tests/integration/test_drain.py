@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING
 from tests.frames import DATA, GOAWAY, HEADERS
 from tests.integration.balancer import LoadBalancer
 from tests.integration.http2 import Http2Connection
+from tests.integration.raw_http import (
+    CHAT_PATH,
+    MOCK_HEADERS,
+    RawConnection,
+    chat_body,
+    encode_request,
+    send_raw_request,
+)
 from tests.integration.serving import run_gateway, run_load
 from tests.integration.test_slow_reader import LARGE_STREAM_MODEL, SMALL_BUFFER_BYTES, wait_for_backpressure
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, RawConnection, chat_body, encode_request, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -121,10 +128,10 @@ def test_http2_drain_sends_goaway_and_finishes_open_streams(provider: Mock, tmp_
         # The stream has started.
         assert next(kind for kind, _, stream, _ in frames if stream == 1) == HEADERS
         with draining(gateway):
-            seen = list(frames)
-        data = b"".join(payload for kind, _, stream, payload in seen if (kind, stream) == (DATA, 1))
+            received = list(frames)
+        data = b"".join(payload for kind, _, stream, payload in received if (kind, stream) == (DATA, 1))
         assert data.endswith(b"data: [DONE]\n\n")
-        assert GOAWAY in [kind for kind, *_ in seen]
+        assert GOAWAY in [kind for kind, *_ in received]
 
 
 def test_endless_streams_end_at_drain_deadline_with_error_event(provider: Mock, tmp_path: Path):

@@ -20,7 +20,7 @@ from tests.integration.batching import (
     to_jsonl,
 )
 from tests.integration.bucket_provider import FakeBucketProvider
-from tests.integration.managed import Client, expect_ok
+from tests.integration.management_client import Client, expect_ok
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_embed_job_starts_once_the_dataset_is_validated(ai: openai.OpenAI, coher
     assert cohere_provider.input_lines() == [
         {"custom_id": f"t-{number}", "text": f"text {number}"} for number in (1, 2)
     ]
-    assert [(one.id, one.status) for one in ai.batches.list(limit=3)] == [("e-1", "in_progress")]
+    assert [(item.id, item.status) for item in ai.batches.list(limit=3)] == [("e-1", "in_progress")]
     cohere_provider.state = "complete"
     batch = ai.batches.retrieve(batch.id)
     assert (batch.status, batch.output_file_id, batch.completion_window) == ("completed", "d-out", "24h")
@@ -146,9 +146,9 @@ def test_job_output_is_translated_to_openai_format(
 
 def test_content_of_unvalidated_dataset_is_rejected(ai: openai.OpenAI, cohere_provider: FakeBucketProvider):
     file = upload_file(ai, embedding_line(1)).id
-    for state, why in (("queued", "once it is `processed`"), ("failed", "it did not please")):
+    for state, reason in (("queued", "once it is `processed`"), ("failed", "it did not please")):
         cohere_provider.validation, cohere_provider.has_parts = [state], False
-        with pytest.raises(openai.BadRequestError, match=why):
+        with pytest.raises(openai.BadRequestError, match=reason):
             ai.files.content(file)
 
 
@@ -156,8 +156,8 @@ def test_unreadable_output_fails_at_start_or_breaks_the_stream(ai: openai.OpenAI
     create_batch(ai, upload_file(ai, embedding_line(1)).id)
     cohere_provider.finish_job("complete", [embedded_record(number, float=[0.5] * 500) for number in range(40)])
     first, second = (f"{cohere_provider.signed}&part={number}" for number in (0, 1))
-    whole = cohere_provider.objects[second]
-    for broken in (b"<html>", whole[:-1], whole[: len(whole) // 2] + b"\xff" * 40):
+    complete = cohere_provider.objects[second]
+    for broken in (b"<html>", complete[:-1], complete[: len(complete) // 2] + b"\xff" * 40):
         cohere_provider.objects[second] = broken
         with pytest.raises(httpx2.HTTPError), ai.files.with_streaming_response.content("d-out") as response:
             list(response.iter_lines())
@@ -179,13 +179,13 @@ def test_files_are_stored_as_datasets(ai: openai.OpenAI, cohere_provider: FakeBu
     first, second = upload_file(ai, own), upload_file(ai, embedding_line(1))
     assert b'"text": "as it is", "custom_id": "a", "more": 1}' in cohere_provider.objects[first.id]
     page = ai.files.list(limit=1, purpose="batch")
-    assert ([one.id for one in page.data], page.has_more) == ([first.id], True)
-    assert [one.id for one in ai.files.list(limit=1)] == [first.id, second.id]
+    assert ([item.id for item in page.data], page.has_more) == ([first.id], True)
+    assert [item.id for item in ai.files.list(limit=1)] == [first.id, second.id]
     assert ai.files.delete(first.id).deleted
-    assert [one.id for one in ai.files.list()] == [second.id]
+    assert [item.id for item in ai.files.list()] == [second.id]
     cohere_provider.validation = ["failed"]
-    found = ai.files.wait_for_processing(second.id)
-    assert (found.status, found.status_details) == ("error", "it did not please")
+    for_processing = ai.files.wait_for_processing(second.id)
+    assert (for_processing.status, for_processing.status_details) == ("error", "it did not please")
 
 
 def test_lists_line_parameters_that_only_a_job_can_set(ai: openai.OpenAI, cohere_provider: FakeBucketProvider):
@@ -196,12 +196,12 @@ def test_lists_line_parameters_that_only_a_job_can_set(ai: openai.OpenAI, cohere
 
 
 def test_rejects_invalid_embedding_line_with_its_number(ai: openai.OpenAI, cohere_provider: FakeBucketProvider):
-    for row, why in (
+    for row, reason in (
         (embedding_line(2, input=["a", "b"]), "line 2: input must be one text"),
         (embedding_line(2, model="embed-other"), "line 2: it is `embed-other`"),
         (batch_line(2, model=MODEL), "line 2"),
     ):
-        with pytest.raises(openai.BadRequestError, match=why):
+        with pytest.raises(openai.BadRequestError, match=reason):
             upload_file(ai, embedding_line(1), row)
     with pytest.raises(openai.BadRequestError, match="must be batch"):
         ai.files.create(file=("a.jsonl", b"{}"), purpose="fine-tune")

@@ -14,15 +14,15 @@ import pytest
 
 from penstock.app import openapi_json
 from tests.integration.batching import batch_line, create_workspace, to_jsonl
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, send_raw_request
 from tests.integration.test_authorisation import CANONICAL_ROUTES, AccessScenario, Route
 from tests.integration.test_authorisation import TABLES as AUTHORISATION_TABLES
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, send_raw_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.integration.managed import Client
-    from tests.integration.wire import Response
+    from tests.integration.management_client import Client
+    from tests.integration.raw_http import Response
 
 # The scenario creates logs and tokens.
 TABLES = AUTHORISATION_TABLES
@@ -79,7 +79,7 @@ def minimal_value(schema: dict[str, Any]) -> Any:
     schema = resolve_ref(schema)
     for several in ("anyOf", "oneOf"):
         if several in schema:
-            return minimal_value(next(one for one in schema[several] if one.get("type") != "null"))
+            return minimal_value(next(item for item in schema[several] if item.get("type") != "null"))
     if "enum" in schema or "const" in schema:
         return schema.get("const", (schema.get("enum") or [None])[0])
     if "object" in allowed_types(schema):
@@ -121,7 +121,7 @@ def iter_bodies_with_placeholder(
 ) -> Iterator[tuple[ValueLocation, Any]]:
     """Yields copies of a valid body with the placeholder at each location in turn."""
     schema = resolve_ref(schema)
-    kinds = [resolve_ref(one) for several in ("anyOf", "oneOf") for one in schema.get(several, ())] or [schema]
+    kinds = [resolve_ref(item) for several in ("anyOf", "oneOf") for item in schema.get(several, ())] or [schema]
     yield ValueLocation(path, extreme_values(kinds)), PLACEHOLDER
     for kind in kinds if depth < MAX_DEPTH else ():
         if "array" in allowed_types(kind):
@@ -148,8 +148,8 @@ def iter_bodies_with_placeholder(
 def iter_body_cases(route: Route, path: str, body: object) -> Iterator[RequestCase]:
     described = DESCRIPTION["paths"][route.path][route.method.lower()]
     content = described.get("requestBody", {}).get("content", {}).get("application/json")
-    for location, whole in iter_bodies_with_placeholder(content["schema"], body) if content else ():
-        written = json.dumps(whole).encode()
+    for location, complete in iter_bodies_with_placeholder(content["schema"], body) if content else ():
+        written = json.dumps(complete).encode()
         for value in location.values:
             yield RequestCase(
                 route.method, path, written.replace(json.dumps(PLACEHOLDER).encode(), value), location.path, value
@@ -234,11 +234,11 @@ def test_no_batch_or_file_value_causes_a_server_error(admin: Client):
     url, key = admin.gateway.base_url, {"x-gateway-api-key": caller.key}
     formed = {**key, "content-type": "multipart/form-data; boundary=b"}
     file = send_raw_request(url, "/v1/files", upload_form(b"lines.jsonl"), formed).json()["id"]
-    made = {"input_file_id": file, "endpoint": CHAT_PATH, "completion_window": "immediate"}
-    batch = caller.create("/v1/batches", made)["id"]
+    fields = {"input_file_id": file, "endpoint": CHAT_PATH, "completion_window": "immediate"}
+    batch = caller.create("/v1/batches", fields)["id"]
     tries: list[tuple[str, Response]] = []
     for method, path, body in (
-        ("POST", "/v1/batches", made),
+        ("POST", "/v1/batches", fields),
         ("PUT", "/v1/batches/{batch_id}", {"internal_output_file_id": file}),
     ):
         route, filled = Route(method, path, frozenset()), path.replace("{batch_id}", batch)
@@ -252,6 +252,6 @@ def test_no_batch_or_file_value_causes_a_server_error(admin: Client):
             upload_form(b"a").replace(b'"purpose"', b'"purpose"\r\ncontent-type: a/b; charset=no'),
         )
         tries += [(f"file {value[:9]!r}", send_raw_request(url, "/v1/files", sent, formed)) for sent in forms]
-    failed = [(what, response.status, response.body[:200]) for what, response in tries if response.status >= 500]
+    failed = [(label, response.status, response.body[:200]) for label, response in tries if response.status >= 500]
     assert not failed, "\n".join(map(str, failed))
     assert {response.status for _, response in tries} >= {200, 400}

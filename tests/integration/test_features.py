@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, Response, chat_body, send_raw_request
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, Response, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,12 +137,12 @@ def test_cache_hits_refreshes_and_separates_namespaces(served: Gateway):
     config = mock_target(f"chunks=2&chunk_bytes={served.port % 97 + 8}", cache={"mode": "simple", "max_age": 60})
     for stream in (False, True):
         body = chat_body(stream=stream)
-        seen = [
+        received = [
             send_request(served, config, body, **more)
             for more in ({}, {}, {"cache_force_refresh": "true"}, {"cache_namespace": "n"})
         ]
-        assert [one.get_header("x-gateway-cache-status") for one in seen] == ["MISS", "HIT", "REFRESH", "MISS"]
-        assert seen[0].body == seen[1].body
+        assert [item.get_header("x-gateway-cache-status") for item in received] == ["MISS", "HIT", "REFRESH", "MISS"]
+        assert received[0].body == received[1].body
 
 
 def test_config_changes_parameters_and_headers(served: Gateway, provider: Mock):
@@ -167,26 +167,26 @@ def test_config_changes_parameters_and_headers(served: Gateway, provider: Mock):
     reported = json.loads(response.get_header("x-gateway-explanation") or "")["target"]["body"]
     del body["messages"][0]["name"], tools[0]["function"]["strict"]
     assert list(reported.items()) == [*body.items(), ("seed", 7), ("user", "ann")]
-    (seen,) = provider.ledger()
-    assert seen["headers"]["x-team"] == "blue"
+    (received,) = provider.ledger()
+    assert received["headers"]["x-team"] == "blue"
 
 
 @pytest.mark.parametrize("path", [CHAT_PATH, "/v1/messages", "/v1/responses"])
 def test_broken_stream_is_held_or_continued(served: Gateway, path: str):
     body = {"model": "m", "max_tokens": 99, "stream": True}
     body["input" if path == "/v1/responses" else "messages"] = [{"role": "user", "content": "hi"}]
-    whole = send_request(served, mock_target("chunks=30"), json.dumps(body).encode(), path)
+    complete = send_request(served, mock_target("chunks=30"), json.dumps(body).encode(), path)
 
     def stream_text(response: Response) -> str:
         read = [json.loads(event.partition(b"data: ")[2]) for event in response.events if b"data: {" in event]
         content = [
-            one["choices"][0]["delta"].get("content") if one.get("choices") else one.get("delta")
-            for one in read
-            if one.get("choices") or one.get("type", "").endswith("delta")
+            item["choices"][0]["delta"].get("content") if item.get("choices") else item.get("delta")
+            for item in read
+            if item.get("choices") or item.get("type", "").endswith("delta")
         ]
         return "".join(part if isinstance(part, str) else (part or {}).get("text") or "" for part in content)
 
-    assert len(stream_text(whole)) > 100
+    assert len(stream_text(complete)) > 100
     for mode in ("hold", "continue"):
         config = {
             **strategy_config(
@@ -195,7 +195,7 @@ def test_broken_stream_is_held_or_continued(served: Gateway, path: str):
             "recovery": mode,
         }
         response = send_request(served, config, json.dumps(body).encode(), path)
-        assert (response.status, stream_text(response)) == (200, stream_text(whole)), (mode, response)
+        assert (response.status, stream_text(response)) == (200, stream_text(complete)), (mode, response)
 
 
 def test_passthrough_needs_a_provider_and_no_other_options(served: Gateway):

@@ -9,9 +9,9 @@ import pytest
 
 from penstock.app import openapi_json
 from penstock.ids import mask_secret
-from tests.integration.answered import CREATED_FIELDS, READ_ROUTES, WORKSPACE_FIELDS, mismatched_fields
-from tests.integration.managed import expect_ok
-from tests.integration.written import (
+from tests.integration.management_client import expect_ok
+from tests.integration.response_fields import CREATED_FIELDS, READ_ROUTES, WORKSPACE_FIELDS, mismatched_fields
+from tests.integration.writable_fields import (
     RATE_LIMITS,
     USAGE_LIMITS,
     SampleObjects,
@@ -23,7 +23,7 @@ from tests.integration.written import (
 )
 
 if TYPE_CHECKING:
-    from tests.integration.managed import Client
+    from tests.integration.management_client import Client
 
 # The unit tests of these resources run with both kinds of database.
 ONE_STORE = True
@@ -43,42 +43,42 @@ def test_read_fields_have_their_documented_types(scene: SampleObjects, path: str
     response = scene.admin.read(path.format(**scene._asdict()))
     rows: list[dict[str, Any]] = response[below] if below else [response]
     assert rows
-    assert not [found for row in rows if (found := mismatched_fields(row, table))]
+    assert not [result for row in rows if (result := mismatched_fields(row, table))]
 
 
 def test_create_and_update_responses_have_documented_types(scene: SampleObjects):
     admin, workspace = scene.admin, {"workspace_id": scene.workspace_id}
     inside = f"?workspace_id={scene.workspace_id}"
     key = {"name": "k", "scopes": ["completions.write"], **workspace}
-    made = admin.create("/v1/api-keys/workspace/service", key)
+    created = admin.create("/v1/api-keys/workspace/service", key)
     rotated = {"id": "text", "key": "text", "key_transition_expires_at": "text"}
     virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", **workspace}
-    named = {"name": "renamed"}
+    names = {"name": "renamed"}
     responses: list[tuple[dict[str, Any], dict[str, str]]] = [
-        (made, {"id": "text", "key": "text", "object": "text"}),
-        (expect_ok(admin.put(f"/v1/api-keys/{made['id']}", named)), {}),
-        (expect_ok(admin.post(f"/v1/api-keys/{made['id']}/rotate", {})), rotated),
+        (created, {"id": "text", "key": "text", "object": "text"}),
+        (expect_ok(admin.put(f"/v1/api-keys/{created['id']}", names)), {}),
+        (expect_ok(admin.post(f"/v1/api-keys/{created['id']}/rotate", {})), rotated),
         (
             admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **workspace}),
             CREATED_FIELDS | {"version_id": "text", "object": "text"},
         ),
-        (expect_ok(admin.put(f"/v1/configs/{scene.config}", named)), {"version_id": "text", "object": "text"}),
+        (expect_ok(admin.put(f"/v1/configs/{scene.config}", names)), {"version_id": "text", "object": "text"}),
         (
             admin.create("/v1/integrations", {"name": "i", "ai_provider_id": "openai", "key": "sk-0123456789"}),
             CREATED_FIELDS,
         ),
-        (expect_ok(admin.put(f"/v1/integrations/{scene.integration}", named)), {}),
+        (expect_ok(admin.put(f"/v1/integrations/{scene.integration}", names)), {}),
         (
             admin.create("/v1/providers", {"name": "p", "integration_id": scene.integration, **workspace}),
             CREATED_FIELDS,
         ),
-        (expect_ok(admin.put(f"/v1/providers/{scene.provider}{inside}", named)), CREATED_FIELDS),
+        (expect_ok(admin.put(f"/v1/providers/{scene.provider}{inside}", names)), CREATED_FIELDS),
         (
             admin.create("/v1/virtual-keys", virtual),
             {**CREATED_FIELDS, "object": "text", "success": "boolean", "data": "table"},
         ),
         (
-            expect_ok(admin.put(f"/v1/virtual-keys/{scene.virtual_key}{inside}", named)),
+            expect_ok(admin.put(f"/v1/virtual-keys/{scene.virtual_key}{inside}", names)),
             {**CREATED_FIELDS, "object": "text"},
         ),
         (
@@ -91,10 +91,10 @@ def test_create_and_update_responses_have_documented_types(scene: SampleObjects)
         (admin.create("/v1/admin/workspaces", {"name": "w"}), {**WORKSPACE_FIELDS, "users": "list"}),
         (expect_ok(admin.put(f"/v1/admin/workspaces/{scene.workspace_id}", {"name": "Fields"})), WORKSPACE_FIELDS),
     ]
-    assert not [found for response, table in responses if (found := mismatched_fields(response, table))]
+    assert not [result for response, table in responses if (result := mismatched_fields(response, table))]
     # Updates and deletes return no other fields, or an empty object.
     assert [responses[1][0], responses[6][0]] == [{}, {}]
-    assert expect_ok(admin.delete(f"/v1/api-keys/{made['id']}")) == {}
+    assert expect_ok(admin.delete(f"/v1/api-keys/{created['id']}")) == {}
 
 
 def body_fields(path: str, verb: str) -> tuple[str, set[str]]:
@@ -120,11 +120,13 @@ CREATE_ROUTES = [
 @pytest.mark.parametrize(("described", "path", "reading"), CREATE_ROUTES, ids=[row[0] for row in CREATE_ROUTES])
 def test_each_create_field_is_read_back(scene: SampleObjects, described: str, path: str, reading: str):
     name, fields = body_fields(described, "post")
-    given = sample_bodies(scene)[name]
-    assert fields == set(given), "each field has its sample"
-    given = {field: sample for field, sample in given.items() if sample is not None}
-    made = scene.admin.create(path, to_request_body(given))
-    assert not find_mismatches(scene.admin.read(reading.format(id=made["id"], workspace_id=scene.workspace_id)), given)
+    body = sample_bodies(scene)[name]
+    assert fields == set(body), "each field has its sample"
+    body = {field: sample for field, sample in body.items() if sample is not None}
+    created = scene.admin.create(path, to_request_body(body))
+    assert not find_mismatches(
+        scene.admin.read(reading.format(id=created["id"], workspace_id=scene.workspace_id)), body
+    )
 
 
 # Path in the OpenAPI description, and path to update and read.
@@ -146,16 +148,16 @@ UPDATE_ROUTES = [
 @pytest.mark.parametrize(("described", "path"), UPDATE_ROUTES, ids=[row[0] for row in UPDATE_ROUTES])
 def test_single_field_update_is_read_back_and_changes_no_other(scene: SampleObjects, described: str, path: str):
     name, fields = body_fields(described, "put")
-    given = sample_bodies(scene)[name]
-    assert fields == set(given) - ({"workspace_id"} - fields), "each field has its sample"
+    body = sample_bodies(scene)[name]
+    assert fields == set(body) - ({"workspace_id"} - fields), "each field has its sample"
     where = path.format(**scene._asdict())
     for field in sorted(fields):
         before = scene.admin.read(where)
         # A change of the provider's host requires the credential again.
-        along = {"key": given["key"]} if field in {"configurations", "model_config"} else {}
-        expect_ok(scene.admin.put(where, to_request_body({**along, field: given[field]})))
+        along = {"key": body["key"]} if field in {"configurations", "model_config"} else {}
+        expect_ok(scene.admin.put(where, to_request_body({**along, field: body[field]})))
         after = scene.admin.read(where)
-        assert not find_mismatches(after, {field: given[field]})
+        assert not find_mismatches(after, {field: body[field]})
         others = fields - {field} - {"reset_usage", "allow_all_workspaces", "allowed_workspaces", "deploymentConfig"}
         same = [other for other in others if other in before and other != "model_config"]
         assert {other: after[other] for other in same} == {other: before[other] for other in same}
@@ -169,10 +171,10 @@ def other_scene(admin: Client) -> SampleObjects:
 @pytest.mark.parametrize(("described", "path"), UPDATE_ROUTES, ids=[row[0] for row in UPDATE_ROUTES])
 def test_all_fields_updated_at_once_are_read_back(other_scene: SampleObjects, described: str, path: str):
     name, fields = body_fields(described, "put")
-    given = {field: sample for field, sample in sample_bodies(other_scene)[name].items() if field in fields}
+    body = {field: sample for field, sample in sample_bodies(other_scene)[name].items() if field in fields}
     where = path.format(**other_scene._asdict())
-    expect_ok(other_scene.admin.put(where, to_request_body(given)))
-    assert not find_mismatches(other_scene.admin.read(where), given)
+    expect_ok(other_scene.admin.put(where, to_request_body(body)))
+    assert not find_mismatches(other_scene.admin.read(where), body)
 
 
 def test_integration_models_and_workspaces_are_read_back(scene: SampleObjects):
@@ -194,10 +196,10 @@ def test_integration_models_and_workspaces_are_read_back(scene: SampleObjects):
     created = scene.admin.create("/v1/integrations", {"name": "m", "ai_provider_id": "openai", "key": "sk-0123456789"})
     path = f"/v1/integrations/{created['slug']}"
     expect_ok(scene.admin.put(f"{path}/models", {"models": [model], "allow_all_models": False, "key": "sk-0123456789"}))
-    shown = scene.admin.read(f"{path}/models")
-    (row,) = [row for row in shown["models"] if row["slug"] == "finer"]
+    fetched = scene.admin.read(f"{path}/models")
+    (row,) = [row for row in fetched["models"] if row["slug"] == "finer"]
     hidden = {**own, "custom_headers": {"x-model": mask_secret("a-secret-field")}}
-    assert (contains_value(row, {**model, "configurations": hidden}), shown["allow_all_models"]) == (True, False)
+    assert (contains_value(row, {**model, "configurations": hidden}), fetched["allow_all_models"]) == (True, False)
     access = {
         "id": scene.workspace_id,
         "enabled": False,
@@ -213,10 +215,10 @@ def test_integration_models_and_workspaces_are_read_back(scene: SampleObjects):
     assert set(schemas["GlobalAccess"]["properties"]) == set(everybody)
     rules = {"global_workspace_access": everybody, "create_default_provider": False}
     expect_ok(scene.admin.put(f"{path}/workspaces", {"workspaces": [access], **rules}))
-    shown = scene.admin.read(f"{path}/workspaces")
-    (row,) = shown["workspaces"]
+    fetched = scene.admin.read(f"{path}/workspaces")
+    (row,) = fetched["workspaces"]
     read_back = ("enabled", "usage_limits", "rate_limits")
     assert contains_value(row, {name: access[name] for name in read_back})
     assert (row["workspace_id"], bool(row["last_reset_at"])) == (scene.workspace_id, True)
-    assert contains_value(shown["global_workspace_access"], everybody)
+    assert contains_value(fetched["global_workspace_access"], everybody)
     expect_ok(scene.admin.put(f"{path}/workspaces", {"workspaces": [{**access, "enabled": True}]}))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from tests.integration import memory
+from tests.integration.raw_http import CHAT_PATH, RawConnection, chat_body, encode_request, send_raw_request
 from tests.integration.serving import BackgroundThread, edge_pids, run_gateway, run_load
-from tests.integration.wire import CHAT_PATH, RawConnection, chat_body, encode_request, send_raw_request
 from tests.processes import Program, free_port
 
 if TYPE_CHECKING:
@@ -65,19 +65,19 @@ def test_idle_memory_is_at_most_80_mb(provider: Mock, tmp_path: Path):
         for path in (CHAT_PATH, "/v1/messages"):
             # The mock provider reports usage, so no tokens are counted and no vocabulary is loaded.
             send_raw_request(gateway.base_url, path, chat_body("mock?usage=on", stream=True))
-        held = {pid: memory.pss(pid) for pid in gateway.pids()}
-    assert len(held) == 3
-    total = sum(held.values())
-    assert total <= MAX_IDLE_BYTES, f"{total / 1e6:.1f} MB: {held}"
+        buffered = {pid: memory.pss(pid) for pid in gateway.pids()}
+    assert len(buffered) == 3
+    total = sum(buffered.values())
+    assert total <= MAX_IDLE_BYTES, f"{total / 1e6:.1f} MB: {buffered}"
 
 
 def test_open_streams_use_little_memory(provider: Mock, tmp_path: Path):
     """Checks the promised limit of 40 KiB for each idle stream, including both of its connections."""
-    held: list[float] = []
+    buffered: list[float] = []
     # In some rounds the allocator has not returned all pages yet, which adds a few KiB for each stream.
-    while len(held) < MAX_ROUNDS and (not held or min(held) > MAX_STREAM_BYTES):
-        held.append(_measure_stream_bytes(provider, tmp_path / str(len(held))))
-    assert min(held) <= MAX_STREAM_BYTES, held
+    while len(buffered) < MAX_ROUNDS and (not buffered or min(buffered) > MAX_STREAM_BYTES):
+        buffered.append(_measure_stream_bytes(provider, tmp_path / str(len(buffered))))
+    assert min(buffered) <= MAX_STREAM_BYTES, buffered
 
 
 def _measure_stream_bytes(provider: Mock, folder: Path) -> float:

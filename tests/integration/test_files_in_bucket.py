@@ -26,7 +26,7 @@ from tests.integration.batching import (
     to_jsonl,
     wait_until_ended,
 )
-from tests.integration.managed import Client, expect_error, expect_ok
+from tests.integration.management_client import Client, expect_error, expect_ok
 from tests.integration.test_batches import (
     test_batch_resumes_after_kill_9_without_repeating_lines,  # noqa: F401 - runs here with contents in a bucket
     test_file_is_stored_shown_listed_and_deleted,  # noqa: F401 - as above
@@ -74,8 +74,8 @@ class Bucket(NamedTuple):
         }
 
     def names(self) -> set[str]:
-        found = self.client.list_objects_v2(Bucket=BUCKET, Prefix=f"{PREFIX}/").get("Contents", [])
-        return {item["Key"].removeprefix(f"{PREFIX}/") for item in found}
+        actual = self.client.list_objects_v2(Bucket=BUCKET, Prefix=f"{PREFIX}/").get("Contents", [])
+        return {item["Key"].removeprefix(f"{PREFIX}/") for item in actual}
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -124,7 +124,7 @@ def test_contents_are_objects_of_the_bucket(restarted: StartGateway, bucket: Buc
     lines = (batch_line(1), batch_line(2, model="gpt-mock?status=400"))
     batch = wait_until_ended(ai, create_batch(ai, to_jsonl(*lines)).id)
     assert batch.status == "completed"
-    ids = {bare_id(one) for one in (batch.input_file_id, batch.output_file_id, batch.error_file_id)}
+    ids = {bare_id(item) for item in (batch.input_file_id, batch.output_file_id, batch.error_file_id)}
     assert bucket.names() - before == ids
     assert not (here.folder / "files").exists()
 
@@ -133,22 +133,22 @@ def test_file_of_several_parts(restarted: StartGateway, bucket: Bucket):
     content = os.urandom(17 * 1024 * 1024)
     here = restarted(files=LARGE_FILES)
     ai = openai_client(create_workspace(Client(here.gateway), "w"))
-    made = ai.files.create(file=("large", content), purpose="user_data")
-    assert ai.files.content(made.id).read() == content
-    assert ai.files.delete(made.id).deleted
-    assert bare_id(made.id) not in bucket.names()
+    created = ai.files.create(file=("large", content), purpose="user_data")
+    assert ai.files.content(created.id).read() == content
+    assert ai.files.delete(created.id).deleted
+    assert bare_id(created.id) not in bucket.names()
 
 
 def test_frozen_bucket_is_reported_and_content_is_deleted_later(restarted: StartGateway, bucket: Bucket):
     here = restarted()
     client = create_workspace(Client(here.gateway), "w")
     ai = openai_client(client)
-    made = ai.files.create(file=("a", b"content"), purpose="user_data")
+    created = ai.files.create(file=("a", b"content"), purpose="user_data")
     before = bucket.names()
     with bucket.frozen():
         for use_bucket in (
             lambda: ai.files.create(file=("b", b"content"), purpose="user_data"),
-            lambda: ai.files.content(made.id),
+            lambda: ai.files.content(created.id),
         ):
             started_at = time.monotonic()
             with pytest.raises(openai.InternalServerError, match=r"did not respond within 1\.5 s") as caught:
@@ -157,15 +157,15 @@ def test_frozen_bucket_is_reported_and_content_is_deleted_later(restarted: Start
             assert caught.value.status_code == 503
             assert "hint: try again later" in str(caught.value)
             assert_no_secret(here.gateway, str(caught.value))
-        assert [file.id for file in ai.files.list()] == [made.id]
-        assert ai.files.delete(made.id).deleted
-        expect_error(client.get(f"/v1/files/{made.id}"), 404, "AB08")
+        assert [file.id for file in ai.files.list()] == [created.id]
+        assert ai.files.delete(created.id).deleted
+        expect_error(client.get(f"/v1/files/{created.id}"), 404, "AB08")
     # The bucket may still handle the requests that it received while it was frozen.
     assert "is deleted later" in here.gateway.program.read_output()
     # The first thing that the next process does.
     here.gateway.stop()
     here.start()
-    wait_for("the deletion", lambda: bucket.names() == before - {bare_id(made.id)} or None, 10)
+    wait_for("the deletion", lambda: bucket.names() == before - {bare_id(created.id)} or None, 10)
     assert_no_secret(here.gateway)
 
 
@@ -201,17 +201,17 @@ def test_export_is_downloaded_from_the_bucket(admin: Client, bucket: Bucket):
     (log_id,) = client.create("/v1/logs", sent)["ids"]
     query = "/v1/logs?trace_id=exported"
     wait_for(
-        "the log", lambda: (found := client.get(query)).status == 200 and (found.json()["data"] or None), LOGS_SECONDS
+        "the log", lambda: (actual := client.get(query)).status == 200 and (actual.json()["data"] or None), LOGS_SECONDS
     )
-    made = client.create("/v1/logs/exports", {"filters": {}, "requested_data": ["id", "trace_id"]})
-    path = f"/v1/logs/exports/{made['id']}"
+    export = client.create("/v1/logs/exports", {"filters": {}, "requested_data": ["id", "trace_id"]})
+    path = f"/v1/logs/exports/{export['id']}"
     expect_ok(client.post(f"{path}/start", {}))
     wait_for("the export", lambda: client.read(path)["status"] == "success" or None, LOGS_SECONDS)
     link = client.read(f"{path}/download")["signed_url"]
     assert link.startswith(f"{bucket.url}/{BUCKET}/{PREFIX}/")
-    found = httpx2.get(link)
-    assert found.headers["content-disposition"] == f'attachment; filename="logs-{made["id"]}.jsonl"'
-    assert [json.loads(line) for line in found.text.splitlines()] == [{"id": log_id, "trace_id": "exported"}]
+    actual = httpx2.get(link)
+    assert actual.headers["content-disposition"] == f'attachment; filename="logs-{export["id"]}.jsonl"'
+    assert [json.loads(line) for line in actual.text.splitlines()] == [{"id": log_id, "trace_id": "exported"}]
     weak = admin.with_new_key(workspace_id=workspace, scopes=["logs.list"])
     expect_error(weak.get(f"{path}/download"), 403, "AB03", "logs.export")
     assert_no_secret(admin.gateway)

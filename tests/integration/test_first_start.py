@@ -14,8 +14,8 @@ import pytest
 
 from tests.fork_server import run_penstock
 from tests.gateway import find_binary
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, Response, chat_body, send_raw_request
 from tests.integration.test_sessions import PASSWORD
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, Response, chat_body, send_raw_request
 from tests.processes import Program, free_port, wait_for
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class FirstStart:
 
     def printed(self, pattern: str) -> str:
         """Returns the only printed text that matches the group of a pattern."""
-        (found,) = re.findall(pattern, self.output, re.MULTILINE)
-        return found
+        (actual,) = re.findall(pattern, self.output, re.MULTILINE)
+        return actual
 
     @property
     def admin_key(self) -> str:
@@ -112,7 +112,7 @@ def test_demo_key_answers_and_its_requests_are_logged(first: FirstStart):
     log_id = response.get_header("x-gateway-request-id")
     log = wait_for(
         "the log",
-        lambda: found if (found := first.get(f"/v1/logs/{log_id}", first.admin_key)).status == 200 else None,
+        lambda: actual if (actual := first.get(f"/v1/logs/{log_id}", first.admin_key)).status == 200 else None,
     )
     workspaces = first.get("/v1/workspaces", first.admin_key).json()["data"]
     (demo,) = [workspace for workspace in workspaces if workspace["name"] == "Demo"]
@@ -164,13 +164,13 @@ def test_password_change_ends_an_unused_link(first: FirstStart):
         json.dumps(email).encode(),
         {**JSON_HEADERS, "x-gateway-api-key": first.admin_key},
     ).json()
-    given = {
+    body = {
         "token": invited["invite_link"].rpartition("=")[2],
         "first_name": "A",
         "last_name": "B",
         "password": PASSWORD,
     }
-    assert send_raw_request(first.url, "/v1/auth/invites", json.dumps(given).encode(), JSON_HEADERS).status == 200
+    assert send_raw_request(first.url, "/v1/auth/invites", json.dumps(body).encode(), JSON_HEADERS).status == 200
     command = ("users", "sign-in-link", "--email", "linked@example.test", "--url", first.url)
     link = run_penstock(*command, env={}, cwd=first.folder).stdout.strip()
     credentials = {"email": "linked@example.test", "password": PASSWORD}
@@ -225,8 +225,8 @@ def test_start_without_the_mock_provider_makes_no_demo(tmp_path: Path):
 
 
 def test_used_port_leaves_no_store_and_prints_no_key(tmp_path: Path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
         done = run_penstock("serve", "--port", str(port), env={}, cwd=tmp_path)
     assert done.returncode == 1
     assert "in use" in done.stderr

@@ -19,15 +19,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from penstock import engine
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, RawConnection, chat_body, encode_request
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, RawConnection, chat_body, encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.gateway import Gateway, Mock
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
 
 # Thousands of requests, some of which sign with a key.
 pytestmark = pytest.mark.timeout(180)
@@ -56,30 +56,30 @@ def forbidden_addresses() -> list[ipaddress.IPv4Address]:
     more = [net[chance.randrange(1, net.num_addresses - 1)] for net in nets for _ in range(10)]
     return [
         *map(ipaddress.IPv4Address, FORBIDDEN_ADDRESSES.split()),
-        *(ipaddress.IPv4Address(int(one)) for one in more),
+        *(ipaddress.IPv4Address(int(item)) for item in more),
     ]
 
 
 def address_spellings(address: ipaddress.IPv4Address) -> list[str]:
-    whole, text = int(address), str(address)
+    complete, text = int(address), str(address)
     a, b, c, d = address.packed
-    high, low = whole >> 16, whole & 0xFFFF
+    high, low = complete >> 16, complete & 0xFFFF
     wide = "".join(chr(ord(digit) + 0xFEE0) for digit in text)
     encoded = "".join(f"%{ord(digit):02x}" for digit in text)
     return [
         *(
             text,
-            f"{whole}",
-            f"{whole:#x}",
-            f"0{whole:o}",
+            f"{complete}",
+            f"{complete:#x}",
+            f"0{complete:o}",
             f"{a:#x}.{b:#x}.{c:#x}.{d:#x}",
             f"0{a:o}.0{b:o}.0{c:o}.0{d:o}",
         ),
         *(
-            f"{a}.{whole & 0xFFFFFF}",
+            f"{a}.{complete & 0xFFFFFF}",
             f"{a}.{b}.{low}",
             f"{a:#x}.0{b:o}.{low}",
-            f"{whole + 2**32}",
+            f"{complete + 2**32}",
             f"{a + 256}.{b}.{c}.{d}",
         ),
         *(f"{text}.", f"{text}%00", f"{text}\\.example.com", f"{text}#@api.openai.com", f"{text}?@api.openai.com"),

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_error, expect_ok
+from tests.integration.management_client import Client, expect_error, expect_ok
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, Response
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, Response
 from tests.processes import free_port, wait_for
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def workspace(admin: Client) -> str:
 def team(admin: Client, workspace: str) -> Client:
     """Returns a client with a key of the workspace."""
     body = {"name": "k", "workspace_id": workspace, "scopes": SCOPES}
-    made = admin.create("/v1/api-keys/workspace/service", body)
-    return Client(admin.gateway, made["key"])
+    key = admin.create("/v1/api-keys/workspace/service", body)
+    return Client(admin.gateway, key["key"])
 
 
 def ask(client: Client, text: str, **fields: str) -> Response:
@@ -68,13 +68,13 @@ def set_defaults(admin: Client, workspace: str, names: list[str]) -> None:
 def test_default_guardrail_denies_requests_until_it_is_changed(
     admin: Client, workspace: str, team: Client, provider: Mock
 ):
-    made = team.create("/v1/guardrails", {"name": "No canary", "checks": CHECKS, "actions": {"deny": True}})
+    guardrail = team.create("/v1/guardrails", {"name": "No canary", "checks": CHECKS, "actions": {"deny": True}})
     assert ask(team, "a canary").status == 200
-    set_defaults(admin, workspace, [made["slug"]])
+    set_defaults(admin, workspace, [guardrail["slug"]])
     provider.clear_ledger()
     denied = ask(team, "a canary")
     (result,) = denied.json()["hook_results"]["before_request_hooks"]
-    assert (denied.status, result["id"], result["deny"]) == (446, made["slug"], True)
+    assert (denied.status, result["id"], result["deny"]) == (446, guardrail["slug"], True)
     assert provider.ledger() == []
     assert ask(team, "hello").status == 200
 
@@ -84,21 +84,21 @@ def test_default_guardrail_denies_requests_until_it_is_changed(
 
     row = wait_for("the log of the denied request", find_log)
     recorded = team.read(f"/v1/logs/{row['id']}")["details"]["hook_results"]["before_request_hooks"]
-    assert [(one["id"], one["verdict"]) for one in recorded] == [(made["slug"], False)]
+    assert [(item["id"], item["verdict"]) for item in recorded] == [(guardrail["slug"], False)]
     # A new version applies to the next request.
-    expect_ok(team.put(f"/v1/guardrails/{made['slug']}", {"actions": {"deny": False}}))
+    expect_ok(team.put(f"/v1/guardrails/{guardrail['slug']}", {"actions": {"deny": False}}))
     assert ask(team, "a canary").status == 246
-    in_use = admin.delete(f"/v1/guardrails/{made['slug']}")
+    in_use = admin.delete(f"/v1/guardrails/{guardrail['slug']}")
     assert in_use.status == 409
     set_defaults(admin, workspace, [])
     assert ask(team, "a canary").status == 200
 
 
 def test_config_names_a_guardrail(team: Client):
-    made = team.create("/v1/guardrails", {"name": "Named", "checks": CHECKS, "actions": {"deny": True}})
+    guardrail = team.create("/v1/guardrails", {"name": "Named", "checks": CHECKS, "actions": {"deny": True}})
     config = '{"provider": "mock", "input_guardrails": ["%s"]}'
-    assert ask(team, "a canary", **{"x-gateway-config": config % made["slug"]}).status == 446
-    assert ask(team, "hello", **{"x-gateway-config": config % made["slug"]}).status == 200
+    assert ask(team, "a canary", **{"x-gateway-config": config % guardrail["slug"]}).status == 446
+    assert ask(team, "hello", **{"x-gateway-config": config % guardrail["slug"]}).status == 200
     unknown = ask(team, "hello", **{"x-gateway-config": config % "pg-none"})
     assert (unknown.status, unknown.json()["error"]["code"]) == (400, "not_found_in_workspace")
 
@@ -108,30 +108,30 @@ def try_saved(team: Client, name: str, **subject: Any) -> dict[str, Any]:
 
 
 def test_saved_guardrail_is_tried_on_texts_and_bodies(team: Client, provider: Mock):
-    made = team.create("/v1/guardrails", {"name": "Tried", "checks": CHECKS, "actions": {"deny": True}})
+    guardrail = team.create("/v1/guardrails", {"name": "Tried", "checks": CHECKS, "actions": {"deny": True}})
     provider.clear_ledger()
-    denied = try_saved(team, made["slug"], text="a canary")
+    denied = try_saved(team, guardrail["slug"], text="a canary")
     assert (denied["verdict"], denied["denied"], denied["results"][0]["checks"][0]["id"]) == (
         False,
         True,
         "default.contains",
     )
-    passed = try_saved(team, made["slug"], text="hello")
+    passed = try_saved(team, guardrail["slug"], text="hello")
     assert (passed["verdict"], passed["denied"], passed["texts"]) == (True, False, ["hello"])
     body = {"max_tokens": 9, "messages": [{"role": "user", "content": [{"type": "text", "text": "a canary"}]}]}
-    assert try_saved(team, made["slug"], request=body)["denied"]
+    assert try_saved(team, guardrail["slug"], request=body)["denied"]
     response = {"role": "assistant", "content": [{"type": "text", "text": "a canary"}], "type": "message"}
-    assert try_saved(team, made["slug"], stage="output", response=response)["denied"]
-    assert try_saved(team, made["slug"], stage="output", text="a canary")["denied"]
+    assert try_saved(team, guardrail["slug"], stage="output", response=response)["denied"]
+    assert try_saved(team, guardrail["slug"], stage="output", text="a canary")["denied"]
     assert provider.ledger() == []
 
 
 def test_checks_are_tried_before_they_are_saved(team: Client):
     checks = [{"id": "gateway.pii", "parameters": {"categories": ["EMAIL_ADDRESS"], "redact": True}}]
-    found = expect_ok(team.post("/v1/guardrails/test", {"checks": checks, "text": "to ann@example.com"}))
-    assert (found["transformed"], found["denied"]) == (True, False)
-    assert "ann@example.com" not in found["texts"][0]
-    assert found["body"]["messages"][0]["content"] == found["texts"][0]
+    actual = expect_ok(team.post("/v1/guardrails/test", {"checks": checks, "text": "to ann@example.com"}))
+    assert (actual["transformed"], actual["denied"]) == (True, False)
+    assert "ann@example.com" not in actual["texts"][0]
+    assert actual["body"]["messages"][0]["content"] == actual["texts"][0]
 
 
 def test_trial_connects_to_no_private_host(team: Client):
@@ -139,8 +139,8 @@ def test_trial_connects_to_no_private_host(team: Client):
         private.setblocking(False)
         url = f"http://127.0.0.1:{private.getsockname()[1]}/hook"
         hook = [{"id": "default.webhook", "parameters": {"webhookURL": url}}]
-        found = expect_ok(team.post("/v1/guardrails/test", {"checks": hook, "text": "x"}))
-        assert "could not be reached" in found["results"][0]["checks"][0]["error"]["message"]
+        actual = expect_ok(team.post("/v1/guardrails/test", {"checks": hook, "text": "x"}))
+        assert "could not be reached" in actual["results"][0]["checks"][0]["error"]["message"]
         with pytest.raises(BlockingIOError):
             private.accept()
 
@@ -178,12 +178,12 @@ def test_trial_names_a_body_that_nests_too_deep(team: Client, name: str):
 
 
 def test_trial_needs_scopes(admin: Client, workspace: str, team: Client):
-    made = team.create("/v1/guardrails", {"name": "Scoped", "checks": CHECKS, "actions": {}})
+    guardrail = team.create("/v1/guardrails", {"name": "Scoped", "checks": CHECKS, "actions": {}})
     reader = admin.with_new_key(workspace_id=workspace, scopes=["guardrails.read"])
-    assert try_saved(reader, made["slug"], text="x")["verdict"]
+    assert try_saved(reader, guardrail["slug"], text="x")["verdict"]
     assert reader.post("/v1/guardrails/test", {"checks": CHECKS, "text": "x"}).status == 403
     other = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"])
-    assert other.post(f"/v1/guardrails/{made['slug']}/test", {"text": "x"}).status == 403
+    assert other.post(f"/v1/guardrails/{guardrail['slug']}/test", {"text": "x"}).status == 403
 
 
 def test_costly_patterns_do_not_delay_other_requests(team: Client):
@@ -193,10 +193,10 @@ def test_costly_patterns_do_not_delay_other_requests(team: Client):
     with ThreadPoolExecutor(4) as pool:
         slow = [pool.submit(ask, team, "a" * 8_000, **{"x-gateway-config": config}) for _ in range(4)]
         responded = 0
-        while not all(one.done() for one in slow):
+        while not all(item.done() for item in slow):
             assert ask(team, "hello").status == 200
-            responded += not any(one.done() for one in slow)
-    assert {one.result().status for one in slow} == {446}
+            responded += not any(item.done() for item in slow)
+    assert {item.result().status for item in slow} == {446}
     # The others are answered while all of these are still being checked.
     assert responded > 2
 

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.wire import CHAT_PATH, MESSAGES_PATH, MOCK_HEADERS, RawConnection, chat_body, send_raw_request
+from tests.integration.raw_http import (
+    CHAT_PATH,
+    MESSAGES_PATH,
+    MOCK_HEADERS,
+    RawConnection,
+    chat_body,
+    send_raw_request,
+)
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock

@@ -13,15 +13,15 @@ import pytest
 from penstock.app import openapi_json
 from tests.integration.batching import TABLES as BATCH_TABLES
 from tests.integration.batching import create_workspace
-from tests.integration.managed import Client, expect_error, expect_ok, row_state
-from tests.integration.wire import send_raw_request
-from tests.integration.written import SampleObjects, create_sample_objects
+from tests.integration.management_client import Client, expect_error, expect_ok, row_state
+from tests.integration.raw_http import send_raw_request
+from tests.integration.writable_fields import SampleObjects, create_sample_objects
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
 
 # The fixture `admin` reads these tables.
 TABLES = {**BATCH_TABLES, "log_store": {"enabled": True}}
@@ -42,9 +42,9 @@ def documented_routes(header: str, *verbs: str) -> set[tuple[str, str]]:
     """Returns the documented routes that accept a header; a route with several paths counts once."""
     return {
         (verb, canonical_path(path))
-        for path, found in DESCRIPTION["paths"].items()
+        for path, actual in DESCRIPTION["paths"].items()
         for verb in verbs
-        if any(parameter["name"] == header for parameter in found.get(verb, {}).get("parameters", []))
+        if any(parameter["name"] == header for parameter in actual.get(verb, {}).get("parameters", []))
     }
 
 
@@ -89,7 +89,7 @@ def workspace_scene(admin: Client) -> WorkspaceScene:
     wait_for("the end of the batch", lambda: caller.read(f"/v1/batches/{done}")["status"] in FINAL_STATUSES or None)
     logger = admin.with_new_key(workspace_id=scene.workspace_id, scopes=LOG_SCOPES)
     started, draft, other_export = (logger.create(EXPORTS, LOG_EXPORT)["id"] for _ in range(3))
-    made = {
+    body = {
         "export": started,
         "draft": draft,
         "other_export": other_export,
@@ -110,7 +110,7 @@ def workspace_scene(admin: Client) -> WorkspaceScene:
         "label": admin.create(LABELS, {"name": "canary", "workspace_id": scene.workspace_id})["id"],
     }
     names = {name: value for name, value in scene._asdict().items() if isinstance(value, str)}
-    return WorkspaceScene(scene, caller, names | made, logger)
+    return WorkspaceScene(scene, caller, names | body, logger)
 
 
 def fill_placeholders(value: Any, names: dict[str, str]) -> Any:
@@ -120,7 +120,7 @@ def fill_placeholders(value: Any, names: dict[str, str]) -> Any:
     if isinstance(value, list):
         return [fill_placeholders(item, names) for item in value]
     if isinstance(value, str):
-        return re.sub(r"\{(\w+)\}", lambda found: names[found[1]], value)
+        return re.sub(r"\{(\w+)\}", lambda actual: names[actual[1]], value)
     return value
 
 
@@ -248,8 +248,8 @@ def client_for(workspace_scene: WorkspaceScene, path: str) -> Client:
 
 
 def count_rows(client: Client, path: str) -> int:
-    shown = client.read(path)
-    return shown.get("total", len(shown["data"]))
+    fetched = client.read(path)
+    return fetched.get("total", len(fetched["data"]))
 
 
 @pytest.mark.parametrize("path", list(CREATE_CASES))
@@ -261,7 +261,7 @@ def test_repeated_idempotency_key_acts_once_and_replays(workspace_scene: Workspa
     )
     before = count_rows(client, counted) if counted else 0
     again_body = body.replace(b"--b", b"--c") if isinstance(body, bytes) else body
-    first, again = (send_create(once, where, one) for one in (body, again_body))
+    first, again = (send_create(once, where, item) for item in (body, again_body))
     assert expect_ok(first) == expect_ok(again)
     assert (first.get_header("idempotency-replayed"), again.get_header("idempotency-replayed")) == (None, "true")
     if counted:
@@ -277,10 +277,10 @@ def test_repeated_upload_leaves_no_extra_file(workspace_scene: WorkspaceScene):
     once = Client(workspace_scene.caller.gateway, workspace_scene.caller.key, {"idempotency-key": "a file"})
     # Exports of logs are stored there too.
     before = {path.name for path in files_folder(workspace_scene).iterdir()}
-    made = [expect_ok(upload_file(once, UPLOAD_FORM))["id"] for _ in range(3)]
+    created = [expect_ok(upload_file(once, UPLOAD_FORM))["id"] for _ in range(3)]
     expect_error(upload_file(once, UPLOAD_FORM.replace(b"a.jsonl", b"b.jsonl")), 409, "AB07", "another request")
     expect_error(upload_file(once, UPLOAD_FORM.replace(b"mock", b"moct")), 409, "AB07", "another request")
-    assert len(set(made)) == 1
+    assert len(set(created)) == 1
     listed = {row["id"].removeprefix("gw_file_") for row in workspace_scene.caller.read("/v1/files?limit=100")["data"]}
     wait_for(
         "what was kept",
@@ -353,9 +353,9 @@ def read_etag(client: Client, path: str) -> str:
     """Returns the current ETag of a resource."""
     response = client.get(path)
     expect_ok(response)
-    found = response.get_header("etag")
-    assert found, path
-    return found
+    header = response.get_header("etag")
+    assert header, path
+    return header
 
 
 def client_with_if_match(client: Client, state: str) -> Client:

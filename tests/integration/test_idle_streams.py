@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration import memory
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS
 from tests.integration.serving import edge_pids, run_gateway, run_load
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,15 +40,15 @@ def test_hundreds_of_idle_streams_do_not_delay_new_requests(provider: Mock, tmp_
         before = memory.rss(edge)
         with run_load(
             "hold", url, streams=STREAMS, seconds=QUIET_SECONDS + 10, model=model, expect_chunks=5, headers=MOCK_HEADERS
-        ) as held:
+        ) as buffered:
             time.sleep(QUIET_SECONDS / 4)
             with run_load("rate", url, rate=50, seconds=QUIET_SECONDS / 2, connections=8, headers=MOCK_HEADERS) as new:
                 pass
             grown = (memory.rss(edge) - before) / STREAMS
-        print(held, new, f"{grown / memory.KIB:.0f} KiB for each")
-        assert (held["finished"], held["failed"], held["errors"]) == (STREAMS, 0, 0)
+        print(buffered, new, f"{grown / memory.KIB:.0f} KiB for each")
+        assert (buffered["finished"], buffered["failed"], buffered["errors"]) == (STREAMS, 0, 0)
         # Each stream received at least half of the expected heartbeats.
-        assert held["bytes"] > STREAMS * len(": keep-alive\n\n") * QUIET_SECONDS / BEATS_SECONDS / 2
+        assert buffered["bytes"] > STREAMS * len(": keep-alive\n\n") * QUIET_SECONDS / BEATS_SECONDS / 2
         assert (new["errors"], new["p99_us"] < MAX_P99_US) == (0, True)
         assert grown < MAX_BYTES_PER_STREAM
         outcomes = [record["outcome"] for record in served.records(STREAMS)]

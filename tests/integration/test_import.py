@@ -20,8 +20,8 @@ from penstock.settings.secret import Secret
 from penstock.store.database import parse_url
 from tests.fork_server import run_penstock
 from tests.gateway import ROOT
+from tests.integration.raw_http import CHAT_PATH, chat_body, send_raw_request
 from tests.integration.test_administer import run_command
-from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Gateway, Mock
-    from tests.integration.managed import Client
+    from tests.integration.management_client import Client
     from tests.postgres import Postgres
 
 # The unit tests of these resources run with both kinds of database.
@@ -176,13 +176,13 @@ def test_imported_key_lists_models(admin: Client, imported: dict[str, Any]):
     headers = {"authorization": f"Bearer {OLD_KEY}"}
     response = send_raw_request(admin.gateway.base_url, "/v1/models", None, headers)
     assert response.status == 200, response.body
-    assert any(one["id"].startswith("@openai") for one in response.json()["data"])
+    assert any(item["id"].startswith("@openai") for item in response.json()["data"])
 
 
 def test_falls_back_as_litellm_does(admin: Client, imported: dict[str, Any], provider: Mock):
     assert imported
     wait_until_valid(admin.gateway, OLD_KEY, "fragile")
-    assert [one["model"] for one in provider.ledger()][-2:] == ["mock?fault=429", "mock"]
+    assert [item["model"] for item in provider.ledger()][-2:] == ["mock?fault=429", "mock"]
 
 
 def test_key_of_a_team_works_in_its_workspace(admin: Client, imported: dict[str, Any]):
@@ -227,10 +227,10 @@ def test_digest_of_a_key_is_for_admins_of_the_organisation(admin: Client, import
     denied = limited.post("/v1/api-keys/workspace/service", body)
     assert denied.status == 403
     assert "key_sha256" in denied.json()["data"]["message"]
-    taken = admin.post(
+    used = admin.post(
         "/v1/api-keys/workspace/service", {**body, "workspace_id": workspace, "key_sha256": sha256(OLD_KEY)}
     )
-    assert taken.status == 409
+    assert used.status == 409
     wrong = admin.post("/v1/api-keys/workspace/service", {**body, "workspace_id": workspace, "key_sha256": "ABC"})
     assert wrong.status == 400
     assert wrong.json()["data"]["errors"][0]["path"] == "key_sha256"

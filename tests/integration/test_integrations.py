@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT_PATH, Response, chat_body, send_raw_request
+from tests.integration.management_client import Client, expect_error, expect_ok
+from tests.integration.raw_http import CHAT_PATH, Response, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ def wait_for_status(client: Client, slug: str, status: int, model: str = "mock")
 
 
 def share_integration(admin: Client, slug: str, workspace: dict[str, Any], **more: object) -> None:
-    given = {"workspaces": [{"id": workspace["slug"], "enabled": True, **more}]}
-    assert expect_ok(admin.put(f"/v1/integrations/{slug}/workspaces", given)) == {}
+    body = {"workspaces": [{"id": workspace["slug"], "enabled": True, **more}]}
+    assert expect_ok(admin.put(f"/v1/integrations/{slug}/workspaces", body)) == {}
 
 
 def test_every_field_is_read_back_without_secrets(admin: Client, workspace: dict[str, Any], body: dict[str, Any]):
-    given = {
+    fields = {
         **body,
         "slug": "all-fields",
         "workspace_id": workspace["slug"],
@@ -77,18 +77,25 @@ def test_every_field_is_read_back_without_secrets(admin: Client, workspace: dict
         "tags": {"team": "red"},
         "create_default_provider": False,
     }
-    made = admin.create("/v1/integrations", given)
-    assert (made["slug"], made["object"]) == ("all-fields", "integration")
-    shown = admin.read("/v1/integrations/all-fields")
-    assert shown == admin.read(f"/v2/integrations/{made['id']}")
-    same = {name: given[name] for name in ("name", "description", "ai_provider_id", "tags")}
-    assert same.items() <= shown.items()
-    assert shown["pricing_adjustments"]["multiplier"]["default"] == 1.5
-    assert (shown["masked_key"], shown["workspace_id"], shown["type"]) == (MASKED_KEY, workspace["id"], "workspace")
-    assert shown["configurations"] == {"custom_host": "https://x.test/v1", "custom_headers": {"x-token": "he*****789"}}
-    assert (shown["status"], shown["allow_all_models"], shown["workspace_count"]) == ("active", True, 1)
-    assert shown["global_workspace_access_settings"]["enabled"] is False
-    assert CANARY not in json.dumps(shown)
+    integration = admin.create("/v1/integrations", fields)
+    assert (integration["slug"], integration["object"]) == ("all-fields", "integration")
+    fetched = admin.read("/v1/integrations/all-fields")
+    assert fetched == admin.read(f"/v2/integrations/{integration['id']}")
+    same = {name: fields[name] for name in ("name", "description", "ai_provider_id", "tags")}
+    assert same.items() <= fetched.items()
+    assert fetched["pricing_adjustments"]["multiplier"]["default"] == 1.5
+    assert (fetched["masked_key"], fetched["workspace_id"], fetched["type"]) == (
+        MASKED_KEY,
+        workspace["id"],
+        "workspace",
+    )
+    assert fetched["configurations"] == {
+        "custom_host": "https://x.test/v1",
+        "custom_headers": {"x-token": "he*****789"},
+    }
+    assert (fetched["status"], fetched["allow_all_models"], fetched["workspace_count"]) == ("active", True, 1)
+    assert fetched["global_workspace_access_settings"]["enabled"] is False
+    assert CANARY not in json.dumps(fetched)
     listed = admin.read("/v1/integrations?page_size=100&type=workspace&tags=team:red")
     assert [row["slug"] for row in listed["data"]] == ["all-fields"]
     assert admin.read("/v1/integrations?type=organisation&tags=team:red")["total"] == 0
@@ -99,17 +106,17 @@ def test_update_changes_fields_and_keeps_masked_values(
     admin: Client, workspace: dict[str, Any], app: Client, body: dict[str, Any], provider: Mock
 ):
     headers = {"x-token": HEADER_CANARY, "x-plain": "old-value-0123"}
-    given = {"slug": "changed", "workspace_id": workspace["id"], "configurations": {"custom_headers": headers}}
-    admin.create("/v1/integrations", {**body, **given})
+    fields = {"slug": "changed", "workspace_id": workspace["id"], "configurations": {"custom_headers": headers}}
+    admin.create("/v1/integrations", {**body, **fields})
     wait_for_status(app, "changed", 200)
-    shown = admin.read("/v1/integrations/changed")
+    fetched = admin.read("/v1/integrations/changed")
     change = {
         "name": "Renamed",
-        "key": shown["masked_key"],
+        "key": fetched["masked_key"],
         "description": None,
         "tags": {"a": "b"},
         "pricing_adjustments": None,
-        "configurations": {"custom_headers": {**shown["configurations"]["custom_headers"], "x-plain": "new-value"}},
+        "configurations": {"custom_headers": {**fetched["configurations"]["custom_headers"], "x-plain": "new-value"}},
     }
     assert expect_ok(admin.put("/v1/integrations/changed", change)) == {}
     after = admin.read("/v1/integrations/changed")
@@ -118,18 +125,18 @@ def test_update_changes_fields_and_keeps_masked_values(
 
     def find_updated_headers() -> dict[str, str] | None:
         send_chat(app, **{"x-gateway-provider": "@changed"})
-        found = provider.ledger()[-1]["headers"]
-        return found if found.get("x-plain") == "new-value" else None
+        actual = provider.ledger()[-1]["headers"]
+        return actual if actual.get("x-plain") == "new-value" else None
 
-    found = wait_for("the header field", find_updated_headers, 3)
-    assert (found["authorization"], found["x-token"]) == (f"Bearer {CANARY}", HEADER_CANARY)
+    actual = wait_for("the header field", find_updated_headers, 3)
+    assert (actual["authorization"], actual["x-token"]) == (f"Bearer {CANARY}", HEADER_CANARY)
 
 
 def test_workspace_integration_creates_and_deletes_its_provider(
     admin: Client, workspace: dict[str, Any], app: Client, other_app: Client, body: dict[str, Any]
 ):
-    given = {**body, "slug": "own", "workspace_id": workspace["id"], "default_provider_slug": "own-provider"}
-    admin.create("/v1/integrations", given)
+    fields = {**body, "slug": "own", "workspace_id": workspace["id"], "default_provider_slug": "own-provider"}
+    admin.create("/v1/integrations", fields)
     wait_for_status(app, "own-provider", 200)
     assert send_chat(other_app, **{"x-gateway-provider": "@own-provider"}).status in {400, 404}
     assert expect_ok(admin.delete("/v1/integrations/own")) == {}
@@ -142,8 +149,13 @@ def test_workspace_integration_creates_and_deletes_its_provider(
         f"/v1/audit-logs?start_time=2020-01-01T00:00:00Z&{end}&organisation_id={organisation}&page_size=100"
     )
     actions = {(row["resource_type"], row["action"]) for row in logs["records"]}
-    wanted = {("integrations", "create"), ("integrations", "delete"), ("providers", "create"), ("providers", "delete")}
-    assert wanted <= actions
+    expected = {
+        ("integrations", "create"),
+        ("integrations", "delete"),
+        ("providers", "create"),
+        ("providers", "delete"),
+    }
+    assert expected <= actions
     assert CANARY not in json.dumps(logs)
 
 
@@ -165,8 +177,8 @@ def test_organisation_integration_is_limited_to_its_workspaces(
     body: dict[str, Any],
 ):
     admin.create("/v1/integrations", {**body, "slug": "shared"})
-    given = {"name": "p", "slug": "mine", "integration_id": "shared", "workspace_id": other["id"]}
-    expect_error(admin.post("/v1/providers", given), 404, "AB02", "integration_id")
+    fields = {"name": "p", "slug": "mine", "integration_id": "shared", "workspace_id": other["id"]}
+    expect_error(admin.post("/v1/providers", fields), 404, "AB02", "integration_id")
     limits = {
         "usage_limits": [{"type": "tokens", "credit_limit": 5}],
         "rate_limits": [{"type": "requests", "unit": "rpd", "value": 7}],
@@ -199,8 +211,8 @@ def test_global_access_applies_to_new_workspaces(
         "global_workspace_access": {"enabled": True, "rate_limits": [{"type": "tokens", "unit": "rpm", "value": 9}]}
     }
     expect_ok(admin.put("/v1/integrations/everybodys/workspaces", {**never, **everywhere}))
-    shown = admin.read("/v1/integrations/everybodys")
-    assert shown["global_workspace_access"]["rate_limits"][0]["value"] == 9
+    fetched = admin.read("/v1/integrations/everybodys")
+    assert fetched["global_workspace_access"]["rate_limits"][0]["value"] == 9
     wait_for_status(other_app, "everybodys", 200)
     assert send_chat(app, **{"x-gateway-provider": "@everybodys"}).status in {400, 404}
     fresh = admin.create("/v1/workspaces", {"name": "fresh"})
@@ -227,16 +239,16 @@ def test_models_are_added_changed_disabled_and_deleted(
         "configurations": {"custom_headers": {"x-model": HEADER_CANARY}},
     }
     for path in ("models", "integration-models"):
-        given = {"models": [custom, {"slug": "mock?old=1", "enabled": False}], "allow_all_models": False}
-        assert expect_ok(admin.put(f"/v1/integrations/models/{path}", given)) == {}
+        fields = {"models": [custom, {"slug": "mock?old=1", "enabled": False}], "allow_all_models": False}
+        assert expect_ok(admin.put(f"/v1/integrations/models/{path}", fields)) == {}
         listed = admin.read(f"/v1/integrations/models/{path}")
         assert (listed["total"], listed["allow_all_models"]) == (2, False)
-        shown = {row["slug"]: row for row in listed["models"]}["mine/fine"]
+        displayed = {row["slug"]: row for row in listed["models"]}["mine/fine"]
         assert {
-            name: shown[name] for name in custom if name not in {"configurations", "pricing_config"}
+            name: displayed[name] for name in custom if name not in {"configurations", "pricing_config"}
         }.items() <= custom.items()
-        assert shown["configurations"]["custom_headers"] == {"x-model": "he*****789"}
-        assert shown["pricing_config"]["pay_as_you_go"]["response_token"] == {"price": 0.2}
+        assert displayed["configurations"]["custom_headers"] == {"x-model": "he*****789"}
+        assert displayed["pricing_config"]["pay_as_you_go"]["response_token"] == {"price": 0.2}
     wait_for_status(app, "models", 403)
     refused_answer = send_chat(app, **{"x-gateway-provider": "@models"})
     assert "model_not_allowed" in refused_answer.body.decode()
@@ -296,16 +308,16 @@ def test_config_target_cannot_use_a_disabled_model(
 def test_azure_options_are_validated_and_masked(admin: Client, workspace: dict[str, Any]):
     deployment = {"azure_deployment_name": "d", "azure_api_version": "2024-06-01", "azure_model_slug": "gpt-4o"}
     azure = {"azure_auth_mode": "default", "azure_resource_name": "res", "azure_deployment_config": [deployment]}
-    given = {"name": "a", "ai_provider_id": "azure-openai", "key": CANARY, "workspace_id": workspace["id"]}
-    made = admin.create("/v1/integrations", {**given, "configurations": azure})
-    assert admin.read(f"/v1/integrations/{made['slug']}")["configurations"] == azure
+    body = {"name": "a", "ai_provider_id": "azure-openai", "key": CANARY, "workspace_id": workspace["id"]}
+    integration = admin.create("/v1/integrations", {**body, "configurations": azure})
+    assert admin.read(f"/v1/integrations/{integration['slug']}")["configurations"] == azure
     path = "configurations.azure_entra_client_secret"
     entra = {**azure, "azure_auth_mode": "entra", "azure_entra_tenant_id": "t", "azure_entra_client_id": "c"}
-    expect_error(admin.post("/v1/integrations", {**given, "configurations": entra}), 400, "AB01", path)
+    expect_error(admin.post("/v1/integrations", {**body, "configurations": entra}), 400, "AB01", path)
     secret = {**entra, "azure_entra_client_secret": CANARY}
-    made = admin.create("/v1/integrations", {**given, "configurations": secret})
-    shown = admin.read(f"/v1/integrations/{made['slug']}")["configurations"]
-    assert shown["azure_entra_client_secret"] == MASKED_KEY
+    integration = admin.create("/v1/integrations", {**body, "configurations": secret})
+    fetched = admin.read(f"/v1/integrations/{integration['slug']}")["configurations"]
+    assert fetched["azure_entra_client_secret"] == MASKED_KEY
 
 
 @pytest.mark.parametrize(
@@ -338,25 +350,25 @@ def test_default_provider_gets_the_same_slug_if_it_is_free(
     for target_workspace, slug in ((workspace, "My_Own"), (other, "Its_Own")):
         own = {"workspace_id": target_workspace["id"]}
         admin.create("/v1/integrations", {**body, **own, "slug": slug, "default_provider_slug": "The_Very"})
-        shown = admin.read(f"/v1/providers/The_Very?workspace_id={target_workspace['id']}")
-        assert (shown["slug"], shown["integration_id"]) == ("The_Very", slug)
+        fetched = admin.read(f"/v1/providers/The_Very?workspace_id={target_workspace['id']}")
+        assert (fetched["slug"], fetched["integration_id"]) == ("The_Very", slug)
     admin.create("/v1/integrations", {**body, "slug": "Third", "workspace_id": other["id"]})
     assert admin.read(f"/v1/providers/Third?workspace_id={other['id']}")["integration_id"] == "Third"
 
 
 def test_requested_provider_slug_is_used_or_rejected(admin: Client, workspace: dict[str, Any], body: dict[str, Any]):
-    taken = {**body, "slug": "taker", "workspace_id": workspace["id"], "default_provider_slug": "asked-for"}
-    admin.create("/v1/integrations", taken)
+    used = {**body, "slug": "taker", "workspace_id": workspace["id"], "default_provider_slug": "asked-for"}
+    admin.create("/v1/integrations", used)
     expect_error(
-        admin.post("/v1/integrations", {**taken, "slug": "late"}), 409, "AB07", "asked-for", "default_provider_slug"
+        admin.post("/v1/integrations", {**used, "slug": "late"}), 409, "AB07", "asked-for", "default_provider_slug"
     )
-    shared = {**taken, "slug": "shared-late", "workspace_id": None}
+    shared = {**used, "slug": "shared-late", "workspace_id": None}
     admin.create("/v1/integrations", shared)
     path, access = "/v1/integrations/shared-late/workspaces", {"id": workspace["id"], "enabled": True}
     expect_error(admin.put(path, {"workspaces": [access]}), 409, "AB07", "asked-for")
     expect_ok(admin.put(path, {"workspaces": [{**access, "default_provider_slug": "another"}]}))
-    there = admin.read(f"/v1/providers?workspace_id={workspace['id']}&page_size=1000")["data"]
-    assert {row["integration_id"]: row["slug"] for row in there}["shared-late"] == "another"
+    second_workspace = admin.read(f"/v1/providers?workspace_id={workspace['id']}&page_size=1000")["data"]
+    assert {row["integration_id"]: row["slug"] for row in second_workspace}["shared-late"] == "another"
 
 
 def test_provider_cannot_override_the_host(admin: Client, workspace: dict[str, Any]):
@@ -391,8 +403,8 @@ def test_workspace_key_manages_only_its_own_integrations(
         workspace["slug"]
     ]
     own = inside.create("/v1/integrations", {**body, "slug": "of-inside"})
-    shown = inside.read(f"/v1/integrations/{own['slug']}")
-    assert shown["workspace_id"] == workspace["id"]
+    fetched = inside.read(f"/v1/integrations/{own['slug']}")
+    assert fetched["workspace_id"] == workspace["id"]
     expect_error(inside.put("/v1/integrations/of-inside/workspaces", {"workspaces": []}), 400, "AB01", "one workspace")
     stranger = admin.with_new_key(workspace_id=other["id"], scopes=verbs)
     expect_error(stranger.get("/v1/integrations/of-inside"), 404, "AB08")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.serving import ENTRY_MODES, read_metrics, run_gateway, wait_for_request
-from tests.integration.wire import (
+from tests.integration.raw_http import (
     CHAT_PATH,
     MOCK_HEADERS,
     RawConnection,
@@ -18,6 +17,7 @@ from tests.integration.wire import (
     encode_request,
     send_raw_request,
 )
+from tests.integration.serving import ENTRY_MODES, read_metrics, run_gateway, wait_for_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -96,5 +96,5 @@ def test_requests_enter_through_the_expected_path(fresh: Gateway, provider: Mock
 def test_both_entry_paths_write_the_same_records(fresh: Gateway, provider: Mock):
     send_every_kind(fresh, provider)
     # In any order, because a record is written after its tokens are counted.
-    seen = sorted((record["outcome"], record["response_status_code"]) for record in fresh.records(7))
-    assert seen == [("aborted", 200), *[("complete", 200)] * 4, ("complete", 429), ("refused", 400)]
+    received = sorted((record["outcome"], record["response_status_code"]) for record in fresh.records(7))
+    assert received == [("aborted", 200), *[("complete", 200)] * 4, ("complete", 429), ("refused", 400)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.wire import CHAT_PATH, MESSAGES_PATH, MOCK_HEADERS, RawConnection, chat_body, encode_request
+from tests.integration.raw_http import CHAT_PATH, MESSAGES_PATH, MOCK_HEADERS, RawConnection, chat_body, encode_request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
@@ -78,9 +78,9 @@ def test_json_test_suite_is_accepted_or_rejected_as_specified(served: Gateway, p
                     assert refused, (name, response)
                 if name.startswith("y"):
                     assert bool(refused) == (not body.lstrip().startswith(b"{")), (name, response)
-    seen = [entry["body_bytes"] for entry in provider.ledger()]
-    assert seen == forwarded
-    assert seen
+    received = [entry["body_bytes"] for entry in provider.ledger()]
+    assert received == forwarded
+    assert received
     # Work that grows faster than the body would take much longer for several hundred thousand bytes.
     assert slowest < 5
 

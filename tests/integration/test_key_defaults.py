@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_ok
-from tests.integration.wire import CHAT_PATH, Response, chat_body, send_raw_request
+from tests.integration.management_client import Client, expect_ok
+from tests.integration.raw_http import CHAT_PATH, Response, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ ONE_STORE = True
 
 @pytest.fixture(scope="module")
 def workspace(admin: Client) -> str:
-    made = admin.create("/v1/admin/workspaces", {"name": "Defaults", "defaults": {"metadata": {"team": "blue"}}})
-    return made["id"]
+    created = admin.create("/v1/admin/workspaces", {"name": "Defaults", "defaults": {"metadata": {"team": "blue"}}})
+    return created["id"]
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +81,13 @@ def test_config_header_accepts_an_id(admin: Client, workspace: str, config: dict
 
 
 def test_changed_default_takes_effect_at_once(admin: Client, workspace: str, config: dict[str, Any]):
-    made = admin.create(
+    created = admin.create(
         "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], "workspace_id": workspace}
     )
-    key = Client(admin.gateway, made["key"])
+    key = Client(admin.gateway, created["key"])
     wait_for("the key", lambda: send_chat(key, **{"x-gateway-provider": "mock"}).status == 200 or None, 3)
     assert send_chat(key).status == 400
-    expect_ok(admin.put(f"/v1/api-keys/{made['id']}", {"defaults": {"config_id": config["slug"]}}))
+    expect_ok(admin.put(f"/v1/api-keys/{created['id']}", {"defaults": {"config_id": config["slug"]}}))
     wait_for("the default", lambda: send_chat(key).status == 200 or None, 3)
 
 
@@ -96,8 +96,8 @@ def test_any_key_name_reaches_the_data_plane_intact(admin: Client, workspace: st
     odd = "a \"b\" \\ 'c' %s {d} \u00e9 \U0001f511 :x, null"
     scopes = ["completions.write"]
     body = {"name": odd, "scopes": scopes, "workspace_id": workspace, "defaults": {"metadata": {"n": odd}}}
-    named = Client(admin.gateway, admin.create("/v1/api-keys/workspace/service", body)["key"])
-    wait_for("the key", lambda: send_chat(named, **{"x-gateway-config": config["slug"]}).status == 200 or None, 3)
+    names = Client(admin.gateway, admin.create("/v1/api-keys/workspace/service", body)["key"])
+    wait_for("the key", lambda: send_chat(names, **{"x-gateway-config": config["slug"]}).status == 200 or None, 3)
 
     def has_metadata_record() -> bool | None:
         return any(odd in record.get("metadata", {}).values() for record in admin.gateway.records(0)) or None

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.serving import count_settled_records, wait_for_request
-from tests.integration.wire import (
+from tests.integration.raw_http import (
     CHAT_PATH,
     JSON_HEADERS,
     MESSAGES_PATH,
@@ -19,6 +18,7 @@ from tests.integration.wire import (
     encode_request,
     send_raw_request,
 )
+from tests.integration.serving import count_settled_records, wait_for_request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
@@ -52,9 +52,9 @@ def send_request(served: Gateway, path: str = CHAT_PATH, **fields: str) -> Respo
 @pytest.mark.parametrize("field", ["x_gateway_api_key", "x_portkey_api_key"])
 def test_accepts_a_key_in_its_own_header(served: Gateway, provider: Mock, key: str, field: str):
     assert send_request(served, authorization="Bearer sk-provider", **{field: key}).status == 200
-    seen = wait_for_request(provider)["headers"]
-    assert seen["authorization"] == "Bearer sk-provider"
-    assert key not in str(seen)
+    received = wait_for_request(provider)["headers"]
+    assert received["authorization"] == "Bearer sk-provider"
+    assert key not in str(received)
 
 
 def test_accepts_a_key_in_authorization_and_does_not_forward_it(served: Gateway, provider: Mock):

@@ -26,9 +26,9 @@ from penstock.settings.secret import Secret
 from penstock.snapshot.build import Snapshot, SnapshotChannel
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
-from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.management_client import ADMIN_KEY, Client
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS
 from tests.integration.serving import control_pid, run_gateway, run_load
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS
 from tests.postgres import find_program
 from tests.processes import wait_for
 

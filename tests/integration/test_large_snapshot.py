@@ -19,9 +19,9 @@ from penstock.store.database import Database
 from penstock.store.tables import api_keys, configs, key_digests, workspaces
 from tests.integration import memory
 from tests.integration.conftest import run_init
-from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.management_client import ADMIN_KEY, Client
+from tests.integration.raw_http import CHAT_PATH, chat_body, send_raw_request
 from tests.integration.serving import edge_pids, run_gateway, run_load
-from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
 from tests.postgres import Postgres
 from tests.processes import wait_for
 
@@ -57,10 +57,10 @@ async def insert_keys_and_configs(url: str) -> str:
     """
     database = Database(Store(), Secret(url))
     async with database.write_transaction() as connection:
-        found = (await connection.execute(select(workspaces.c.id, workspaces.c.organisation_id))).one()
+        result = (await connection.execute(select(workspaces.c.id, workspaces.c.organisation_id))).one()
         moment = int(time.time() * 1000)
         times = {"created_at": moment, "last_updated_at": moment}
-        here = {"organisation_id": found.organisation_id, "workspace_id": found.id}
+        first_workspace = {"organisation_id": result.organisation_id, "workspace_id": result.id}
         usual = {"type": "workspace-service", "status": "active", "creation_mode": "api", "masked": "ke*****xyz"}
         for start in range(0, KEYS, 10_000):
             numbers = range(start, start + 10_000)
@@ -72,7 +72,7 @@ async def insert_keys_and_configs(url: str) -> str:
                     "scopes": ["completions.write"],
                     "defaults": {},
                     **usual,
-                    **here,
+                    **first_workspace,
                     **times,
                 }
                 for own, number in zip(ids, numbers, strict=True)
@@ -81,7 +81,7 @@ async def insert_keys_and_configs(url: str) -> str:
             digests = [
                 {
                     "id": str(uuid_utils.uuid7()),
-                    "organisation_id": found.organisation_id,
+                    "organisation_id": result.organisation_id,
                     "api_key_id": own,
                     "sha256": hashlib.sha256(key_text(number).encode()).hexdigest(),
                     "created_at": moment,
@@ -92,12 +92,19 @@ async def insert_keys_and_configs(url: str) -> str:
         content = '{"provider":"mock","request_timeout":10000}'
         config: dict[str, Any] = {"name": "c", "config": content, "version_id": "", "is_default": False}
         rows = [
-            {"id": str(uuid_utils.uuid7()), "slug": f"pc-{number}", "status": "active", **config, **here, **times}
+            {
+                "id": str(uuid_utils.uuid7()),
+                "slug": f"pc-{number}",
+                "status": "active",
+                **config,
+                **first_workspace,
+                **times,
+            }
             for number in range(CONFIGS)
         ]
         await connection.execute(insert(configs), rows)
     await database.close()
-    return found.id
+    return result.id
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -128,8 +135,8 @@ def request_status(client: Client, key: str, config: str) -> int:
 def measure_activation_seconds(client: Client, workspace: str, pause: float = 0.02) -> float:
     """Returns the seconds from saving a config to the first request that uses it."""
     began = time.monotonic()
-    made = client.create("/v1/configs", {"name": "new", "config": {"provider": "mock"}, "workspace_id": workspace})
-    while request_status(client, key_text(KEYS - 1), made["slug"]) != OK:
+    config = client.create("/v1/configs", {"name": "new", "config": {"provider": "mock"}, "workspace_id": workspace})
+    while request_status(client, key_text(KEYS - 1), config["slug"]) != OK:
         assert time.monotonic() - began < LONGEST_SECONDS, "it is not used"
         time.sleep(pause)
     return time.monotonic() - began
@@ -148,9 +155,9 @@ def test_edge_memory_is_at_most_300_mb_after_many_swaps(large: tuple[Client, str
     (edge,) = edge_pids(client.gateway)
     for _ in range(5):
         measure_activation_seconds(client, workspace)
-    held, most = memory.pss(edge), memory.peak_rss(edge)
-    print(f"held {held / 1e6:.0f} MB, at most {most / 1e6:.0f} MB")
-    assert held <= MAX_EDGE_BYTES, f"{held / 1e6:.0f} MB"
+    buffered, maximum = memory.pss(edge), memory.peak_rss(edge)
+    print(f"held {buffered / 1e6:.0f} MB, at most {maximum / 1e6:.0f} MB")
+    assert buffered <= MAX_EDGE_BYTES, f"{buffered / 1e6:.0f} MB"
 
 
 def test_snapshot_swap_hardly_delays_requests(large: tuple[Client, str]):

@@ -20,11 +20,11 @@ import boto3
 import duckdb
 import pytest
 
-from tests.founded import ADMIN_KEY, create_database
+from tests.bootstrapped_store import ADMIN_KEY, create_database
 from tests.gateway import ROOT
 from tests.integration.amazon import run_moto_program
 from tests.integration.ledger_traffic import CountingProvider
-from tests.integration.managed import Client
+from tests.integration.management_client import Client
 from tests.integration.serving import control_pid, edge_pids, log_worker_pid, read_metrics, run_gateway
 from tests.processes import wait_for
 
@@ -182,11 +182,11 @@ def wait_until_read(gateway: Gateway) -> None:
 def check_ledgers(reports: list[dict[str, Any]], served: list[str], logged: dict[str, list[str]]) -> None:
     sent = {trace_id for report in reports for trace_id in report["sent"]}
     acknowledged = {trace_id for report in reports for trace_id in report["acknowledged"]}
-    outcomes = collections.Counter(outcome for found in logged.values() for outcome in found)
+    outcomes = collections.Counter(outcome for actual in logged.values() for outcome in actual)
     print(f"sent {len(sent)}, acknowledged {len(acknowledged)}, at the provider {len(served)}, logged {outcomes}")
     missing = (acknowledged | set(served)) - logged.keys()
     assert not missing, f"{len(missing)} without a record, such as {sorted(missing)[:5]}"
-    doubled = [trace_id for trace_id, found in logged.items() if len(found) > 1]
+    doubled = [trace_id for trace_id, actual in logged.items() if len(actual) > 1]
     assert not doubled, f"{len(doubled)} with two records, such as {doubled[:5]}"
     assert logged.keys() <= sent
     assert len(served) == len(set(served)), "the provider received a request twice"

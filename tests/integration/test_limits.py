@@ -10,9 +10,9 @@ import openai
 import pytest
 
 from tests.integration.batching import create_workspace
-from tests.integration.managed import ADMIN_KEY, Client, expect_ok
+from tests.integration.management_client import ADMIN_KEY, Client, expect_ok
+from tests.integration.raw_http import CHAT_PATH, Response, send_raw_request
 from tests.integration.serving import edge_pids, run_gateway
-from tests.integration.wire import CHAT_PATH, Response, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -163,13 +163,13 @@ def test_dry_run_only_counts(admin: Client, workspace: Client):
 def test_target_over_its_limit_is_left_for_the_next(admin: Client, workspace: Client):
     target_workspace = {"workspace_id": workspace_id(admin)}
     limits = {"rate_limits": [{"type": "requests", "unit": "rpd", "value": 2}]}
-    made = admin.create(
+    virtual_key = admin.create(
         "/v1/virtual-keys", {"name": "small", "provider": "mock", "key": "k", **limits, **target_workspace}
     )
     config = {
         "strategy": {"mode": "fallback", "on_status_codes": [429]},
         "targets": [
-            {"provider": f"@{made['slug']}"},
+            {"provider": f"@{virtual_key['slug']}"},
             {"provider": "mock"},
         ],
     }
@@ -179,8 +179,8 @@ def test_target_over_its_limit_is_left_for_the_next(admin: Client, workspace: Cl
     used = [send_chat(workspace, **headers).get_header("x-gateway-last-used-option-index") for _ in range(4)]
     assert used[-2:] == ["config.targets[1]"] * 2, used
     # Without another target, the client gets the rejection.
-    count, refused = send_until_limited(workspace, x_gateway_provider=f"@{made['slug']}")
-    assert (count, refused.status, refused.json()["error"]["param"]) == (0, 429, made["slug"])
+    count, refused = send_until_limited(workspace, x_gateway_provider=f"@{virtual_key['slug']}")
+    assert (count, refused.status, refused.json()["error"]["param"]) == (0, 429, virtual_key["slug"])
 
 
 def test_ledger_adds_up_what_the_records_say(admin: Client, workspace: Client):
@@ -190,9 +190,9 @@ def test_ledger_adds_up_what_the_records_say(admin: Client, workspace: Client):
     tokens = sum(count_tokens(send_chat(workspace, x_gateway_metadata=metadata)) for _ in range(5))
 
     def read_usage() -> Any:
-        shown = admin.read(f"/v1/policies/usage-limits/{policy}?include_usage=true")["value_key_usage_map"]
-        usage = shown.get("eve", {}).get("current_usage", 0)
-        return shown if usage >= tokens else None
+        fetched = admin.read(f"/v1/policies/usage-limits/{policy}?include_usage=true")["value_key_usage_map"]
+        usage = fetched.get("eve", {}).get("current_usage", 0)
+        return fetched if usage >= tokens else None
 
     usage = wait_for("the usage", read_usage, 10)["eve"]
     assert (usage["current_usage"], usage["status"]) == (tokens, "active")
@@ -301,13 +301,13 @@ def test_usage_refusals_and_simulations_show_who_is_close_to_a_limit(admin: Clie
     def simulate(**more: object) -> dict[str, Any]:
         return expect_ok(admin.post("/v1/limits/simulate", {"workspace_id": target_workspace, "days": 1, **more}))
 
-    found = wait_for("the logs", lambda: (one := simulate(policy_id=policy))["matched"] > 4 and one)
-    groups = {row["value_key"]: row for row in found["data"]}
+    actual = wait_for("the logs", lambda: (item := simulate(policy_id=policy))["matched"] > 4 and item)
+    groups = {row["value_key"]: row for row in actual["data"]}
     assert (groups["kim"]["requests"], groups["kim"]["refused"], groups["kim"]["peak"]) == (4, 0, 4)
     fields["conditions"] = [{"key": "metadata.user", "value": "k*"}, {"key": "metadata.case", "value": "near"}]
-    found = simulate(**fields)
-    assert (found["matched"], found["refused"], found["complete"]) == (4, 1, True)
-    assert found["data"][0]["value_key"] == "kim|chatComplete"
+    actual = simulate(**fields)
+    assert (actual["matched"], actual["refused"], actual["complete"]) == (4, 1, True)
+    assert actual["data"][0]["value_key"] == "kim|chatComplete"
     refused = admin.post("/v1/limits/simulate", {"type": "cost", "unit": "rpm", "group_by": [{"key": "colour"}]})
     assert refused.status == 400
     problems = json.dumps(refused.json())
@@ -321,13 +321,13 @@ def test_keys_workspaces_and_providers_show_their_usage(admin: Client):
     key_id = next(row["id"] for row in rows if row["name"] == "shows usage")
 
     def read_usage() -> float | None:
-        found = admin.read(f"/v1/api-keys/{key_id}")["current_usage"]
-        return found if found >= 3 else None
+        actual = admin.read(f"/v1/api-keys/{key_id}")["current_usage"]
+        return actual if actual >= 3 else None
 
     assert wait_for("the usage", read_usage, 10) == 3
-    (row,) = [one for one in admin.read("/v1/api-keys?page_size=100")["data"] if one["id"] == key_id]
+    (row,) = [item for item in admin.read("/v1/api-keys?page_size=100")["data"] if item["id"] == key_id]
     assert row["current_usage"] == 3
     assert admin.read(f"/v1/workspaces/{workspace_id(admin)}")["current_usage"] is None
     # What was read may be sent back, although the usage has changed since.
-    shown = admin.read(f"/v1/api-keys/{key_id}")
-    expect_ok(admin.put(f"/v1/api-keys/{key_id}", {**shown, "current_usage": 1}))
+    fetched = admin.read(f"/v1/api-keys/{key_id}")
+    expect_ok(admin.put(f"/v1/api-keys/{key_id}", {**fetched, "current_usage": 1}))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.wire import CHAT_PATH, RawConnection, chat_body
+from tests.integration.raw_http import CHAT_PATH, RawConnection, chat_body
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway

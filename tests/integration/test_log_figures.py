@@ -17,9 +17,9 @@ import pytest
 from benches.compare.processes import process_cpu_seconds
 from penstock.logs.query import GraphName
 from tests.integration import memory
-from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.management_client import ADMIN_KEY, Client
+from tests.integration.raw_http import CHAT_PATH, chat_body, send_raw_request
 from tests.integration.serving import BackgroundThread, log_worker_pid, read_metrics, run_gateway, run_load
-from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
 from tests.processes import wait_for
 from tests.unit.logs.conftest import open_duckdb
 from tests.unit.logs.engines.test_duckdb import FILL
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.founded import DatabaseTemplates
+    from tests.bootstrapped_store import DatabaseTemplates
     from tests.gateway import Gateway, Mock
 
 pytestmark = pytest.mark.figures
@@ -44,10 +44,12 @@ ROUNDS = 5
 
 
 @pytest.fixture(scope="module")
-def filled(founded: DatabaseTemplates, provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def filled(
+    store_templates: DatabaseTemplates, provider: Mock, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
     """Runs a gateway whose log store has millions of records of a month."""
     folder = tmp_path_factory.mktemp("filled")
-    url = founded.copy("sqlite", folder)
+    url = store_templates.copy("sqlite", folder)
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         ((organisation_id,),) = connection.execute("SELECT id FROM organisations").fetchall()
     engine = open_duckdb(folder / "store" / "records")
@@ -92,8 +94,8 @@ def _measure_record_us(gateway: Gateway, key: str, *, bodies: bool) -> float:
     with run_load("rate", gateway.base_url + CHAT_PATH, **load) as report:
         pass
     _wait_until_read(gateway)
-    taken = process_cpu_seconds(worker) - before - idle * (time.monotonic() - began)
-    return 1e6 * taken / report["requests"]
+    used = process_cpu_seconds(worker) - before - idle * (time.monotonic() - began)
+    return 1e6 * used / report["requests"]
 
 
 def test_record_is_visible_in_time(filled: Gateway, key: str):

@@ -63,13 +63,13 @@ def open_spool(gateway: Gateway, writer: str = "edge-9") -> SpoolWriter:
     return SpoolWriter(str(gateway.folder / "store" / "spool"), writer, "node-1")
 
 
-def ask(gateway: Gateway, question: Callable[[LogClient], Any]) -> Any:
+def ask(gateway: Gateway, lookup: Callable[[LogClient], Any]) -> Any:
     (socket_path,) = gateway.temporary.rglob("logs.sock")
 
     async def run() -> Any:
         client = LogClient(str(socket_path))
         try:
-            return await question(client)
+            return await lookup(client)
         finally:
             await client.close()
 
@@ -80,13 +80,13 @@ def stored_records(gateway: Gateway) -> list[dict[str, Any]]:
     """Returns all records of the log store, page by page."""
 
     async def read_pages(client: LogClient) -> list[dict[str, Any]]:
-        found, cursor = [], None
+        actual, cursor = [], None
         while True:
             query = ListQuery(filters=LogFilters(organisation_id=ORGANISATION), cursor=cursor, limit=1000)
             page = await client.run(query, 10)
-            found += page["data"]
+            actual += page["data"]
             if not (cursor := page["next_cursor"]):
-                return found
+                return actual
 
     return ask(gateway, read_pages)
 
@@ -94,12 +94,12 @@ def stored_records(gateway: Gateway) -> list[dict[str, Any]]:
 def wait_for_stored(gateway: Gateway, count: int, seconds: float = 10) -> list[dict[str, Any]]:
     def read() -> list[dict[str, Any]] | None:
         try:
-            found = stored_records(gateway)
+            actual = stored_records(gateway)
         except Exception as error:  # the log worker may be starting
             if "log worker" in str(error) or "not open" in str(error):
                 return None
             raise
-        return found if len(found) >= count else None
+        return actual if len(actual) >= count else None
 
     return wait_for(f"{count} stored records", read, seconds)
 
@@ -115,8 +115,8 @@ def test_record_is_visible_with_its_bodies_in_time(tmp_path: Path):
         wait_for_stored(gateway, 2, 5)
         assert time.monotonic() - started_at < 1.5
         query = GetQuery(organisation_id=ORGANISATION, id=record["id"])
-        found = ask(gateway, lambda client: client.run(query, 5))
-        assert (found["record"]["workspace_slug"], found["record"]["node"]) == ("red", "node-1")
+        actual = ask(gateway, lambda client: client.run(query, 5))
+        assert (actual["record"]["workspace_slug"], actual["record"]["node"]) == ("red", "node-1")
         bodies = ask(gateway, lambda client: client.get_bodies(record["id"], ORGANISATION))
         assert bodies == {
             "client_request": b'{"question": "%b"}' % record["id"].encode(),
@@ -147,8 +147,8 @@ def test_kills_of_the_log_worker_lose_and_double_nothing(tmp_path: Path):
                 expected += [record["id"] for record in records]
                 time.sleep(0.005)
             os.kill(log_worker_pid(gateway), signal.SIGKILL)
-        found = wait_for_stored(gateway, len(expected), 60)
-        assert sorted(row["id"] for row in found) == sorted(expected)
+        for_stored = wait_for_stored(gateway, len(expected), 60)
+        assert sorted(row["id"] for row in for_stored) == sorted(expected)
         wait_for("the record file", lambda: len(file_ids(tmp_path)) >= len(expected) or None, 20)
         assert sorted(file_ids(tmp_path)) == sorted(expected)
         for name in (expected[0], expected[len(expected) // 2], expected[-1]):
@@ -232,12 +232,12 @@ def test_live_tail_sends_matching_records(tmp_path: Path):
 
         async def follow(client: LogClient) -> list[dict[str, Any]]:
             events = client.tail(LogFilters(organisation_id=ORGANISATION, ai_model=["wanted"]))
-            found: list[dict[str, Any]] = []
+            actual: list[dict[str, Any]] = []
 
             async def collect() -> None:
                 async for event in events:
-                    found.append(event)
-                    if len(found) >= 2:
+                    actual.append(event)
+                    if len(actual) >= 2:
                         return
 
             task = asyncio.create_task(collect())
@@ -245,10 +245,10 @@ def test_live_tail_sends_matching_records(tmp_path: Path):
             for model in ("other", "wanted", "other", "wanted"):
                 writer.append(frames_of(make_record(ai_model=model)))
             await asyncio.wait_for(task, 5)
-            return found
+            return actual
 
-        found = ask(gateway, follow)
-        assert [event["log"]["ai_model"] for event in found] == ["wanted", "wanted"]
+        actual = ask(gateway, follow)
+        assert [event["log"]["ai_model"] for event in actual] == ["wanted", "wanted"]
 
 
 def test_gateway_serves_while_its_log_worker_is_killed(tmp_path: Path):

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_ok
+from tests.integration.management_client import Client, expect_ok
+from tests.integration.raw_http import CHAT_PATH, Response, send_raw_request
 from tests.integration.serving import edge_pids, log_worker_pid
-from tests.integration.wire import CHAT_PATH, Response, send_raw_request
 from tests.processes import wait_for
 
 ONE_STORE = True
@@ -77,8 +77,8 @@ def query_logs(client: Client, **filters: object) -> list[dict[str, Any]]:
 
 def wait_for_logs(client: Client, count: int = 1, **filters: object) -> list[dict[str, Any]]:
     def find() -> list[dict[str, Any]] | None:
-        found = query_logs(client, **filters)
-        return found if len(found) >= count else None
+        logs = query_logs(client, **filters)
+        return logs if len(logs) >= count else None
 
     return wait_for(f"{count} logs with {filters}", find, VISIBLE_SECONDS)
 
@@ -97,18 +97,18 @@ def test_request_is_found_by_its_id_with_what_went_in_and_out(key: Client, works
         200,
         {"_user": "ann", "team": "red"},
     )
-    found = key.read(f"/v1/logs/{name}")
-    assert found["request"]["body"]["messages"] == [{"role": "user", "content": "a question about herons"}]
-    assert found["response"]["body"] == response.json()
-    metrics = found["metrics"]
+    actual = key.read(f"/v1/logs/{name}")
+    assert actual["request"]["body"]["messages"] == [{"role": "user", "content": "a question about herons"}]
+    assert actual["response"]["body"] == response.json()
+    metrics = actual["metrics"]
     assert (metrics["workspace_slug"], metrics["ai_org"], metrics["total_units"]) == (
         workspace["slug"],
         "mock",
         response.json()["usage"]["total_tokens"],
     )
     assert (metrics["metadata.key"], metrics["metadata.value"]) == (["_user", "team"], ["ann", "red"])
-    assert found["details"]["outcome"] == "complete"
-    assert [attempt["status"] for attempt in found["details"]["attempts"]] == [200]
+    assert actual["details"]["outcome"] == "complete"
+    assert [attempt["status"] for attempt in actual["details"]["attempts"]] == [200]
 
 
 def test_words_of_request_and_response_are_searched(key: Client):
@@ -124,9 +124,9 @@ def test_stream_is_logged_with_its_chunks_and_usage(key: Client):
     name = response.get_header("x-gateway-request-id")
     (listed,) = wait_for_logs(key, trace_id=name)
     assert listed["total_units"] > 0
-    found = key.read(f"/v1/logs/{name}")
-    assert "data: [DONE]" in found["response"]["body"]
-    assert found["metrics"]["stream_mode"] == 1
+    actual = key.read(f"/v1/logs/{name}")
+    assert "data: [DONE]" in actual["response"]["body"]
+    assert actual["metrics"]["stream_mode"] == 1
 
 
 def test_fallback_shows_each_attempt_and_the_config(key: Client, config: dict[str, Any]):
@@ -135,10 +135,10 @@ def test_fallback_shows_each_attempt_and_the_config(key: Client, config: dict[st
     name = response.get_header("x-gateway-request-id")
     (listed,) = wait_for_logs(key, trace_id=name)
     assert listed["config"] == config["slug"]
-    found = key.read(f"/v1/logs/{name}")
-    assert [attempt["status"] for attempt in found["details"]["attempts"]] == [503, 200]
-    assert found["details"]["decisions"]
-    assert PROVIDER_KEY not in json.dumps(found)
+    actual = key.read(f"/v1/logs/{name}")
+    assert [attempt["status"] for attempt in actual["details"]["attempts"]] == [503, 200]
+    assert actual["details"]["decisions"]
+    assert PROVIDER_KEY not in json.dumps(actual)
 
 
 def test_failed_requests_are_counted_in_the_graphs(key: Client):
@@ -174,11 +174,11 @@ def test_record_names_the_user_the_saved_provider_and_the_config(
     (user,) = admin.read("/v1/admin/users?role=owner")["data"]
     admin.post(f"/v1/workspaces/{workspace['id']}/users", {"users": [{"id": user["id"], "role": "member"}]})
     target_workspace = {"workspace_id": workspace["id"]}
-    made = admin.create(
+    virtual_key = admin.create(
         "/v1/virtual-keys", {"name": "Mock", "provider": "mock", "key": PROVIDER_KEY, **target_workspace}
     )
-    saved = admin.read(f"/v1/providers/{made['id']}")
-    content = {"provider": f"@{made['slug']}", **extra}
+    saved = admin.read(f"/v1/providers/{virtual_key['id']}")
+    content = {"provider": f"@{virtual_key['slug']}", **extra}
     config = admin.create("/v1/configs", {"name": "default", "config": content, **target_workspace})
     own = {"user_id": user["id"], "scopes": SCOPES, "defaults": {"config_id": config["id"]}, **target_workspace}
     mine = admin.with_new_key(kind="workspace/user", **own)
@@ -191,10 +191,10 @@ def test_record_names_the_user_the_saved_provider_and_the_config(
     name = response.get_header("x-gateway-request-id")
     wait_for_logs(key, trace_id=name)
     metrics = key.read(f"/v1/logs/{name}")["metrics"]
-    assert (metrics["virtual_key"], metrics["config"]) == (made["slug"], config["slug"])
+    assert (metrics["virtual_key"], metrics["config"]) == (virtual_key["slug"], config["slug"])
     assert (metrics["config_id"], metrics["config_version_id"]) == (config["id"], config["version_id"])
     (record,) = (line for line in key.gateway.records() if line["id"] == name)
-    assert (record["user_id"], record["provider_id"]) == (user["id"], made["id"])
+    assert (record["user_id"], record["provider_id"]) == (user["id"], virtual_key["id"])
     # The API shows only the slug of the integration that a virtual key makes.
     assert saved["integration_id"].startswith("mock-")
     assert uuid.UUID(record["integration_id"]).version == 7
@@ -206,9 +206,9 @@ def test_image_is_stored_as_its_digest(key: Client):
     content = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": url}}]
     name = send_chat(key, text=content).get_header("x-gateway-request-id")
     wait_for_logs(key, trace_id=name)
-    found = key.read(f"/v1/logs/{name}")["request"]["body"]["messages"][0]["content"]
+    actual = key.read(f"/v1/logs/{name}")["request"]["body"]["messages"][0]["content"]
     digest = hashlib.sha256(image).hexdigest()
-    assert found[1]["image_url"] == {"url": f"[base64 image/png, 30000 bytes, sha256 {digest}]"}
+    assert actual[1]["image_url"] == {"url": f"[base64 image/png, 30000 bytes, sha256 {digest}]"}
     assert [log["id"] for log in query_logs(key, q=digest)] == [name]
 
 
@@ -218,8 +218,8 @@ def test_feedback_belongs_to_the_trace(key: Client):
     (log,) = wait_for_logs(key, trace_id=trace)
     sent = key.create("/v1/feedback", {"trace_id": trace, "value": 5, "weight": 0.5, "metadata": {"by": "ann"}})
     assert len(sent["feedback_ids"]) == 1
-    found = wait_for("the feedback", lambda: key.read(f"/v1/logs/{log['id']}")["feedback"] or None, VISIBLE_SECONDS)
-    assert [(item["value"], item["weight"]) for item in found] == [(5, 0.5)]
+    actual = wait_for("the feedback", lambda: key.read(f"/v1/logs/{log['id']}")["feedback"] or None, VISIBLE_SECONDS)
+    assert [(item["value"], item["weight"]) for item in actual] == [(5, 0.5)]
 
 
 def test_custom_log_is_listed_beside_the_others(key: Client):
@@ -238,8 +238,8 @@ def test_bodies_are_left_out_if_the_client_asks_so(key: Client):
     response = send_chat(key, text="do not keep this", **{"x-gateway-debug": "false"})
     name = response.get_header("x-gateway-request-id")
     wait_for_logs(key, trace_id=name)
-    found = key.read(f"/v1/logs/{name}")
-    assert (found["request"]["body"], found["response"]["body"]) == (None, None)
+    actual = key.read(f"/v1/logs/{name}")
+    assert (actual["request"]["body"], actual["response"]["body"]) == (None, None)
     assert query_logs(key, q="do not keep this") == []
 
 
@@ -282,18 +282,18 @@ def test_request_of_a_killed_worker_is_logged_as_killed(key: Client):
     try:
         wait_for("the request at the engine", lambda: spooled(key, b"never answered") or None, 5)
         os.kill(edge_pids(key.gateway)[0], signal.SIGKILL)
-        found = wait_for(
+        actual = wait_for(
             "the log of the killed request",
             lambda: [log for log in query_logs(key, page_size=1000) if log["id"] not in before] or None,
             15,
         )
     finally:
         client.wait(10)
-    (killed,) = found
-    shown = expect_ok(key.get(f"/v1/logs/{killed['id']}"))
-    assert shown["details"]["outcome"] == "killed"
-    assert shown["request"]["body"] == body
-    assert shown["response"]["body"] is None
+    (killed,) = actual
+    displayed = expect_ok(key.get(f"/v1/logs/{killed['id']}"))
+    assert displayed["details"]["outcome"] == "killed"
+    assert displayed["request"]["body"] == body
+    assert displayed["response"]["body"] is None
 
 
 def spooled(client: Client, text: bytes) -> bool:

@@ -11,8 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import MANAGEMENT_API_VERSION, __version__
-from tests.integration.serving import edge_pids, read_metrics, run_gateway
-from tests.integration.wire import (
+from tests.integration.raw_http import (
     CHAT_PATH,
     MOCK_HEADERS,
     RawConnection,
@@ -21,6 +20,7 @@ from tests.integration.wire import (
     encode_request,
     send_raw_request,
 )
+from tests.integration.serving import edge_pids, read_metrics, run_gateway
 from tests.processes import wait_for
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from penstock.store.tenant import TenantStore
 from tests.integration.serving import control_pid, run_load
 
 if TYPE_CHECKING:
-    from tests.integration.managed import Client
+    from tests.integration.management_client import Client
     from tests.postgres import Postgres
 
 pytestmark = pytest.mark.figures
@@ -49,8 +49,8 @@ def test_one_core_serves_enough_reads_per_second(admin: Client):
     """Measures the control process's own CPU time, because the edge, the database and the load share the other cores."""
     workspace = admin.read("/v1/workspaces")["data"][0]["id"]
     config = {"config": {"provider": "mock"}, "workspace_id": workspace}
-    made = [admin.create("/v1/configs", {"name": f"{number} read", **config}) for number in range(20)]
-    paths = {"one": f"/v1/configs/{made[0]['slug']}", "a page of 20": "/v1/configs?page_size=20"}
+    created = [admin.create("/v1/configs", {"name": f"{number} read", **config}) for number in range(20)]
+    paths = {"one": f"/v1/configs/{created[0]['slug']}", "a page of 20": "/v1/configs?page_size=20"}
     pid = control_pid(admin.gateway)
     headers = {"x-gateway-api-key": admin.key}
     for name, least in MIN_READS_PER_SECOND.items():
@@ -83,7 +83,7 @@ def test_page_1000_costs_at_most_half_more_than_page_1(postgres: Postgres):
                 await connection.execute(insert(users), block)
         async with database.read_connection() as connection:
             tenant = TenantStore(connection, organisation, None)
-            taken = {}
+            used = {}
             for number in (0, 999):
                 spent = []
                 for _ in range(ROUNDS):
@@ -91,9 +91,9 @@ def test_page_1000_costs_at_most_half_more_than_page_1(postgres: Postgres):
                     _, page = await fetch_page(tenant, users, PageRequest(size=SIZE, number=number))
                     spent.append(time.perf_counter() - begun)
                     assert len(page) == SIZE
-                taken[number] = statistics.median(spent)
+                used[number] = statistics.median(spent)
         await database.close()
-        return taken[0], taken[999]
+        return used[0], used[999]
 
     early, late = asyncio.run(measure_pages())
     print(f"page 1: {early * 1000:.2f} ms, page 1,000: {late * 1000:.2f} ms")

@@ -20,10 +20,10 @@ from tests.fork_server import run_penstock
 from tests.gateway import Gateway
 from tests.integration import vaults as fakes
 from tests.integration.conftest import run_init
-from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.management_client import ADMIN_KEY, Client
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.integration.serving import control_pid, run_gateway
 from tests.integration.vaults import MockSecretStores
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:

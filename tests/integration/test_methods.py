@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.raw_http import JSON_HEADERS, MOCK_HEADERS, send_raw_request
 from tests.integration.serving import count_settled_records
-from tests.integration.wire import JSON_HEADERS, MOCK_HEADERS, send_raw_request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
@@ -80,7 +80,7 @@ def test_route_records_its_operation_and_reaches_the_provider(served: Gateway, p
     }
     there = path.removeprefix("/proxy")
     cancelled = f"{path}/cancel" if path == "/fine_tuning/jobs/j-1" else there
-    assert [(seen["method"], seen["path"]) for seen in provider.ledger()] == [
+    assert [(received["method"], received["path"]) for received in provider.ledger()] == [
         (method, f"/v1{cancelled if method == 'POST' else there}?after=x&limit=2") for method in METHODS
     ]
 
@@ -91,7 +91,7 @@ def test_batch_output_wildcard_matches_one_path_segment(served: Gateway, provide
     send_raw_request(served.base_url, "/v1/batches/b-1/more/output", None, MOCK_HEADERS, method="GET")
     (record,) = served.records(known + 1)[known:]
     assert record["operation"] == "proxy"
-    assert [seen["path"] for seen in provider.ledger()] == ["/v1/batches/b-1/more/output"]
+    assert [received["path"] for received in provider.ledger()] == ["/v1/batches/b-1/more/output"]
 
 
 @pytest.mark.parametrize(("path", "content"), [("/", b"hey"), ("/live", b"live"), ("/ready", b"ready")])

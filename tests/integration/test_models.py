@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import send_raw_request
+from tests.integration.management_client import Client, expect_error, expect_ok
+from tests.integration.raw_http import send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ def workspace(admin: Client) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def app(admin: Client, workspace: dict[str, Any]) -> Client:
-    given = {"ai_provider_id": "mock", "key": "sk-0123456789", "workspace_id": workspace["id"]}
+    body = {"ai_provider_id": "mock", "key": "sk-0123456789", "workspace_id": workspace["id"]}
     for slug, models in (("one", ["b", "a", "off"]), ("two", ["c"])):
-        admin.create("/v1/integrations", {**given, "name": slug, "slug": slug})
+        admin.create("/v1/integrations", {**body, "name": slug, "slug": slug})
         rows = [{"slug": name, "enabled": name != "off", "is_custom": True} for name in models]
         expect_ok(admin.put(f"/v1/integrations/{slug}/models", {"models": rows, "allow_all_models": False}))
-    admin.create("/v1/integrations", {**given, "name": "o", "slug": "o", "ai_provider_id": "openai"})
+    admin.create("/v1/integrations", {**body, "name": "o", "slug": "o", "ai_provider_id": "openai"})
     app = admin.with_new_key(workspace_id=workspace["id"], scopes=["completions.write"])
     wait_for("the key", lambda: app.get("/v1/models").status == 200 or None, 3)
     return app
@@ -106,11 +106,11 @@ def test_returns_one_model_by_id(app: Client):
 
 
 def test_provider_header_lists_its_models_unless_overridden(app: Client, provider: Mock):
-    named = {"x-gateway-provider": "@one"}
-    assert Client(app.gateway, app.key, named).get("/v1/models").status == 200
+    names = {"x-gateway-provider": "@one"}
+    assert Client(app.gateway, app.key, names).get("/v1/models").status == 200
     assert len(provider.ledger()) == 1
     for flag in ("x-gateway-fetch-integrated-models", "x-gateway-models-endpoint"):
-        assert "@one/a" in list_model_ids(app, **named, **{flag: "true"})
+        assert "@one/a" in list_model_ids(app, **names, **{flag: "true"})
     config = '{"provider":"@two","fetch_integrated_models":true}'
     assert list_model_ids(app, **{"x-gateway-config": config}) == ["@two/c"]
     assert len(provider.ledger()) == 1
@@ -125,17 +125,17 @@ def test_saved_config_can_select_the_catalogue(admin: Client, app: Client, works
     slug = admin.create("/v1/configs", body)["slug"]
     asker = Client(app.gateway, app.key, {"x-gateway-config": slug})
     listed = wait_for(
-        "the config", lambda: found if "total_count" in (found := asker.get("/v1/models").json()) else None, 3
+        "the config", lambda: actual if "total_count" in (actual := asker.get("/v1/models").json()) else None, 3
     )
     assert [model["id"] for model in listed["data"]] == ["@one/a", "@one/b"]
 
 
 def test_default_config_of_a_key_filters_the_catalogue(admin: Client, app: Client, workspace: dict[str, Any]):
-    here = {"workspace_id": workspace["id"], "scopes": ["completions.write"]}
+    first_workspace = {"workspace_id": workspace["id"], "scopes": ["completions.write"]}
 
     def create_key_with_config(config: dict[str, Any], **more: object) -> Client:
         saved = admin.create("/v1/configs", {"name": "d", "config": config, "workspace_id": workspace["id"]})["slug"]
-        return admin.with_new_key(**here, defaults={"config_id": saved, **more})
+        return admin.with_new_key(**first_workspace, defaults={"config_id": saved, **more})
 
     narrow = create_key_with_config({"targets": [{"provider": "@two"}], "strategy": {"mode": "fallback"}})
     # With one provider, a request need not name it.
@@ -151,13 +151,13 @@ def test_default_config_of_a_key_filters_the_catalogue(admin: Client, app: Clien
 def test_prices_need_no_key(admin: Client):
     url = admin.gateway.base_url
     for prefix in ("", "/v1"):
-        found = send_raw_request(url, f"{prefix}/model-configs/pricing/openai/gpt-4o", headers={}, method="GET").json()
-        assert found["pay_as_you_go"]["request_token"]["price"] == pytest.approx(0.00025)
-        assert found["pay_as_you_go"]["cache_read_input_token"]["price"] == pytest.approx(0.000125)
-        assert found["calculate"]["request"]["operation"] == "sum"
-        assert found["currency"] == "USD"
-    whole = send_raw_request(url, "/pricing/openai.json", headers={}, method="GET").json()
-    assert whole["gpt-4o"]["pricing_config"] == found
+        actual = send_raw_request(url, f"{prefix}/model-configs/pricing/openai/gpt-4o", headers={}, method="GET").json()
+        assert actual["pay_as_you_go"]["request_token"]["price"] == pytest.approx(0.00025)
+        assert actual["pay_as_you_go"]["cache_read_input_token"]["price"] == pytest.approx(0.000125)
+        assert actual["calculate"]["request"]["operation"] == "sum"
+        assert actual["currency"] == "USD"
+    complete = send_raw_request(url, "/pricing/openai.json", headers={}, method="GET").json()
+    assert complete["gpt-4o"]["pricing_config"] == actual
     assert send_raw_request(url, "/model-configs/pricing/openai/none", headers={}, method="GET").status == 404
     assert send_raw_request(url, "/pricing/none.json", headers={}, method="GET").status == 404
 
@@ -165,9 +165,9 @@ def test_prices_need_no_key(admin: Client):
 def test_model_parameters_need_no_key(admin: Client):
     for prefix in ("", "/v1"):
         path = f"{prefix}/model-configs/general/openai/gpt-4o"
-        found = send_raw_request(admin.gateway.base_url, path, headers={}, method="GET").json()
-        assert (found["model"], found["provider"], found["context_window"]) == ("gpt-4o", "openai", 128_000)
-        assert found["params"] == [{"key": "max_tokens", "minValue": 1, "maxValue": 128_000}]
+        actual = send_raw_request(admin.gateway.base_url, path, headers={}, method="GET").json()
+        assert (actual["model"], actual["provider"], actual["context_window"]) == ("gpt-4o", "openai", 128_000)
+        assert actual["params"] == [{"key": "max_tokens", "minValue": 1, "maxValue": 128_000}]
     for model, kind in (("openai/gpt-3.5-turbo-instruct", "text"), ("bedrock/meta.llama3-1-8b-instruct-v1:0", "chat")):
         path = f"/model-configs/general/{model}"
         assert (
@@ -184,8 +184,8 @@ def test_model_parameters_need_no_key(admin: Client):
 
 
 def test_operator_price_applies_from_its_start_date(admin: Client):
-    found = send_raw_request(admin.gateway.base_url, "/model-configs/pricing/mock/m", headers={}, method="GET").json()
-    assert found["pay_as_you_go"] == {"request_token": {"price": 2.0}}
+    actual = send_raw_request(admin.gateway.base_url, "/model-configs/pricing/mock/m", headers={}, method="GET").json()
+    assert actual["pay_as_you_go"] == {"request_token": {"price": 2.0}}
 
 
 @pytest.mark.parametrize(

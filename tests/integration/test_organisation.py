@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.kit.roles import DEFAULT_FLAGS
-from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, chat_body, send_raw_request
+from tests.integration.management_client import Client, expect_error, expect_ok
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
 
 # The unit tests of these resources run with both kinds of database.
 ONE_STORE = True
@@ -44,8 +44,8 @@ def create_workspace_key(admin: Client, workspace: str) -> str:
 
 
 def test_new_organisation_has_the_default_settings(admin: Client):
-    shown = admin.read(SETTINGS_PATH)
-    assert shown == {
+    fetched = admin.read(SETTINGS_PATH)
+    assert fetched == {
         "user_api_key_rotation_period": None,
         "block_inline_config": False,
         "user_api_key_ttl": None,
@@ -68,8 +68,8 @@ def test_written_rule_is_read_back_and_others_stay(cleared: Client, given: str |
         expect_ok(cleared.put(SETTINGS_PATH, {"user_api_key_rotation_period": given}))["user_api_key_rotation_period"]
         == days
     )
-    shown = cleared.read(SETTINGS_PATH)
-    assert (shown["user_api_key_rotation_period"], shown["session_settings"]) == (days, {"max_session_ttl": 900})
+    fetched = cleared.read(SETTINGS_PATH)
+    assert (fetched["user_api_key_rotation_period"], fetched["session_settings"]) == (days, {"max_session_ttl": 900})
     assert (
         expect_ok(cleared.put(SETTINGS_PATH, {"user_api_key_rotation_period": None}))["user_api_key_rotation_period"]
         is None
@@ -103,7 +103,7 @@ def test_rejects_an_invalid_rule_by_its_path(admin: Client, body: dict[str, Any]
 
 def test_settings_are_stored_and_null_resets_each(cleared: Client):
     before = cleared.read(SETTINGS_PATH)
-    given = {
+    body = {
         "user_api_key_ttl": 3600,
         "security_settings": {**DEFAULT_FLAGS, "membersViewLogs": False},
         "security_settings_overrides": {"logs": False},
@@ -113,14 +113,14 @@ def test_settings_are_stored_and_null_resets_each(cleared: Client):
         "data_visibility": {"managersViewAllData": True, "membersViewAllData": False},
         "disable_auto_provision_user": True,
     }
-    assert expect_ok(cleared.put(SETTINGS_PATH, given)) == {**before, **given} == cleared.read(SETTINGS_PATH)
+    assert expect_ok(cleared.put(SETTINGS_PATH, body)) == {**before, **body} == cleared.read(SETTINGS_PATH)
     assert expect_ok(cleared.put(SETTINGS_PATH, {"data_visibility": {"managersViewAllData": False}}))[
         "data_visibility"
     ] == {
         "managersViewAllData": False,
         "membersViewAllData": True,
     }
-    assert expect_ok(cleared.put(SETTINGS_PATH, dict.fromkeys(given))) == before
+    assert expect_ok(cleared.put(SETTINGS_PATH, dict.fromkeys(body))) == before
 
 
 def test_workspace_rotation_period_overrides_the_organisations(cleared: Client):
@@ -130,8 +130,8 @@ def test_workspace_rotation_period_overrides_the_organisations(cleared: Client):
     for name, rules in (("above", {}), ("own", {"user_api_key_rotation_period": "weekly"})):
         workspace = cleared.create("/v1/workspaces", {"name": name, "settings": rules, "users": [user]})["id"]
         body = {"name": "k", "workspace_id": workspace, "user_id": user, "scopes": ["completions.write"]}
-        made = cleared.create("/v1/api-keys/workspace/user", body)
-        days[name] = cleared.read(f"/v1/api-keys/{made['id']}")["rotation_policy"]["rotation_period_days"]
+        key = cleared.create("/v1/api-keys/workspace/user", body)
+        days[name] = cleared.read(f"/v1/api-keys/{key['id']}")["rotation_policy"]["rotation_period_days"]
         expect_error(
             cleared.post("/v1/api-keys/workspace/user", {**body, "rotation_policy": {"rotation_period_days": 9}}),
             400,
@@ -172,14 +172,14 @@ def test_blocked_inline_options_are_rejected_saved_ones_work(cleared: Client, of
 def test_default_guardrails_are_stored_and_can_be_cleared(admin: Client):
     body = {"name": "g", "checks": [{"id": "default.wordCount", "parameters": {"maxWords": 9}}]}
     owner = {"organisation_id": admin.read("/v1/workspaces")["data"][0]["organisation_id"]}
-    one, other = [admin.create("/v1/guardrails", {**body, **owner}) for _ in range(2)]
+    item, other = [admin.create("/v1/guardrails", {**body, **owner}) for _ in range(2)]
     for prefix in ("/v1/admin/organisation", "/v2/admin/organisation"):
-        both = {"input_guardrails": [one["slug"]], "output_guardrails": [one["id"], other["slug"]]}
+        both = {"input_guardrails": [item["slug"]], "output_guardrails": [item["id"], other["slug"]]}
         assert expect_ok(admin.put(f"{prefix}/defaults", both)) == {}
         assert expect_ok(admin.put(f"{prefix}/defaults", {"output_guardrails": None})) == {}
-        shown = admin.read(f"{prefix}/defaults")
-        named = [{"id": one["id"], "slug": one["slug"]}]
-        assert (shown["input_guardrails"], shown["output_guardrails"]) == (named, [])
+        fetched = admin.read(f"{prefix}/defaults")
+        names = [{"id": item["id"], "slug": item["slug"]}]
+        assert (fetched["input_guardrails"], fetched["output_guardrails"]) == (names, [])
     assert "defaults" not in admin.read(SETTINGS_PATH)
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_ok
+from tests.integration.management_client import Client, expect_ok
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, chat_body, send_raw_request
 from tests.integration.serving import read_metrics, run_gateway
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, chat_body, send_raw_request
 from tests.otel_collector import OtelCollector, attributes_of
 from tests.otlp import SPAN, make_span, make_traces
 from tests.processes import wait_for

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fork_server import run_penstock
-from tests.integration.serving import ENTRY_MODES, BackgroundThread, control_pid, edge_pids, read_metrics, run_gateway
-from tests.integration.wire import (
+from tests.integration.raw_http import (
     CHAT_PATH,
     MESSAGES_PATH,
     MOCK_HEADERS,
@@ -26,6 +25,7 @@ from tests.integration.wire import (
     encode_request,
     send_raw_request,
 )
+from tests.integration.serving import ENTRY_MODES, BackgroundThread, control_pid, edge_pids, read_metrics, run_gateway
 from tests.processes import wait_for
 
 if TYPE_CHECKING:

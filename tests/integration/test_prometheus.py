@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from tests.gateway import ROOT
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.integration.serving import log_worker_pid, run_gateway
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import free_port, wait_for
 from tests.prometheus_server import PrometheusServer, find_program
 
@@ -148,12 +148,14 @@ def test_prometheus_scrapes_without_an_error(observed: Observed):
 
 def test_every_panel_of_the_board_is_valid_and_has_data(observed: Observed):
     panels = board_panels()
-    assert {"Requests by endpoint", "Cost", "Cache hits", "Spool", *OPTIONAL_PANELS} <= {one["title"] for one in panels}
+    assert {"Requests by endpoint", "Cost", "Cache hits", "Spool", *OPTIONAL_PANELS} <= {
+        panel["title"] for panel in panels
+    }
     without_data: dict[str, list[str]] = {}
     for panel in panels:
         expressions = [fill_variables(target["expr"]) for target in panel["targets"]]
-        found = [series for expression in expressions for series in observed.prometheus.query(expression)]
-        numbers = [float(series["value"][1]) for series in found]
+        result = [series for expression in expressions for series in observed.prometheus.query(expression)]
+        numbers = [float(series["value"][1]) for series in result]
         if not numbers or not all(map(math.isfinite, numbers)):
             without_data[panel["title"]] = expressions
     assert set(without_data) == OPTIONAL_PANELS, without_data
@@ -165,9 +167,9 @@ def test_panels_show_the_traffic(observed: Observed):
     assert (value(query["Requests"]) or 0) > 0
     assert 0 < (value(query["Failed requests"]) or 0) < 1
     assert 0 < (value(query["Cache hits"]) or 0) <= 1
-    assert {one["metric"]["code"] for one in series(query["Requests by status"])} >= {"200", "429", "502"}
-    assert {one["metric"]["endpoint"] for one in series(query["Requests by endpoint"])} == {"chatComplete"}
-    by_model = {one["metric"]["model"] for one in series("sum by (model) (request_count)")}
+    assert {point["metric"]["code"] for point in series(query["Requests by status"])} >= {"200", "429", "502"}
+    assert {point["metric"]["endpoint"] for point in series(query["Requests by endpoint"])} == {"chatComplete"}
+    by_model = {point["metric"]["model"] for point in series("sum by (model) (request_count)")}
     assert by_model >= {"gpt-4o", 'quote" \\ \n é', "cached"}
     assert value(query["Log worker and log store"]) == 1
 
@@ -188,9 +190,9 @@ def test_alert_rules_and_example_configuration_are_valid(tmp_path: Path):
         (tmp_path / name).write_text((DEPLOY / "prometheus" / name).read_text())
     (tmp_path / "penstock.token").write_text(TOKEN)
     (tmp_path / "compose.yml").write_text((DEPLOY / "compose/prometheus.yml").read_text())
-    for what, name in (("rules", "penstock.rules.yml"), ("config", "prometheus.yml"), ("config", "compose.yml")):
+    for label, name in (("rules", "penstock.rules.yml"), ("config", "prometheus.yml"), ("config", "compose.yml")):
         done = subprocess.run(
-            [find_program("promtool"), "check", what, tmp_path / name], check=False, capture_output=True, text=True
+            [find_program("promtool"), "check", label, tmp_path / name], check=False, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -211,8 +213,8 @@ def run_rules(folder: Path, alert: str, series: dict[str, str]) -> subprocess.Co
         "eval_time": "30m",
         "exp_samples": fires,
     }
-    given = [{"series": name, "values": values} for name, values in series.items()]
-    case = {"interval": "1m", "input_series": given, "promql_expr_test": [expected]}
+    body = [{"series": name, "values": values} for name, values in series.items()]
+    case = {"interval": "1m", "input_series": body, "promql_expr_test": [expected]}
     # JSON is YAML.
     (folder / "test.yml").write_text(json.dumps({"rule_files": ["rules.yml"], "tests": [case]}))
     command = [find_program("promtool"), "test", "rules", folder / "test.yml"]
@@ -230,12 +232,12 @@ def test_each_alert_fires_on_its_own_problem(tmp_path: Path):
 
 def test_alert_rules_use_metrics_that_exist(observed: Observed):
     rules = (DEPLOY / "prometheus/penstock.rules.yml").read_text()
-    named = set(re.findall(r"\b([a-z_]+)\{job=", rules)) - {"up"}
-    assert len(named) > 10
+    names = set(re.findall(r"\b([a-z_]+)\{job=", rules)) - {"up"}
+    assert len(names) > 10
     # A scrape lacks metrics of the log worker if that does not respond in time.
     series = observed.prometheus.query('last_over_time({job="penstock"}[5m])')
-    exported = {one["metric"]["__name__"] for one in series}
-    assert named - exported == {"penstock_redis_up", "penstock_log_breaker_state"}
+    exported = {point["metric"]["__name__"] for point in series}
+    assert names - exported == {"penstock_redis_up", "penstock_log_breaker_state"}
 
 
 def test_promtool_accepts_the_exposition(observed: Observed):
@@ -289,8 +291,8 @@ def test_many_models_make_few_series(provider: Mock, tmp_path: Path):
 
         def counted() -> dict[str, float] | None:
             text = send_raw_request(gateway.base_url, "/metrics", headers={}).body.decode()
-            found = re.findall(r'^request_count\{.*model="([^"]*)".*\} (\d+)$', text, re.MULTILINE)
-            counts = {model: float(count) for model, count in found}
+            actual = re.findall(r'^request_count\{.*model="([^"]*)".*\} (\d+)$', text, re.MULTILINE)
+            counts = {model: float(count) for model, count in actual}
             return counts if sum(counts.values()) >= 100 else None
 
         counts = wait_for("100 requests", counted, 15)

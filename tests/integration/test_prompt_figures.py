@@ -24,9 +24,9 @@ from penstock.store.prompt_tables import collections, labels, prompt_labels, pro
 from penstock.store.tables import versions
 from tests.integration import memory
 from tests.integration.conftest import run_init
-from tests.integration.managed import ADMIN_KEY, Client, expect_ok
+from tests.integration.management_client import ADMIN_KEY, Client, expect_ok
+from tests.integration.raw_http import send_raw_request
 from tests.integration.serving import edge_pids, run_gateway
-from tests.integration.wire import send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.fork_server import run_penstock
-from tests.integration.managed import Client, expect_ok
+from tests.integration.management_client import Client, expect_ok
 from tests.integration.serving import run_gateway
 
 if TYPE_CHECKING:
@@ -69,10 +69,10 @@ def test_changed_and_new_files_become_versions(admin: Client, workspace: str, tm
     file = folder / "text.yaml"
     file.write_text("name: Text\nprovider: main\ntext: |-\n  Dear {{name}},\n  hello\n")
     (folder / "new-one.yaml").write_text("name: New\nprovider: main\nmodel: m\nmessages: [{role: user, content: Hi}]\n")
-    shown = run_prompts(admin, "diff", str(folder), *target_workspace, status=2)
-    assert "-text: Hello {{name}}" in shown
-    assert "-model: gpt-4o" in shown
-    assert "+name: New" in shown
+    prompts = run_prompts(admin, "diff", str(folder), *target_workspace, status=2)
+    assert "-text: Hello {{name}}" in prompts
+    assert "-model: gpt-4o" in prompts
+    assert "+name: New" in prompts
     saved = run_prompts(admin, "push", str(folder), *target_workspace, "--message", "polite", "--publish")
     assert saved.splitlines() == ["+ new-one", "~ text", "2 saved, 1 unchanged"]
     text = admin.read(f"/v1/prompts/text?workspace_id={workspace}")
@@ -153,16 +153,17 @@ def test_problems_of_all_files_are_reported_and_nothing_is_sent(admin: Client, w
     (folder / "partials").mkdir()
     for name, text in files.items():
         (folder / name).write_text(text, errors="surrogateescape")
-    shown = run_prompts(admin, "push", str(folder), "--workspace", workspace, status=1)
+    prompts = run_prompts(admin, "push", str(folder), "--workspace", workspace, status=1)
     for name in files.keys() - {"good.yaml"}:
-        assert f"  {name}" in shown, name
-    assert "temperature: is not known; allowed: name, provider, model" in shown
+        assert f"  {name}" in prompts, name
+    assert "temperature: is not known; allowed: name, provider, model" in prompts
     for name in files:
         (folder / name).unlink()
     (folder / "good.yaml").write_text("name: Good\ntext: x\nlabels: [nowhere]\n")
-    shown = run_prompts(admin, "push", str(folder), "--workspace", workspace, status=1)
+    prompts = run_prompts(admin, "push", str(folder), "--workspace", workspace, status=1)
     assert (
-        "good.yaml: labels: 'nowhere' is no label of the workspace; allowed: development, production, staging" in shown
+        "good.yaml: labels: 'nowhere' is no label of the workspace; allowed: development, production, staging"
+        in prompts
     )
     slugs = {row["slug"] for row in admin.read(f"/v1/prompts?workspace_id={workspace}")["data"]}
     assert slugs == {"chat", "text"}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_ok
+from tests.integration.management_client import Client, expect_ok
+from tests.integration.raw_http import Response, send_raw_request
 from tests.integration.serving import control_pid, edge_pids, run_gateway
-from tests.integration.wire import Response, send_raw_request
 from tests.processes import wait_for
 from tests.unit.resources.test_log_pages import read_requests
 
@@ -110,8 +110,8 @@ def test_prompt_runs_at_its_provider_and_is_logged(team: Client, provider: Mock)
     assert stream.events[-1] == b"data: [DONE]"
 
     def find_logs() -> list[dict[str, Any]] | None:
-        found = team.read(f"/v1/logs?prompt_slug={slug}")["data"]
-        return found if len(found) == 2 else None
+        actual = team.read(f"/v1/logs?prompt_slug={slug}")["data"]
+        return actual if len(actual) == 2 else None
 
     (log, _) = wait_for("the logs", find_logs, 15)
     detail = team.read(f"/v1/logs/{log['id']}")
@@ -129,8 +129,8 @@ def test_log_without_contents_has_only_the_names_of_the_variables(team: Client):
     headers = {"x-gateway-api-key": team.key, "content-type": "application/json", "x-gateway-debug": "false"}
     path = f"/v1/prompts/{slug}/completions"
     assert send_raw_request(team.gateway.base_url, path, body, headers).status == 200
-    found = wait_for("the log", lambda: team.read(f"/v1/logs?prompt_slug={slug}")["data"] or None, 15)
-    details = team.read(f"/v1/logs/{found[0]['id']}")["details"]
+    actual = wait_for("the log", lambda: team.read(f"/v1/logs?prompt_slug={slug}")["data"] or None, 15)
+    details = team.read(f"/v1/logs/{actual[0]['id']}")["details"]
     assert details["prompt_variables"] == {"name": None, "mood": None}
 
 
@@ -209,20 +209,22 @@ def test_deleted_prompt_is_gone(team: Client):
 
 
 def test_requests_of_the_page_run_and_render(team: Client):
-    asked = {path.rpartition("/")[2]: body for _, path, body in read_requests("docs/prompts.md")}
-    slug = create_prompt(team, "Page", string=asked["prompts"]["string"], parameters=asked["prompts"]["parameters"])
+    requested = {path.rpartition("/")[2]: body for _, path, body in read_requests("docs/prompts.md")}
+    slug = create_prompt(
+        team, "Page", string=requested["prompts"]["string"], parameters=requested["prompts"]["parameters"]
+    )
     expected = ["Answer in French.", ""]
 
     def is_rendered() -> bool | None:
-        answer = call_prompt(team, slug, "render", **asked["render"])
+        answer = call_prompt(team, slug, "render", **requested["render"])
         return answer.status == 200 or None
 
     wait_for("the prompt of the page", is_rendered, 10)
-    shown = call_prompt(team, slug, "render", **asked["render"]).json()
-    assert [message["content"] for message in shown["data"]["messages"]] == expected
-    assert (shown["success"], shown["missing_variables"], shown["data"]["max_tokens"]) == (True, ["question"], 200)
-    assert call_prompt(team, slug, "completions", **asked["completions"]).status == 200
-    compared = call_prompt(team, slug, "compare", **asked["compare"])
+    prompt = call_prompt(team, slug, "render", **requested["render"]).json()
+    assert [message["content"] for message in prompt["data"]["messages"]] == expected
+    assert (prompt["success"], prompt["missing_variables"], prompt["data"]["max_tokens"]) == (True, ["question"], 200)
+    assert call_prompt(team, slug, "completions", **requested["completions"]).status == 200
+    compared = call_prompt(team, slug, "compare", **requested["compare"])
     assert [len(run["results"]) for run in compared.json()["runs"]] == [2, 2]
     (path,) = [path for _, path, _ in read_requests("docs/prompts.md") if path.startswith("analytics/")]
 
@@ -284,19 +286,19 @@ def test_comparison_runs_both_versions_and_is_logged(team: Client):
         answer = send_raw_request(team.gateway.base_url, path, json.dumps(body).encode(), headers_of(team))
         return answer.json() if answer.status == 200 else None
 
-    found = wait_for("the second version", compare, 10)
-    assert [version["version"] for version in found["versions"]] == [1, 2]
-    for run in found["runs"]:
+    actual = wait_for("the second version", compare, 10)
+    assert [version["version"] for version in actual["versions"]] == [1, 2]
+    for run in actual["runs"]:
         assert all(result["output"] and result["time_ms"] > 0 for result in run["results"]), run
-    for side, version in enumerate(found["versions"]):
-        tokens = [run["results"][side]["output_tokens"] for run in found["runs"]]
+    for side, version in enumerate(actual["versions"]):
+        tokens = [run["results"][side]["output_tokens"] for run in actual["runs"]]
         assert version["output_tokens"] == sum(tokens) > 0
 
     def find_logs() -> list[dict[str, Any]] | None:
         rows = team.read(f"/v1/logs?prompt_slug={slug}")["data"]
         return rows if len(rows) == 4 else None
 
-    ids = {result["log_id"] for run in found["runs"] for result in run["results"]}
+    ids = {result["log_id"] for run in actual["runs"] for result in run["results"]}
     assert {row["id"] for row in wait_for("the logs", find_logs, 15)} == ids
 
 
@@ -305,8 +307,8 @@ def test_render_leaves_no_log(team: Client):
     wait_for_messages(team, slug, ["Be kind.", "Greet Ann"])
     assert call_prompt(team, f"{slug}@9").status == 404
     assert call_prompt(team, slug, "completions").status == 200
-    found = wait_for("the log", lambda: team.read(f"/v1/logs?prompt_slug={slug}")["data"] or None, 15)
-    assert len(found) == 1
+    actual = wait_for("the log", lambda: team.read(f"/v1/logs?prompt_slug={slug}")["data"] or None, 15)
+    assert len(actual) == 1
 
 
 def headers_of(client: Client) -> dict[str, str]:

@@ -24,7 +24,7 @@ from tests.integration.batching import (
     to_jsonl,
     wait_until_ended,
 )
-from tests.integration.managed import Client, expect_error
+from tests.integration.management_client import Client, expect_error
 from tests.integration.serving import edge_pids
 from tests.processes import wait_for
 
@@ -76,9 +76,9 @@ def wait_for_submission(stub_provider: FakeBatchProvider) -> None:
 
 
 def _batch_records(restarted_gateway: RestartableGateway, batch_id: str, count: int) -> list[dict[str, Any]] | None:
-    found = [one for one in restarted_gateway.gateway.records() if one["trace_id"] == batch_id]
-    found = [one for one in found if one["operation"] == "chatComplete"]
-    return found if len(found) == count else None
+    records = [record for record in restarted_gateway.gateway.records() if record["trace_id"] == batch_id]
+    records = [item for item in records if item["operation"] == "chatComplete"]
+    return records if len(records) == count else None
 
 
 def test_provider_batch_results_are_returned_in_openai_format(
@@ -184,9 +184,9 @@ def test_missing_lines_are_reported_and_unknown_lines_ignored(caller: Client, st
     wait_for_submission(stub_provider)
     stub_provider.finish_batches()
     with stub_provider.lock:
-        (made,) = stub_provider.batches.values()
-        others = [{**made["lines"][1], "custom_id": f"line-{number}"} for number in ("77", "0", "-1", "9" * 30)]
-        made.update(good=made["lines"][:1] + others)
+        (created,) = stub_provider.batches.values()
+        others = [{**created["lines"][1], "custom_id": f"line-{number}"} for number in ("77", "0", "-1", "9" * 30)]
+        created.update(good=created["lines"][:1] + others)
     batch = wait_until_ended(ai, batch.id)
     counts = batch.request_counts
     assert (batch.status, counts.completed, counts.failed) == ("completed", 1, 1), batch.errors
@@ -228,8 +228,8 @@ def test_untranslatable_lines_fail_before_submission(
     ai = openai_client(create_caller(restarted_gateway, stub_provider, "anthropic"), provider="@m-w")
     wrong = [batch_line(1, messages=7), batch_line(2, model="@other/claude"), batch_line(3)]
     batch = wait_until_ended(ai, create_batch(ai, to_jsonl(*wrong), COMPLETION_WINDOW).id)
-    found = [(error.code, error.line) for error in batch.errors.data]
-    assert (batch.status, found) == ("failed", [("untranslatable", 1), ("invalid_model", 2)])
+    actual = [(error.code, error.line) for error in batch.errors.data]
+    assert (batch.status, actual) == ("failed", [("untranslatable", 1), ("invalid_model", 2)])
     assert stub_provider.asked == []
 
 
@@ -270,9 +270,9 @@ def test_model_allowlist_applies_to_files_and_batches(
         stub_provider.files.clear()
         stub_provider.files["file-in"] = wrong
         stub_provider.asked.clear()
-    made: dict[str, Any] = {"endpoint": CHAT_PATH, "completion_window": COMPLETION_WINDOW}
+    body: dict[str, Any] = {"endpoint": CHAT_PATH, "completion_window": COMPLETION_WINDOW}
     with pytest.raises(openai.PermissionDeniedError) as refusal:
-        ai.batches.create(input_file_id="file-in", **made)
+        ai.batches.create(input_file_id="file-in", **body)
     assert refusal.value.code == "model_not_allowed"
     assert stub_provider.asked == [("GET", "/files/file-in/content")]
     stub_provider.asked.clear()
@@ -289,7 +289,7 @@ def test_model_allowlist_applies_to_files_and_batches(
         assert (response.status, response.json()["error"]["code"]) == (403, "model_not_allowed"), path
     assert stub_provider.asked == []
     file = ai.files.create(file=("lines.jsonl", to_jsonl(batch_line(1), batch_line(2))), purpose="batch")
-    assert ai.batches.create(input_file_id=file.id, **made).id == "b-1"
+    assert ai.batches.create(input_file_id=file.id, **body).id == "b-1"
     # Batches that the gateway itself manages are accepted too.
     stub_provider.batches.clear()
     batch = create_batch(ai, to_jsonl(batch_line(1), batch_line(2), batch_line(3)), COMPLETION_WINDOW)
@@ -319,12 +319,12 @@ def test_rejects_a_batch_without_a_usable_provider(
 ):
     caller = create_caller(restarted_gateway, stub_provider, "groq")
     file = openai_client(caller).files.create(file=("a", to_jsonl(batch_line(1))), purpose="batch")
-    made: dict[str, Any] = {"input_file_id": file.id, "endpoint": CHAT_PATH, "completion_window": COMPLETION_WINDOW}
-    expect_error(caller.post("/v1/batches", made), 400, "AB01", "completion_window", "x-gateway-provider")
+    body: dict[str, Any] = {"input_file_id": file.id, "endpoint": CHAT_PATH, "completion_window": COMPLETION_WINDOW}
+    expect_error(caller.post("/v1/batches", body), 400, "AB01", "completion_window", "x-gateway-provider")
     options = {"x-gateway-provider": "@nobody"}
-    expect_error(caller.post("/v1/batches", {**made, "gateway_options": options}), 404, "AB02", "nobody")
+    expect_error(caller.post("/v1/batches", {**body, "gateway_options": options}), 404, "AB02", "nobody")
     options = {"x-gateway-virtual-key": "m-w"}
-    expect_error(caller.post("/v1/batches", {**made, "gateway_options": options}), 400, "AB01", "groq", "anthropic")
+    expect_error(caller.post("/v1/batches", {**body, "gateway_options": options}), 400, "AB01", "groq", "anthropic")
 
 
 def test_openai_compatible_batches_run_directly_and_via_gateway(
@@ -335,13 +335,13 @@ def test_openai_compatible_batches_run_directly_and_via_gateway(
     lines = to_jsonl(batch_line(1), batch_line(2))
     file = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
     assert (file.id, stub_provider.files["file-in"]) == ("file-in", lines.strip(b"\n") + b"\n")
-    made: dict[str, Any] = {
+    body: dict[str, Any] = {
         "endpoint": CHAT_PATH,
         "completion_window": COMPLETION_WINDOW,
         "metadata": {"why": "a test"},
     }
-    batch = ai.batches.create(input_file_id=file.id, **made)
-    assert stub_provider.batches["b-1"]["made"] == {"input_file_id": "file-in", **made}
+    batch = ai.batches.create(input_file_id=file.id, **body)
+    assert stub_provider.batches["b-1"]["made"] == {"input_file_id": "file-in", **body}
     stub_provider.finish_batches()
     batch = ai.batches.retrieve(batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 2)
@@ -368,14 +368,14 @@ def test_provider_header_selects_the_gateways_own_batches(
         max_retries=0,
     ) as ai:
         file = ai.files.create(file=("lines.jsonl", to_jsonl(batch_line(1))), purpose="batch")
-        assert (file.id[:8], [one.id for one in ai.files.list()]) == ("gw_file_", [file.id])
+        assert (file.id[:8], [item.id for item in ai.files.list()]) == ("gw_file_", [file.id])
         options = {"gateway_options": {"x-portkey-provider": "@m-w"}}
         batch = ai.batches.create(
             input_file_id=file.id, endpoint=CHAT_PATH, completion_window=COMPLETION_WINDOW, extra_body=options
         )
         wait_for_submission(stub_provider)
         stub_provider.finish_batches()
-        assert (wait_until_ended(ai, batch.id).status, [one.id for one in ai.batches.list()]) == (
+        assert (wait_until_ended(ai, batch.id).status, [item.id for item in ai.batches.list()]) == (
             "completed",
             [batch.id],
         )
@@ -395,9 +395,10 @@ def test_batch_output_at_the_provider_takes_one_request(restarted_gateway: Resta
     assert (jobs.retrieve("ft-1").id, jobs.cancel("ft-1").id, jobs.list().data) == ("ft-1", "ft-1", [])
     assert jobs.list_events("ft-1").data[0].message == "ft-1"
     assert jobs.checkpoints.list("ft-1", limit=3).data[0].fine_tuning_job_id == "ft-1"
-    wanted = {"listFinetuneEvents", "listFinetuneCheckpoints", "retrieveFileContent"}
+    expected = {"listFinetuneEvents", "listFinetuneCheckpoints", "retrieveFileContent"}
     wait_for(
-        "the records", lambda: wanted <= {record["operation"] for record in restarted_gateway.gateway.records()} or None
+        "the records",
+        lambda: expected <= {record["operation"] for record in restarted_gateway.gateway.records()} or None,
     )
     with pytest.raises(openai.BadRequestError):
         openai_client(caller).fine_tuning.jobs.list()

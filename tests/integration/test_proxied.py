@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from tests.integration.managed import ADMIN_KEY, Client, expect_error, expect_ok
+from tests.integration.management_client import ADMIN_KEY, Client, expect_error, expect_ok
 from tests.integration.serving import run_gateway
 
 if TYPE_CHECKING:

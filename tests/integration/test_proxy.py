@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.integration.canned import CannedProvider
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from pathlib import Path

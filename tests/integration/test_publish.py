@@ -31,8 +31,8 @@ from penstock.snapshot.query import SnapshotReader
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from penstock.store.tables import configs, integration_models, integrations
-from tests.founded import PATIENT_STORE
-from tests.integration.managed import ADMIN_KEY
+from tests.bootstrapped_store import PATIENT_STORE
+from tests.integration.management_client import ADMIN_KEY
 from tests.unit.asgi import Response, run_lifespan, send_request
 
 if TYPE_CHECKING:
@@ -153,13 +153,13 @@ def test_dead_worker_delays_one_response_but_not_its_retry(settings: Settings):
             # Nothing has been published yet, so no worker is waited for.
             assert await published.wait_for_newer("", 10)
             published.record_worker_epoch(1, "of a worker that is no more")
-            held = asyncio.create_task(create_config(app, "a"))
+            buffered = asyncio.create_task(create_config(app, "a"))
             async with asyncio.timeout(10):
                 while not published.running.waits:
                     await send_request(app, "GET", "/v1/workspaces", headers=fields)
             again = await wait_for_replay(app, "a")
-            assert not held.done()
-            response, seconds = await held
+            assert not buffered.done()
+            response, seconds = await buffered
             assert (response.status, response.body) == (again.status, again.body)
             assert seconds >= settings.store.publish_wait_ms / 1000
             response, _ = await create_config(app, "b")
@@ -201,10 +201,10 @@ class RandomWriter:
 
     async def _create(self, kind: str, path: str, body: dict[str, Any]) -> None:
         (workspace, *_) = (await self._plane.send_request("GET", "/v1/workspaces"))["data"][-1:]
-        made = await self._plane.send_request(
+        created = await self._plane.send_request(
             "POST", path, {**body, "name": f"n{self._number}", "workspace_id": workspace["id"]}
         )
-        self._made[kind].append(made["id"])
+        self._made[kind].append(created["id"])
 
     async def _create_config(self) -> None:
         await self._create("configs", "/v1/configs", {"config": {"provider": "openai"}})
@@ -217,13 +217,13 @@ class RandomWriter:
 
     async def _update_random(self) -> None:
         kind = self._chance.choice(sorted(self._made))
-        for one in self._made[kind][-1:]:
+        for item in self._made[kind][-1:]:
             if kind == "api-keys" and self._chance.random() < 0.5:
-                await self._plane.send_request("POST", f"/v1/api-keys/{one}/rotate")
+                await self._plane.send_request("POST", f"/v1/api-keys/{item}/rotate")
                 # A second rotation would be rejected while this one is in progress.
-                self._made[kind].remove(one)
+                self._made[kind].remove(item)
                 return
-            await self._plane.send_request("PUT", f"/v1/{kind}/{one}", {"name": f"changed {self._number}"})
+            await self._plane.send_request("PUT", f"/v1/{kind}/{item}", {"name": f"changed {self._number}"})
 
     async def _delete_random(self) -> None:
         kind = self._chance.choice(sorted(self._made))
@@ -231,11 +231,11 @@ class RandomWriter:
             await self._plane.send_request("DELETE", f"/v1/{kind}/{self._made[kind].pop(0)}")
 
     async def _create_and_delete_workspace(self) -> None:
-        made = await self._plane.send_request("POST", "/v1/workspaces", {"name": f"w{self._number}"})
-        key = {"name": "k", "scopes": ["completions.write"], "workspace_id": made["id"]}
+        workspace = await self._plane.send_request("POST", "/v1/workspaces", {"name": f"w{self._number}"})
+        key = {"name": "k", "scopes": ["completions.write"], "workspace_id": workspace["id"]}
         await self._plane.send_request("POST", "/v1/api-keys/workspace/service", key)
-        farewell = {"name": made["name"], "force_delete": True}
-        await self._plane.send_request("DELETE", f"/v1/workspaces/{made['id']}", farewell)
+        farewell = {"name": workspace["name"], "force_delete": True}
+        await self._plane.send_request("DELETE", f"/v1/workspaces/{workspace['id']}", farewell)
 
 
 def test_published_snapshot_equals_the_database_after_any_write(settings: Settings):
@@ -326,10 +326,10 @@ def test_undecryptable_credential_leaves_out_only_its_dependents(settings: Setti
             slugs: list[str] = []
             for name in ("good", "of its model", "of its own"):
                 body = {**inside, "name": name, "ai_provider_id": "openai", "key": "sk-01234567"}
-                made = await plane.send_request("POST", "/v1/integrations", body)
+                integration = await plane.send_request("POST", "/v1/integrations", body)
                 model = {"slug": "m", "enabled": True, "is_custom": True, "configurations": headers}
-                await plane.send_request("PUT", f"/v1/integrations/{made['id']}/models", {"models": [model]})
-                slugs.append(made["slug"])
+                await plane.send_request("PUT", f"/v1/integrations/{integration['id']}/models", {"models": [model]})
+                slugs.append(integration["slug"])
             bodies = [{"provider": "openai"}, {"provider": "openai", "api_key": "sk-a-canary-of-a-config"}]
             saved = [
                 await plane.send_request("POST", "/v1/configs", {**inside, "name": "n", "config": body})
@@ -394,7 +394,7 @@ def test_only_the_changed_part_of_a_large_table_is_queried(settings: Settings):
             (workspace, *_) = (await plane.send_request("GET", "/v1/workspaces"))["data"]
             inside = {"name": "n", "workspace_id": workspace["id"]}
             assert await plane.publish() == ["api_keys", "configs"]
-            made = await plane.send_request("POST", "/v1/configs", {**inside, "config": {"provider": "openai"}})
+            config = await plane.send_request("POST", "/v1/configs", {**inside, "config": {"provider": "openai"}})
             assert await plane.publish() == ["configs"]
             # Configs with credentials are queried separately from the others.
             request_count = [
@@ -402,7 +402,7 @@ def test_only_the_changed_part_of_a_large_table_is_queried(settings: Settings):
             ]
             assert len(request_count) == 2
             assert all("substr" in conditions for conditions in request_count)
-            key = {**inside, "scopes": ["completions.write"], "defaults": {"config_id": made["id"]}}
+            key = {**inside, "scopes": ["completions.write"], "defaults": {"config_id": config["id"]}}
             await plane.send_request("POST", "/v1/api-keys/workspace/service", key)
             assert await plane.publish() == ["api_keys"]
             await plane.send_request("POST", "/v1/virtual-keys", {**inside, "provider": "openai", "key": "sk-01234567"})
@@ -435,14 +435,14 @@ def test_restart_from_saved_snapshot_reads_changes_then_all_rows(settings: Setti
             assert remaining is not None
             # No publisher runs in the meantime.
             await first.send_request("DELETE", f"/v1/configs/{gone['slug']}")
-            made = await first.send_request("POST", "/v1/configs", config)
+            created = await first.send_request("POST", "/v1/configs", config)
             # Prevents a full refresh during the next steps, however long they take.
             monkeypatch.setattr("penstock.snapshot.publisher.FULL_READ_DELAY_SECONDS", 3600)
             second = ManagementPlane(app, settings, remaining)
             assert await second.publish() == ["configs"]
             assert all("substr" in requested for requested in second.asked if "FROM configs" in requested)
             reported = snapshot_rows(second.published.stored)
-            assert [row["slug"] for row in reported["configs"]] == [made["slug"]]
+            assert [row["slug"] for row in reported["configs"]] == [created["slug"]]
             assert reported == snapshot_rows(await second.gather_all())
             # The snapshot was published, and a key that has expired since is no longer in it.
             assert second.published.number == 1
@@ -469,11 +469,11 @@ def test_snapshot_is_saved_before_it_is_published(settings: Settings, monkeypatc
     async def run_scenario() -> None:
         app = await create_migrated_app(settings)
         plane = ManagementPlane(app, settings)
-        publish, found = plane.published.publish, list[bool]()
+        publish, actual = plane.published.publish, list[bool]()
 
         def check_and_publish(snapshot: Snapshot) -> None:
             remaining = plane.kept.load()
-            found.append(remaining is not None and remaining.pieces == plane.published.stored.pieces)
+            actual.append(remaining is not None and remaining.pieces == plane.published.stored.pieces)
             publish(snapshot)
 
         monkeypatch.setattr(plane.published, "publish", check_and_publish)
@@ -484,6 +484,6 @@ def test_snapshot_is_saved_before_it_is_published(settings: Settings, monkeypatc
                 await plane.send_request("POST", "/v1/configs", body)
                 await plane.publish()
         await plane.close()
-        assert found == [True] * 3
+        assert actual == [True] * 3
 
     asyncio.run(run_scenario())

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.managed import Client, expect_ok
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
+from tests.integration.management_client import Client, expect_ok
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,17 +46,17 @@ def collect_statuses(client: Client, **headers: str) -> set[int]:
 
 def test_acknowledged_change_applies_to_the_next_request(admin: Client, workspace: str):
     for _ in range(5):
-        made = admin.create(
+        key = admin.create(
             "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], "workspace_id": workspace}
         )
-        app = Client(admin.gateway, made["key"])
+        app = Client(admin.gateway, key["key"])
         assert collect_statuses(app) == {200}
         config = {"name": "c", "config": {"provider": "mock"}, "workspace_id": workspace}
         slug = admin.create("/v1/configs", config)["slug"]
         assert collect_statuses(app, **{"x-gateway-config": slug, "x-gateway-provider": ""}) == {200}
         expect_ok(admin.put(f"/v1/configs/{slug}", {"status": "archived"}))
         assert 200 not in collect_statuses(app, **{"x-gateway-config": slug, "x-gateway-provider": ""})
-        expect_ok(admin.delete(f"/v1/api-keys/{made['id']}"))
+        expect_ok(admin.delete(f"/v1/api-keys/{key['id']}"))
         assert collect_statuses(app) == {401}
     assert read_metric(admin.gateway, "penstock_publish_waits_total") >= 20
     assert read_metric(admin.gateway, "penstock_publish_waits_given_up_total") == 0

@@ -13,8 +13,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
+from tests.integration.raw_http import MOCK_HEADERS
 from tests.integration.serving import count_settled_records, run_gateway
-from tests.integration.wire import MOCK_HEADERS
 from tests.processes import wait_for
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.serving import count_settled_records, run_gateway
-from tests.integration.wire import (
+from tests.integration.raw_http import (
     CHAT_PATH,
     JSON_HEADERS,
     MESSAGES_PATH,
@@ -19,6 +18,7 @@ from tests.integration.wire import (
     encode_request,
     send_raw_request,
 )
+from tests.integration.serving import count_settled_records, run_gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable

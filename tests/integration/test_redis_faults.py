@@ -15,5 +15,5 @@ pytestmark = pytest.mark.figures
 
 def test_redis_faults_fail_no_request_and_delay_one_per_worker():
     figures = asyncio.run(measure_faults(FaultLoad(fault_seconds=1, healthy_seconds=0.3, requests_per_second=60)))
-    assert [one.fault for one in figures] == list(FAULT_NAMES)
-    assert not {str(one): one.violations for one in figures if one.violations}
+    assert [figure.fault for figure in figures] == list(FAULT_NAMES)
+    assert not {str(figure): figure.violations for figure in figures if figure.violations}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
 from tests.integration.serving import control_pid, edge_pids, run_gateway, run_load
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
+from tests.integration.management_client import Client, expect_error, expect_ok
+from tests.integration.raw_http import CHAT_PATH, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
 
 # The unit tests of these resources run with both kinds of database.
 ONE_STORE = True
@@ -45,8 +45,8 @@ class WorkspaceWithRoles:
         invited = {"email": email, "role": "member", "workspaces": [{"id": self.id, "role": role}]}
         token = self.admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
         no_match = Client(self.admin.gateway, "")
-        given = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
-        self.ids[role] = expect_ok(no_match.post("/v1/auth/invites", given))["id"]
+        body = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
+        self.ids[role] = expect_ok(no_match.post("/v1/auth/invites", body))["id"]
         response = no_match.post("/v1/auth/sessions", {"email": email, "password": PASSWORD})
         cookie = (response.get_header("set-cookie") or "").split(";")[0]
         return Client(self.admin.gateway, "", {"cookie": cookie, "x-csrf-token": expect_ok(response)["csrf_token"]})
@@ -93,9 +93,9 @@ def test_granted_member_right_covers_only_its_resource(
     everything = {"/v1/configs": CONFIG, "/v1/virtual-keys": VIRTUAL_KEY, "/v1/api-keys/workspace/service": KEY}
     expect_error(scene.create_as(member, path, body), 403, "AB03")
     scene.set_security_settings(**{flag: True})
-    made = expect_ok(scene.create_as(member, path, body))
+    created = expect_ok(scene.create_as(member, path, body))
     above = path.removesuffix("/workspace/service")
-    expect_ok(member.delete(f"{above}/{made['id']}?workspace_id={scene.id}"))
+    expect_ok(member.delete(f"{above}/{created['id']}?workspace_id={scene.id}"))
     for other in everything.keys() - {path}:
         expect_error(scene.create_as(member, other, everything[other]), 403, "AB03")
     expect_error(scene.create_as(member, "/v1/integrations", INTEGRATION), 403, "AB03")
@@ -113,7 +113,7 @@ def test_granted_member_right_covers_only_its_resource(
     ],
 )
 def test_revoked_view_right_hides_lists_and_rows(scene: WorkspaceWithRoles, what: str, paths: list[str]):
-    made = {
+    body = {
         "/v1/configs": scene.admin.create("/v1/configs", {**CONFIG, "workspace_id": scene.id})["id"],
         "/v1/virtual-keys": (key := scene.admin.create("/v1/virtual-keys", {**VIRTUAL_KEY, "workspace_id": scene.id}))[
             "id"
@@ -126,7 +126,7 @@ def test_revoked_view_right_hides_lists_and_rows(scene: WorkspaceWithRoles, what
         for path in paths:
             assert who.get(f"{path}?workspace_id={scene.id}").status == 200
         scene.set_security_settings(**{f"{plural}View{what}": False})
-        for path, row_id in made.items():
+        for path, row_id in body.items():
             expected = 403 if path in paths else 200
             for looked_at in (path, f"{path}/{row_id}"):
                 assert who.get(f"{looked_at}?workspace_id={scene.id}").status == expected, (role, looked_at)
@@ -167,8 +167,8 @@ def test_managers_cannot_lift_settings_chosen_by_admins(scene: WorkspaceWithRole
     keys = [expect_ok(scene.create_as(manager, "/v1/api-keys/workspace/service", {"name": "k", "scopes": scopes}))]
     for_admin = {"name": "k", "scopes": scopes, "user_id": scene.ids["admin"]}
     keys.append(expect_ok(scene.create_as(manager, "/v1/api-keys/workspace/user", for_admin)))
-    for made in keys:
-        with_key = Client(scene.admin.gateway, made["key"])
+    for key in keys:
+        with_key = Client(scene.admin.gateway, key["key"])
         expect_ok(with_key.put(scene.path, {"description": "by a key"}))
         expect_error(with_key.put(scene.path, {"security_settings": {"managersWriteConfigs": True}}), 403, "AB03")
     expect_error(
@@ -207,11 +207,11 @@ def test_settings_are_merged_reset_and_audited(scene: WorkspaceWithRoles):
     usual = scene.row["security_settings"]
     assert len(usual) == 35
     scene.set_security_settings(membersWritePrompts=True)
-    shown = scene.set_security_settings(managersViewLogs=False)
-    assert shown == {**usual, "membersWritePrompts": True, "managersViewLogs": False}
+    security_settings = scene.set_security_settings(managersViewLogs=False)
+    assert security_settings == {**usual, "membersWritePrompts": True, "managersViewLogs": False}
     expect_ok(scene.admin.put(scene.path, {"settings": {"block_inline_config": False}}))
     row = scene.admin.read(scene.path)
-    assert (row["security_settings"], row["settings"]) == (shown, {"block_inline_config": False})
+    assert (row["security_settings"], row["settings"]) == (security_settings, {"block_inline_config": False})
     assert scene.set_security_settings(membersWritePrompts=None) == {**usual, "managersViewLogs": False}
     assert expect_ok(scene.admin.put(scene.path, {"security_settings": None}))["security_settings"] == usual
     for body, words in (
@@ -226,9 +226,11 @@ def test_settings_are_merged_reset_and_audited(scene: WorkspaceWithRoles):
 
 
 def test_workspace_is_created_with_its_security_settings(admin: Client):
-    made = admin.create("/v2/workspaces", {"name": "strict", "security_settings": {"membersViewConfigs": False}})
-    assert not made["security_settings"]["membersViewConfigs"]
-    assert admin.read(f"/v1/admin/workspaces/{made['slug']}")["security_settings"] == made["security_settings"]
+    workspace = admin.create("/v2/workspaces", {"name": "strict", "security_settings": {"membersViewConfigs": False}})
+    assert not workspace["security_settings"]["membersViewConfigs"]
+    assert (
+        admin.read(f"/v1/admin/workspaces/{workspace['slug']}")["security_settings"] == workspace["security_settings"]
+    )
 
 
 ORGANISATION_SETTINGS_PATH = "/v1/admin/organisation/settings"
@@ -279,15 +281,15 @@ def test_organisation_locks_and_reopens_a_settings_section(
     above(security_settings_overrides={"configs": False})
     expect_error(scene.create_as(member, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
     expect_ok(scene.create_as(member, "/v1/virtual-keys", VIRTUAL_KEY))
-    shown = scene.admin.read(scene.path)["security_settings"]
-    assert (shown["membersWriteConfigs"], shown["membersWriteVirtualKeys"]) == (False, True)
+    fetched = scene.admin.read(scene.path)["security_settings"]
+    assert (fetched["membersWriteConfigs"], fetched["membersWriteVirtualKeys"]) == (False, True)
     for who in (scene.admin, leader):
         path = "security_settings.membersWriteConfigs"
         expect_error(
             who.put(scene.path, {"security_settings": {"membersWriteConfigs": True}}), 403, "AB03", path, "configs"
         )
         # Sending the settings back as they were shown changes nothing.
-        expect_ok(who.put(scene.path, {"security_settings": shown}))
+        expect_ok(who.put(scene.path, {"security_settings": fetched}))
     expect_error(
         scene.admin.post("/v1/workspaces", {"name": "w", "security_settings": {"membersWriteConfigs": True}}),
         *(403, "AB03", "for the organisation"),
@@ -295,11 +297,11 @@ def test_organisation_locks_and_reopens_a_settings_section(
     above(security_settings={"managersWriteConfigs": False})
     content = above(security_settings_overrides={"configs": True})
     assert content["security_settings_overrides"] == {"configs": True}
-    shown = scene.admin.read(scene.path)["security_settings"]
-    assert (shown["membersWriteConfigs"], shown["managersWriteConfigs"]) == (False, False)
+    fetched = scene.admin.read(scene.path)["security_settings"]
+    assert (fetched["membersWriteConfigs"], fetched["managersWriteConfigs"]) == (False, False)
     # From here on the workspace has its own setting.
     above(security_settings={"managersWriteConfigs": None})
-    assert scene.admin.read(scene.path)["security_settings"] == shown
+    assert scene.admin.read(scene.path)["security_settings"] == fetched
     assert scene.set_security_settings(membersWriteConfigs=True)["membersWriteConfigs"]
     expect_ok(scene.create_as(member, "/v1/configs", CONFIG))
 
@@ -376,9 +378,9 @@ def test_new_workspace_members_get_a_key_if_the_rule_is_set(
     email = f"auto{next(NUMBERS)}@example.test"
     invited = {"email": email, "role": "member", "workspaces": [{"id": scene.id, "role": "manager"}]}
     token = admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
-    given = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
-    (made,) = expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", given))["api_keys"]
-    assert Client(admin.gateway, made["key"]).post("/v1/configs", CONFIG).status == 200
+    body = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
+    (invite,) = expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", body))["api_keys"]
+    assert Client(admin.gateway, invite["key"]).post("/v1/configs", CONFIG).status == 200
     # The workspace's rule takes precedence over the organisation's.
     expect_ok(admin.put(scene.path, {"settings": {"user_api_key_auto_create": False}}))
     expect_ok(admin.delete(f"{path}/{newcomer}"))

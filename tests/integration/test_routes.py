@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration import memory
+from tests.integration.raw_http import JSON_HEADERS, MOCK_HEADERS, RawConnection, encode_request, send_raw_request
 from tests.integration.serving import count_settled_records, edge_pids, provider_headers
-from tests.integration.wire import JSON_HEADERS, MOCK_HEADERS, RawConnection, encode_request, send_raw_request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
@@ -64,8 +64,8 @@ def test_record_contains_values_of_a_form(served: Gateway, parts: tuple[bytes, .
     known = count_settled_records(served)
     assert send_raw_request(served.base_url, "/v1/audio/transcriptions", form_body(*parts), FORM_HEADERS).status == 200
     record = served.records(known + 1)[-1]
-    seen = [record[name] for name in ("operation", "ai_model", "stream_mode", "is_proxy_call")]
-    assert seen == ["createTranscription", "whisper-1", True, False]
+    received = [record[name] for name in ("operation", "ai_model", "stream_mode", "is_proxy_call")]
+    assert received == ["createTranscription", "whisper-1", True, False]
 
 
 def test_upload_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
@@ -93,7 +93,7 @@ def test_upload_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
     assert served.records(known + 2)[-1]["ai_model"] == "whisper-1"
     grown = memory.peak_rss(edge) - before
     assert grown < 8 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for an upload of 100 MB"
-    assert [seen["body_bytes"] for seen in provider.ledger()][-1] == LARGE_BYTES
+    assert [received["body_bytes"] for received in provider.ledger()][-1] == LARGE_BYTES
 
 
 def test_download_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, chat_body, send_raw_request
+from tests.integration.management_client import Client, expect_error, expect_ok
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ class RuledWorkspace:
     def __init__(self, admin: Client, **rules: object) -> None:
         self.admin = admin
         self.user: str = admin.read("/v1/admin/users?role=owner")["data"][0]["id"]
-        made = admin.create("/v1/workspaces", {"name": f"ruled {next(NUMBERS)}", "settings": rules})
-        assert made["settings"] == rules
-        self.id: str = made["id"]
+        workspace = admin.create("/v1/workspaces", {"name": f"ruled {next(NUMBERS)}", "settings": rules})
+        assert workspace["settings"] == rules
+        self.id: str = workspace["id"]
         self.path = f"/v1/workspaces/{self.id}"
 
     def create_key(self, kind: str = "user", **fields: object) -> dict[str, Any]:
@@ -70,15 +70,15 @@ def seconds_until_expiry(key: dict[str, Any]) -> float:
 
 def test_debug_log_setting_omits_headers_from_records(admin: Client):
     workspace = RuledWorkspace(admin, debug_log=0)
-    made = admin.create("/v1/api-keys/workspace/service", {**workspace.key_body(), "user_id": None})
+    key = admin.create("/v1/api-keys/workspace/service", {**workspace.key_body(), "user_id": None})
 
     def send_and_get_record(**more: str) -> dict[str, Any]:
         model = f"noted-{next(NUMBERS)}"
-        sent = {**MOCK_HEADERS, "x-gateway-api-key": made["key"], **more}
+        sent = {**MOCK_HEADERS, "x-gateway-api-key": key["key"], **more}
         assert send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(model), sent).status == 200
 
         def find_record() -> dict[str, Any] | None:
-            return next((one for one in admin.gateway.records(0) if one.get("ai_model") == model), None)
+            return next((record for record in admin.gateway.records(0) if record.get("ai_model") == model), None)
 
         return wait_for("the record", find_record)
 
@@ -225,9 +225,9 @@ def test_key_from_an_invitation_follows_the_rules(admin: Client):
         "workspace_api_key_details": {name: details[name] for name in ("scopes",)},
     }
     token = admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
-    given = {"token": token, "first_name": "A", "last_name": "B", "password": "a password of twelve"}
-    (made,) = expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", given))["api_keys"]
-    key = admin.read(f"/v1/api-keys/{made['id']}")
+    body = {"token": token, "first_name": "A", "last_name": "B", "password": "a password of twelve"}
+    (invite,) = expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", body))["api_keys"]
+    key = admin.read(f"/v1/api-keys/{invite['id']}")
     assert key["workspace_id"] == ruled.id
     assert 3590 < seconds_until_expiry(key) <= 3600
     assert key["defaults"]["metadata"] == {"team": "a"}

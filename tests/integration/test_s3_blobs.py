@@ -148,10 +148,10 @@ def test_signed_url_serves_the_blob_to_anyone(endpoint: str):
         fields = dict(parse_qsl(urlsplit(url).query))
         assert (fields["X-Amz-Algorithm"], fields["X-Amz-Expires"]) == ("AWS4-HMAC-SHA256", "3600")
         assert CREDENTIALS["secret_access_key"] not in url
-        found = httpx2.get(url)
-        assert (found.status_code, found.content) == (200, b"content")
-        assert found.headers["content-type"] == "application/jsonl"
-        assert found.headers["content-disposition"] == 'attachment; filename="logs.jsonl"'
+        actual = httpx2.get(url)
+        assert (actual.status_code, actual.content) == (200, b"content")
+        assert actual.headers["content-type"] == "application/jsonl"
+        assert actual.headers["content-disposition"] == 'attachment; filename="logs.jsonl"'
 
     asyncio.run(scenario())
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.wire import send_raw_request
+from tests.integration.raw_http import send_raw_request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Gateway
-    from tests.integration.managed import Client
+    from tests.integration.management_client import Client
 
 # The store does not decide what the page shows.
 ONE_STORE = True
@@ -47,12 +47,12 @@ def page(admin: Client, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def operation(page: str, method: str, path: str) -> str:
     """What the page shows about one operation."""
-    (found,) = re.findall(
+    (actual,) = re.findall(
         rf"<details><summary><b>{method}</b><code>{re.escape(path)}</code>.*?(?=<details><summary><b>|</section>)",
         page,
         re.DOTALL,
     )
-    return found
+    return actual
 
 
 def test_page_says_how_to_authenticate(page: str):
@@ -61,10 +61,10 @@ def test_page_says_how_to_authenticate(page: str):
 
 
 def test_data_plane_shows_required_fields_values_and_a_curl_command(page: str, admin: Client, served: Gateway):
-    shown = operation(page, "POST", "/v1/chat/completions")
-    assert '<code>messages[]</code><span class="required"> required</span>' in shown
-    assert '"system", "developer", "user", "assistant", "tool"' in shown
-    (command,) = re.findall(r"<h4>curl</h4><pre>(.*?)</pre>", shown, re.DOTALL)
+    displayed = operation(page, "POST", "/v1/chat/completions")
+    assert '<code>messages[]</code><span class="required"> required</span>' in displayed
+    assert '"system", "developer", "user", "assistant", "tool"' in displayed
+    (command,) = re.findall(r"<h4>curl</h4><pre>(.*?)</pre>", displayed, re.DOTALL)
     assert command.startswith(f'curl -sS -X POST "{admin.gateway.base_url}/v1/chat/completions"')
     (body,) = re.findall(r"-d '(.*)'", command)
     headers = {"content-type": "application/json", "x-gateway-provider": "mock"}
@@ -73,12 +73,12 @@ def test_data_plane_shows_required_fields_values_and_a_curl_command(page: str, a
 
 
 def test_management_shows_enums_required_fields_and_other_paths(page: str):
-    shown = operation(page, "POST", "/v1/api-keys/{kind}/{sub_kind}")
-    assert '<code>kind</code><span class="required"> required</span>' in shown
-    assert '"organisation", "workspace"' in shown
-    assert '<code>name</code><span class="required"> required</span>' in shown
-    assert "Also at" in shown
-    assert "/v1/api-keys/organisation/service" in shown
+    displayed = operation(page, "POST", "/v1/api-keys/{kind}/{sub_kind}")
+    assert '<code>kind</code><span class="required"> required</span>' in displayed
+    assert '"organisation", "workspace"' in displayed
+    assert '<code>name</code><span class="required"> required</span>' in displayed
+    assert "Also at" in displayed
+    assert "/v1/api-keys/organisation/service" in displayed
     assert "Refusals" not in page
 
 

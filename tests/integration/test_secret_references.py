@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration import vaults as fakes
-from tests.integration.managed import Client, expect_error, expect_ok
+from tests.integration.management_client import Client, expect_error, expect_ok
+from tests.integration.raw_http import CHAT_PATH, chat_body, send_raw_request
 from tests.integration.vaults import MockSecretStores
-from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -104,36 +104,36 @@ def auth_cases(vaults: MockSecretStores) -> dict[str, tuple[str, dict[str, Any],
     }
 
 
-def credential_if_used(client: Client, provider: Mock, slug: str, wanted: str) -> str | None:
+def credential_if_used(client: Client, provider: Mock, slug: str, expected: str) -> str | None:
     """Sends a request; returns the credential that reached the provider if it is the wanted one, otherwise `None`."""
     provider.clear_ledger()
     headers = {"x-gateway-api-key": client.key, "content-type": "application/json", "x-gateway-provider": f"@{slug}"}
     if send_raw_request(client.gateway.base_url, CHAT_PATH, chat_body(), headers).status != 200:
         return None
     sent = provider.ledger()[-1]["headers"].get("authorization")
-    return sent if sent == f"Bearer {wanted}" else None
+    return sent if sent == f"Bearer {expected}" else None
 
 
 def test_every_field_is_read_back_without_secrets(admin: Client, workspace: dict[str, Any]):
-    given = aws_reference(
+    body = aws_reference(
         slug="whole", description="d", secret_key="k", tags={"team": "red"}, allowed_workspaces=[workspace["slug"]]
     )
-    made = admin.create("/v1/secret-references", given)
-    assert (made["slug"], made["object"]) == ("whole", "secret-reference")
-    shown = admin.read("/v1/secret-references/whole")
-    assert shown == admin.read(f"/v1/secret-references/{made['id']}")
+    secret_reference = admin.create("/v1/secret-references", body)
+    assert (secret_reference["slug"], secret_reference["object"]) == ("whole", "secret-reference")
+    fetched = admin.read("/v1/secret-references/whole")
+    assert fetched == admin.read(f"/v1/secret-references/{secret_reference['id']}")
     same = {
-        name: given[name]
+        name: body[name]
         for name in ("name", "slug", "description", "manager_type", "secret_path", "secret_key", "tags")
     }
-    assert same.items() <= shown.items()
-    access = admin.read(f"/v1/secret-references/{shown['id']}/workspaces")
-    assert (shown["status"], shown["allow_all_workspaces"], access["allowed_workspaces"]) == (
+    assert same.items() <= fetched.items()
+    access = admin.read(f"/v1/secret-references/{fetched['id']}/workspaces")
+    assert (fetched["status"], fetched["allow_all_workspaces"], access["allowed_workspaces"]) == (
         "ACTIVE",
         False,
         [workspace["id"]],
     )
-    assert shown["auth_config"] == {**given["auth_config"], "aws_secret_access_key": "aw*****789"}
+    assert fetched["auth_config"] == {**body["auth_config"], "aws_secret_access_key": "aw*****789"}
     for query in ("search=SECRET", "search=whole", "manager_type=aws_sm&tags=team:red", "page_size=1&current_page=0"):
         assert "whole" in [row["slug"] for row in admin.read(f"/v1/secret-references?{query}")["data"]], query
     for query in ("search=none", "manager_type=azure_kv", "tags=team:blue"):
@@ -151,16 +151,21 @@ def test_update_is_merged_and_keeps_masked_values(admin: Client):
     expect_error(admin.put(path, {"auth_config": {**masked, "aws_region": "us-east-1"}}), 400, "AB01", workspace)
     clear = {name: aws_reference()["auth_config"][name] for name in masked}
     assert expect_ok(admin.put(path, {"auth_config": {**clear, "aws_region": "us-east-1"}})) == {}
-    shown = admin.read(path)
-    assert (shown["auth_config"]["aws_region"], shown["description"]) == ("us-east-1", "new")
-    assert shown["auth_config"]["aws_secret_access_key"] == "aw*****789"
+    fetched = admin.read(path)
+    assert (fetched["auth_config"]["aws_region"], fetched["description"]) == ("us-east-1", "new")
+    assert fetched["auth_config"]["aws_secret_access_key"] == "aw*****789"
     expect_ok(admin.put(path, {"auth_config": {"aws_auth_type": "serviceRole"}}))
     assert admin.read(path)["auth_config"] == {"aws_auth_type": "serviceRole", "aws_region": "us-east-1"}
     expect_error(admin.put(path, {"auth_config": {"aws_auth_type": "accessKey"}}), 400, "AB01", "aws_access_key_id")
     expect_error(admin.put(path, {"manager_type": "azure_kv"}), 400, "AB01", "manager_type")
     expect_ok(admin.put(path, {"name": "n", "secret_path": "p", "secret_key": None, "tags": {"a": "b"}}))
-    shown = admin.read(path)
-    assert (shown["name"], shown["secret_path"], shown["secret_key"], shown["tags"]) == ("n", "p", None, {"a": "b"})
+    fetched = admin.read(path)
+    assert (fetched["name"], fetched["secret_path"], fetched["secret_key"], fetched["tags"]) == (
+        "n",
+        "p",
+        None,
+        {"a": "b"},
+    )
 
 
 def test_access_is_either_for_all_or_for_listed_workspaces(admin: Client, workspace: dict[str, Any]):
@@ -172,15 +177,15 @@ def test_access_is_either_for_all_or_for_listed_workspaces(admin: Client, worksp
     expect_error(admin.post("/v1/secret-references", aws_reference(allowed_workspaces=["none"])), 404, "AB02", "none")
     slug = admin.create("/v1/secret-references", aws_reference(allowed_workspaces=[workspace["id"]]))["slug"]
     mapping = {"secret_mappings": [{"target_field": "key", "secret_reference_id": slug}]}
-    given = {"name": "i", "ai_provider_id": "mock", **mapping}
+    body = {"name": "i", "ai_provider_id": "mock", **mapping}
     other = admin.create("/v1/workspaces", {"name": "o"})["id"]
-    expect_error(admin.post("/v1/integrations", given), 404, "AB02", "secret_mappings[0].secret_reference_id")
-    expect_error(admin.post("/v1/integrations", {**given, "workspace_id": other}), 404, "AB02", "secret_mappings")
+    expect_error(admin.post("/v1/integrations", body), 404, "AB02", "secret_mappings[0].secret_reference_id")
+    expect_error(admin.post("/v1/integrations", {**body, "workspace_id": other}), 404, "AB02", "secret_mappings")
     expect_ok(admin.put(f"/v1/secret-references/{slug}", {"allow_all_workspaces": True}))
     assert admin.read(f"/v1/secret-references/{slug}/workspaces")["allowed_workspaces"] == []
     twice = {"secret_mappings": mapping["secret_mappings"] * 2}
-    expect_error(admin.post("/v1/integrations", {**given, **twice}), 400, "AB01", "secret_mappings[1].target_field")
-    admin.create("/v1/integrations", given)
+    expect_error(admin.post("/v1/integrations", {**body, **twice}), 400, "AB01", "secret_mappings[1].target_field")
+    admin.create("/v1/integrations", body)
 
 
 @pytest.mark.parametrize("way", ["accessKey", "assumedRole", "serviceRole", "entra", "token", "approle", "narrow"])
@@ -195,27 +200,27 @@ def test_a_secret_is_fetched_used_and_refreshed(
 
     store_secret(f"sk-first-{way}-0123456789")
     reference = {"name": way, "manager_type": kind, "auth_config": auth, "secret_path": path}
-    made = admin.create("/v1/secret-references", reference)
-    mapping = [{"target_field": "key", "secret_reference_id": made["id"]}]
+    secret_reference = admin.create("/v1/secret-references", reference)
+    mapping = [{"target_field": "key", "secret_reference_id": secret_reference["id"]}]
     slug = f"by-{way}".lower()
-    given = {
+    body = {
         "name": way,
         "slug": slug,
         "ai_provider_id": "mock",
         "workspace_id": workspace["id"],
         "secret_mappings": mapping,
     }
-    admin.create("/v1/integrations", given)
-    shown = admin.read(f"/v1/integrations/{slug}")
-    assert shown["secret_mappings"][0]["secret_reference_id"] == made["id"]
-    assert shown["masked_key"] is None
+    admin.create("/v1/integrations", body)
+    fetched = admin.read(f"/v1/integrations/{slug}")
+    assert fetched["secret_mappings"][0]["secret_reference_id"] == secret_reference["id"]
+    assert fetched["masked_key"] is None
     wait_for("the secret", lambda: credential_if_used(app, provider, slug, f"sk-first-{way}-0123456789"), 10)
     store_secret(f"sk-second-{way}-0123456789")
     wait_for("the new secret", lambda: credential_if_used(app, provider, slug, f"sk-second-{way}-0123456789"), 10)
-    expect_error(admin.delete(f"/v1/secret-references/{made['id']}"), 409, "AB07", slug)
+    expect_error(admin.delete(f"/v1/secret-references/{secret_reference['id']}"), 409, "AB07", slug)
     expect_ok(admin.delete(f"/v1/integrations/{slug}"))
-    assert expect_ok(admin.delete(f"/v1/secret-references/{made['id']}")) == {}
-    expect_error(admin.get(f"/v1/secret-references/{made['id']}"), 404, "AB08")
+    assert expect_ok(admin.delete(f"/v1/secret-references/{secret_reference['id']}")) == {}
+    expect_error(admin.get(f"/v1/secret-references/{secret_reference['id']}"), 404, "AB08")
 
 
 def test_secret_field_fills_an_option_and_survives_an_outage(
@@ -234,8 +239,8 @@ def test_secret_field_fills_an_option_and_survives_an_outage(
         {"target_field": "key", "secret_reference_id": "parts"},
         {"target_field": "configurations.custom_host", "secret_reference_id": "parts", "secret_key": "host"},
     ]
-    given = {"name": "vk", "slug": "parted", "provider": "mock", "workspace_id": workspace["id"]}
-    admin.create("/v1/virtual-keys", {**given, "secret_mappings": mappings[:1]})
+    body = {"name": "vk", "slug": "parted", "provider": "mock", "workspace_id": workspace["id"]}
+    admin.create("/v1/virtual-keys", {**body, "secret_mappings": mappings[:1]})
     assert admin.read("/v1/virtual-keys/parted")["secret_mappings"][0]["target_field"] == "key"
     wait_for("the part", lambda: credential_if_used(app, provider, "parted", "sk-part-0123456789"), 10)
     assert ("vault", "ns plain/all") in vaults.asked
@@ -258,8 +263,8 @@ def test_provider_stays_usable_while_its_key_is_remapped(
 ):
     auth = {"vault_auth_type": "token", "vault_token": fakes.VAULT_TOKEN, "vault_addr": vaults.url}
     location = {"name": "soon", "manager_type": "hashicorp_vault", "auth_config": auth}
-    given = {"name": "used", "slug": "used", "provider": "mock", "key": "sk-of-before", "workspace_id": workspace["id"]}
-    admin.create("/v1/virtual-keys", given)
+    body = {"name": "used", "slug": "used", "provider": "mock", "key": "sk-of-before", "workspace_id": workspace["id"]}
+    admin.create("/v1/virtual-keys", body)
     wait_for("the key", lambda: credential_if_used(app, provider, "used", "sk-of-before"), 3)
     for turn in range(3):
         secret = f"sk-mapped-{turn}-0123456789"
@@ -276,16 +281,16 @@ def test_single_field_of_a_secret_needs_no_name(
     vaults.kept["plain/one"] = json.dumps({"password": "sk-sole-0123456789"})
     auth = {"vault_auth_type": "token", "vault_token": fakes.VAULT_TOKEN, "vault_addr": vaults.url}
     target_workspace = {"manager_type": "hashicorp_vault", "auth_config": auth, "secret_path": "plain/one"}
-    named = admin.create("/v1/secret-references", {"name": "sole", **target_workspace, "secret_key": "password"})["id"]
+    names = admin.create("/v1/secret-references", {"name": "sole", **target_workspace, "secret_key": "password"})["id"]
     unnamed = admin.create("/v1/secret-references", {"name": "sole", **target_workspace})["id"]
     for slug, mapping in (
-        ("sole-of-reference", {"secret_reference_id": named}),
+        ("sole-of-reference", {"secret_reference_id": names}),
         ("sole-of-mapping", {"secret_reference_id": unnamed, "secret_key": "password"}),
         ("sole-of-nobody", {"secret_reference_id": unnamed}),
     ):
         mappings = [{"target_field": "key", **mapping}]
-        given = {"name": slug, "slug": slug, "provider": "mock", "workspace_id": workspace["id"]}
-        admin.create("/v1/virtual-keys", {**given, "secret_mappings": mappings})
+        body = {"name": slug, "slug": slug, "provider": "mock", "workspace_id": workspace["id"]}
+        admin.create("/v1/virtual-keys", {**body, "secret_mappings": mappings})
         wait_for(slug, lambda slug=slug: credential_if_used(app, provider, slug, "sk-sole-0123456789"), 10)
 
 

@@ -17,9 +17,9 @@ from joserfc import jws
 from joserfc.errors import SecurityWarning
 from joserfc.jwk import OctKey, RSAKey
 
-from tests.integration.managed import ADMIN_KEY, Client, expect_error, expect_ok
+from tests.integration.management_client import ADMIN_KEY, Client, expect_error, expect_ok
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
     from tests.integration.conftest import StoreFactory
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
 
 # Rights are decided before the store. The unit tests of these resources run with both kinds of database.
 ONE_STORE = True
@@ -51,8 +51,8 @@ class BrowserClient:
             self.gateway.base_url, path, sent, {name: text for name, text in fields.items() if text}, method=method
         )
 
-    def sign_in(self, **given: str) -> Response:
-        response = self.send("POST", SESSIONS, given)
+    def sign_in(self, **body: str) -> Response:
+        response = self.send("POST", SESSIONS, body)
         if response.status == 200:
             cookie = response.get_header("set-cookie") or ""
             self.headers = {"cookie": cookie.split(";")[0], "x-csrf-token": response.json()["csrf_token"]}
@@ -71,8 +71,8 @@ def create_user(admin: Client, name: str, role: str = "member", org_role: str = 
     email = f"{name}@example.test"
     invited = {"email": email, "role": org_role, "workspaces": [{"id": workspace["id"], "role": role}]}
     token = admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
-    given = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
-    return CreatedUser(expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", given))["id"], email, workspace)
+    body = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
+    return CreatedUser(expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", body))["id"], email, workspace)
 
 
 def test_admin_key_signs_in_and_its_session_has_the_keys_scopes(admin: Client):
@@ -102,16 +102,16 @@ def test_requires_the_csrf_token_for_changes_but_not_for_reads(admin: Client):
 
 
 def test_sign_out_or_key_deletion_ends_the_session(admin: Client):
-    made = admin.create("/v1/api-keys/organisation/service", {"name": "console", "scopes": ["workspaces.list"]})
-    one, other = BrowserClient(admin.gateway), BrowserClient(admin.gateway)
-    for browser in (one, other):
-        browser.sign_in(api_key=made["key"])
+    key = admin.create("/v1/api-keys/organisation/service", {"name": "console", "scopes": ["workspaces.list"]})
+    item, other = BrowserClient(admin.gateway), BrowserClient(admin.gateway)
+    for browser in (item, other):
+        browser.sign_in(api_key=key["key"])
         assert browser.send("GET", "/v1/workspaces").status == 200
         expect_error(browser.send("GET", "/v1/admin/users"), 403, "AB03")
-    assert expect_ok(one.send("DELETE", SESSIONS)) == {}
-    expect_error(one.send("GET", "/v1/workspaces"), 401, "AB05", "sign in again")
+    assert expect_ok(item.send("DELETE", SESSIONS)) == {}
+    expect_error(item.send("GET", "/v1/workspaces"), 401, "AB05", "sign in again")
     assert other.send("GET", "/v1/workspaces").status == 200
-    expect_ok(admin.delete(f"/v1/api-keys/{made['id']}"))
+    expect_ok(admin.delete(f"/v1/api-keys/{key['id']}"))
     expect_error(other.send("GET", "/v1/workspaces"), 401, "AB05")
 
 
@@ -186,13 +186,13 @@ def test_workspace_key_cannot_sign_in(admin: Client):
 
 def test_password_change_ends_all_other_sessions(admin: Client):
     member = create_user(admin, "carla")
-    one, other = BrowserClient(admin.gateway), BrowserClient(admin.gateway)
-    for browser in (one, other):
+    item, other = BrowserClient(admin.gateway), BrowserClient(admin.gateway)
+    for browser in (item, other):
         expect_ok(browser.sign_in(email=member.email, password=PASSWORD))
     change = {"current_password": "wrong" * 3, "new_password": PASSWORD + "!"}
-    expect_error(one.send("PUT", "/v1/auth/password", change), 401, "AB05")
-    expect_ok(one.send("PUT", "/v1/auth/password", {**change, "current_password": PASSWORD}))
-    assert one.send("GET", SELF).status == 200
+    expect_error(item.send("PUT", "/v1/auth/password", change), 401, "AB05")
+    expect_ok(item.send("PUT", "/v1/auth/password", {**change, "current_password": PASSWORD}))
+    assert item.send("GET", SELF).status == 200
     expect_error(other.send("GET", SELF), 401, "AB05")
     expect_error(other.sign_in(email=member.email, password=PASSWORD), 401, "AB05")
     expect_ok(other.sign_in(email=member.email, password=PASSWORD + "!"))
@@ -295,9 +295,9 @@ def tokened(
         tables = {"mock": {"host": provider.url}, "jwt": rules, "issuers": [other]}
         with run_gateway(folder, tables, env=new_store(folder)) as gateway:
             admin = Client(gateway)
-            made = TokenGateway(admin, issuer, admin.create("/v1/workspaces", {"name": "tokens"}))
-            wait_for("the keys", lambda: made.send_chat(made.sign_token()).status == 200 or None, 5)
-            yield made
+            workspace = TokenGateway(admin, issuer, admin.create("/v1/workspaces", {"name": "tokens"}))
+            wait_for("the keys", lambda: workspace.send_chat(workspace.sign_token()).status == 200 or None, 5)
+            yield workspace
 
 
 def test_token_grants_model_and_management_access_by_its_scopes(tokened: TokenGateway, provider: Mock):
@@ -359,25 +359,25 @@ def test_both_planes_reject_tokens_of_a_removed_user_until_reinvited(tokened: To
 def test_rejects_tokens_of_a_removed_member_until_added_again(tokened: TokenGateway):
     admin = tokened.admin
     elsewhere = admin.create("/v1/workspaces", {"name": "elsewhere"})
-    left = create_user(admin, "leaving")
+    remaining = create_user(admin, "leaving")
     path = f"/v1/admin/workspaces/{tokened.workspace['id']}/users"
 
     def chat_statuses() -> list[int]:
         ways = (
-            {"email_id": left.email.title()},
-            {"sub": left.id},
-            {"sub": left.id, "workspace_slug": elsewhere["slug"]},
+            {"email_id": remaining.email.title()},
+            {"sub": remaining.id},
+            {"sub": remaining.id, "workspace_slug": elsewhere["slug"]},
         )
         return [tokened.send_chat(tokened.sign_token(**content)).status for content in ways]
 
     for _ in range(2):
-        expect_ok(admin.post(path, {"users": [{"id": left.id, "role": "member"}]}))
+        expect_ok(admin.post(path, {"users": [{"id": remaining.id, "role": "member"}]}))
         assert chat_statuses() == [200, 200, 200]
-        expect_ok(admin.delete(f"{path}/{left.id}"))
+        expect_ok(admin.delete(f"{path}/{remaining.id}"))
         # Read-your-write, as above.
         assert chat_statuses() == [403, 403, 200]
     # An admin of the organisation has access to every workspace.
-    expect_ok(admin.put(f"/v1/admin/users/{left.id}", {"role": "admin"}))
+    expect_ok(admin.put(f"/v1/admin/users/{remaining.id}", {"role": "admin"}))
     assert chat_statuses() == [200, 200, 200]
 
 
@@ -404,9 +404,9 @@ def test_restricted_token_cannot_create_unrestricted_keys(tokened: TokenGateway,
     path = "/v1/api-keys/workspace/service"
     token = tokened.sign_token(scope=scope, **bounds)
     expect_error(Client(tokened.admin.gateway, token).post(path, body), 403, "AB03", "makes and changes no keys")
-    made = expect_ok(Client(tokened.admin.gateway, tokened.sign_token(scope=scope)).post(path, body))["id"]
+    created = expect_ok(Client(tokened.admin.gateway, tokened.sign_token(scope=scope)).post(path, body))["id"]
     # The user of the token is unknown, so the key expires with the token, after five minutes.
-    assert tokened.admin.read(f"/v1/api-keys/{made}")["expiry_enforced"] == 1
+    assert tokened.admin.read(f"/v1/api-keys/{created}")["expiry_enforced"] == 1
 
 
 def test_each_issuer_is_checked_against_its_own_settings(tokened: TokenGateway):
@@ -421,8 +421,8 @@ def test_each_issuer_is_checked_against_its_own_settings(tokened: TokenGateway):
 def test_token_defaults_apply_to_its_requests(tokened: TokenGateway, provider: Mock):
     workspace = {"workspace_id": tokened.workspace["id"]}
     config = {"provider": "mock", "api_key": "sk-of-the-config"}
-    made = tokened.admin.create("/v1/configs", {"name": "of tokens", "config": config, **workspace})
-    defaults = {"config_id": made["slug"], "allow_config_override": False}
+    created = tokened.admin.create("/v1/configs", {"name": "of tokens", "config": config, **workspace})
+    defaults = {"config_id": created["slug"], "allow_config_override": False}
     url = tokened.admin.gateway.base_url
 
     def send_with_defaults(content: object, **more: str) -> Response:
@@ -435,11 +435,11 @@ def test_token_defaults_apply_to_its_requests(tokened: TokenGateway, provider: M
 
     wait_for("the config", lambda: send_with_defaults(defaults).status == 200 or None, 3)
     assert provider.ledger()[-1]["headers"]["authorization"] == "Bearer sk-of-the-config"
-    assert send_with_defaults({**defaults, "config_id": made["id"]}).status == 200
+    assert send_with_defaults({**defaults, "config_id": created["id"]}).status == 200
     own = {"x-gateway-config": '{"provider": "mock"}'}
     assert (
         send_with_defaults(defaults, **own).status,
-        send_with_defaults({"config_id": made["slug"]}, **own).status,
+        send_with_defaults({"config_id": created["slug"]}, **own).status,
     ) == (400, 200)
     for wrong in ("pc-1", [], {"config_id": 5}):
         assert send_with_defaults(wrong).status == 401
@@ -460,8 +460,8 @@ def test_config_of_a_token_limits_the_model_list(tokened: TokenGateway):
 
     def list_models(content: dict[str, Any] | None, headers: dict[str, str] | None = None) -> set[str]:
         client = Client(admin.gateway, tokened.sign_token(defaults=content), headers or {})
-        found = {model["id"] for model in client.read("/v1/models")["data"]}
-        return found & {"@listed/m-listed", "@unlisted/m-unlisted", "m-listed", "m-unlisted"}
+        actual = {model["id"] for model in client.read("/v1/models")["data"]}
+        return actual & {"@listed/m-listed", "@unlisted/m-unlisted", "m-listed", "m-unlisted"}
 
     assert list_models(None) == {"@listed/m-listed", "@unlisted/m-unlisted"}
     # Where the config of the caller names one provider, the names have no prefix.
@@ -523,8 +523,8 @@ def test_ignores_a_signing_key_that_is_too_short(tokened: TokenGateway):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SecurityWarning)
         tokened.issuer.keys["weak"] = RSAKey.generate_key(1024, {"kid": "weak"})
-    seen = tokened.issuer.request_count
-    wait_for("another look", lambda: tokened.issuer.request_count > seen + 1 or None, 5)
+    received = tokened.issuer.request_count
+    wait_for("another look", lambda: tokened.issuer.request_count > received + 1 or None, 5)
     assert tokened.send_chat(tokened.sign_token("weak")).status == 401
     assert tokened.send_management_request(kid="weak").status == 401
     del tokened.issuer.keys["weak"]
@@ -553,12 +553,12 @@ def test_returns_503_for_tokens_until_signing_keys_are_fetched(provider: Mock, n
     tables = {"mock": {"host": provider.url}, "jwt": {"enabled": True, "jwks_url": "http://127.0.0.1:1/keys"}}
     with run_gateway(tmp_path, tables, env=new_store(tmp_path)) as gateway:
         admin = Client(gateway)
-        made = TokenGateway(admin, SECOND_ISSUER, admin.read("/v1/workspaces")["data"][0])
-        for response in (made.send_chat(made.sign_token()), made.send_management_request()):
+        created = TokenGateway(admin, SECOND_ISSUER, admin.read("/v1/workspaces")["data"][0])
+        for response in (created.send_chat(created.sign_token()), created.send_management_request()):
             assert (response.status, response.get_header("retry-after")) == (503, "1")
         # With a gateway key in the request, the token may be a provider's own token.
-        key = admin.with_new_key(workspace_id=made.workspace["id"], scopes=["completions.write"]).key
-        bearer = {**JSON_HEADERS, "x-gateway-provider": "mock", "authorization": f"Bearer {made.sign_token()}"}
+        key = admin.with_new_key(workspace_id=created.workspace["id"], scopes=["completions.write"]).key
+        bearer = {**JSON_HEADERS, "x-gateway-provider": "mock", "authorization": f"Bearer {created.sign_token()}"}
         for field in ("x-gateway-api-key", "x-api-key"):
             assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), {**bearer, field: key}).status == 200
 
@@ -572,10 +572,10 @@ def test_restart_reuses_stored_signing_keys_if_the_issuer_is_down(
         tables = {"mock": {"host": provider.url}, "jwt": {"enabled": True, "jwks_url": issuer.url}}
         with run_gateway(tmp_path, tables, env=env) as gateway:
             admin = Client(gateway)
-            made = TokenGateway(admin, issuer, admin.read("/v1/workspaces")["data"][0])
-            wait_for("the keys", lambda: made.send_chat(made.sign_token()).status == 200 or None, 5)
+            created = TokenGateway(admin, issuer, admin.read("/v1/workspaces")["data"][0])
+            wait_for("the keys", lambda: created.send_chat(created.sign_token()).status == 200 or None, 5)
             time.sleep(0.3)
     with run_gateway(tmp_path, tables, env=env) as gateway:
-        again = TokenGateway(Client(gateway), issuer, made.workspace)
+        again = TokenGateway(Client(gateway), issuer, created.workspace)
         assert again.send_chat(again.sign_token()).status == 200
         assert again.send_management_request().status == 200

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.conftest import run_init
-from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.management_client import ADMIN_KEY, Client
 from tests.integration.nodes import CACHED_CONFIG, breaker_config, create_node_folders, send_with_config, wait_for_redis
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
 from tests.integration.serving import edge_pids, read_metrics, run_gateway
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ BREAKER_CONFIG = breaker_config(3)
 def nodes(tmp_path: Path, provider: Mock, redis: RedisServer) -> Iterator[list[Gateway]]:
     """Runs two gateways with two workers each, connected to the same Redis."""
     tables = {"server": {"workers": 2}, "mock": {"host": provider.url}, "metrics": {"enabled": True}}
-    here, there = create_node_folders(tmp_path)
+    first_node, second_node = create_node_folders(tmp_path)
     env = {"REDIS_URL": redis.url}
-    with run_gateway(here, tables, env=env) as one, run_gateway(there, tables, env=env) as two:
-        for node in (one, two):
+    with run_gateway(first_node, tables, env=env) as item, run_gateway(second_node, tables, env=env) as two:
+        for node in (item, two):
             edge_pids(node, 2)
             wait_for_redis(node, workers=2)
-        yield [one, two]
+        yield [item, two]
 
 
 def seeded_chat_body(number: int) -> bytes:
@@ -94,10 +94,10 @@ def save_config(
         "REDIS_URL": redis.url,
     }
     tables = {"mock": {"host": provider.url}}
-    here, there = create_node_folders(tmp_path)
-    run_init(here, env)
-    with run_gateway(here, tables, env=env) as one, run_gateway(there, tables, env=env) as two:
-        admin = Client(one)
+    first_node, second_node = create_node_folders(tmp_path)
+    run_init(first_node, env)
+    with run_gateway(first_node, tables, env=env) as item, run_gateway(second_node, tables, env=env) as two:
+        admin = Client(item)
         (workspace,) = admin.read("/v1/workspaces")["data"]
         inside = {"workspace_id": workspace["id"]}
         caller = admin.with_new_key(scopes=["completions.write"], **inside)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from tests.integration.conftest import run_init
-from tests.integration.managed import ADMIN_KEY, Client, expect_ok
+from tests.integration.management_client import ADMIN_KEY, Client, expect_ok
 from tests.integration.nodes import create_node_folders, wait_for_redis
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, RawConnection, chat_body, send_raw_request
 from tests.integration.serving import BackgroundThread, edge_pids, run_gateway
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, RawConnection, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Gateway, Mock
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
     from tests.postgres import Postgres
     from tests.redis_server import RedisServer
 
@@ -59,28 +59,32 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, provider: Mock, postgr
         redis: RedisServer = request.getfixturevalue("redis")
         env["REDIS_URL"] = redis.url
     tables = {"server": {"workers": 2}, "mock": {"host": provider.url}, "metrics": {"enabled": True}}
-    here, there = create_node_folders(tmp_path)
-    run_init(here, env)
-    with run_gateway(here, tables, env=env) as one, run_gateway(there, tables, env=env) as two, ExitStack() as stack:
-        for node in (one, two):
+    first_node, second_node = create_node_folders(tmp_path)
+    run_init(first_node, env)
+    with (
+        run_gateway(first_node, tables, env=env) as item,
+        run_gateway(second_node, tables, env=env) as two,
+        ExitStack() as stack,
+    ):
+        for node in (item, two):
             edge_pids(node, 2)
             if is_shared:
                 wait_for_redis(node, workers=2)
-        admin = Client(one)
+        admin = Client(item)
         (workspace,) = admin.read("/v1/workspaces")["data"]
-        wires = [stack.enter_context(RawConnection(node.base_url)) for _ in range(CONNECTIONS) for node in (one, two)]
-        yield TwoNodeSetup(admin, [one, two], wires, workspace["id"], is_shared)
+        wires = [stack.enter_context(RawConnection(node.base_url)) for _ in range(CONNECTIONS) for node in (item, two)]
+        yield TwoNodeSetup(admin, [item, two], wires, workspace["id"], is_shared)
 
 
 def count_requests_by_worker(node: Gateway) -> dict[str, float]:
     """Returns the number of requests that each worker has handled."""
     text = send_raw_request(node.base_url, "/metrics", headers={}).body.decode()
-    found: dict[str, float] = {}
+    actual: dict[str, float] = {}
     for worker, count in re.findall(
         r'^penstock_requests_total\{[^}]*worker="(\d+)"[^}]*\} ([\d.]+)', text, re.MULTILINE
     ):
-        found[worker] = found.get(worker, 0) + float(count)
-    return found
+        actual[worker] = actual.get(worker, 0) + float(count)
+    return actual
 
 
 class ChangeThread(BackgroundThread):
@@ -101,36 +105,36 @@ class ChangeThread(BackgroundThread):
 
 
 def measure_propagation_seconds(
-    scene: TwoNodeSetup, change: Callable[[int], str], fields: Callable[[str], Mapping[str, str]], wanted: int
+    scene: TwoNodeSetup, change: Callable[[int], str], fields: Callable[[str], Mapping[str, str]], expected: int
 ) -> list[float]:
     """Makes the changes; returns the sorted seconds from the response to each change until the last worker applied it."""
     last: dict[str, float] = {}
-    left: dict[str, list[RawConnection]] = {}
-    began, taken = {}, 0
+    remaining: dict[str, list[RawConnection]] = {}
+    began, used = {}, 0
     with ChangeThread(change) as changes:
         deadline = time.monotonic() + 90
         while len(last) < CHANGE_COUNT:
             assert time.monotonic() < deadline, f"{len(last)} of {CHANGE_COUNT}"
-            for name, moment in changes.when[taken:]:
-                began[name], left[name] = moment, list(scene.connections)
-                taken += 1
-            for name, wires in list(left.items()):
-                left[name] = [
+            for name, moment in changes.when[used:]:
+                began[name], remaining[name] = moment, list(scene.connections)
+                used += 1
+            for name, wires in list(remaining.items()):
+                remaining[name] = [
                     wire
                     for wire in wires
-                    if wire.request(CHAT_PATH, chat_body(), {**JSON_HEADERS, **fields(name)}).status != wanted
+                    if wire.request(CHAT_PATH, chat_body(), {**JSON_HEADERS, **fields(name)}).status != expected
                 ]
-                if not left[name]:
+                if not remaining[name]:
                     last[name] = time.monotonic() - began[name]
-                    del left[name]
+                    del remaining[name]
             time.sleep(0.005)
     return sorted(last.values())
 
 
-def check_propagation_seconds(what: str, seconds: list[float], scene: TwoNodeSetup) -> None:
+def check_propagation_seconds(label: str, seconds: list[float], scene: TwoNodeSetup) -> None:
     p99 = seconds[int(len(seconds) * 0.99) - 1]
     median = statistics.median(seconds)
-    print(f"{what} {'with' if scene.is_shared else 'without'} Redis: median {median:.3f} s, p99 {p99:.3f} s")
+    print(f"{label} {'with' if scene.is_shared else 'without'} Redis: median {median:.3f} s, p99 {p99:.3f} s")
     assert p99 <= scene.max_seconds, (median, p99, seconds[-1])
     # Every worker was tested: a connection stays with its worker.
     for node in scene.nodes:
@@ -141,7 +145,7 @@ def check_propagation_seconds(what: str, seconds: list[float], scene: TwoNodeSet
 def test_every_worker_uses_each_saved_config_soon(scene: TwoNodeSetup):
     inside = {"workspace_id": scene.workspace_id}
     key = scene.admin.with_new_key(scopes=["completions.write"], **inside).key
-    shown = {"x-gateway-api-key": key}
+    fields = {"x-gateway-api-key": key}
 
     def save_config(number: int) -> str:
         body = {"name": f"c{number}", "config": {"provider": "mock"}, **inside}
@@ -153,22 +157,24 @@ def test_every_worker_uses_each_saved_config_soon(scene: TwoNodeSetup):
     for wire in scene.connections:
         wait_for(
             "the key",
-            lambda wire=wire: is_authenticated(wire.request(CHAT_PATH, chat_body(), {**JSON_HEADERS, **shown})) or None,
+            lambda wire=wire: (
+                is_authenticated(wire.request(CHAT_PATH, chat_body(), {**JSON_HEADERS, **fields})) or None
+            ),
             6,
         )
     check_propagation_seconds(
         "a config is used",
-        measure_propagation_seconds(scene, save_config, lambda slug: {**shown, "x-gateway-config": slug}, 200),
+        measure_propagation_seconds(scene, save_config, lambda slug: {**fields, "x-gateway-config": slug}, 200),
         scene,
     )
 
 
 def test_every_worker_rejects_each_deleted_key_soon(scene: TwoNodeSetup):
     body = {"name": "k", "scopes": ["completions.write"], "workspace_id": scene.workspace_id}
-    made = [scene.admin.create("/v1/api-keys/workspace/service", body) for _ in range(CHANGE_COUNT)]
+    created = [scene.admin.create("/v1/api-keys/workspace/service", body) for _ in range(CHANGE_COUNT)]
     fields = {"x-gateway-provider": "mock"}
     for wire in scene.connections:
-        for key in (made[0], made[-1]):
+        for key in (created[0], created[-1]):
             headers = {**JSON_HEADERS, **fields, "x-gateway-api-key": key["key"]}
             wait_for(
                 "the keys",
@@ -177,8 +183,8 @@ def test_every_worker_rejects_each_deleted_key_soon(scene: TwoNodeSetup):
             )
 
     def delete_key(number: int) -> str:
-        expect_ok(scene.admin.delete(f"/v1/api-keys/{made[number]['id']}"))
-        return made[number]["key"]
+        expect_ok(scene.admin.delete(f"/v1/api-keys/{created[number]['id']}"))
+        return created[number]["key"]
 
     check_propagation_seconds(
         "a key is dead",

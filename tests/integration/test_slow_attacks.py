@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.raw_http import (
+    CHAT_PATH,
+    MOCK_HEADERS,
+    RawConnection,
+    chat_body,
+    encode_request,
+    send_raw_request,
+)
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, RawConnection, chat_body, encode_request, send_raw_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration import memory
-from tests.integration.serving import ENTRY_MODES, edge_pids, run_gateway, wait_for_request
-from tests.integration.wire import (
+from tests.integration.raw_http import (
     CHAT_PATH,
     JSON_HEADERS,
     MESSAGES_PATH,
@@ -23,6 +22,7 @@ from tests.integration.wire import (
     encode_request,
     send_raw_request,
 )
+from tests.integration.serving import ENTRY_MODES, edge_pids, run_gateway, wait_for_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def open_stalled_client(served: Gateway, body: bytes) -> RawConnection:
 
 
 def sent_byte_counts(mock: Mock) -> list[int]:
-    return [seen["bytes_sent"] for seen in mock.ledger()]
+    return [received["bytes_sent"] for received in mock.ledger()]
 
 
 def wait_for_backpressure(mock: Mock, count: int = 1) -> list[int]:
@@ -80,7 +80,9 @@ def test_client_that_never_reads_uses_little_memory(served: Gateway, provider: M
         for _ in range(warming):
             warm.enter_context(open_stalled_client(served, body))
         wait_for_backpressure(provider, warming)
-    wait_for("the first ones gone", lambda: all(seen["outcome"] != "open" for seen in provider.ledger()) or None)
+    wait_for(
+        "the first ones gone", lambda: all(received["outcome"] != "open" for received in provider.ledger()) or None
+    )
     # Writing a record counts its tokens, which loads the tokenizer vocabulary once.
     served.records(known + warming)
     provider.clear_ledger()
@@ -156,9 +158,9 @@ def test_closes_a_stalled_stream_client_at_the_write_timeout(provider: Mock, tmp
     tables = {"mock": {"host": provider.url}, "server": {"write_stall_ms": 500}}
     with run_gateway(tmp_path, tables, way) as served:
         with open_stalled_client(served, chat_body(LARGE_STREAM_MODEL, stream=True)) as wire:
-            seen = wait_for_request(provider, ended=True, seconds=15)
-            assert seen["outcome"] == "client_closed"
-            assert seen["bytes_sent"] < MAX_BYTES_IN_FLIGHT
+            received = wait_for_request(provider, ended=True, seconds=15)
+            assert received["outcome"] == "client_closed"
+            assert received["bytes_sent"] < MAX_BYTES_IN_FLIGHT
             # When the client finally reads, it can tell that the response is incomplete.
             assert wire.read_response().end_reason == "broken"
         (record,) = served.records(1)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
+from tests.integration.management_client import Client, expect_error, expect_ok
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,10 +51,10 @@ def test_rejects_nul_in_path_and_query_but_accepts_the_escape_text(admin: Client
     expect_error(admin.get("/v1/configs?workspace_id=a%00b"), 400, "AB01", "workspace_id", "U+0000")
     expect_error(admin.get("/v1/workspaces?name=%00"), 400, "AB01", "name", "U+0000")
     expect_error(admin.get("/v1/configs/a%00b"), 400, "AB01", "path", "U+0000")
-    made = admin.create(
+    config = admin.create(
         "/v1/configs", {"name": r"a\u0000b", "config": {"provider": "mock"}, "workspace_id": scene["id"]}
     )
-    assert admin.read(f"/v1/configs/{made['slug']}")["name"] == r"a\u0000b"
+    assert admin.read(f"/v1/configs/{config['slug']}")["name"] == r"a\u0000b"
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_rejects_access_for_an_archived_workspace(admin: Client):
 
 
 def test_audit_log_lists_objects_deleted_with_an_integration(admin: Client, scene: Mapping[str, Any]):
-    made = admin.create("/v1/integrations", {"name": "gone", "ai_provider_id": "mock", "key": "sk-0123456789"})
-    path = f"/v1/integrations/{made['slug']}"
+    integration = admin.create("/v1/integrations", {"name": "gone", "ai_provider_id": "mock", "key": "sk-0123456789"})
+    path = f"/v1/integrations/{integration['slug']}"
     expect_ok(admin.put(f"{path}/models", {"models": [{"slug": "m", "enabled": True, "is_custom": True}]}))
     expect_ok(admin.put(f"{path}/workspaces", {"workspaces": [{"id": scene["id"], "enabled": True}]}))
     expect_ok(admin.delete(path))
@@ -138,7 +138,7 @@ def test_audit_log_lists_objects_deleted_with_an_integration(admin: Client, scen
         ]
         for kind in ("integration_models", "integration_workspaces", "providers")
     }
-    assert content == {kind: [made["id"]] for kind in content}
+    assert content == {kind: [integration["id"]] for kind in content}
 
 
 def test_rejects_mapping_to_an_unknown_provider_field(admin: Client, scene: Mapping[str, Any]):
@@ -171,9 +171,12 @@ def test_maps_secrets_to_provider_fields_without_a_form(admin: Client, scene: Ma
         own = {"name": "v", "provider": provider, "workspace_id": scene["id"], "secret_mappings": mapped}
         slug = admin.create("/v1/virtual-keys", own)["slug"]
         expect_ok(admin.put(f"/v1/virtual-keys/{slug}", {"secret_mappings": mapped}))
-        made = admin.create("/v1/integrations", {"name": "i", "ai_provider_id": provider})["slug"]
-        expect_ok(admin.put(f"/v1/integrations/{made}", {"secret_mappings": mapped}))
-        assert admin.read(f"/v1/integrations/{made}")["secret_mappings"][0]["target_field"] == f"configurations.{field}"
+        integration = admin.create("/v1/integrations", {"name": "i", "ai_provider_id": provider})["slug"]
+        expect_ok(admin.put(f"/v1/integrations/{integration}", {"secret_mappings": mapped}))
+        assert (
+            admin.read(f"/v1/integrations/{integration}")["secret_mappings"][0]["target_field"]
+            == f"configurations.{field}"
+        )
 
 
 def test_allows_one_rate_limit_per_type_and_unit(admin: Client, scene: Mapping[str, Any]):
@@ -181,8 +184,8 @@ def test_allows_one_rate_limit_per_type_and_unit(admin: Client, scene: Mapping[s
         {"type": kind, "unit": unit, "value": 5} for kind in ("requests", "tokens") for unit in ("rpm", "rph", "rpd")
     ]
     key = {"name": "k", "scopes": ["completions.write"], "workspace_id": scene["id"], "rate_limits": limits}
-    made = admin.create("/v1/api-keys/workspace/service", key)["id"]
-    assert admin.read(f"/v1/api-keys/{made}")["rate_limits"] == limits
+    created = admin.create("/v1/api-keys/workspace/service", key)["id"]
+    assert admin.read(f"/v1/api-keys/{created}")["rate_limits"] == limits
     own = {"name": "v", "provider": "mock", "workspace_id": scene["id"], "rate_limits": limits}
     slug = admin.create("/v1/virtual-keys", own)["slug"]
     assert admin.read(f"/v1/virtual-keys/{slug}")["rate_limits"] == limits
@@ -204,11 +207,11 @@ def test_next_rotation_time_alone_leaves_the_period_unchanged(admin: Client, sce
         ("9999-12-31T23:59:59Z", "9999-12-31T00:00:00.000Z"),
     ):
         expect_ok(admin.put(path, {"rotation_policy": {"next_rotation_at": moment}}))
-        shown = admin.read(path)["rotation_policy"]
-        assert {**policy, "next_rotation_at": due}.items() <= shown.items()
+        fetched = admin.read(path)["rotation_policy"]
+        assert {**policy, "next_rotation_at": due}.items() <= fetched.items()
     expect_ok(admin.put(path, {"rotation_policy": {"rotation_period": "weekly"}}))
-    shown = admin.read(path)["rotation_policy"]
-    assert (shown["rotation_period"], shown["rotation_period_days"]) == ("weekly", None)
+    fetched = admin.read(path)["rotation_policy"]
+    assert (fetched["rotation_period"], fetched["rotation_period_days"]) == ("weekly", None)
     for moment in ("9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00"):
         for body in (
             {"rotation_policy": {"next_rotation_at": moment}},
@@ -225,8 +228,8 @@ def usage_limit_with_reset(moment: str) -> dict[str, Any]:
 
 def test_creation_mode_of_a_key_distinguishes_ui_and_api(admin: Client, scene: Mapping[str, Any]):
     body = {"name": "k", "scopes": ["completions.write"], "workspace_id": scene["id"]}
-    made = admin.create("/v1/api-keys/workspace/service", body)["id"]
-    assert admin.read(f"/v1/api-keys/{made}")["creation_mode"] == "api"
+    key = admin.create("/v1/api-keys/workspace/service", body)["id"]
+    assert admin.read(f"/v1/api-keys/{key}")["creation_mode"] == "api"
     session = Client(admin.gateway, "").post("/v1/auth/sessions", {"api_key": admin.key})
     cookie = (session.get_header("set-cookie") or "").partition(";")[0]
     fields = {"cookie": cookie, "x-csrf-token": session.json()["csrf_token"], "content-type": "application/json"}
@@ -278,10 +281,10 @@ def test_price_list_has_a_default_and_models_have_a_primary_type(admin: Client):
 
 
 def test_pricing_adjustments_change_the_cost_of_requests(admin: Client, scene: Mapping[str, Any]):
-    made = admin.create(
+    integration = admin.create(
         "/v1/integrations", {"name": "ours", "slug": "ours", "ai_provider_id": "mock", "key": "sk-0123456789"}
     )
-    path, model = f"/v1/integrations/{made['slug']}", "mock?usage=on"
+    path, model = f"/v1/integrations/{integration['slug']}", "mock?usage=on"
     expect_ok(admin.put(f"{path}/workspaces", {"workspaces": [{"id": scene["id"], "enabled": True}]}))
     price = {"pay_as_you_go": {"request_token": {"price": 0.02}, "response_token": {"price": 0.04}}}
     priced = {"slug": model, "enabled": True, "is_custom": True, "pricing_config": price}
@@ -312,25 +315,25 @@ def test_accepts_back_shown_access_of_an_archived_workspace(admin: Client):
     expect_ok(admin.put(f"{path}/workspaces", {"workspaces": both}))
     vault = {"vault_addr": "https://vault.example", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     reference = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
-    named = {"allowed_workspaces": [old["id"], new["id"]]}
-    secret = f"/v1/secret-references/{admin.create('/v1/secret-references', {**reference, **named})['id']}"
+    names = {"allowed_workspaces": [old["id"], new["id"]]}
+    secret = f"/v1/secret-references/{admin.create('/v1/secret-references', {**reference, **names})['id']}"
     expect_ok(admin.delete(f"/v1/workspaces/{old['id']}", {"name": "Leaving", "force_delete": True}))
     fields = ("id", "enabled", "rate_limits")
-    shown = admin.read(f"{path}/workspaces")["workspaces"]
+    fetched = admin.read(f"{path}/workspaces")["workspaces"]
     limits = [{"usage_limits": [{"credit_limit": 5}]}] * 2
-    sent = [{name: one[name] for name in fields} | more for one, more in zip(shown, limits, strict=True)]
+    sent = [{name: item[name] for name in fields} | more for item, more in zip(fetched, limits, strict=True)]
     for override in (False, True):
         body = {"workspaces": sent, "override_existing_workspace_access": override}
         expect_ok(admin.put(f"{path}/workspaces", body))
         again = admin.read(f"{path}/workspaces")["workspaces"]
-        assert {one["workspace_id"]: one["enabled"] for one in again} == {old["id"]: True, new["id"]: True}
+        assert {item["workspace_id"]: item["enabled"] for item in again} == {old["id"]: True, new["id"]: True}
     expect_ok(admin.put(f"{path}/workspaces", {"workspaces": [{"id": old["slug"], "enabled": False}]}))
     opened = {"workspaces": [{"id": old["slug"], "enabled": True}]}
     expect_error(admin.put(f"{path}/workspaces", opened), 404, "AB02", "workspaces[0].id", "archived")
     expect_ok(admin.put(secret, {"allowed_workspaces": admin.read(f"{secret}/workspaces")["allowed_workspaces"]}))
-    assert admin.read(f"{secret}/workspaces")["allowed_workspaces"] == named["allowed_workspaces"]
+    assert admin.read(f"{secret}/workspaces")["allowed_workspaces"] == names["allowed_workspaces"]
     expect_ok(admin.put(secret, {"allowed_workspaces": [new["slug"]]}))
-    expect_error(admin.put(secret, named), 404, "AB02", "allowed_workspaces[0]", "archived")
+    expect_error(admin.put(secret, names), 404, "AB02", "allowed_workspaces[0]", "archived")
 
 
 def test_rejects_machine_identity_references_unless_allowed(admin: Client):
@@ -339,8 +342,10 @@ def test_rejects_machine_identity_references_unless_allowed(admin: Client):
     words = ("auth_config.aws_auth_type", "identity.allow_provider_use")
     expect_error(admin.post("/v1/secret-references", {**body, "auth_config": role}), 400, "AB01", *words)
     keys = {"aws_access_key_id": "AKIA0123456789ABCDEF", "aws_secret_access_key": "s", "aws_region": "eu-west-1"}
-    made = admin.create("/v1/secret-references", {**body, "auth_config": {"aws_auth_type": "accessKey", **keys}})
-    path = f"/v1/secret-references/{made['slug']}"
+    secret_reference = admin.create(
+        "/v1/secret-references", {**body, "auth_config": {"aws_auth_type": "accessKey", **keys}}
+    )
+    path = f"/v1/secret-references/{secret_reference['slug']}"
     expect_error(admin.put(path, {"auth_config": {"aws_auth_type": "serviceRole"}}), 400, "AB01", *words)
     assert admin.read(path)["auth_config"]["aws_auth_type"] == "accessKey"
     assert admin.read("/v1/secret-references?search=mine")["total"] == 1

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.raw_http import CHAT_PATH, RawConnection, chat_body
 from tests.integration.serving import count_settled_records
-from tests.integration.wire import CHAT_PATH, RawConnection, chat_body
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
@@ -174,13 +174,13 @@ def test_rejected_request_never_reaches_the_provider(served: Gateway, provider: 
     assert statuses[:1] in ([400], []), statuses
     assert set(statuses) <= {400, 200}
     count_settled_records(served)
-    seen = [entry for entry in provider.ledger() if not entry.get("model", "").startswith("settled")]
+    received = [entry for entry in provider.ledger() if not entry.get("model", "").startswith("settled")]
     assert [
         entry["path"]
-        for entry in seen
+        for entry in received
         if "hidden" not in entry["path"] and entry["body_bytes"] == len(CHAT_REQUEST_BODY)
     ] == []
-    assert len([entry for entry in seen if "hidden" in entry["path"]]) == statuses.count(200)
+    assert len([entry for entry in received if "hidden" in entry["path"]]) == statuses.count(200)
 
 
 @pytest.mark.parametrize("name", ACCEPTED_REQUESTS)
@@ -189,9 +189,9 @@ def test_accepted_request_arrives_once_as_parsed(served: Gateway, provider: Mock
         wire.send(ACCEPTED_REQUESTS[name])
         statuses = read_statuses(wire)
     assert statuses == [200], statuses
-    seen = provider.ledger()
-    assert [(entry["path"], entry["body_bytes"]) for entry in seen] == [(CHAT_PATH, len(CHAT_REQUEST_BODY))]
-    fields = dict(seen[0]["headers"]) if isinstance(seen[0]["headers"], list) else seen[0]["headers"]
+    received = provider.ledger()
+    assert [(entry["path"], entry["body_bytes"]) for entry in received] == [(CHAT_PATH, len(CHAT_REQUEST_BODY))]
+    fields = dict(received[0]["headers"]) if isinstance(received[0]["headers"], list) else received[0]["headers"]
     assert fields["content-length"] == str(len(CHAT_REQUEST_BODY))
     assert "transfer-encoding" not in fields
     assert "elsewhere" not in fields["host"]

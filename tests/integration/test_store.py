@@ -26,9 +26,9 @@ from penstock.store.migrate import MIGRATION_LOCK_ID, current_revision, migrate,
 from penstock.store.tables import audit_log, configs, versions, workspaces
 from tests.fork_server import run_penstock
 from tests.integration.conftest import run_init
-from tests.integration.managed import ADMIN_KEY, Client, expect_error
+from tests.integration.management_client import ADMIN_KEY, Client, expect_error
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def test_migration_encrypts_plaintext_of_older_releases_reversibly(
             rows = [
                 (await connection.execute(select(table))).mappings().all() for table in (configs, versions, audit_log)
             ]
-        return repr([dict(row) for found in rows for row in found])
+        return repr([dict(row) for result in rows for row in result])
 
     async def run_scenario() -> None:
         database = Database(Store(), Secret(url))
@@ -157,10 +157,10 @@ def test_migration_ignores_statement_timeout_and_waits_for_the_lock(postgres: Po
             await connection.execute(text("select pg_sleep(0.4)"))
             return await super().seal(connection, config, owner)
 
-    async def hold_migration_lock(database: Database, held: asyncio.Event) -> None:
+    async def hold_migration_lock(database: Database, buffered: asyncio.Event) -> None:
         async with database.write_transaction() as connection:
             await connection.execute(text(f"select pg_advisory_xact_lock({MIGRATION_LOCK_ID})"))
-            held.set()
+            buffered.set()
             await asyncio.sleep(0.5)
 
     async def run_scenario() -> None:
@@ -170,9 +170,9 @@ def test_migration_ignores_statement_timeout_and_waits_for_the_lock(postgres: Po
         await migrate(patient, "0005_change_log", MigrationSealer.from_key(key))
         async with patient.write_transaction() as connection:
             await insert_plaintext_config(connection, {"provider": "mock"})
-        held = asyncio.Event()
-        other = asyncio.create_task(hold_migration_lock(patient, held))
-        await held.wait()
+        buffered = asyncio.Event()
+        other = asyncio.create_task(hold_migration_lock(patient, buffered))
+        await buffered.wait()
         assert await migrate(hurried, sealing=SlowSealer.from_key(key)) == ("0005_change_log", newest_revision())
         assert other.done()
         await other
@@ -303,8 +303,8 @@ def test_serves_from_the_stored_snapshot_if_the_database_is_broken(tmp_path: Pat
     env = {"PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/penstock.db", "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
     with run_gateway(tmp_path, tables, env=env) as gateway:
         key = create_app_key(Client(gateway))
-    for left in tmp_path.glob("penstock.db*"):
-        left.unlink()
+    for remaining in tmp_path.glob("penstock.db*"):
+        remaining.unlink()
     (tmp_path / "penstock.db").mkdir()
     with run_gateway(tmp_path, tables, env=env) as gateway:
         assert chat_status(gateway, key) == 200
@@ -333,11 +333,11 @@ def test_applies_a_change_made_on_another_node(tmp_path: Path, tables: SettingsT
     for folder in folders:
         folder.mkdir()
     run_init(folders[0], env)
-    with run_gateway(folders[0], tables, env=env) as one, run_gateway(folders[1], tables, env=env) as two:
-        key = create_app_key(Client(one))
+    with run_gateway(folders[0], tables, env=env) as item, run_gateway(folders[1], tables, env=env) as two:
+        key = create_app_key(Client(item))
         wait_for("the key at the other node", lambda: chat_status(two, key) == 200 or None, 5)
-        made = Client(two).read("/v1/api-keys")["data"][0]
-        assert Client(one).delete(f"/v1/api-keys/{made['id']}").status == 200
+        created = Client(two).read("/v1/api-keys")["data"][0]
+        assert Client(item).delete(f"/v1/api-keys/{created['id']}").status == 200
         wait_for("its end at the other node", lambda: chat_status(two, key) == 401 or None, 5)
 
 

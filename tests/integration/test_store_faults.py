@@ -18,9 +18,9 @@ import pytest
 
 from penstock.snapshot.publisher import KEPT_FILES
 from tests.integration.conftest import run_init
-from tests.integration.managed import ADMIN_KEY, Client, expect_ok
+from tests.integration.management_client import ADMIN_KEY, Client, expect_ok
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.integration.serving import control_pid, run_gateway, run_load
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.postgres import Postgres
 from tests.processes import wait_for
 
@@ -157,8 +157,8 @@ def test_killed_database_fails_no_model_request_nor_a_node_start(
         ends = datetime.now(UTC) + timedelta(seconds=8)
         short = {"name": "short", "provider": "mock", "key": "sk-01234567", "expires_at": ends.isoformat()}
         slug = here.admin.create("/v1/virtual-keys", {**short, "workspace_id": here.place["id"]})["slug"]
-        named = {"content-type": "application/json", "x-gateway-api-key": here.key, "x-gateway-provider": f"@{slug}"}
-        assert send_raw_request(here.gateway.base_url, CHAT_PATH, chat_body(), named).status == 200
+        names = {"content-type": "application/json", "x-gateway-api-key": here.key, "x-gateway-provider": f"@{slug}"}
+        assert send_raw_request(here.gateway.base_url, CHAT_PATH, chat_body(), names).status == 200
         key, workspace = here.key, {"workspace_id": here.place["id"]}
         narrow = create_narrowed_key(here.admin, workspace)
         clients = (Client(here.gateway, key), Client(here.gateway, narrow))
@@ -175,7 +175,7 @@ def test_killed_database_fails_no_model_request_nor_a_node_start(
         assert time.monotonic() - began < 2
         # Expiry takes effect even though no new snapshot can be published.
         time.sleep(max(0.0, (ends - datetime.now(UTC)).total_seconds() + 1))
-        assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), named).status == 400
+        assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), names).status == 400
         response = send_raw_request(
             gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-api-key": key}
         )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tests.frames import DATA
 from tests.integration.http2 import Http2Connection
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, RawConnection, chat_body, send_raw_request
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, RawConnection, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def test_header_timeout_applies_on_a_keep_alive_connection(provider: Mock, tmp_p
         RawConnection(served.base_url) as wire,
         RawConnection(served.base_url) as idle,
     ):
-        assert [one.request(CHAT_PATH, chat_body()).status for one in (wire, idle)] == [200, 200]
+        assert [item.request(CHAT_PATH, chat_body()).status for item in (wire, idle)] == [200, 200]
         time.sleep(0.3)
         since = time.monotonic()
         wire.send(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n")

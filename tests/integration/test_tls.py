@@ -17,7 +17,7 @@ import pytest
 
 from tests.certificates import write_certificate
 from tests.gateway import to_toml
-from tests.integration.wire import CHAT_PATH, JSON_HEADERS, chat_body
+from tests.integration.raw_http import CHAT_PATH, JSON_HEADERS, chat_body
 from tests.processes import Program, free_port, wait_for
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def test_replaced_certificate_is_used_and_no_connection_is_dropped(tls: TlsGatew
             wait_for("more requests", lambda before=before: steady.done > before + 5 or None, SECONDS)
         events = [first, *stream.read().splitlines(keepends=True)]
     chunks = [json.loads(line.removeprefix(b"data: ")) for line in events if line.startswith(b"data: {")]
-    text = "".join(one["choices"][0]["delta"].get("content") or "" for one in chunks if one["choices"])
+    text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
     assert len(text.split()) >= 80 or len(chunks) >= 80, events[-5:]
     assert events[-2:] == [b"data: [DONE]\n", b"\n"]
     assert steady.failures == []

@@ -13,9 +13,7 @@ import pytest
 from tests.frames import DATA, END_STREAM
 from tests.integration.canned import CHUNKED_HEAD, CannedProvider
 from tests.integration.http2 import Http2Connection
-from tests.integration.serving import count_settled_records
-from tests.integration.test_chat import requires_http2_curl
-from tests.integration.wire import (
+from tests.integration.raw_http import (
     CHAT_PATH,
     JSON_HEADERS,
     MESSAGES_PATH,
@@ -25,6 +23,8 @@ from tests.integration.wire import (
     encode_request,
     send_raw_request,
 )
+from tests.integration.serving import count_settled_records
+from tests.integration.test_chat import requires_http2_curl
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def test_cut_stream_is_recovered_if_its_config_says_so(served: Gateway, mode: st
     ]
     config = {"strategy": {"mode": "fallback"}, "recovery": mode, "targets": targets}
     with RawConnection(served.base_url) as wire:
-        whole = wire.request(CHAT_PATH, chat_body("mock?chunks=24"))
+        complete = wire.request(CHAT_PATH, chat_body("mock?chunks=24"))
         headers = {**MOCK_HEADERS, "x-gateway-config": json.dumps(config)}
         response = wire.request(CHAT_PATH, chat_body(stream=True), headers)
         assert (response.status, response.end_reason) == (200, "chunk")
@@ -91,7 +91,7 @@ def test_cut_stream_is_recovered_if_its_config_says_so(served: Gateway, mode: st
         assert last == "data: [DONE]"
         deltas = [json.loads(event.removeprefix("data: "))["choices"][0]["delta"] for event in events]
         content = "".join(delta.get("content", "") for delta in deltas)
-        assert content == json.loads(whole.body)["choices"][0]["message"]["content"]
+        assert content == json.loads(complete.body)["choices"][0]["message"]["content"]
 
 
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])

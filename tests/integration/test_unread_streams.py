@@ -12,8 +12,8 @@ import pytest
 from tests.frames import DATA, END_STREAM, GOAWAY
 from tests.integration.canned import CHUNKED_HEAD, CannedProvider
 from tests.integration.http2 import Http2Connection
+from tests.integration.raw_http import CHAT_PATH, MESSAGES_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.integration.serving import ENTRY_MODES, count_settled_records, run_gateway
-from tests.integration.wire import CHAT_PATH, MESSAGES_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def wait_until_aborted(provider: Mock, count: int = 1) -> None:
     """Waits until the provider saw the gateway close `count` streams."""
 
     def are_aborted() -> bool | None:
-        return sum(seen["outcome"] == "client_closed" for seen in provider.ledger()) >= count or None
+        return sum(received["outcome"] == "client_closed" for received in provider.ledger()) >= count or None
 
     wait_for("the stream given up", are_aborted, TIMEOUT_SECONDS)
 

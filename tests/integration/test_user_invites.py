@@ -8,12 +8,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
+from tests.integration.management_client import Client, expect_error, expect_ok
+from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
-    from tests.integration.wire import Response
+    from tests.integration.raw_http import Response
 
 # The unit tests of these resources run with both kinds of database.
 ONE_STORE = True
@@ -39,23 +39,23 @@ def token_from_link(link: str) -> str:
 
 
 def accept_invite(admin: Client, link: str, **more: object) -> Response:
-    given = {"first_name": "Ada", "last_name": "Gast", "password": PASSWORD, **more}
+    body = {"first_name": "Ada", "last_name": "Gast", "password": PASSWORD, **more}
     anybody = Client(admin.gateway, "")
-    return anybody.post("/v1/auth/invites", {"token": token_from_link(link), **given})
+    return anybody.post("/v1/auth/invites", {"token": token_from_link(link), **body})
 
 
 def test_creates_and_reads_an_invitation(admin: Client, body: dict[str, Any]):
-    made = admin.create(INVITES_PATH, body)
-    assert {"id", "invite_link"} <= set(made)
-    shown = admin.read(f"{INVITES_PATH}/{made['id']}")
-    assert (shown["email"], shown["role"], shown["status"]) == (body["email"].lower(), "member", "pending")
-    assert (shown["object"], shown["accepted_at"]) == ("invite", None)
-    assert shown["expires_at"] > shown["created_at"]
-    assert shown["invited_by"]
+    created = admin.create(INVITES_PATH, body)
+    assert {"id", "invite_link"} <= set(created)
+    fetched = admin.read(f"{INVITES_PATH}/{created['id']}")
+    assert (fetched["email"], fetched["role"], fetched["status"]) == (body["email"].lower(), "member", "pending")
+    assert (fetched["object"], fetched["accepted_at"]) == ("invite", None)
+    assert fetched["expires_at"] > fetched["created_at"]
+    assert fetched["invited_by"]
     listed = admin.read(f"{INVITES_PATH}?pageSize=10&currentPage=0&role=member&status=pending&email={body['email']}")
-    assert (listed["object"], listed["total"], listed["data"]) == ("list", 1, [shown])
+    assert (listed["object"], listed["total"], listed["data"]) == ("list", 1, [fetched])
     assert admin.read(f"{INVITES_PATH}?email={body['email']}&status=accepted")["total"] == 0
-    assert token_from_link(made["invite_link"]) not in str(
+    assert token_from_link(created["invite_link"]) not in str(
         admin.read("/v1/audit-logs?" + TIME_RANGE_QUERY + organisation_id(admin))
     )
 
@@ -68,13 +68,13 @@ def organisation_id(admin: Client) -> str:
 
 
 def test_accepted_invitation_gives_the_promised_roles_and_keys(admin: Client, body: dict[str, Any]):
-    made = admin.create(INVITES_PATH, {**body, "workspace_api_key_details": {"scopes": ["completions.write"]}})
+    created = admin.create(INVITES_PATH, {**body, "workspace_api_key_details": {"scopes": ["completions.write"]}})
     page = send_raw_request(
-        admin.gateway.base_url, f"/v1/auth/invites?token={token_from_link(made['invite_link'])}", headers={}
+        admin.gateway.base_url, f"/v1/auth/invites?token={token_from_link(created['invite_link'])}", headers={}
     )
     assert (page.status, page.get_header("referrer-policy")) == (200, "no-referrer")
     assert "default-src 'none'" in (page.get_header("content-security-policy") or "")
-    accepted = expect_ok(accept_invite(admin, made["invite_link"]))
+    accepted = expect_ok(accept_invite(admin, created["invite_link"]))
     user = admin.read(f"/v1/admin/users/{accepted['id']}")
     assert (user["first_name"], user["last_name"], user["email"]) == ("Ada", "Gast", body["email"].lower())
     (workspace,) = user["workspace_ids"]
@@ -89,31 +89,31 @@ def test_accepted_invitation_gives_the_promised_roles_and_keys(admin: Client, bo
         lambda: send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers).status == 200 or None,
         3,
     )
-    shown = admin.read(f"{INVITES_PATH}/{made['id']}")
-    assert shown["status"] == "accepted"
-    assert shown["accepted_at"]
-    expect_error(accept_invite(admin, made["invite_link"]), 404, "AB08")
-    expect_error(admin.delete(f"{INVITES_PATH}/{made['id']}"), 409, "AB07")
+    fetched = admin.read(f"{INVITES_PATH}/{created['id']}")
+    assert fetched["status"] == "accepted"
+    assert fetched["accepted_at"]
+    expect_error(accept_invite(admin, created["invite_link"]), 404, "AB08")
+    expect_error(admin.delete(f"{INVITES_PATH}/{created['id']}"), 409, "AB07")
     expect_error(admin.post(INVITES_PATH, body), 409, "AB07", "already")
 
 
 def test_resent_or_cancelled_link_is_invalid(admin: Client, body: dict[str, Any]):
-    made = admin.create(INVITES_PATH, body)
+    created = admin.create(INVITES_PATH, body)
     expect_error(admin.post(INVITES_PATH, body), 409, "AB07", "resend")
-    again = expect_ok(admin.post(f"{INVITES_PATH}/{made['id']}/resend", None))
+    again = expect_ok(admin.post(f"{INVITES_PATH}/{created['id']}/resend", None))
     assert set(again) == {"inviteLink"}
-    expect_error(accept_invite(admin, made["invite_link"]), 404, "AB08")
-    assert expect_ok(admin.delete(f"{INVITES_PATH}/{made['id']}")) == {}
+    expect_error(accept_invite(admin, created["invite_link"]), 404, "AB08")
+    assert expect_ok(admin.delete(f"{INVITES_PATH}/{created['id']}")) == {}
     organisation = admin.read("/v1/workspaces")["data"][0]["organisation_id"]
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
     noted = admin.read(f"/v1/audit-logs?{span}&organisation_id={organisation}&resource_type=organisation_users")
-    actions = [row["action"] for row in noted["records"] if row["resource_id"] == made["id"]]
+    actions = [row["action"] for row in noted["records"] if row["resource_id"] == created["id"]]
     assert actions == ["delete", "update", "create"]
     expect_error(accept_invite(admin, again["inviteLink"]), 404, "AB08")
-    assert admin.read(f"{INVITES_PATH}/{made['id']}")["status"] == "cancelled"
-    expect_error(admin.post(f"{INVITES_PATH}/{made['id']}/resend", None), 409, "AB07")
+    assert admin.read(f"{INVITES_PATH}/{created['id']}")["status"] == "cancelled"
+    expect_error(admin.post(f"{INVITES_PATH}/{created['id']}/resend", None), 409, "AB07")
     # A cancelled invitation can be followed by a new one.
-    assert admin.create(INVITES_PATH, body)["id"] != made["id"]
+    assert admin.create(INVITES_PATH, body)["id"] != created["id"]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
+from tests.integration.management_client import Client, expect_error, expect_ok
+from tests.integration.raw_http import CHAT_PATH, chat_body, send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
@@ -50,17 +50,17 @@ def test_reads_a_virtual_key_without_its_credential(admin: Client, workspace: st
         "rate_limits": {"type": "requests", "unit": "rpm", "value": 3},
         "expires_at": "2099-01-01T00:00:00Z",
     }
-    made = admin.create("/v1/virtual-keys", {**body, **limits})
-    assert made["success"] is True
-    assert made["data"] == {"slug": made["slug"]}
-    shown = admin.read(f"/v1/virtual-keys/{made['slug']}")
-    assert (shown["key"], shown["masked_api_key"], shown["object"]) == ("", MASKED_KEY, "virtual-key")
-    assert (shown["provider"], shown["note"], shown["workspace_id"]) == ("mock", "n", workspace)
-    assert shown["rate_limits"] == [limits["rate_limits"]]
-    assert shown["expires_at"] == "2099-01-01T00:00:00.000Z"
+    virtual_key = admin.create("/v1/virtual-keys", {**body, **limits})
+    assert virtual_key["success"] is True
+    assert virtual_key["data"] == {"slug": virtual_key["slug"]}
+    fetched = admin.read(f"/v1/virtual-keys/{virtual_key['slug']}")
+    assert (fetched["key"], fetched["masked_api_key"], fetched["object"]) == ("", MASKED_KEY, "virtual-key")
+    assert (fetched["provider"], fetched["note"], fetched["workspace_id"]) == ("mock", "n", workspace)
+    assert fetched["rate_limits"] == [limits["rate_limits"]]
+    assert fetched["expires_at"] == "2099-01-01T00:00:00.000Z"
     listed = admin.read(f"/v1/virtual-keys?workspace_id={workspace}&page_size=50&current_page=0")
-    assert shown in listed["data"]
-    assert admin.read(f"/v1/providers/{made['id']}")["integration_id"] == shown["integration_id"]
+    assert fetched in listed["data"]
+    assert admin.read(f"/v1/providers/{virtual_key['id']}")["integration_id"] == fetched["integration_id"]
 
 
 def test_requests_use_the_credential_of_their_workspace_by_slug(
@@ -94,9 +94,9 @@ def test_masked_credential_in_an_update_changes_nothing(
     path = f"/v1/virtual-keys/{slug}"
     changed = expect_ok(admin.put(path, {"name": "Renamed", "key": MASKED_KEY, "note": None, "reset_usage": True}))
     assert changed["slug"] == slug
-    shown = admin.read(path)
-    assert (shown["name"], shown["note"], shown["masked_api_key"]) == ("Renamed", None, MASKED_KEY)
-    assert shown["last_reset_at"]
+    fetched = admin.read(path)
+    assert (fetched["name"], fetched["note"], fetched["masked_api_key"]) == ("Renamed", None, MASKED_KEY)
+    assert fetched["last_reset_at"]
     wait_for("the key", lambda: chat_status(app, **{"x-gateway-virtual-key": slug}) == 200 or None, 2)
     assert provider.ledger()[-1]["headers"]["authorization"] == f"Bearer {CANARY_KEY}"
     expect_ok(admin.put(path, {"key": "sk-other-9876543210"}))
@@ -110,7 +110,7 @@ def test_masked_credential_in_an_update_changes_nothing(
 
 def test_slug_shared_by_workspaces_requires_the_workspace_id(admin: Client, workspace: str, body: dict[str, Any]):
     other = admin.create("/v1/workspaces", {"name": "another"})["id"]
-    made = {
+    created = {
         target_workspace: admin.create("/v1/virtual-keys", {**body, "slug": "shared", "workspace_id": target_workspace})
         for target_workspace in (workspace, other)
     }
@@ -118,9 +118,9 @@ def test_slug_shared_by_workspaces_requires_the_workspace_id(admin: Client, work
     for path in ("/v1/providers", "/v1/virtual-keys"):
         for response in (admin.get(f"{path}/shared"), admin.put(f"{path}/shared", {}), admin.delete(f"{path}/shared")):
             expect_error(response, 400, "AB01", "workspace_id", "several workspaces")
-        for target_workspace, one in made.items():
+        for target_workspace, item in created.items():
             assert admin.read(f"{path}/shared?workspace_id={target_workspace}")["workspace_id"] == target_workspace
-            assert admin.read(f"{path}/{one['id']}")["workspace_id"] == target_workspace
+            assert admin.read(f"{path}/{item['id']}")["workspace_id"] == target_workspace
             expect_ok(admin.put(f"{path}/shared?workspace_id={target_workspace}", {"note": target_workspace}))
         assert admin.read(f"{path}/{alone}")["workspace_id"] == workspace
     expect_ok(admin.delete(f"/v1/providers/shared?workspace_id={other}"))
@@ -128,19 +128,19 @@ def test_slug_shared_by_workspaces_requires_the_workspace_id(admin: Client, work
 
 
 def test_empty_key_in_an_update_keeps_the_credential(admin: Client, body: dict[str, Any]):
-    made = admin.create("/v1/virtual-keys", body)
-    path = f"/v1/virtual-keys/{made['slug']}"
+    virtual_key = admin.create("/v1/virtual-keys", body)
+    path = f"/v1/virtual-keys/{virtual_key['slug']}"
     before = admin.read(path)["masked_api_key"]
     expect_ok(admin.put(path, {"key": admin.read(path)["key"], "name": "changed"}))
     assert admin.read(path)["masked_api_key"] == before
 
 
 def test_deleting_a_virtual_key_removes_its_credential(admin: Client, app: Client, body: dict[str, Any]):
-    made = admin.create("/v1/virtual-keys", body)
-    wait_for("the key", lambda: chat_status(app, **{"x-gateway-virtual-key": made["slug"]}) == 200 or None, 2)
-    assert expect_ok(admin.delete(f"/v1/virtual-keys/{made['slug']}")) == {}
-    wait_for("its end", lambda: chat_status(app, **{"x-gateway-virtual-key": made["slug"]}) != 200 or None, 2)
-    expect_error(admin.get(f"/v1/virtual-keys/{made['id']}"), 404, "AB08")
+    virtual_key = admin.create("/v1/virtual-keys", body)
+    wait_for("the key", lambda: chat_status(app, **{"x-gateway-virtual-key": virtual_key["slug"]}) == 200 or None, 2)
+    assert expect_ok(admin.delete(f"/v1/virtual-keys/{virtual_key['slug']}")) == {}
+    wait_for("its end", lambda: chat_status(app, **{"x-gateway-virtual-key": virtual_key["slug"]}) != 200 or None, 2)
+    expect_error(admin.get(f"/v1/virtual-keys/{virtual_key['id']}"), 404, "AB08")
 
 
 def test_azure_fields_keep_their_names(admin: Client, body: dict[str, Any]):
@@ -149,18 +149,20 @@ def test_azure_fields_keep_their_names(admin: Client, body: dict[str, Any]):
         "resourceName": "res",
         "deploymentConfig": [{"apiVersion": "2024-06-01", "deploymentName": "d", "alias": "gpt", "is_default": True}],
     }
-    made = admin.create("/v1/virtual-keys", {**body, **azure, "model_config": {"custom_host": "https://x.test/v1"}})
-    shown = admin.read(f"/v1/virtual-keys/{made['slug']}")["model_config"]
-    assert shown == {**azure, "custom_host": "https://x.test/v1"}
-    path = f"/v1/virtual-keys/{made['slug']}"
+    virtual_key = admin.create(
+        "/v1/virtual-keys", {**body, **azure, "model_config": {"custom_host": "https://x.test/v1"}}
+    )
+    fetched = admin.read(f"/v1/virtual-keys/{virtual_key['slug']}")["model_config"]
+    assert fetched == {**azure, "custom_host": "https://x.test/v1"}
+    path = f"/v1/virtual-keys/{virtual_key['slug']}"
 
     def update_model_config(**change: object) -> dict[str, Any]:
         expect_ok(admin.put(path, {"key": body["key"], **change}))
         return admin.read(path)["model_config"]
 
     other = [{**azure["deploymentConfig"][0], "alias": "other"}]
-    assert update_model_config(deploymentConfig=other) == {**shown, "deploymentConfig": other}
-    without = {name: value for name, value in shown.items() if name != "deploymentConfig"}
+    assert update_model_config(deploymentConfig=other) == {**fetched, "deploymentConfig": other}
+    without = {name: value for name, value in fetched.items() if name != "deploymentConfig"}
     assert update_model_config(deploymentConfig=None) == without
     # `model_config` replaces the whole object, as a config file does.
     assert update_model_config(model_config={"resourceName": "res"}) == {"resourceName": "res"}
@@ -192,15 +194,15 @@ def test_rejects_an_invalid_virtual_key(admin: Client, body: dict[str, Any], cha
 
 @pytest.mark.parametrize(("name", "known"), [("open-ai", "openai"), ("hugging-face", "huggingface")])
 def test_accepts_older_provider_names(admin: Client, body: dict[str, Any], name: str, known: str):
-    made = admin.create("/v1/virtual-keys", {**body, "provider": name, "slug": f"older-{known}"})
-    path = f"/v1/virtual-keys/{made['slug']}?workspace_id={body['workspace_id']}"
+    virtual_key = admin.create("/v1/virtual-keys", {**body, "provider": name, "slug": f"older-{known}"})
+    path = f"/v1/virtual-keys/{virtual_key['slug']}?workspace_id={body['workspace_id']}"
     assert admin.read(path)["provider"] == known
 
 
 def test_limits_may_only_alert_and_use_provider_units(admin: Client, body: dict[str, Any]):
     alert = {"type": "cost", "alert_threshold": 5}
-    made = admin.create("/v1/virtual-keys", {**body, "slug": "warned", "usage_limits": alert})
-    path = f"/v1/virtual-keys/{made['slug']}?workspace_id={body['workspace_id']}"
+    virtual_key = admin.create("/v1/virtual-keys", {**body, "slug": "warned", "usage_limits": alert})
+    path = f"/v1/virtual-keys/{virtual_key['slug']}?workspace_id={body['workspace_id']}"
     assert admin.read(path)["usage_limits"]["credit_limit"] is None
     expect_error(admin.put(path, {"usage_limits": {"type": "cost"}}), 400, "AB01", "usage_limits.credit_limit")
     fast = {"type": "requests", "unit": "rps", "value": 1}
@@ -221,48 +223,48 @@ def test_creates_updates_and_deletes_a_provider_of_an_integration(
     integration = admin.create("/v1/integrations", own)["slug"]
     brought = admin.create("/v1/virtual-keys", body)["slug"]
     hidden = admin.read(f"/v1/virtual-keys/{brought}")["integration_id"]
-    given = {"name": "Second", "integration_id": integration, "workspace_id": workspace, "note": "x"}
+    fields = {"name": "Second", "integration_id": integration, "workspace_id": workspace, "note": "x"}
     # The hidden integration of a virtual key cannot be shared, because the limits of the virtual key apply to its
     # credential.
-    expect_error(admin.post("/v1/providers", {**given, "integration_id": hidden}), 404, "AB02", "integration_id")
-    made = admin.create("/v1/providers", {**given, "usage_limits": {"type": "tokens", "credit_limit": 100}})
-    assert (made["slug"], made["object"]) == ("second", "provider")
-    shown = admin.read(f"/v1/providers/{made['slug']}?workspace_id={workspace}")
-    assert (shown["name"], shown["note"], shown["integration_id"]) == ("Second", "x", integration)
-    assert shown["usage_limits"]["credit_limit"] == 100
+    expect_error(admin.post("/v1/providers", {**fields, "integration_id": hidden}), 404, "AB02", "integration_id")
+    provider = admin.create("/v1/providers", {**fields, "usage_limits": {"type": "tokens", "credit_limit": 100}})
+    assert (provider["slug"], provider["object"]) == ("second", "provider")
+    fetched = admin.read(f"/v1/providers/{provider['slug']}?workspace_id={workspace}")
+    assert (fetched["name"], fetched["note"], fetched["integration_id"]) == ("Second", "x", integration)
+    assert fetched["usage_limits"]["credit_limit"] == 100
     wait_for("the provider", lambda: chat_status(app, **{"x-gateway-provider": "@second"}) == 200 or None, 2)
     changed = expect_ok(admin.put("/v1/providers/second", {"name": "Third", "note": None, "reset_usage": True}))
-    assert changed == made
-    shown = admin.read("/v1/providers/second")
-    assert (shown["name"], shown["note"], bool(shown["last_reset_at"])) == ("Third", None, True)
+    assert changed == provider
+    fetched = admin.read("/v1/providers/second")
+    assert (fetched["name"], fetched["note"], bool(fetched["last_reset_at"])) == ("Third", None, True)
     assert admin.read(f"/v1/providers?workspace_id={workspace}&page_size=1&current_page=0")["total"] >= 1
     assert expect_ok(admin.delete("/v1/providers/second")) == {}
     expect_error(admin.get("/v1/providers/second"), 404, "AB08")
-    assert admin.create("/v1/providers", given)["slug"] == "second"
+    assert admin.create("/v1/providers", fields)["slug"] == "second"
 
 
 def test_integration_of_another_workspace_is_not_found(admin: Client, body: dict[str, Any]):
-    made = admin.create("/v1/virtual-keys", body)
+    virtual_key = admin.create("/v1/virtual-keys", body)
     own = {"name": "Its", "ai_provider_id": "mock", "key": CANARY_KEY, "workspace_id": body["workspace_id"]}
     integration = admin.create("/v1/integrations", own)["slug"]
     elsewhere = admin.create("/v1/workspaces", {"name": "e"})["id"]
-    given = {"name": "Stolen", "integration_id": integration, "workspace_id": elsewhere}
-    expect_error(admin.post("/v1/providers", given), 404, "AB02", "integration_id")
+    fields = {"name": "Stolen", "integration_id": integration, "workspace_id": elsewhere}
+    expect_error(admin.post("/v1/providers", fields), 404, "AB02", "integration_id")
     inside = admin.with_new_key(
         workspace_id=elsewhere, scopes=["virtual_keys.read", "virtual_keys.update", "virtual_keys.delete"]
     )
     for response in (
-        inside.get(f"/v1/virtual-keys/{made['slug']}"),
-        inside.put(f"/v1/virtual-keys/{made['id']}", {"key": "sk-mine-0123456789"}),
-        inside.delete(f"/v1/virtual-keys/{made['id']}"),
+        inside.get(f"/v1/virtual-keys/{virtual_key['slug']}"),
+        inside.put(f"/v1/virtual-keys/{virtual_key['id']}", {"key": "sk-mine-0123456789"}),
+        inside.delete(f"/v1/virtual-keys/{virtual_key['id']}"),
     ):
         expect_error(response, 404, "AB08")
 
 
 def test_credential_is_in_no_file_and_no_response(admin: Client, body: dict[str, Any]):
     """Runs last, because it searches everything that this file's gateway has written."""
-    made = admin.create("/v1/virtual-keys", body)
-    responses = [admin.read(f"/v1/virtual-keys/{made['slug']}"), admin.read("/v1/virtual-keys?page_size=1000")]
+    virtual_key = admin.create("/v1/virtual-keys", body)
+    responses = [admin.read(f"/v1/virtual-keys/{virtual_key['slug']}"), admin.read("/v1/virtual-keys?page_size=1000")]
     assert CANARY_KEY not in json.dumps(responses)
     wait_for("the kept snapshot", lambda: (Path(admin.gateway.folder) / "penstock.snapshot").exists() or None, 3)
     written = [path for path in Path(admin.gateway.folder).rglob("*") if path.is_file()]

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import expect_error, expect_ok
+from tests.integration.management_client import expect_error, expect_ok
 
 if TYPE_CHECKING:
-    from tests.integration.managed import Client
+    from tests.integration.management_client import Client
 
 # The unit tests of these resources run with both kinds of database.
 ONE_STORE = True
@@ -76,8 +76,8 @@ def test_default_config_of_new_keys_is_shown_as_its_slug(admin: Client, made: di
     config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": made["slug"]})
     path = f"/v2/workspaces/{made['id']}"
     for key in (config["id"], config["slug"]):
-        shown = expect_ok(admin.put(path, {"defaults": {"user_api_key_config": key}}))
-        assert shown["defaults"]["user_api_key_config"] == config["slug"]
+        displayed = expect_ok(admin.put(path, {"defaults": {"user_api_key_config": key}}))
+        assert displayed["defaults"]["user_api_key_config"] == config["slug"]
     expect_error(admin.delete(f"/v1/configs/{config['slug']}"), 409, "AB07")
     expect_error(
         admin.put(path, {"defaults": {"user_api_key_config": "pc-none-1"}}), 404, "AB02", "user_api_key_config"
@@ -134,7 +134,7 @@ def test_archiving_requires_the_name_and_an_empty_workspace(admin: Client, made:
     listed = {
         status: admin.read(f"/v1/workspaces?status={status}") for status in ("active", "archived", "active,archived")
     }
-    there = {status: made["id"] in [row["id"] for row in found["data"]] for status, found in listed.items()}
+    there = {status: made["id"] in [row["id"] for row in actual["data"]] for status, actual in listed.items()}
     assert there == {"active": False, "archived": True, "active,archived": True}
 
 
@@ -144,7 +144,7 @@ def test_archiving_deletes_the_content_and_logs_each_deletion(admin: Client):
     owner = admin.read("/v1/admin/users?role=owner")["data"][0]["id"]
     expect_ok(admin.post(f"/v1/workspaces/{workspace['id']}/users", {"users": [{"id": owner, "role": "admin"}]}))
     own = {"ai_provider_id": "openai", "key": "sk-0123456789", **inside}
-    made = {
+    body = {
         "integrations": admin.create("/v1/integrations", {"name": "full", **own})["id"],
         "configs": admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **inside})["id"],
         "providers": admin.create("/v1/virtual-keys", {"name": "v", "provider": "openai", "key": "sk-1", **inside})[
@@ -161,7 +161,7 @@ def test_archiving_deletes_the_content_and_logs_each_deletion(admin: Client):
         "labels": admin.create("/v1/labels", {"name": "canary", **inside})["id"],
     }
     path = f"/v1/workspaces/{workspace['id']}"
-    made["workspaces"] = workspace["id"]
+    body["workspaces"] = workspace["id"]
     counts = (
         "1 integrations",
         "2 providers",
@@ -176,10 +176,10 @@ def test_archiving_deletes_the_content_and_logs_each_deletion(admin: Client):
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
     request = f"{span}&organisation_id={workspace['organisation_id']}&workspace_id={workspace['id']}&action=delete"
     gone = [(row["resource_type"], row["resource_id"]) for row in admin.read(f"/v1/audit-logs?{request}")["records"]]
-    assert set(made.items()) <= set(gone)
+    assert set(body.items()) <= set(gone)
     # Includes the hidden integration of the virtual key, the default provider of the integration, and the membership.
     kinds = sorted(kind for kind, _ in gone)
-    assert kinds == sorted([*made, "integrations", "providers", "workspace_users"])
+    assert kinds == sorted([*body, "integrations", "providers", "workspace_users"])
     assert (
         admin.create("/v1/integrations", {"name": "full", "slug": "full", **own, "workspace_id": None})["slug"]
         == "full"
@@ -216,10 +216,10 @@ def test_adds_updates_and_removes_members(admin: Client, made: dict[str, Any], o
 
 
 def test_creates_a_workspace_with_members(admin: Client, owner: dict[str, Any]):
-    for given in (owner["id"], {"id": owner["id"], "role": "admin"}):
-        made = admin.create("/v1/workspaces", {"name": "with people", "users": [given]})
-        assert [(user["id"], user["role"]) for user in made["users"]] == [
-            (owner["id"], "member" if given == owner["id"] else "admin")
+    for body in (owner["id"], {"id": owner["id"], "role": "admin"}):
+        workspace = admin.create("/v1/workspaces", {"name": "with people", "users": [body]})
+        assert [(user["id"], user["role"]) for user in workspace["users"]] == [
+            (owner["id"], "member" if body == owner["id"] else "admin")
         ]
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.ids import mask_secret
-from tests.integration.managed import Client, expect_ok
+from tests.integration.management_client import Client, expect_ok
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,8 +44,8 @@ def create_sample_objects(admin: Client, name: str = "fields") -> SampleObjects:
     target_workspace = {"workspace_id": workspace["id"]}
     user = admin.read("/v1/admin/users")["data"][0]["id"]
     expect_ok(admin.post(f"/v1/admin/workspaces/{workspace['id']}/users", {"users": [{"id": user, "role": "manager"}]}))
-    whole = {"name": "i", "slug": name, "ai_provider_id": "openai", "key": "sk-0123456789"}
-    integration = admin.create("/v1/integrations", {**whole, "create_default_provider": False})["slug"]
+    complete = {"name": "i", "slug": name, "ai_provider_id": "openai", "key": "sk-0123456789"}
+    integration = admin.create("/v1/integrations", {**complete, "create_default_provider": False})["slug"]
     spaces = {"workspaces": [{"id": workspace["id"], "enabled": True}], "create_default_provider": False}
     expect_ok(admin.put(f"/v1/integrations/{integration}/workspaces", spaces))
     models = {"models": [{"slug": "mine", "enabled": True, "is_custom": True}]}
@@ -93,17 +93,17 @@ AZURE_DEPLOYMENT = {"apiVersion": "2024-06-01", "deploymentName": "d", "alias": 
 
 
 def masked_sample(value: str, field: str) -> SampleValue:
-    return SampleValue(value, lambda shown: shown[field], mask_secret(value))
+    return SampleValue(value, lambda displayed: displayed[field], mask_secret(value))
 
 
 def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
     """Returns a value for each field of each request body, by the name of the body's schema."""
     limits = {"usage_limits": USAGE_LIMITS, "rate_limits": RATE_LIMITS, "expires_at": FUTURE_TIMESTAMP}
-    reset = SampleValue(True, lambda shown: bool(shown["last_reset_at"]))
+    reset = SampleValue(True, lambda displayed: bool(displayed["last_reset_at"]))
     mapping = [{"target_field": "key", "secret_reference_id": scene.reference, "value_format": "string"}]
     reference = scene.admin.read(f"/v1/secret-references/{scene.reference}")["id"]
     mappings = SampleValue(
-        mapping, lambda shown: shown["secret_mappings"], [{**mapping[0], "secret_reference_id": reference}]
+        mapping, lambda displayed: displayed["secret_mappings"], [{**mapping[0], "secret_reference_id": reference}]
     )
     config = scene.admin.read(f"/v1/configs/{scene.config}")
     defaults = {"metadata": {"team": "a"}, "config_id": config["id"], "allow_config_override": False}
@@ -120,7 +120,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
     }
     headers = SampleValue(
         CUSTOM_HEADERS_OPTIONS,
-        lambda shown: shown["configurations"],
+        lambda displayed: displayed["configurations"],
         {**CUSTOM_HEADERS_OPTIONS, "custom_headers": {"x-team": mask_secret("a-secret-field")}},
     )
     integration = {
@@ -137,15 +137,17 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         "name": "other",
         "note": "for x",
         "key": masked_sample("sk-another-key", "masked_api_key"),
-        "model_config": SampleValue({"custom_host": "https://a.test"}, lambda shown: shown["model_config"]),
-        "deploymentConfig": SampleValue([AZURE_DEPLOYMENT], lambda shown: shown["model_config"]["deploymentConfig"]),
+        "model_config": SampleValue({"custom_host": "https://a.test"}, lambda displayed: displayed["model_config"]),
+        "deploymentConfig": SampleValue(
+            [AZURE_DEPLOYMENT], lambda displayed: displayed["model_config"]["deploymentConfig"]
+        ),
         "secret_mappings": mappings,
         **limits,
     }
     location = {
         "name": "Other",
         # An icon would change the name that is shown; a test of client habits sets some.
-        "icon": SampleValue("", lambda shown: shown["icon"] or ""),
+        "icon": SampleValue("", lambda displayed: displayed["icon"] or ""),
         "description": "for x",
         "usage_limits": [USAGE_LIMITS],
         "rate_limits": RATE_LIMITS,
@@ -161,10 +163,12 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         },
         "security_settings": {"managersWritePrompts": False, "membersWriteGuardrails": True},
     }
-    named = [scene.guardrail]
-    ours = {"metadata": {"team": "a"}, "input_guardrails": named, "output_guardrails": named}
+    names = [scene.guardrail]
+    ours = {"metadata": {"team": "a"}, "input_guardrails": names, "output_guardrails": names}
     vault = {"vault_addr": "https://b.example", "vault_auth_type": "token", "vault_token": "t-9876543210"}
-    auth = SampleValue(vault, lambda shown: shown["auth_config"], {**vault, "vault_token": mask_secret("t-9876543210")})
+    auth = SampleValue(
+        vault, lambda displayed: displayed["auth_config"], {**vault, "vault_token": mask_secret("t-9876543210")}
+    )
     secret = {
         "name": "other",
         "description": "for x",
@@ -175,12 +179,12 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         "auth_config": auth,
         "allowed_workspaces": SampleValue(
             [scene.workspace_id],
-            lambda shown: scene.admin.read(f"/v1/secret-references/{shown['id']}/workspaces")["allowed_workspaces"],
+            lambda fetched: scene.admin.read(f"/v1/secret-references/{fetched['id']}/workspaces")["allowed_workspaces"],
         ),
     }
     own_slug = f"of-its-own-{next(SAMPLE_NUMBERS)}"
     legacy = {
-        name: SampleValue(value, lambda shown, name=name: shown["model_config"][name])
+        name: SampleValue(value, lambda displayed, name=name: displayed["model_config"][name])
         for name, value in (("apiVersion", "2024-02-01"), ("resourceName", "r"), ("deploymentName", "d"))
     }
     return {
@@ -190,14 +194,14 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
             "name": "other",
             "slug": own_slug,
             "workspace_id": scene.workspace_id,
-            "config": SampleValue({"provider": "mock"}, lambda shown: json.loads(shown["config"])),
-            "isDefault": SampleValue(1, lambda shown: shown["is_default"]),
+            "config": SampleValue({"provider": "mock"}, lambda displayed: json.loads(displayed["config"])),
+            "isDefault": SampleValue(1, lambda displayed: displayed["is_default"]),
         },
         "UpdateConfig": {
             "name": "other",
             "status": "archived",
-            "config": SampleValue({"provider": "openai"}, lambda shown: json.loads(shown["config"])),
-            "isDefault": SampleValue(1, lambda shown: shown["is_default"]),
+            "config": SampleValue({"provider": "openai"}, lambda displayed: json.loads(displayed["config"])),
+            "isDefault": SampleValue(1, lambda displayed: displayed["is_default"]),
         },
         "CreateIntegration": {
             **integration,
@@ -231,7 +235,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
             "defaults": ours,
             "users": SampleValue(
                 [{"id": scene.user, "role": "manager"}],
-                lambda shown: [{"id": shown["users"][0]["id"], "role": "manager"}],
+                lambda displayed: [{"id": displayed["users"][0]["id"], "role": "manager"}],
             ),
         },
         "WorkspaceUpdate": {**location, "slug": own_slug, "defaults": {**ours, "user_api_key_config": scene.config}},
@@ -268,35 +272,41 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
             "disable_auto_provision_user": True,
         },
         "UpdateOrganisationDefaults": {
-            name: SampleValue(named, lambda shown, name=name: [one["slug"] for one in shown[name]])
+            name: SampleValue(names, lambda displayed, name=name: [item["slug"] for item in displayed[name]])
             for name in ("input_guardrails", "output_guardrails")
         },
         "UpdateMember": {"role": "admin"},
     }
 
 
-def contains_value(shown: Any, wanted: Any) -> bool:
+def contains_value(displayed: Any, expected: Any) -> bool:
     """Returns true if the shown value contains everything that was written; it may have more fields."""
-    if isinstance(wanted, dict):
-        return isinstance(shown, dict) and all(contains_value(shown.get(name), value) for name, value in wanted.items())
-    if isinstance(wanted, list):
-        return isinstance(shown, list) and len(shown) == len(wanted) and all(map(contains_value, shown, wanted))
-    if isinstance(wanted, str) and isinstance(shown, str) and wanted[:1].isdigit() and "T" in wanted:
-        return datetime.fromisoformat(shown) == datetime.fromisoformat(wanted)
-    return shown == wanted
+    if isinstance(expected, dict):
+        return isinstance(displayed, dict) and all(
+            contains_value(displayed.get(name), value) for name, value in expected.items()
+        )
+    if isinstance(expected, list):
+        return (
+            isinstance(displayed, list)
+            and len(displayed) == len(expected)
+            and all(map(contains_value, displayed, expected))
+        )
+    if isinstance(expected, str) and isinstance(displayed, str) and expected[:1].isdigit() and "T" in expected:
+        return datetime.fromisoformat(displayed) == datetime.fromisoformat(expected)
+    return displayed == expected
 
 
-def find_mismatches(shown: dict[str, Any], given: Mapping[str, Any]) -> list[str]:
+def find_mismatches(displayed: dict[str, Any], body: Mapping[str, Any]) -> list[str]:
     """Returns a description of each field that is not read back as it was written."""
     lost: list[str] = []
-    for name, sample in given.items():
-        read, wanted = (lambda row, name=name: row[name]), sample
+    for name, sample in body.items():
+        read, expected = (lambda row, name=name: row[name]), sample
         if isinstance(sample, SampleValue):
-            read, wanted = sample.read_back, sample.value if sample.shown_value is None else sample.shown_value
-        if wanted is not None and not contains_value(read(shown), wanted):
-            lost.append(f"{name}: {read(shown)!r} instead of {wanted!r}")
+            read, expected = sample.read_back, sample.value if sample.shown_value is None else sample.shown_value
+        if expected is not None and not contains_value(read(displayed), expected):
+            lost.append(f"{name}: {read(displayed)!r} instead of {expected!r}")
     return lost
 
 
-def to_request_body(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: sample.value if isinstance(sample, SampleValue) else sample for name, sample in given.items()}
+def to_request_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: sample.value if isinstance(sample, SampleValue) else sample for name, sample in body.items()}

@@ -10,6 +10,7 @@ import tokenize
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.shape.repository import read_text, repository_files
+from tests.shape.rust_modules import PARSER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,14 +45,14 @@ def code_files() -> list[Path]:
 
 @functools.cache
 def definitions() -> tuple[Name, ...]:
-    found: list[Name] = []
+    names: list[Name] = []
     for path in code_files():
         source = read_text(path)
         if path.suffix == ".rs":
-            found += [Name(kind, name, path) for kind, name in RUST_DEFINITION.findall(source)]
+            names += [Name(kind, name, path) for kind, name in RUST_DEFINITION.findall(source)]
         else:
-            found += [Name(kind, name, path) for kind, name in _python_definitions(ast.parse(source))]
-    return tuple(found)
+            names += [Name(kind, name, path) for kind, name in _python_definitions(ast.parse(source))]
+    return tuple(names)
 
 
 def _python_definitions(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -60,6 +61,48 @@ def _python_definitions(tree: ast.AST) -> Iterator[tuple[str, str]]:
             yield "fn", node.name
         elif isinstance(node, ast.ClassDef):
             yield "class", node.name
+
+
+@functools.cache
+def variables() -> tuple[Name, ...]:
+    """Returns local variables, parameters and loop variables, each file and name once."""
+    return tuple(
+        Name("variable", name, path)
+        for path in code_files()
+        for name in sorted(set(_rust_variables(path) if path.suffix == ".rs" else _python_variables(path)))
+    )
+
+
+def _python_variables(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(read_text(path))):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+# Nodes of the Rust grammar that bind names, with the field that holds the pattern.
+RUST_BINDINGS = {"let_declaration": "pattern", "parameter": "pattern", "for_expression": "pattern"}
+
+
+def _rust_variables(path: Path) -> Iterator[str]:
+    nodes = [PARSER.parse(read_text(path).encode()).root_node]
+    while nodes:
+        node = nodes.pop()
+        nodes += node.children
+        if node.type == "closure_parameters":
+            patterns = list(node.named_children)
+        elif field := RUST_BINDINGS.get(node.type):
+            pattern = node.child_by_field_name(field)
+            patterns = [pattern] if pattern else []
+        else:
+            continue
+        while patterns:
+            pattern = patterns.pop()
+            if pattern.type == "identifier":
+                yield (pattern.text or b"").decode()
+            elif pattern.type in {"tuple_pattern", "mut_pattern", "reference_pattern", "ref_pattern"}:
+                patterns += pattern.named_children
 
 
 def _blocks(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Comment]:
@@ -76,12 +119,12 @@ def _blocks(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Comment]:
 
 
 def _rust_comments(path: Path) -> Iterator[Comment]:
-    found = (
+    matched = (
         (number, match)
         for number, line in enumerate(read_text(path).splitlines(), 1)
         if (match := RUST_COMMENT.match(line))
     )
-    yield from _blocks(((number, match[2] or "") for number, match in found), path)
+    yield from _blocks(((number, match[2] or "") for number, match in matched), path)
 
 
 def _python_comments(path: Path) -> Iterator[Comment]:

@@ -23,14 +23,14 @@ IGNORED_NAMES = {".git"} | {line.strip("/") for line in IGNORED_FOLDERS if "/" n
 @functools.cache
 def repository_files() -> tuple[Path, ...]:
     """Returns every file of the repository, relative to its root, without built or installed files."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for folder, below, names in os.walk(ROOT):
         here = Path(folder).relative_to(ROOT)
         below[:] = [
             name for name in below if name not in IGNORED_NAMES and (here / name).as_posix() not in IGNORED_PATHS
         ]
-        found += [here / name for name in names if not name.endswith((".so", ".pyc")) and name not in IGNORED_NAMES]
-    return tuple(sorted(found))
+        paths += [here / name for name in names if not name.endswith((".so", ".pyc")) and name not in IGNORED_NAMES]
+    return tuple(sorted(paths))
 
 
 def files_under(folder: str, *suffixes: str) -> list[Path]:

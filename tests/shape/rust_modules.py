@@ -93,8 +93,8 @@ class Crate:
             ):
                 yield tuple(node_text(node).split("::"))
             elif node.type == "token_tree":
-                for found in re.findall(r"(?<![\w:])(?:crate|super|self)(?:::\w+)+", node_text(node)):
-                    yield tuple(found.split("::"))
+                for actual in re.findall(r"(?<![\w:])(?:crate|super|self)(?:::\w+)+", node_text(node)):
+                    yield tuple(actual.split("::"))
             else:
                 nodes += node.children
 
@@ -103,8 +103,8 @@ class Crate:
         edges: Graph = {}
         for module in self.sources:
             if module:
-                found = {self.resolve(path, module) for path in self.named_paths(module) if path and path[0]}
-                edges[module] = {target for target in found if target} - {module}
+                actual = {self.resolve(path, module) for path in self.named_paths(module) if path and path[0]}
+                edges[module] = {target for target in actual if target} - {module}
         return edges
 
 

@@ -45,10 +45,10 @@ def commands(page: str) -> list[list[str]]:
 
 
 def value_at(path: str) -> Any:
-    found: Any = VALUES
+    actual: Any = VALUES
     for name in path.split("."):
-        found = found[name]
-    return found
+        actual = actual[name]
+    return actual
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -67,9 +67,9 @@ def test_settings_of_examples_are_valid(page: str, tmp_path: Path):
 
 def test_values_of_examples_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-tests")
-    found = blocks("docs/deploy-kubernetes.md", "yaml")
-    assert found
-    for block in found:
+    actual = blocks("docs/deploy-kubernetes.md", "yaml")
+    assert actual
+    for block in actual:
         file = tmp_path / "values.yaml"
         file.write_text(block)
         values = read_yaml(file)
@@ -86,9 +86,9 @@ def test_settings_file_of_the_container_is_valid(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/sizing.md"])
 def test_commands_of_examples_exist(page: str):
-    found = commands(page)
-    assert found
-    for words in found:
+    actual = commands(page)
+    assert actual
+    for words in actual:
         # In a container or on a server, the command comes after the program that starts it.
         if words[0] in {"penstock", "penstock_run", "/opt/penstock/bin/penstock"}:
             check_command(words[1:])
@@ -119,9 +119,9 @@ def test_memory_bounds_of_the_page_are_those_of_the_settings():
 @pytest.mark.parametrize("page", ["docs/deploy-kubernetes.md", "deploy/helm/penstock/README.md"])
 def test_helm_renders_the_examples(page: str):
     chart = "deploy/helm/penstock"
-    found = [words for words in commands(page) if words[0] == "helm" and chart in words and words[1] != "lint"]
-    assert found
-    for words in found:
+    result = [words for words in commands(page) if words[0] == "helm" and chart in words and words[1] != "lint"]
+    assert result
+    for words in result:
         options = words[words.index(chart) + 1 :]
         command = ["helm", "template", "penstock", chart, "--kube-version", "1.33", *options]
         done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DOCUMENTS = [path.as_posix() for path in files_under(".", ".md")]
 # Their TOML examples have tests of their own.
-OTHER_TOML_PAGES = {"docs/clients.md", "docs/monitoring.md", "docs/batches.md", "docs/migrate-from-tensorzero.md"}
+OTHER_TOML_PAGES = {"docs/tokens.md", "docs/monitoring.md", "docs/files-in-s3.md", "docs/migrate-from-tensorzero.md"}
 # Only the settings of Codex have this key; `tests/e2e/test_docs_snippets.py` uses them.
 CODEX_MARK = "model_provider ="
 
@@ -50,9 +50,9 @@ def test_readme_is_short_and_starts_with_the_two_commands():
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_mentioned_make_target_exists(document: str):
-    named = set(re.findall(r"`make ([a-z-]+)", read_text(document)))
-    named |= {line.split()[1] for line in fenced_lines(document) if line.startswith("make ")}
-    assert not named - make_targets()
+    names = set(re.findall(r"`make ([a-z-]+)", read_text(document)))
+    names |= {line.split()[1] for line in fenced_lines(document) if line.startswith("make ")}
+    assert not names - make_targets()
 
 
 def test_contributing_explains_every_make_target():
@@ -66,8 +66,8 @@ def test_every_link_and_mentioned_path_exists(document: str):
     links = [link for link in re.findall(r"\]\(([^)#]+)", read_text(document)) if "://" not in link]
     assert not [link for link in links if not (here / link).exists()]
     tops = {path.parts[0] for path in repository_files() if len(path.parts) > 1}
-    named = [name for name in re.findall(r"`([\w./-]+/[\w./-]*)`", read_text(document)) if name.split("/")[0] in tops]
-    assert not [name for name in named if not (ROOT / name).exists()]
+    names = [name for name in re.findall(r"`([\w./-]+/[\w./-]*)`", read_text(document)) if name.split("/")[0] in tops]
+    assert not [name for name in names if not (ROOT / name).exists()]
 
 
 def heading_anchors(document: str) -> set[str]:
@@ -99,13 +99,13 @@ def test_settings_page_documents_every_setting():
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_mentioned_setting_exists(document: str):
     known = {entry.path for entry in iter_setting_specs()}
-    named = set(
+    names = set(
         re.findall(
             rf"`((?:{'|'.join(sorted({entry.section for entry in iter_setting_specs()}))})\.[a-z_]+)`",
             read_text(document),
         )
     )
-    assert not named - known
+    assert not names - known
 
 
 def find_setting_reads(module: str) -> set[tuple[str, str]]:
@@ -115,13 +115,13 @@ def find_setting_reads(module: str) -> set[tuple[str, str]]:
     source = read_text(module)
     # A module that receives one section imports its class. The routing section has its own file.
     named = re.findall(r"penstock\.settings(?:\.\w+)? import (.*)", source)
-    given = {name.lower() for line in named for name in re.findall(r"\w+", line)} | {"routing"} & {Path(module).stem}
-    found: set[tuple[str, str]] = set()
+    body = {name.lower() for line in named for name in re.findall(r"\w+", line)} | {"routing"} & {Path(module).stem}
+    actual: set[tuple[str, str]] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             above = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
-            found |= {(section, node.attr) for section in {above, *given}}
-    return found
+            actual |= {(section, node.attr) for section in {above, *body}}
+    return actual
 
 
 def test_every_setting_is_read_by_code():
@@ -150,8 +150,8 @@ def test_timeouts_page_lists_every_time_setting_and_existing_tests():
     tables = [row for row in rows if row.strip("- ") not in {"", "test"}]
     assert len(tables) >= len(times)
     assert all("`" in row for row in tables), tables
-    named = {name for row in tables for name in re.findall(r"`(\w+)`", row)} | set(re.findall(r"`(test_\w+)`", page))
-    assert not [name for name in named if not any(f" {name}(" in source for source in tests.values())]
+    names = {name for row in tables for name in re.findall(r"`(\w+)`", row)} | set(re.findall(r"`(test_\w+)`", page))
+    assert not [name for name in names if not any(f" {name}(" in source for source in tests.values())]
 
 
 RUN_MODULES = {
@@ -192,11 +192,11 @@ def linked_documents(document: str) -> set[str]:
 
 
 def test_every_document_is_reachable_from_the_readme():
-    seen, ahead = set[str](), {"README.md"}
+    received, ahead = set[str](), {"README.md"}
     while ahead:
-        seen.add(document := ahead.pop())
-        ahead |= linked_documents(document) - seen
-    assert not {path for path in DOCUMENTS if path.startswith("docs/")} - seen
+        received.add(document := ahead.pop())
+        ahead |= linked_documents(document) - received
+    assert not {path for path in DOCUMENTS if path.startswith("docs/")} - received
     assert {"CONTRIBUTING.md", "docs/README.md"} <= linked_documents("README.md")
 
 
@@ -212,8 +212,10 @@ def test_generated_pages_match_the_code(seed: str):
 
 
 def test_readme_shows_the_output_of_make_run():
-    shown = re.findall(r"```sh\n(# .*?\n)```", read_text("README.md"), re.DOTALL)
-    assert shown == ["\n".join([*examples.format_examples("http://127.0.0.1:8787", key_needed=True, demo_key="…"), ""])]
+    displayed = re.findall(r"```sh\n(# .*?\n)```", read_text("README.md"), re.DOTALL)
+    assert displayed == [
+        "\n".join([*examples.format_examples("http://127.0.0.1:8787", key_needed=True, demo_key="…"), ""])
+    ]
 
 
 def test_settings_file_of_the_readme_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -259,14 +261,14 @@ def test_metrics_example_is_valid():
 
 
 def test_bucket_example_is_valid(tmp_path: Path):
-    (block,) = re.findall(r"```toml\n(.*?)```", read_text("docs/batches.md"), re.DOTALL)
+    (block,) = re.findall(r"```toml\n(.*?)```", read_text("docs/files-in-s3.md"), re.DOTALL)
     file = tmp_path / "penstock.toml"
     file.write_text(block)
     assert load_settings(str(file), {}).files.store == "s3://my-bucket/penstock"
 
 
 def test_issuer_example_is_valid():
-    (block,) = re.findall(r"```toml\n(.*?)```", read_text("docs/clients.md"), re.DOTALL)
+    (block,) = re.findall(r"```toml\n(.*?)```", read_text("docs/tokens.md"), re.DOTALL)
     problems: list[Problem] = []
     issuers = parse_issuers(tomllib.loads(block)["issuers"], problems)
     problems += validate_jwt(Jwt(enabled=True), issuers)

@@ -24,7 +24,7 @@ SEARCHES = {
     "custom prices": "cost-tracking", "expiry": "keys", "fallback": "fallbacks", "Gemini": "providers/gemini",
     "graceful shutdown": "timeouts", "Grafana": "monitoring", "Helm": "deploy-kubernetes", "Kubernetes": "deploy-kubernetes", "systemd": "deploy-server",
     "Compose": "deploy-containers", "high availability": "deploy-several-nodes", "roll back": "upgrade", "Groq": "providers/groq", "half-open": "circuit-breaker",
-    "heartbeats": "timeouts", "hedging": "hedging", "invite": "users-and-roles", "JWT": "clients",
+    "heartbeats": "timeouts", "hedging": "hedging", "invite": "users-and-roles", "JWT": "tokens",
     "LangChain": "sdks", "LiteLLM": "sdks", "load balancing": "load-balancing", "lost admin key": "operations",
     "Mistral": "providers/mistral", "Ollama": "providers/ollama", "Open WebUI": "tools", "OpenRouter": "providers/openrouter",
     "OpenTelemetry": "opentelemetry", "Prometheus": "monitoring", "quick start": "quickstart", "realtime": "realtime",
@@ -60,8 +60,10 @@ def test_list_for_language_models_has_a_line_for_every_page():
 
 @pytest.mark.parametrize(("word", "page"), SEARCHES.items(), ids=SEARCHES)
 def test_usual_word_leads_to_a_heading(word: str, page: str):
-    found = {document for document in DOCUMENTS if any(word.lower() in one.lower() for one in headings(document))}
-    assert f"docs/{page}.md" in found
+    actual = {
+        document for document in DOCUMENTS if any(word.lower() in heading.lower() for heading in headings(document))
+    }
+    assert f"docs/{page}.md" in actual
 
 
 def test_new_pages_are_short():
@@ -72,15 +74,15 @@ def test_new_pages_are_short():
 @pytest.mark.parametrize("document", [path for path in DOCUMENTS if path.startswith("docs/providers/")])
 def test_provider_page_names_existing_headers(document: str):
     text = read_text(document)
-    named = set(re.findall(r'"ai_provider_id": "([\w-]+)"', text)) | set(
+    names = set(re.findall(r'"ai_provider_id": "([\w-]+)"', text)) | set(
         re.findall(r'^provider = "(.+)"', text, re.MULTILINE)
     )
     rows = {row["slug"]: row for row in engine.catalogue()}
-    assert named
-    assert named <= set(rows)
-    headers = {f"x-gateway-{header}" for name in named for _, header in rows[name]["options"]}
-    shown = set(re.findall(r"`(x-gateway-[\w-]+)`", text)) - GENERAL_HEADERS
-    assert not shown - headers
+    assert names
+    assert names <= set(rows)
+    headers = {f"x-gateway-{header}" for name in names for _, header in rows[name]["options"]}
+    displayed = set(re.findall(r"`(x-gateway-[\w-]+)`", text)) - GENERAL_HEADERS
+    assert not displayed - headers
 
 
 def test_troubleshooting_page_names_existing_error_codes():

@@ -65,15 +65,15 @@ SOCKET_PATTERN = (
 
 
 def test_only_the_net_crate_opens_sockets():
-    found = {
+    matched = {
         path
         for crate in ("llm", "net", "core", "py")
         for path in files_under(f"rust/{crate}/src", ".rs")
         if re.search(SOCKET_PATTERN, read_text(path).split("#[cfg(test)]\nmod tests")[0])
     }
-    in_net = {path for path in found if path.is_relative_to("rust/net/src")}
+    in_net = {path for path in matched if path.is_relative_to("rust/net/src")}
     assert in_net
-    assert found - in_net == ALLOWED_SOCKET_FILES
+    assert matched - in_net == ALLOWED_SOCKET_FILES
 
 
 def test_only_listed_modules_read_the_environment():
@@ -131,17 +131,17 @@ def test_edge_loads_no_web_framework():
         path.relative_to("python").with_suffix("").as_posix().replace("/", "."): path
         for path in files_under("python", ".py")
     }
-    seen: set[str] = set()
+    received: set[str] = set()
     ahead = ["penstock.asgi"] if "penstock.asgi" in modules else []
     while ahead:
-        seen.add(name := ahead.pop())
-        found = (
+        received.add(name := ahead.pop())
+        actual = (
             {imported for imported in imported_modules(modules[name]) if imported in modules}
             if name in modules
             else set()
         )
         assert not any(imported.split(".")[0] == "litestar" for imported in imported_modules(modules[name])), name
-        ahead += found - seen
+        ahead += actual - received
 
 
 def test_documented_layers_match_the_contract():
@@ -179,7 +179,7 @@ def test_python_rust_boundary_matches_stub_and_docs():
     section = read_text("docs/architecture/python-rust-border.md").split("## Exported names\n", 1)[1]
     cells = re.findall(r"^\|([^|]*`[^|]*)\|", section.split("\n## ", 1)[0], re.MULTILINE)
     documented = [name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)]
-    members = {f"{name}.{member}" for name, found in classes.items() for member in found}
+    members = {f"{name}.{member}" for name, result in classes.items() for member in result}
     assert sorted(documented) == sorted(functions | classes.keys() | members)
 
 

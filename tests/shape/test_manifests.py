@@ -41,13 +41,13 @@ def test_there_is_one_licence():
 
 def test_every_declared_dependency_is_locked():
     groups = read_toml("pyproject.toml")["dependency-groups"]
-    for lock, asked in LOCK_GROUPS.items():
+    for lock, requested in LOCK_GROUPS.items():
         project = read_toml("pyproject.toml")["project"]
         extras = project["optional-dependencies"]
         wishes = [
             *project["dependencies"],
             *(wish for name in extras if name != "all" for wish in extras[name]),
-            *(wish for group in asked for wish in groups[group]),
+            *(wish for group in requested for wish in groups[group]),
         ]
         locked = set(re.findall(r"^([a-z0-9._-]+)==", read_text(f"requirements/{lock}.txt"), re.MULTILINE))
         assert not {package_name(wish) for wish in wishes} - locked, lock

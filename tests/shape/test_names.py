@@ -28,8 +28,8 @@ LONG_TABLE_FILES = {"rust/llm/src/catalog/openai_compatible.rs", "rust/llm/src/o
 
 
 def test_no_file_or_folder_has_a_meaningless_name():
-    named = {path for path in repository_files() if {part.split(".")[0].lower() for part in path.parts} & BANNED_NAMES}
-    assert not named
+    names = {path for path in repository_files() if {part.split(".")[0].lower() for part in path.parts} & BANNED_NAMES}
+    assert not names
 
 
 def test_files_stay_short():

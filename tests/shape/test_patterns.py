@@ -47,9 +47,9 @@ def field_annotations(kind: type[msgspec.Struct]) -> list[Any]:
 
 
 def test_field_patterns_reject_a_trailing_newline():
-    found = find_field_patterns()
-    assert len(found) >= 5
-    for pattern in found:
+    field_patterns = find_field_patterns()
+    assert len(field_patterns) >= 5
+    for pattern in field_patterns:
         fitting = [text for text in MATCHING_SAMPLES if re.search(pattern, text)]
         assert fitting, f"{pattern} fits none of the texts of this test"
         assert not [text for text in fitting if re.search(pattern, f"{text}\n")], pattern

@@ -53,8 +53,8 @@ def rust_comparisons(source: str, slugs: frozenset[str]) -> Iterator[str]:
         node = nodes.pop()
         nodes += node.children
         if node.type == "binary_expression" and node_text(node.child_by_field_name("operator")) in {"==", "!="}:
-            left, right = node_text(node.child_by_field_name("left")), node_text(node.child_by_field_name("right"))
-            for literal, value in ((left, right), (right, left)):
+            remaining, right = node_text(node.child_by_field_name("left")), node_text(node.child_by_field_name("right"))
+            for literal, value in ((remaining, right), (right, remaining)):
                 if literal.strip('&"') in slugs and '"' in literal and SLUG_NAME.search(value):
                     yield node_text(node)
         elif node.type == "match_expression" and SLUG_NAME.search(node_text(node.child_by_field_name("value"))):
@@ -76,8 +76,8 @@ def python_comparisons(source: str, slugs: frozenset[str]) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare):
             operands = [node.left, *node.comparators]
-            is_slug = any(isinstance(one, ast.Constant) and one.value in slugs for one in operands)
-            names = [ast.unparse(one) for one in operands if not isinstance(one, ast.Constant)]
+            is_slug = any(isinstance(operand, ast.Constant) and operand.value in slugs for operand in operands)
+            names = [ast.unparse(operand) for operand in operands if not isinstance(operand, ast.Constant)]
             if is_slug and any(SLUG_NAME.search(name) for name in names):
                 yield ast.unparse(node)
 
@@ -88,14 +88,14 @@ def test_the_catalog_has_slugs():
 
 def test_rust_compares_no_slugs():
     paths = [path for folder in RUST_FOLDERS for path in files_under(folder, ".rs")]
-    found = {str(path): list(rust_comparisons(without_tests(read_text(path)), catalog_slugs())) for path in paths}
-    assert not {path: comparisons for path, comparisons in found.items() if comparisons}
+    actual = {str(path): list(rust_comparisons(without_tests(read_text(path)), catalog_slugs())) for path in paths}
+    assert not {path: comparisons for path, comparisons in actual.items() if comparisons}
 
 
 def test_python_compares_no_slugs():
     paths = files_under("python/penstock", ".py")
-    found = {str(path): list(python_comparisons(read_text(path), catalog_slugs())) for path in paths}
-    assert not {path: comparisons for path, comparisons in found.items() if comparisons}
+    actual = {str(path): list(python_comparisons(read_text(path), catalog_slugs())) for path in paths}
+    assert not {path: comparisons for path, comparisons in actual.items() if comparisons}
 
 
 @pytest.mark.parametrize(

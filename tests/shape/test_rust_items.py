@@ -79,8 +79,8 @@ def type_names(source: str) -> Iterator[str]:
 def test_no_parameter_is_a_tuple(crate: str):
     sources = load_crate(crate).sources
     aliases = set().union(*map(tuple_aliases, sources.values()))
-    found = {"::".join(module): tuple_parameters(source, aliases) for module, source in sources.items()}
-    assert not {module: parameters for module, parameters in found.items() if parameters}
+    actual = {"::".join(module): tuple_parameters(source, aliases) for module, source in sources.items()}
+    assert not {module: parameters for module, parameters in actual.items() if parameters}
 
 
 @pytest.mark.parametrize("crate", CRATES)

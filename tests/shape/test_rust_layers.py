@@ -182,5 +182,5 @@ def test_nothing_imports_the_pipeline():
 def test_grouped_imports_are_seen(source: str, expected: set[Module]):
     crate = Crate.__new__(Crate)
     crate.sources = {("x",): source, ("a",): "", ("a", "b"): "", ("c",): ""}
-    found = {crate.resolve(path, ("x",)) for path in crate.named_paths(("x",))}
-    assert found == expected
+    actual = {crate.resolve(path, ("x",)) for path in crate.named_paths(("x",))}
+    assert actual == expected

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.shape.prose import Comment, comments, definitions, sentences, word_count
+from tests.shape.prose import Comment, comments, definitions, sentences, variables, word_count
 from tests.shape.repository import read_text
 
 # Words that say nothing about what a function does. They may be part of a longer test name such as `keeps_connection`.
@@ -14,6 +14,15 @@ BANNED_FUNCTION_NAMES = {
     "asked", "go", "hear", "heard", "held", "hold", "keep", "kept", "known", "look", "looks", "meant", "of", "said",
     "say", "says", "seen", "taken", "tell", "told", "walk",
 }  # fmt: skip
+# Names of variables and parameters that do not say what they hold: name the thing, such as `record` for `found`.
+BANNED_VARIABLE_NAMES = {
+    "asked", "came", "found", "given", "heard", "held", "kept", "made", "named", "one", "said", "seen", "shown", "taken",
+    "told", "wanted", "whatever", "why",
+}  # fmt: skip
+# Files times banned names in them. The number may only fall.
+MAX_VAGUE_VARIABLES = 380
+# A file name that tells nothing about its content. Test files have the name of a module or of a behaviour.
+BANNED_FILE_NAMES = {"answered", "asked", "found", "founded", "heard", "kept", "needed", "said", "told", "written"}
 BANNED_NAME_PARTS = {"told", "heard", "whoever", "farewell", "passport", "wallet", "desk", "dues", "unsaid", "errand"}
 BANNED_TEST_OPENERS = {"of", "what", "who", "whoever", "whose"}
 BANNED_OPENERS = {"Likewise", "Of", "Who", "Whoever", "Whose", "Whatever", "Whether"}
@@ -77,14 +86,24 @@ def test_no_function_name_is_opaque():
     ]
 
 
+def test_vague_names_of_variables_only_become_fewer():
+    vague = [(name.path.as_posix(), name.name) for name in variables() if name.name in BANNED_VARIABLE_NAMES]
+    assert len(vague) <= MAX_VAGUE_VARIABLES, vague
+
+
+def test_no_file_has_an_opaque_name():
+    paths = {name.path for name in definitions()}
+    assert not [path for path in paths if path.stem.removeprefix("test_") in BANNED_FILE_NAMES]
+
+
 def test_test_names_state_a_behaviour():
     names = [name for name in definitions() if name.kind == "fn" and "tests" in name.path.parts]
     opener = re.compile(rf"(?:test_)?(?:{'|'.join(BANNED_TEST_OPENERS)})_")
     assert not [(name.path.as_posix(), name.name) for name in names if opener.match(name.name)]
 
 
-def located(found: list[Comment]) -> list[str]:
-    return [f"{comment.path}:{comment.line}: {comment.text[:100]}" for comment in found]
+def located(actual: list[Comment]) -> list[str]:
+    return [f"{comment.path}:{comment.line}: {comment.text[:100]}" for comment in actual]
 
 
 def test_comments_do_not_start_with_a_riddle():
@@ -106,8 +125,8 @@ def test_retired_words_in_comments_only_become_fewer():
     # A capitalised word is the former name of a type and may start a sentence.
     phrases = [word for word in retired_words() if word not in ORDINARY_WORDS and not word[0].isupper()]
     pattern = re.compile(rf"(?<![\w`])(?:{'|'.join(map(re.escape, phrases))})(?![\w`])")
-    found = [comment for comment in comments() if pattern.search(comment.text)]
-    assert len(found) <= MAX_RETIRED_WORDS, "\n".join(located(found))
+    matched = [comment for comment in comments() if pattern.search(comment.text)]
+    assert len(matched) <= MAX_RETIRED_WORDS, "\n".join(located(matched))
 
 
 @pytest.mark.parametrize("text", ["Returns the limit. Rejects `a b c d` and other text."])

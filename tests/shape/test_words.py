@@ -21,18 +21,18 @@ FORBIDDEN_PATTERN = re.compile("|".join(map(re.escape, MACHINE_PATHS + REGISTRY_
 
 
 def test_no_machine_paths_or_leftover_markers():
-    found = []
+    actual = []
     for path in repository_files():
         try:
             lines = read_text(path).splitlines()
         except UnicodeDecodeError:
             continue
-        found += [
+        actual += [
             f"{path}:{number}: {line.strip()[:120]}"
             for number, line in enumerate(lines, 1)
             if FORBIDDEN_PATTERN.search(line)
         ]
-    assert not found, "\n".join(found)
+    assert not actual, "\n".join(actual)
 
 
 def test_lock_files_have_hashes_and_no_urls():

@@ -57,7 +57,7 @@ def build_scope(
     method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None, query: str = ""
 ) -> dict[str, Any]:
     """Builds the scope of a request."""
-    given = {"host": "control", "content-length": str(len(body)), **(headers or {})}
+    fields = {"host": "control", "content-length": str(len(body)), **(headers or {})}
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -68,7 +68,7 @@ def build_scope(
         "raw_path": path.encode(),
         "query_string": query.encode(),
         "root_path": "",
-        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
         "client": ("", 0),
         "server": ("", 0),
         "state": {},
@@ -80,11 +80,11 @@ async def stream_request(
     app: App, path: str, headers: dict[str, str] | None = None, query: str = ""
 ) -> AsyncGenerator[bytes]:
     """Sends a GET request and yields the chunks of the response. The client disconnects when the caller stops."""
-    left = asyncio.Event()
+    remaining = asyncio.Event()
     messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     async def receive() -> dict[str, Any]:
-        await left.wait()
+        await remaining.wait()
         return {"type": "http.disconnect"}
 
     task = asyncio.ensure_future(app(build_scope("GET", path, b"", headers, query), receive, messages.put))
@@ -95,7 +95,7 @@ async def stream_request(
             yield part["body"]
         yield part.get("body", b"")
     finally:
-        left.set()
+        remaining.set()
         await asyncio.wait_for(task, LIFESPAN_TIMEOUT_SECONDS)
 
 
@@ -118,7 +118,7 @@ async def run_lifespan(app: App) -> AsyncIterator[None]:
 
 
 async def expect_lifespan_event(
-    task: asyncio.Future[None], reported: asyncio.Queue[dict[str, Any]], wanted: str
+    task: asyncio.Future[None], reported: asyncio.Queue[dict[str, Any]], expected: str
 ) -> None:
     """Waits until the application sends the wanted event. Raises the application's own error if it fails instead."""
     word = asyncio.ensure_future(reported.get())
@@ -127,8 +127,8 @@ async def expect_lifespan_event(
         word.cancel()
         if task in done:
             task.result()
-        raise AssertionError(f"the application {'ended' if task in done else 'waits'} without saying {wanted}")
-    if word.result()["type"] != wanted:
+        raise AssertionError(f"the application {'ended' if task in done else 'waits'} without saying {expected}")
+    if word.result()["type"] != expected:
         # The application is about to raise the cause.
         await asyncio.wait({task}, timeout=LIFESPAN_TIMEOUT_SECONDS)
         if task.done():

@@ -38,8 +38,8 @@ class PretendedApi:
     def answer(self, method: str, path: str, body: Any) -> bytes:
         self.paths.append(path)
         self.bodies.append(body)
-        found = self.respond(method, urlsplit(path).path, body)
-        return found if isinstance(found, bytes) else json.dumps(found).encode()
+        actual = self.respond(method, urlsplit(path).path, body)
+        return actual if isinstance(actual, bytes) else json.dumps(actual).encode()
 
 
 @contextmanager

@@ -11,24 +11,26 @@ def render_targets(state: JsonObject, workspace: int = 0, config: int = 0) -> di
     """Returns the targets of each model name of a config, in the order in which they are tried."""
     integrations = {row["slug"]: row["ai_provider_id"] for row in state["organisation"]["integrations"]}
     root = state["workspaces"][workspace]["configs"][config]["config"]
-    named = {one["name"]: one for one in root["targets"]}
-    found: dict[str, str] = {}
+    named_items = {item["name"]: item for item in root["targets"]}
+    actual: dict[str, str] = {}
     for condition in root["strategy"]["conditions"]:
         (query,) = condition["query"].values()
         names = query if isinstance(query, str) else query.get("$regex") or " ".join(query["$in"])
-        found[names] = render_target(named[condition["then"]], integrations)
-    return found
+        actual[names] = render_target(named_items[condition["then"]], integrations)
+    return actual
 
 
 def render_target(target: JsonObject, integrations: dict[str, str]) -> str:
     strategy = target.get("strategy")
     if strategy is None:
         return f"{integrations[target['provider'][1:]]}/{target.get('override_params', {}).get('model', '*')}"
-    parts = [render_target(one, integrations) for one in target["targets"]]
+    parts = [render_target(item, integrations) for item in target["targets"]]
     if strategy["mode"] == "loadbalance":
-        weights = [one.get("weight") for one in target["targets"]]
-        shown = [part if weight is None else f"{part}*{weight}" for part, weight in zip(parts, weights, strict=True)]
-        return f"({' | '.join(shown)})"
+        weights = [item.get("weight") for item in target["targets"]]
+        displayed = [
+            part if weight is None else f"{part}*{weight}" for part, weight in zip(parts, weights, strict=True)
+        ]
+        return f"({' | '.join(displayed)})"
     statuses = strategy.get("on_status_codes", [])
     arrow = f" >{','.join(map(str, statuses))}> " if 0 < len(statuses) < 5 else " >> " if statuses else " > "
     return f"({arrow.join(parts)})"

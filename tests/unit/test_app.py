@@ -47,18 +47,18 @@ def make_settings(folder: Path) -> Settings:
     return Settings(records=Records(path=str(folder / "records.jsonl")), metrics=Metrics(enabled=True))
 
 
-def run_with_app(given: Settings, scene: Callable[[Litestar, SnapshotChannel], Awaitable[Any]]) -> Any:
+def run_with_app(settings: Settings, scene: Callable[[Litestar, SnapshotChannel], Awaitable[Any]]) -> Any:
     async def run() -> Any:
         published = SnapshotChannel(Snapshot("first"))
-        app = create_app(given, published)
+        app = create_app(settings, published)
         async with run_lifespan(app):
             return await scene(app, published)
 
     return asyncio.run(run())
 
 
-def request_once(given: Settings, method: str, path: str, **more: Any) -> Response:
-    return run_with_app(given, lambda app, _: send_request(app, method, path, **more))
+def request_once(settings: Settings, method: str, path: str, **more: Any) -> Response:
+    return run_with_app(settings, lambda app, _: send_request(app, method, path, **more))
 
 
 def test_workers_share_values_through_the_node_store(tmp_path: Path):
@@ -70,8 +70,8 @@ def test_workers_share_values_through_the_node_store(tmp_path: Path):
             await send_request(app, "GET", "/internal/notes", query="name=due%3Aopenai%2Fresp%201"),
         ]
 
-    before, left, found = run_with_app(make_settings(tmp_path), scenario)
-    assert (before.status, left.status, found.status, found.body) == (204, 204, 200, b"m\n")
+    before, remaining, result = run_with_app(make_settings(tmp_path), scenario)
+    assert (before.status, remaining.status, result.status, result.body) == (204, 204, 200, b"m\n")
 
 
 def test_health_lists_the_reporting_workers(tmp_path: Path):
@@ -183,8 +183,8 @@ def test_metrics_need_the_token_or_a_client_on_this_machine(
     tmp_path: Path, token: str, headers: dict[str, str], status: int
 ):
     metrics = Metrics(enabled=True, token=Secret(token) if token else None)
-    given = Settings(records=make_settings(tmp_path).records, metrics=metrics)
-    response = request_once(given, "GET", "/metrics", headers=headers)
+    settings = Settings(records=make_settings(tmp_path).records, metrics=metrics)
+    response = request_once(settings, "GET", "/metrics", headers=headers)
     assert response.status == status
     assert (status == 200) == (b"penstock_job_restarts_total" in response.body)
 
@@ -192,12 +192,12 @@ def test_metrics_need_the_token_or_a_client_on_this_machine(
 def test_port_of_its_own_serves_only_metrics(tmp_path: Path):
     token = Secret("secret")
     metrics = Metrics(enabled=True, listen="127.0.0.1:0", token=token)
-    given = Settings(records=make_settings(tmp_path).records, metrics=metrics)
-    listener = open_metrics_listener(given)
+    settings = Settings(records=make_settings(tmp_path).records, metrics=metrics)
+    listener = open_metrics_listener(settings)
     assert listener
 
     async def run() -> list[httpx2.Response]:
-        app = create_app(given, SnapshotChannel(Snapshot("first")), metrics_socket=listener)
+        app = create_app(settings, SnapshotChannel(Snapshot("first")), metrics_socket=listener)
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with run_lifespan(app), httpx2.AsyncClient(base_url=address) as client:
             allowed = {"authorization": "Bearer secret"}

@@ -8,14 +8,14 @@ from penstock.authorization import CALL_SCOPES, SCOPES_BY_KEY_TYPE, Caller, requ
 
 
 def make_caller(**fields: object) -> Caller:
-    given = {
+    body = {
         "id": "k",
         "type": "workspace-user",
         "organisation_id": "o",
         "user_id": "u",
         "scopes": SCOPES_BY_KEY_TYPE["workspace-user"],
     }
-    return Caller(**{**given, **fields})  # pyright: ignore[reportArgumentType]
+    return Caller(**{**body, **fields})  # pyright: ignore[reportArgumentType]
 
 
 def test_only_workspace_keys_may_call_models():

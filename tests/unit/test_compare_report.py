@@ -31,9 +31,9 @@ def make_result(*samples: Sample, **changes: object) -> Result:
 
 def find_verdict(known: Result, work: str, against: str | None = "nginx") -> figures.Verdict:
     return next(
-        found
-        for found in figures.evaluate_targets(known)
-        if (found.metric.workload, found.metric.baseline) == (work, against)
+        evaluate_target
+        for evaluate_target in figures.evaluate_targets(known)
+        if (evaluate_target.metric.workload, evaluate_target.metric.baseline) == (work, against)
     )
 
 
@@ -91,9 +91,9 @@ def test_one_invalid_sample_misses_the_target() -> None:
         *cpu_samples("nginx", 20, 20),
         Sample(2, "whole16", "penstock", {}, "3 errors"),
     ]
-    found = find_verdict(make_result(*samples), "whole16")
-    assert found.is_met is False
-    assert found.invalid_reason == "3 errors"
+    verdict = find_verdict(make_result(*samples), "whole16")
+    assert verdict.is_met is False
+    assert verdict.invalid_reason == "3 errors"
 
 
 def test_report_shows_what_was_and_was_not_measured() -> None:

@@ -168,12 +168,12 @@ def parser_problems(config: dict[str, Any]) -> list[str]:
 
 def test_schema_agrees_with_the_parser():
     schema = jsonschema_rs.validator_for(engine.config_schema())
-    seen = {True: 0, False: 0}
+    received = {True: 0, False: 0}
     for seed in range(5_000):
         config = ConfigGenerator(seed).make_config(seed % 4)
-        found, problems = [str(error) for error in schema.iter_errors(config)], parser_problems(config)
+        actual, problems = [str(error) for error in schema.iter_errors(config)], parser_problems(config)
         # No schema can express that a name must be the name of a target.
         reported = [problem for problem in problems if "no target is named" not in problem]
-        assert bool(found) == bool(reported), (config, found, problems)
-        seen[not reported] += 1
-    assert min(seen.values()) > 1_000, seen
+        assert bool(actual) == bool(reported), (config, actual, problems)
+        received[not reported] += 1
+    assert min(received.values()) > 1_000, received

@@ -19,12 +19,12 @@ def split_commands(*, key_needed: bool) -> list[list[str]]:
 
 @pytest.mark.parametrize("key_needed", [False, True])
 def test_each_line_is_one_command_with_a_valid_body(key_needed: bool):
-    given = split_commands(key_needed=key_needed)
-    assert [command[0] for command in given] == ["curl", "curl", "curl", "curl", "python3", "sdk/bin/python"]
-    bodies = [json.loads(command[command.index("-d") + 1]) for command in given[:3]]
+    fields = split_commands(key_needed=key_needed)
+    assert [command[0] for command in fields] == ["curl", "curl", "curl", "curl", "python3", "sdk/bin/python"]
+    bodies = [json.loads(command[command.index("-d") + 1]) for command in fields[:3]]
     assert [body.get("stream") for body in bodies] == [None, True, None]
-    ast.parse(given[5][2])
-    for command in (*given[:3], given[5]):
+    ast.parse(fields[5][2])
+    for command in (*fields[:3], fields[5]):
         assert any("x-gateway-api-key" in word for word in command) is key_needed
 
 

@@ -98,10 +98,10 @@ def test_other_protocol_is_not_ready(response: bytes):
 
 
 def test_absent_gateway_is_reported_in_one_line():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    found = check_health(f"http://127.0.0.1:{port}/", 3)
-    assert found == (False, f"not ready: http://127.0.0.1:{port}/ready: Connection refused")
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+    health = check_health(f"http://127.0.0.1:{port}/", 3)
+    assert health == (False, f"not ready: http://127.0.0.1:{port}/ready: Connection refused")
 
 
 def test_url_below_a_path_is_kept(ready: Server):
@@ -110,8 +110,8 @@ def test_url_below_a_path_is_kept(ready: Server):
 
 
 def test_credentials_of_the_url_are_not_shown(ready: Server):
-    found = check_health(ready.url.replace("http://", "http://user:canary@"), 3)
-    assert (found.is_ready, "canary" in found.message) == (True, False)
+    health = check_health(ready.url.replace("http://", "http://user:canary@"), 3)
+    assert (health.is_ready, "canary" in health.message) == (True, False)
 
 
 @pytest.mark.parametrize(

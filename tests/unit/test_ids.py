@@ -8,9 +8,9 @@ from penstock.ids import generate_key, generate_slug, is_uuid, mask_secret, new_
 
 
 def test_ids_are_uuid_version_7_in_creation_order():
-    made = [new_id() for _ in range(1000)]
-    assert made == sorted(set(made))
-    assert all(is_uuid(text) and text[14] == "7" for text in made)
+    created = [new_id() for _ in range(1000)]
+    assert created == sorted(set(created))
+    assert all(is_uuid(text) and text[14] == "7" for text in created)
     assert not is_uuid("pc-config-1a2b3c")
 
 

@@ -24,22 +24,22 @@ def make_settings(**options: object) -> Settings:
 
 
 def close_all(sockets: list[socket.socket]) -> None:
-    for one in sockets:
-        one.close()
+    for item in sockets:
+        item.close()
 
 
 def test_port_in_use_is_reported_in_one_line():
-    taken = listen.open_listeners(make_settings())
-    port = taken[0].getsockname()[1]
+    used = listen.open_listeners(make_settings())
+    port = used[0].getsockname()[1]
     for workers in (1, 2):
         with pytest.raises(StartupError, match=f"cannot listen on 127.0.0.1:{port}: address already in use"):
             listen.open_listeners(make_settings(port=port, workers=workers))
-    close_all(taken)
+    close_all(used)
 
 
 def test_each_worker_has_its_own_socket_on_the_port():
     sockets = listen.open_listeners(make_settings(workers=3))
-    assert len({one.getsockname() for one in sockets}) == 1
+    assert len({socket.getsockname() for socket in sockets}) == 1
     assert len(sockets) == 3
     close_all(sockets)
 

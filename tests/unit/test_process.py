@@ -30,13 +30,13 @@ def policy() -> Iterator[Callable[[], int]]:
 def test_policy_follows_the_load(policy: Callable[[], int]) -> None:
     done = 0
     pace = SchedPolicySwitcher(lambda: done)
-    seen = []
+    received = []
     for more in (0, 4_900, 5_100, 2_600, 2_400, 4_900):
         done += int(more * SchedPolicySwitcher.CHECK_INTERVAL_SECONDS)
         pace.update_policy()
-        seen.append(policy())
+        received.append(policy())
     calm, busy = os.SCHED_OTHER, os.SCHED_BATCH
-    assert seen == [calm, calm, busy, busy, calm, calm]
+    assert received == [calm, calm, busy, busy, calm, calm]
 
 
 LOW_PRIORITY_SCRIPT = """
@@ -76,10 +76,10 @@ def test_low_priority_applies_to_the_process_and_its_threads() -> None:
 def test_open_file_limit_is_raised_and_halved(
     monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: list[tuple[int, int]], room: int
 ) -> None:
-    seen: list[tuple[int, int]] = []
+    received: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
-    monkeypatch.setattr(resource, "setrlimit", lambda _, both: seen.append(both))
-    assert (raise_open_file_limit(), seen) == (room, raised)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: received.append(both))
+    assert (raise_open_file_limit(), received) == (room, raised)
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])

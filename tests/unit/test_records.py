@@ -138,13 +138,13 @@ def test_batch_on_a_full_disk_leaves_no_trace(tmp_path: Path, monkeypatch: pytes
     file = RecordFile(record_settings(tmp_path))
     file.append(b"whole\n")
     real = os.write
-    left = [3]
+    remaining = [3]
 
     def write(number: int, data: bytes) -> int:
-        if not left[0]:
+        if not remaining[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written = real(number, bytes(data)[: left[0]])
-        left[0] -= written
+        written = real(number, bytes(data)[: remaining[0]])
+        remaining[0] -= written
         return written
 
     with monkeypatch.context() as full:

@@ -74,7 +74,7 @@ def test_problems_are_bounded_in_number_and_size(find: object, monkeypatch: pyte
     problems: list[Problem] = find([f"{LONG_NAME}{number}" for number in range(1000)])
     assert len(problems) == MAX_PROBLEMS
     assert len(compared) == MAX_SUGGESTIONS
-    assert max(len(one.path) + len(one.message) for one in problems) < 2000
+    assert max(len(problem.path) + len(problem.message) for problem in problems) < 2000
 
 
 def test_alternatives_of_a_valid_value_use_up_no_suggestions():

@@ -20,8 +20,8 @@ SEARCH_PATH = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
 def install_debian_program(program: str, package: str) -> str:
     """Returns the path of a program. Installs its Debian package if it is missing and the user has permission."""
     run_command(REPOSITORY_ROOT / ".ci/debian", f"{program}={package}")
-    if found := shutil.which(program, path=SEARCH_PATH):
-        return found
+    if actual := shutil.which(program, path=SEARCH_PATH):
+        return actual
     message = f"the Debian package `{package}` does not contain `{program}`"
     raise PeerUnavailable(message)
 
@@ -39,17 +39,17 @@ def install_python_package(cache: Path, requirement: str) -> Path:
 
 def install_npm_packages(cache: Path, dependencies: dict[str, str]) -> Path:
     """Returns the `node_modules` folder, with each package installed in exactly the given version."""
-    wanted = json.dumps({"private": True, "dependencies": dependencies, "overrides": dependencies})
+    expected = json.dumps({"private": True, "dependencies": dependencies, "overrides": dependencies})
     modules = cache / "node_modules"
-    if _is_installed(cache, wanted):
+    if _is_installed(cache, expected):
         return modules
     if not shutil.which("npm"):
         message = "`npm` is missing; install the Debian package `npm`"
         raise PeerUnavailable(message)
     cache.mkdir(parents=True, exist_ok=True)
-    (cache / "package.json").write_text(wanted)
+    (cache / "package.json").write_text(expected)
     run_command("npm", "install", "--no-audit", "--no-fund", "--loglevel=error", cwd=cache)
-    _mark_installed(cache, wanted)
+    _mark_installed(cache, expected)
     return modules
 
 

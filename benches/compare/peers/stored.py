@@ -72,11 +72,11 @@ class StoredPenstock(Penstock):
         done = subprocess.run(
             [sys.executable, "-m", "penstock", "init"], cwd=launch.folder, capture_output=True, text=True, check=False
         )
-        found = ADMIN_KEY_PATTERN.search(done.stdout)
-        if done.returncode or not found:
+        matched = ADMIN_KEY_PATTERN.search(done.stdout)
+        if done.returncode or not matched:
             message = f"`penstock init` failed: {(done.stderr or done.stdout).strip()[-200:]}"
             raise PeerUnavailable(message)
-        self._admin_key = found[1]
+        self._admin_key = matched[1]
         return [sys.executable, "-m", "penstock", "serve"]
 
     def environment(self) -> dict[str, str]:

@@ -59,12 +59,12 @@ class EdgeClient:
         """Closes all connections."""
         await self._client.aclose()
 
-    async def send_request(self, call: EdgeRequest, most: int) -> EdgeResponse:
+    async def send_request(self, call: EdgeRequest, maximum: int) -> EdgeResponse:
         """Sends a request and returns the complete response, whose body may have up to `most` bytes. Raises an
         `EdgeUnavailableError` if the edge is unreachable or shutting down.
         """
         async with self._open_stream(call) as response:
-            body = await self._read_body(response, most)
+            body = await self._read_body(response, maximum)
         headers = response.headers
         reply = EdgeResponse(
             response.status_code, headers.get("x-request-id", ""), headers.get("retry-after", ""), body
@@ -86,12 +86,12 @@ class EdgeClient:
             async for chunk in response.aiter_bytes():
                 yield chunk
 
-    async def _read_body(self, response: httpx2.Response, most: int) -> bytes:
+    async def _read_body(self, response: httpx2.Response, maximum: int) -> bytes:
         read = bytearray()
         async for chunk in response.aiter_bytes():
             read += chunk
-            if len(read) > most:
-                message = f"the response is longer than {most} bytes"
+            if len(read) > maximum:
+                message = f"the response is longer than {maximum} bytes"
                 raise IncompleteResponseError(message)
         return self.hidden.redact(bytes(read))
 

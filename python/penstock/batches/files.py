@@ -58,10 +58,10 @@ def file_response(row: Row) -> File:
 
 def parse_wire_id(prefix: str, wire: str) -> str:
     """Converts an id on the wire to the id of the row; raises NotFoundError if it is malformed."""
-    found = wire.removeprefix(prefix)
-    if found == wire or not is_uuid(found):
+    identifier = wire.removeprefix(prefix)
+    if identifier == wire or not is_uuid(identifier):
         raise not_found_error(wire)
-    return found
+    return identifier
 
 
 def not_found_error(wire: str) -> NotFoundError:
@@ -81,11 +81,11 @@ async def find_file(session: TenantStore, wire: str) -> Row:
     return row
 
 
-async def check_workspace_quota(session: TenantStore, settings: Settings, wanted: int) -> None:
+async def check_workspace_quota(session: TenantStore, settings: Settings, requested: int) -> None:
     """Raises RateLimitedError if `wanted` more bytes would exceed the file quota of the workspace."""
     query = select(func.coalesce(func.sum(files.c.bytes), 0).label("held"))
     usage = await session.fetch_first(query, files)
-    if usage and int(usage["held"]) + wanted > settings.files.workspace_bytes:
+    if usage and int(usage["held"]) + requested > settings.files.workspace_bytes:
         message = (
             f"no file space is left: files.workspace_bytes is {settings.files.workspace_bytes}; hint: delete some files"
         )

@@ -72,7 +72,7 @@ class GatewayBatch:
         self._writing = asyncio.Lock()
         self._left = False
 
-    async def run(self, given: BatchInput) -> str:
+    async def run(self, batch_input: BatchInput) -> str:
         """Sends every line that has no result yet, until `stop` is set. Returns `completed`, or `expired` if lines were
         left over.
         """
@@ -80,7 +80,7 @@ class GatewayBatch:
         failure: PenstockError | None = None
         async with asyncio.TaskGroup() as under_way:
             try:
-                await self._start_lines(given, done, under_way)
+                await self._start_lines(batch_input, done, under_way)
             except PenstockError as error:
                 # The input cannot be read further. Lines that were sent complete first.
                 failure = error
@@ -88,8 +88,8 @@ class GatewayBatch:
             raise failure
         return EXPIRED if self._left else COMPLETED
 
-    async def _start_lines(self, given: BatchInput, done: set[int], under_way: asyncio.TaskGroup) -> None:
-        async for number, line in given.requests():
+    async def _start_lines(self, batch_input: BatchInput, done: set[int], under_way: asyncio.TaskGroup) -> None:
+        async for number, line in batch_input.requests():
             if number in done:
                 continue
             await self._room.acquire()
@@ -165,16 +165,16 @@ class GatewayBatch:
         self._waiting.append(outcome)
         async with self._writing:
             while self._waiting:
-                taken, self._waiting = self._waiting, []
-                await self._write_outcomes(taken)
+                used, self._waiting = self._waiting, []
+                await self._write_outcomes(used)
 
-    async def _write_outcomes(self, taken: list[LineOutcome]) -> None:
-        failed = sum(outcome.failed for outcome in taken)
+    async def _write_outcomes(self, used: list[LineOutcome]) -> None:
+        failed = sum(outcome.failed for outcome in used)
         counts = {
-            "completed": batches.c.completed + len(taken) - failed,
+            "completed": batches.c.completed + len(used) - failed,
             "failed": batches.c.failed + failed,
         }
-        rows = [{"batch_id": self._row["id"], **msgspec.structs.asdict(outcome)} for outcome in taken]
+        rows = [{"batch_id": self._row["id"], **msgspec.structs.asdict(outcome)} for outcome in used]
         while True:
             try:
                 async with self._database.write_transaction() as connection:
@@ -184,7 +184,7 @@ class GatewayBatch:
                 log.warning("results of batch %s wait for the store: %s", self._row["id"], error)
                 await asyncio.sleep(PAUSE)
             else:
-                self._figures.succeeded_lines += len(taken) - failed
+                self._figures.succeeded_lines += len(used) - failed
                 self._figures.failed_lines += failed
                 return
 

@@ -73,12 +73,12 @@ class BatchInput:
             if isinstance(line, BatchLine):
                 first = first or line
                 faults = itertools.chain(self._find_faults(line, names), others(line, first) if others else ())
-                found = next((InputError(*fault, number) for fault in faults), None)
+                first_error = next((InputError(*fault, number) for fault in faults), None)
                 names.add(line.custom_id)
             else:
-                found = line
-            if found and len(wrong) < MAX_ERRORS:
-                wrong.append(found)
+                first_error = line
+            if first_error and len(wrong) < MAX_ERRORS:
+                wrong.append(first_error)
         return total, wrong if total else [InputError("empty_file", "the file has no lines")]
 
     async def requests(self) -> AsyncGenerator[tuple[int, BatchLine]]:

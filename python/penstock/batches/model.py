@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.batches.input import BatchLine, LineFault
     from penstock.store.tenant import Row, TenantStore
 
-# Normal order of statuses; a cancelled batch takes those below.
+# Normal order of statuses; cancelled batches use the statuses below.
 VALIDATING, IN_PROGRESS, FINALIZING, COMPLETED = "validating", "in_progress", "finalizing", "completed"
 CANCELLING, CANCELLED, EXPIRED, FAILED = "cancelling", "cancelled", "expired", "failed"
 ACTIVE_STATUSES = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
@@ -141,17 +141,17 @@ def collect_headers(
     options.
     """
     prefixes = (HEADER_PREFIX, *aliases)
-    found: dict[str, str] = {}
+    models: dict[str, str] = {}
     for name, value in sent:
         gateway_header = _to_gateway_header(name, prefixes)
         if gateway_header or name in FORWARDED_HEADERS:
-            found[gateway_header or name] = value
+            models[gateway_header or name] = value
     # A provider header that names the gateway itself, or an alias of it, selects no provider.
-    if found.get(f"{HEADER_PREFIX}provider") in {prefix.removeprefix("x-").removesuffix("-") for prefix in prefixes}:
-        del found[f"{HEADER_PREFIX}provider"]
-    found.update(_validate_options(options, prefixes))
+    if models.get(f"{HEADER_PREFIX}provider") in {prefix.removeprefix("x-").removesuffix("-") for prefix in prefixes}:
+        del models[f"{HEADER_PREFIX}provider"]
+    models.update(_validate_options(options, prefixes))
     # Set last, so that no other key can be used.
-    return {**found, API_KEY_HEADER: key}
+    return {**models, API_KEY_HEADER: key}
 
 
 class SelectedProvider(NamedTuple):
@@ -171,7 +171,7 @@ async def select_provider(session: TenantStore, headers: Mapping[str, str], able
     if not slug:
         message = f"is '24h', for which {HEADER_PREFIX}provider or {HEADER_PREFIX}virtual-key must name who runs it; hint: gateway_options"
         raise field_error("completion_window", message)
-    found = SelectedProvider(provider_name)
+    provider = SelectedProvider(provider_name)
     if slug != provider_name:
         query = select(integrations).join(providers, providers.c.integration_id == integrations.c.id)
         row = await session.fetch_first(
@@ -181,11 +181,11 @@ async def select_provider(session: TenantStore, headers: Mapping[str, str], able
             raise unknown_reference_error(
                 "gateway_options", f"name the provider {slug!r}, which is not saved in this workspace"
             )
-        found = SelectedProvider(row["ai_provider_id"], row["id"], row["configurations"])
-    if found.provider not in able:
-        message = f"is '24h', which {found.provider!r} does not run here: expected {', '.join(sorted(able))}; hint: immediate takes any provider"
+        provider = SelectedProvider(row["ai_provider_id"], row["id"], row["configurations"])
+    if provider.provider not in able:
+        message = f"is '24h', which {provider.provider!r} does not run here: expected {', '.join(sorted(able))}; hint: immediate takes any provider"
         raise field_error("completion_window", message)
-    return found
+    return provider
 
 
 class AllowedModels(NamedTuple):
@@ -218,7 +218,7 @@ def _to_gateway_header(name: str, prefixes: Iterable[str]) -> str | None:
 def _validate_options(options: Mapping[str, str], prefixes: Iterable[str]) -> dict[str, str]:
     if len(options) > MOST_OPTIONS:
         raise field_error("gateway_options", f"has {len(options)} fields: {MOST_OPTIONS} are allowed")
-    found: dict[str, str] = {}
+    model_names: dict[str, str] = {}
     for name, value in options.items():
         path, gateway_header = f"gateway_options.{name}", _to_gateway_header(name.lower(), prefixes)
         if gateway_header is None or gateway_header == API_KEY_HEADER or not name.isascii():
@@ -227,5 +227,5 @@ def _validate_options(options: Mapping[str, str], prefixes: Iterable[str]) -> di
             )
         if len(value) > LONGEST_OPTION or not (value.isascii() and value.isprintable()):
             raise field_error(path, f"is not allowed: expected up to {LONGEST_OPTION} printable ASCII characters")
-        found[gateway_header] = value
-    return found
+        model_names[gateway_header] = value
+    return model_names

@@ -57,22 +57,22 @@ class ProviderBatch:
         # If an earlier run collected the results, records of some lines may already be written.
         self._again = "collected" in self._job
 
-    async def run(self, given: BatchInput) -> str:
+    async def run(self, batch_input: BatchInput) -> str:
         """Runs the batch and stores its results. Returns its final status."""
         if "id" not in self._job:
-            name = await self._submit(given)
+            name = await self._submit(batch_input)
             if name is None:
                 return CANCELLED
             await self._save_progress(id=name)
         if "ended" not in self._job:
-            seen = await self._wait_until_ended()
-            if seen.status == FAILED:
-                raise RequestRejectedError(seen.failure_reason or "the provider failed to run this batch")
-            await self._save_progress(ended=seen.status, ended_at=now(), paths=list(seen.result_paths))
+            seen_keys = await self._wait_until_ended()
+            if seen_keys.status == FAILED:
+                raise RequestRejectedError(seen_keys.failure_reason or "the provider failed to run this batch")
+            await self._save_progress(ended=seen_keys.status, ended_at=now(), paths=list(seen_keys.result_paths))
         if "collected" not in self._job:
             await self._collect_with_retries()
             await self._save_progress(collected=True)
-        await self._translate_results(given)
+        await self._translate_results(batch_input)
         return self._job["ended"]
 
     async def _save_progress(self, **facts: Any) -> None:  # noqa: ANN401 - what is known differs
@@ -92,7 +92,7 @@ class ProviderBatch:
             else:
                 return
 
-    async def _submit(self, given: BatchInput) -> str | None:
+    async def _submit(self, batch_input: BatchInput) -> str | None:
         """Submits the batch and returns its id at the provider, or `None` if it was cancelled before."""
         is_again = "tried" in self._job
         losses = 0
@@ -102,7 +102,7 @@ class ProviderBatch:
             try:
                 # The last run may have ended after the provider accepted the batch and before its id was saved.
                 name = await self._provider.find_submitted() if is_again else None
-                return name or await self._provider.submit(given)
+                return name or await self._provider.submit(batch_input)
             except (EdgeUnavailableError, ProviderBusyError):
                 # The provider did nothing, so submitting again is safe.
                 await self._wait_poll_interval()
@@ -125,15 +125,15 @@ class ProviderBatch:
                 await self._cancel()
                 questions += 1
             try:
-                seen = await self._provider.fetch_status(self._job["id"])
+                seen_keys = await self._provider.fetch_status(self._job["id"])
             except RequestRejectedError:
                 raise
             except (EdgeUnavailableError, IncompleteResponseError) as error:
                 log.warning("the status of the batch %s is unavailable for now: %s", self._row_id, error.message)
             else:
-                await self._update_row({"completed": seen.completed, "failed": seen.failed})
-                if seen.status in {COMPLETED, CANCELLED, EXPIRED, FAILED}:
-                    return seen
+                await self._update_row({"completed": seen_keys.completed, "failed": seen_keys.failed})
+                if seen_keys.status in {COMPLETED, CANCELLED, EXPIRED, FAILED}:
+                    return seen_keys
             if questions > MAX_FINAL_POLLS:
                 raise RequestRejectedError("the provider does not end the batch")
             await self._wait_poll_interval()
@@ -156,28 +156,28 @@ class ProviderBatch:
 
     async def _collect_with_retries(self) -> None:
         """Collects the results. Starts from the beginning after each interruption."""
-        why = ""
+        reason = ""
         for _ in range(MAX_FINAL_POLLS):
             try:
                 return await self._collect_results()
             except RequestRejectedError:
                 raise
             except (EdgeUnavailableError, IncompleteResponseError) as error:
-                why = error.message
-                log.warning("the results of the batch %s are not available yet: %s", self._row_id, why)
+                reason = error.message
+                log.warning("the results of the batch %s are not available yet: %s", self._row_id, reason)
             await self._wait_poll_interval()
-        raise RequestRejectedError(f"the results cannot be fetched from the provider: {why}")
+        raise RequestRejectedError(f"the results cannot be fetched from the provider: {reason}")
 
     async def _collect_results(self) -> None:
         """Stores the results as the provider returns them."""
         async with self._database.write_transaction() as connection:
             await connection.execute(delete(batch_lines).where(batch_lines.c.batch_id == self._row_id))
         rows: list[dict[str, Any]] = []
-        seen: set[int] = set()
+        seen_keys: set[int] = set()
         async for number, text in self._read_results():
-            if number in seen:
+            if number in seen_keys:
                 continue
-            seen.add(number)
+            seen_keys.add(number)
             content = RAW_PREFIX + text.decode("utf-8", "replace")
             rows.append({"batch_id": self._row_id, "number": number, "failed": True, "content": content})
             if len(rows) >= PAGE_LINES:
@@ -200,7 +200,7 @@ class ProviderBatch:
             async with self._database.write_transaction() as connection:
                 await connection.execute(insert(batch_lines), rows)
 
-    async def _translate_results(self, given: BatchInput) -> None:
+    async def _translate_results(self, batch_input: BatchInput) -> None:
         """Translates the results to the client format, a page at a time. Skips results that an earlier run has
         translated.
         """
@@ -208,7 +208,7 @@ class ProviderBatch:
         ended_at: int = self._job.get("ended_at") or now()
         batch = BatchInfo(self._row_id, self._job, self._metadata, ended_at, self._owner)
         book = BatchBilling(batch, self._places)
-        async for number, line in given.requests():
+        async for number, line in batch_input.requests():
             page[number] = line
             if len(page) >= PAGE_LINES:
                 await self._translate_page(page, book)
@@ -234,11 +234,11 @@ class ProviderBatch:
             if row.content.startswith(RAW_PREFIX)
         }
         responses = [
-            AnsweredLine(number, page[number], found.response) for number, found in read.items() if found.response
+            AnsweredLine(number, page[number], outcome.response) for number, outcome in read.items() if outcome.response
         ]
         # Records are written first, so that every translated result has its record.
         await book.write_records(responses, again=self._again)
-        changes = [self._to_output_row(number, page[number], found) for number, found in read.items()]
+        changes = [self._to_output_row(number, page[number], outcome) for number, outcome in read.items()]
         if self._job["ended"] == COMPLETED:
             await self._insert_lines(
                 [

@@ -1,5 +1,5 @@
-"""Billing records of batch lines that a provider ran in a batch of its own. Contain the usage of each line and its cost
-at batch prices.
+"""Billing records of batch lines that ran in a batch of the provider. Contain the usage of each line and its cost at
+batch prices.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BatchInfo(NamedTuple):
     # Metadata header of the request that created the batch.
     metadata: str | None
     ended_at: int
-    # Fields of its records that say whose they are.
+    # Fields of the batch's records that name their owners.
     owner: Mapping[str, Any] = {}
 
 
@@ -68,19 +68,21 @@ class BatchBilling:
         """Writes the records of these lines together. If `again` is true, skips them if an earlier run has already
         written them.
         """
-        found = list(responses)
-        if not found or not self._places.settings.records.enabled:
+        all_responses = list(responses)
+        if not all_responses or not self._places.settings.records.enabled:
             return
         ledger = self._ledger or await self._open_ledger()
         before = ledger.cost
-        lines = b"".join(self._encode_line(ledger, response) for response in found)
+        lines = b"".join(self._encode_line(ledger, response) for response in all_responses)
         self._places.metrics.cost_nanodollars += ledger.cost - before
         for _ in range(MAX_WRITE_ATTEMPTS):
             # In a thread, because the write blocks on disk I/O.
             if await asyncio.to_thread(self._places.records.append_lines, lines, again=again):
                 return
             await asyncio.sleep(RETRY_DELAY_SECONDS)
-        log.error("%d records of the batch %s are lost: the spool cannot be written", len(found), self._batch.id)
+        log.error(
+            "%d records of the batch %s are lost: the spool cannot be written", len(all_responses), self._batch.id
+        )
 
     async def _open_ledger(self) -> BatchRecorder:
         if integration_id := self._batch.job.get("integration_id"):
@@ -93,8 +95,8 @@ class BatchBilling:
 
     async def _load_saved_prices(self, integration_id: str) -> SavedPrices:
         async with self._places.database.read_connection() as connection:
-            found = await load_saved_prices(connection, integrations.c.id == integration_id)
-        return found.get(integration_id, SavedPrices({}))
+            saved_prices = await load_saved_prices(connection, integrations.c.id == integration_id)
+        return saved_prices.get(integration_id, SavedPrices({}))
 
     async def _find_workspace_slug(self, workspace_id: str) -> str | None:
         async with self._places.database.read_connection() as connection:

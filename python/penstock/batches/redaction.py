@@ -55,16 +55,16 @@ async def secrets_of_integration(
     connection: AsyncConnection, vault: Vault, secrets: SecretCache, integration_id: str
 ) -> list[str]:
     """Returns the secrets of an integration, from the store and from secret managers."""
-    found = await connection.execute(select(integrations).where(integrations.c.id == integration_id))
-    row = found.mappings().first()
+    rows = await connection.execute(select(integrations).where(integrations.c.id == integration_id))
+    row = rows.mappings().first()
     if row is None:
         return []
     sealed = [row[name] for name in ("sealed_key", "sealed_configurations") if row[name]]
-    texts = [await vault.open(connection, one, row["id"]) for one in sealed]
+    texts = [await vault.open(connection, item, row["id"]) for item in sealed]
     secret_values = secrets.export_values()
     references = [mapping["secret_reference_id"] for mapping in row["secret_mappings"]]
     texts += [secret_values[reference][1] for reference in references if reference in secret_values]
-    return [text for one in texts for text in _iter_strings(one)]
+    return [text for item in texts for text in _iter_strings(item)]
 
 
 def _iter_secrets(name: str, value: object) -> Iterator[str]:

@@ -105,8 +105,8 @@ class BatchRunner:
         self._rung.set()
 
     async def delete_content(self, file: Row) -> None:
-        """Deletes the content of a file whose row was deleted. If the storage fails, the row comes back as that of an
-        expired file, whose content is deleted later.
+        """Deletes the content of a file whose row was deleted. If the storage fails, the row is restored as an expired
+        file, whose content is deleted later.
         """
         try:
             await self._blobs.delete(file["id"])
@@ -168,24 +168,24 @@ class BatchRunner:
         async with self._database.write_transaction() as connection:
             await connection.execute(update(batches).where(claimed).values(run_until=now() + LEASE_MS))
             columns = (batches.c.id, batches.c.status, batches.c.expires_at)
-            found = {row.id: row for row in await connection.execute(select(*columns).where(claimed))}
+            rows = {row.id: row for row in await connection.execute(select(*columns).where(claimed))}
         for row_id, task in self._running.items():
-            row = found.get(row_id)
+            row = rows.get(row_id)
             if row is None:
                 # The batch may also have ended just now.
                 task.cancel()
             elif (row.status == CANCELLING or row.expires_at <= now()) and row_id in self._stops:
                 self._stops[row_id].set()
 
-    async def _find_claimable(self, most: int) -> list[str]:
-        if most <= 0:
+    async def _find_claimable(self, maximum: int) -> list[str]:
+        if maximum <= 0:
             return []
         is_free = or_(batches.c.run_until.is_(None), batches.c.run_until < now())
         query = (
             select(batches.c.id)
             .where(batches.c.status.in_(ACTIVE_STATUSES), is_free)
             .order_by(batches.c.id)
-            .limit(most)
+            .limit(maximum)
         )
         async with self._database.read_connection() as connection:
             return [row_id for row_id in await connection.scalars(query) if row_id not in self._running]
@@ -215,9 +215,9 @@ class BatchRunner:
             self._stops.pop(row_id, None)
             self.notify()
 
-    async def _fail_batch(self, row_id: str, why: InputError) -> None:
+    async def _fail_batch(self, row_id: str, reason: InputError) -> None:
         with suppress(PenstockError):
-            await self._set_status(row_id, FAILED, ACTIVE_STATUSES, errors=[msgspec.to_builtins(why)])
+            await self._set_status(row_id, FAILED, ACTIVE_STATUSES, errors=[msgspec.to_builtins(reason)])
 
     async def _run_steps(self, row_id: str) -> None:
         """Moves the batch from status to status. Stores each status before its work begins, so that a later run can
@@ -247,11 +247,11 @@ class BatchRunner:
 
     async def _load_claimed(self, connection: AsyncConnection, row_id: str, *, lock: bool = False) -> Row:
         query = select(batches).where(batches.c.id == row_id, batches.c.run_by == self._me)
-        found = (await connection.execute(query.with_for_update() if lock else query)).mappings().first()
-        if found is None:
+        row = (await connection.execute(query.with_for_update() if lock else query)).mappings().first()
+        if row is None:
             message = "another node runs it, or it was deleted"
             raise BatchClaimLostError(message)
-        return dict(found)
+        return dict(row)
 
     async def _set_status(
         self,

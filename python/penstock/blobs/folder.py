@@ -61,7 +61,7 @@ class BlobFolder:
             raise _storage_error(error) from None
 
     async def sign_url(self, name: str, filename: str, media_type: str, seconds: int) -> None:
-        """Returns nothing: only the gateway itself can read the folder."""
+        """Returns `None`: only the gateway itself can read the folder."""
 
     async def close(self) -> None:
         """Does nothing: no file stays open."""

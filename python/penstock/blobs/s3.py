@@ -26,7 +26,7 @@ PROBE_NAME = ".penstock-probe"
 MAX_CONNECTIONS = 50
 # Keys per request that deletes several objects, as the API allows.
 DELETE_BATCH = 1000
-# Time to remove what a failed upload may have left. Its error waits for that.
+# Time to remove the parts of a failed upload. The upload's error is reported afterwards.
 CLEANUP_SECONDS = 5.0
 # Error of a range in an empty object.
 EMPTY_CODE = "InvalidRange"
@@ -136,15 +136,15 @@ class S3Bucket:
             span = f"bytes={offset}-{offset + length - 1}"
             location = {"Bucket": self.options.bucket, "Key": self._prefix + name}
             try:
-                found = await client.get_object(**location, Range=span, **more)
+                result = await client.get_object(**location, Range=span, **more)
             except ClientError as error:
                 if is_start and _error_code(error) == EMPTY_CODE:
                     return b"", 0, ""
                 raise
-            async with found["Body"] as body:
+            async with result["Body"] as body:
                 content: bytes = await body.read()
-            total = found.get("ContentRange", "").rpartition("/")[2]
-            return content, int(total) if total.isdecimal() else offset + len(content), found.get("ETag", "")
+            total = result.get("ContentRange", "").rpartition("/")[2]
+            return content, int(total) if total.isdecimal() else offset + len(content), result.get("ETag", "")
 
         return await self._guard(fetch)
 
@@ -155,8 +155,8 @@ class S3Bucket:
             return
         for start in range(0, len(names), DELETE_BATCH):
             objects = [{"Key": self._prefix + name} for name in names[start : start + DELETE_BATCH]]
-            found = await self._call("delete_objects", None, Delete={"Objects": objects, "Quiet": True})
-            if failed := found.get("Errors"):
+            response = await self._call("delete_objects", None, Delete={"Objects": objects, "Quiet": True})
+            if failed := response.get("Errors"):
                 raise self._unavailable(f"refused to delete an object: {failed[0].get('Code', '')}", is_temporary=False)
 
     async def sign_url(self, name: str, filename: str, media_type: str, seconds: int) -> str:
@@ -164,10 +164,10 @@ class S3Bucket:
         temporary credentials.
         """
         location = {"Bucket": self.options.bucket, "Key": self._prefix + name}
-        shown = {"ResponseContentType": media_type, "ResponseContentDisposition": f'attachment; filename="{filename}"'}
+        fields = {"ResponseContentType": media_type, "ResponseContentDisposition": f'attachment; filename="{filename}"'}
 
         async def sign(client: Any) -> str:  # noqa: ANN401 - the client is generated
-            return await client.generate_presigned_url("get_object", {**location, **shown}, ExpiresIn=seconds)
+            return await client.generate_presigned_url("get_object", {**location, **fields}, ExpiresIn=seconds)
 
         return await self._guard(sign)
 
@@ -181,28 +181,29 @@ class S3Bucket:
 
     async def list_names(self, start: str) -> list[str]:
         """Returns up to 1,000 names that start with this text."""
-        found = await self._call("list_objects_v2", None, Prefix=self._prefix + start, MaxKeys=DELETE_BATCH)
-        return [item["Key"].removeprefix(self._prefix) for item in found.get("Contents", [])]
+        response = await self._call("list_objects_v2", None, Prefix=self._prefix + start, MaxKeys=DELETE_BATCH)
+        return [item["Key"].removeprefix(self._prefix) for item in response.get("Contents", [])]
 
     async def list_folders(self, start: str) -> list[str]:
         """Returns the names of the folders directly below `start`, which is empty or ends with a slash."""
         names: list[str] = []
         token: dict[str, str] = {}
         while True:
-            found = await self._call("list_objects_v2", None, Prefix=self._prefix + start, Delimiter="/", **token)
+            response = await self._call("list_objects_v2", None, Prefix=self._prefix + start, Delimiter="/", **token)
             names += [
-                item["Prefix"].removeprefix(self._prefix)[len(start) : -1] for item in found.get("CommonPrefixes", [])
+                item["Prefix"].removeprefix(self._prefix)[len(start) : -1]
+                for item in response.get("CommonPrefixes", [])
             ]
-            if not found.get("IsTruncated"):
+            if not response.get("IsTruncated"):
                 return names
-            token = {"ContinuationToken": found["NextContinuationToken"]}
+            token = {"ContinuationToken": response["NextContinuationToken"]}
 
     async def probe(self) -> None:
         """Checks that objects can be written."""
         await self.put_bytes(PROBE_NAME, b"")
 
     async def close(self) -> None:
-        """Closes the connections, after what failed uploads left was removed."""
+        """Closes the connections after the remains of failed uploads were removed."""
         if self._cleanups:
             await asyncio.wait(self._cleanups)
         await self._stack.aclose()
@@ -212,8 +213,8 @@ class S3Bucket:
         return (await self._call("create_multipart_upload", name))["UploadId"]
 
     async def _put_part(self, name: str, upload: str, number: int, content: bytes) -> dict[str, Any]:
-        found = await self._call("upload_part", name, UploadId=upload, PartNumber=number, Body=content)
-        return {"PartNumber": number, "ETag": found["ETag"]}
+        response = await self._call("upload_part", name, UploadId=upload, PartNumber=number, Body=content)
+        return {"PartNumber": number, "ETag": response["ETag"]}
 
     async def _clean_up(self, name: str, upload: str | None, *, is_visible: bool) -> None:
         # A lifecycle rule of the bucket removes uploads that cannot be aborted.
@@ -254,34 +255,34 @@ class S3Bucket:
         except (BotoCoreError, HttpClientError, OSError) as error:
             raise self._unavailable(f"cannot be reached: {type(error).__name__}", is_temporary=False) from None
 
-    def _unavailable(self, what: str, *, is_temporary: bool) -> UnavailableError:
+    def _unavailable(self, subject: str, *, is_temporary: bool) -> UnavailableError:
         hint = "try again later" if is_temporary else f"check {self.options.setting}, and the `s3_` settings beside it"
-        return UnavailableError(f"the bucket {self.options.bucket!r} {what}; hint: {hint}")
+        return UnavailableError(f"the bucket {self.options.bucket!r} {subject}; hint: {hint}")
 
     async def _open_client(self) -> Any:  # noqa: ANN401 - its class is generated when it runs
         async with self._turn:
             if self._client is None:
-                given = self.options
+                options = self.options
                 config = AioConfig(
-                    connect_timeout=given.timeout_seconds,
-                    read_timeout=given.timeout_seconds,
+                    connect_timeout=options.timeout_seconds,
+                    read_timeout=options.timeout_seconds,
                     max_pool_connections=MAX_CONNECTIONS,
-                    retries={"total_max_attempts": given.attempts, "mode": "standard"},
+                    retries={"total_max_attempts": options.attempts, "mode": "standard"},
                     # The older signature of signed URLs does not work in newer regions.
                     signature_version="s3v4",
                     # Compatible services rarely have a host name for each bucket, nor the newer checksums.
-                    s3={"addressing_style": "path" if given.endpoint_url else "auto"},
+                    s3={"addressing_style": "path" if options.endpoint_url else "auto"},
                     request_checksum_calculation="when_required",
                     response_checksum_validation="when_required",
                 )
                 session: Any = AioSession()
                 opening = session.create_client(
                     "s3",
-                    region_name=given.region or None,
-                    endpoint_url=given.endpoint_url or None,
-                    aws_access_key_id=given.access_key_id or None,
-                    aws_secret_access_key=given.secret_access_key or None,
-                    verify=given.ca_file or None,
+                    region_name=options.region or None,
+                    endpoint_url=options.endpoint_url or None,
+                    aws_access_key_id=options.access_key_id or None,
+                    aws_secret_access_key=options.secret_access_key or None,
+                    verify=options.ca_file or None,
                     config=config,
                 )
                 self._client = await self._stack.enter_async_context(opening)

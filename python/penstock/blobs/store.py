@@ -20,7 +20,7 @@ MAX_CALL_SECONDS = 15.0
 CALL_ATTEMPTS = 3
 
 
-# Routes have it as a dependency, whose type is checked at runtime.
+# Routes receive it as a dependency, whose type is checked at runtime.
 @runtime_checkable
 class BlobStore(Protocol):
     """Blobs by name. They are read and written in chunks, so that large ones need little memory. All methods raise

@@ -87,7 +87,7 @@ CACHE_SUMMARY, UNPRICED = "cache", "unpriced"
 COST_GRAPH = "cost"
 COST_FIGURES = frozenset({"cost", "cumulative_simple_cache_savings", "cumulative_semantic_cache_savings"})
 PERCENTAGES = frozenset({"rate", "success_rate", "cache_hit_rate"})
-# Figures whose names in the API are long.
+# Figures with long names in the API.
 SHORT_NAMES = {
     "cumulative_simple_cache_savings": "saved",
     "cumulative_semantic_cache_savings": "saved_semantic",
@@ -107,7 +107,7 @@ HELP = f"""Show figures of requests, over time or by group.
 MEASURE is one of: {", ".join(MEASURES)}. Besides, `{CACHE_SUMMARY}` compares cache hits with other requests, and
 `{UNPRICED}` lists models without a price.
 
-These have groups, too: {", ".join(name for name, found in MEASURES.items() if found.columns)}.
+These have groups, too: {", ".join(name for name, measure in MEASURES.items() if measure.columns)}.
 
 Costs are in US dollars. With --json, they are in cents.
 """
@@ -143,26 +143,26 @@ def analytics(url: str, api_key: str, measure: str, group: str | None, limit: in
     else:
         key, path = "", f"{UNPRICED if measure == UNPRICED else 'summary/cache'}?{build_query(options)}"
     with open_remote(url, api_key) as remote:
-        found = remote.request("GET", f"/v1/analytics/{path}")
+        response = remote.request("GET", f"/v1/analytics/{path}")
     if options["as_json"]:
-        print_json(found)
+        print_json(response)
         return
     if chosen and group:
-        _show_groups(found, chosen, group, key)
+        _show_groups(response, chosen, group, key)
     elif chosen:
-        _show_graph(found, chosen, zone, limit or DEFAULT_TIMES)
+        _show_graph(response, chosen, zone, limit or DEFAULT_TIMES)
     elif measure == UNPRICED:
-        _show_unpriced(found, zone)
+        _show_unpriced(response, zone)
     else:
-        click.echo(_format_summary(found["summary"], ()))
-    if found.get("partial"):
+        click.echo(_format_summary(response["summary"], ()))
+    if response.get("partial"):
         click.echo(PARTIAL_HINT, err=True)
 
 
 def _find_group(measure: str, group: str) -> tuple[str, str]:
     """Returns the path of a group, and the name of its value in a row."""
     if measure not in MEASURES or not MEASURES[measure].columns:
-        allowed = ", ".join(name for name, found in MEASURES.items() if found.columns)
+        allowed = ", ".join(name for name, measure in MEASURES.items() if measure.columns)
         raise click.BadParameter(f"{measure} has no groups; allowed are {allowed}", param_hint="--by")
     if group.startswith(METADATA_PREFIX):
         return f"groups/metadata/{quote_path_segment(group.removeprefix(METADATA_PREFIX))}", "metadata_value"
@@ -174,11 +174,11 @@ def _find_group(measure: str, group: str) -> tuple[str, str]:
     )
 
 
-def _show_graph(found: Mapping[str, Any], measure: Measure, zone: zoneinfo.ZoneInfo, limit: int) -> None:
+def _show_graph(response: Mapping[str, Any], measure: Measure, zone: zoneinfo.ZoneInfo, limit: int) -> None:
     """Shows a graph: its summary, a line, and a table in which long periods without requests are one row."""
     costs = frozenset({"total", "avg"}) if measure.graph == COST_GRAPH else COST_FIGURES
-    points: list[dict[str, Any]] = [_flatten_point(point) for point in found["data_points"]]
-    if summary := found["summary"]:
+    points: list[dict[str, Any]] = [_flatten_point(point) for point in response["data_points"]]
+    if summary := response["summary"]:
         click.echo(_format_summary(summary, costs))
     if not points:
         click.echo("nothing in this range; hint: --since 7d", err=True)
@@ -187,7 +187,7 @@ def _show_graph(found: Mapping[str, Any], measure: Measure, zone: zoneinfo.ZoneI
     is_over_time = "timestamp" in points[0]
     if is_over_time and any(values):
         click.echo(draw_sparkline(values))
-    # Points have different fields if they list what was seen.
+    # Points have different fields if they list observed values.
     names = list(dict.fromkeys(name for point in points for name in point if name != "timestamp"))
     names.sort(key=lambda name: (" " not in name, name if " " in name else ""))
     largest = max(values)
@@ -208,7 +208,7 @@ def _show_graph(found: Mapping[str, Any], measure: Measure, zone: zoneinfo.ZoneI
         rows = rows[-limit:]
     heads = [f"time ({zone.key})"] if is_over_time else []
     print_table([*heads, *(SHORT_NAMES.get(name, name) for name in names), measure.head], rows)
-    if unpriced := found["summary"].get("unpriced"):
+    if unpriced := response["summary"].get("unpriced"):
         click.echo(UNPRICED_HINT.format(format_number(unpriced)), err=True)
 
 
@@ -235,8 +235,8 @@ def _sum_point(point: Mapping[str, Any]) -> float:
     return sum(value for value in point.values() if isinstance(value, int | float))
 
 
-def _show_groups(found: Mapping[str, Any], measure: Measure, group: str, key: str) -> None:
-    rows: list[dict[str, Any]] = found["data"]
+def _show_groups(response: Mapping[str, Any], measure: Measure, group: str, key: str) -> None:
+    rows: list[dict[str, Any]] = response["data"]
     names = [*measure.columns, *(["unpriced_requests"] if "cost" in measure.columns else [])]
     values = [float(row[measure.columns[0]] or 0) for row in rows]
     largest = max(values, default=0)
@@ -251,13 +251,13 @@ def _show_groups(found: Mapping[str, Any], measure: Measure, group: str, key: st
     print_table([group, *(SHORT_NAMES.get(name, name) for name in names), ""], table)
     if not rows:
         click.echo(f"no requests with a {group} in this range; hint: --since 7d", err=True)
-    if found["total"] > len(rows):
-        click.echo(f"{found['total'] - len(rows)} more groups; hint: --limit", err=True)
+    if response["total"] > len(rows):
+        click.echo(f"{response['total'] - len(rows)} more groups; hint: --limit", err=True)
     if unpriced := sum(int(row.get("unpriced_requests") or 0) for row in rows):
         click.echo(UNPRICED_HINT.format(format_number(unpriced)), err=True)
 
 
-def _show_unpriced(found: Mapping[str, Any], zone: zoneinfo.ZoneInfo) -> None:
+def _show_unpriced(response: Mapping[str, Any], zone: zoneinfo.ZoneInfo) -> None:
     rows = [
         [
             row["ai_org"] or "-",
@@ -267,7 +267,7 @@ def _show_unpriced(found: Mapping[str, Any], zone: zoneinfo.ZoneInfo) -> None:
             format_time(row["first_seen"], zone),
             format_time(row["last_seen"], zone),
         ]
-        for row in found["data"]
+        for row in response["data"]
     ]
     if not rows:
         click.echo("every model that was used has a price")

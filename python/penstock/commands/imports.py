@@ -65,7 +65,7 @@ def import_litellm(
     if not (sources or database):
         raise click.UsageError("give a SOURCE, or --database")
     _prepare(output)
-    parsed = [_parse_file(one, "yaml") for one in _find_files(sources)]
+    parsed = [_parse_file(file, "yaml") for file in _find_files(sources)]
     if database:
         from penstock.imports.litellm_database import read_database  # noqa: PLC0415 - loads SQLAlchemy
 
@@ -86,7 +86,7 @@ def import_portkey(sources: tuple[str, ...], **output: Any) -> None:  # noqa: AN
     from penstock.imports.portkey import import_portkey as run  # noqa: PLC0415 - as above
 
     _prepare(output)
-    _finish(run([_parse_file(one, "json") for one in _find_files(sources)]), output)
+    _finish(run([_parse_file(file, "json") for file in _find_files(sources)]), output)
 
 
 @import_group.command(
@@ -104,7 +104,7 @@ def import_tensorzero(sources: tuple[str, ...], **output: Any) -> None:  # noqa:
 
     _prepare(output)
     files = _find_files(sources)
-    parsed = [_parse_file(one, "toml") for one in files]
+    parsed = [_parse_file(file, "toml") for file in files]
     _finish(run(parsed, read_templates(parsed, files)), output)
 
 
@@ -123,22 +123,22 @@ def _prepare(output: Mapping[str, Any]) -> None:
 
 def _find_files(patterns: Sequence[str]) -> list[Path]:
     """Returns the files of the arguments, which may be patterns, in a stable order."""
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for pattern in patterns:
         path = Path(pattern)
-        if path.is_file() or not any(one in pattern for one in "*?["):
-            found[path] = None
+        if path.is_file() or not any(item in pattern for item in "*?["):
+            files[path] = None
             continue
         base = Path(path.anchor or ".")
-        matches = sorted(one for one in base.glob(str(path.relative_to(path.anchor))) if one.is_file())
+        matches = sorted(item for item in base.glob(str(path.relative_to(path.anchor))) if item.is_file())
         if not matches:
             message = f"no file matches {pattern!r}"
             raise SettingsError(message)
-        found |= dict.fromkeys(matches)
-    if len(found) > MAX_SOURCES:
-        message = f"{len(found)} files are given; at most {MAX_SOURCES} can be imported at once"
+        files |= dict.fromkeys(matches)
+    if len(files) > MAX_SOURCES:
+        message = f"{len(files)} files are given; at most {MAX_SOURCES} can be imported at once"
         raise SettingsError(message)
-    return list(found)
+    return list(files)
 
 
 def _parse_file(file: Path, kind: str) -> Source:
@@ -167,10 +167,10 @@ def _finish(imported: ImportedState, output: Mapping[str, Any]) -> None:
     write_results(checked, Path(out), Path(report))
     counts = count_statuses(checked.findings)
     click.echo(", ".join(f"{count} {status}" for status, count in counts.items()))
-    unsupported = [one for one in checked.findings if one.status is Status.UNSUPPORTED]
-    for one in unsupported[:MAX_SHOWN_FINDINGS]:
-        location = f"{one.source}:{one.line}" if one.line else one.source
-        click.echo(f"unsupported: {location}: {one.path}: {one.message}", err=True)
+    unsupported = [finding for finding in checked.findings if finding.status is Status.UNSUPPORTED]
+    for item in unsupported[:MAX_SHOWN_FINDINGS]:
+        location = f"{item.source}:{item.line}" if item.line else item.source
+        click.echo(f"unsupported: {location}: {item.path}: {item.message}", err=True)
     if len(unsupported) > MAX_SHOWN_FINDINGS:
         click.echo(f"and {len(unsupported) - MAX_SHOWN_FINDINGS} more in {report}", err=True)
     click.echo(f"next: read {report}, set the variables that {out} names, then `penstock apply {out} --plan`")

@@ -44,15 +44,15 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 @JSON_OPTION
 def near(url: str, api_key: str, workspace: str | None, *, min_used: float, as_json: bool) -> None:
     """List the budgets that are close to their limit, the most used first."""
-    found = _read(url, api_key, "usage", workspace, min_used_percent=min_used, page_size=MAX_ROWS)
+    response = _read(url, api_key, "usage", workspace, min_used_percent=min_used, page_size=MAX_ROWS)
     if as_json:
-        print_json(found)
+        print_json(response)
         return
-    if not found["data"]:
+    if not response["data"]:
         click.echo(f"no budget is used to {min_used:g} % or more")
         return
     heads = ("limit of", "group", "used", "limit", "%", "status", "reset")
-    print_table(heads, map(_usage_row, found["data"]))
+    print_table(heads, map(_usage_row, response["data"]))
 
 
 @limits.command(epilog="Example: penstock limits refused --days 1")
@@ -62,16 +62,16 @@ def near(url: str, api_key: str, workspace: str | None, *, min_used: float, as_j
 @JSON_OPTION
 def refused(url: str, api_key: str, workspace: str | None, *, days: int, as_json: bool) -> None:
     """List which limits refused requests, and whose, the most refused first."""
-    found = _read(url, api_key, "refusals", workspace, days=days)
+    response = _read(url, api_key, "refusals", workspace, days=days)
     if as_json:
-        print_json(found)
+        print_json(response)
         return
-    if not found["data"]:
+    if not response["data"]:
         click.echo("no limit refused a request")
     else:
         heads = ("limit of", "group", "API key", "refused", "would be", "last")
-        print_table(heads, map(_refusal_row, found["data"]))
-    _explain(found)
+        print_table(heads, map(_refusal_row, response["data"]))
+    _explain(response)
 
 
 @limits.command(
@@ -93,24 +93,26 @@ def simulate(url: str, api_key: str, *, as_json: bool, **options: Any) -> None: 
     """Show how many requests of the last days a policy would have refused, and of which groups."""
     body = _simulation_body(options)
     with open_remote(url, api_key) as remote:
-        found = remote.request("POST", "/v1/limits/simulate", body)
+        response = remote.request("POST", "/v1/limits/simulate", body)
     if as_json:
-        print_json(found)
+        print_json(response)
         return
-    counts = f"{format_number(found['refused'])} of {format_number(found['matched'])} requests"
-    click.echo(f"the policy would have refused {counts} ({found['refused_percent']:g} %)")
-    if found["data"]:
+    counts = f"{format_number(response['refused'])} of {format_number(response['matched'])} requests"
+    click.echo(f"the policy would have refused {counts} ({response['refused_percent']:g} %)")
+    if response["data"]:
         heads = ("group", "requests", "refused", "usage", "peak", "% of limit", "first refused")
-        print_table(heads, (_group_row(row, body.get("type", "")) for row in found["data"]))
-    if found["groups"] > len(found["data"]):
-        click.echo(f"{format_number(found['groups'] - len(found['data']))} further groups are not listed", err=True)
-    _explain(found)
+        print_table(heads, (_group_row(row, body.get("type", "")) for row in response["data"]))
+    if response["groups"] > len(response["data"]):
+        click.echo(
+            f"{format_number(response['groups'] - len(response['data']))} further groups are not listed", err=True
+        )
+    _explain(response)
 
 
 def _read(url: str, api_key: str, name: str, workspace: str | None, **query: object) -> dict[str, Any]:
-    given = {**query, **({"workspace_id": workspace} if workspace else {})}
+    values = {**query, **({"workspace_id": workspace} if workspace else {})}
     with open_remote(url, api_key) as remote:
-        return remote.request("GET", f"/v1/limits/{name}?{urlencode(given)}")
+        return remote.request("GET", f"/v1/limits/{name}?{urlencode(values)}")
 
 
 def _simulation_body(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,10 +187,10 @@ def _group_row(row: Mapping[str, Any], kind: str) -> list[str]:
     ]
 
 
-def _explain(found: Mapping[str, Any]) -> None:
-    if not found["complete"]:
+def _explain(simulation: Mapping[str, Any]) -> None:
+    if not simulation["complete"]:
         click.echo(INCOMPLETE_HINT, err=True)
-    if found.get("partial"):
+    if simulation.get("partial"):
         click.echo(PARTIAL_HINT, err=True)
 
 

@@ -158,15 +158,15 @@ def search_logs(url: str, api_key: str, words: tuple[str, ...], limit: int, **op
 def _list_logs(url: str, api_key: str, search: str | None, limit: int, options: Mapping[str, Any]) -> None:
     query = build_query(options, q=search, page_size=limit)
     with open_remote(url, api_key) as remote:
-        found = remote.request("GET", f"/v1/logs?{query}")
+        response = remote.request("GET", f"/v1/logs?{query}")
     if options["as_json"]:
-        print_json(found)
+        print_json(response)
         return
     zone: zoneinfo.ZoneInfo = options["time_zone"]
-    print_table((f"time ({zone.key})", *LOG_COLUMNS), [_log_row(log, zone) for log in found["data"]])
-    if not found["data"]:
+    print_table((f"time ({zone.key})", *LOG_COLUMNS), [_log_row(log, zone) for log in response["data"]])
+    if not response["data"]:
         click.echo("no logs match; hint: --since 7d", err=True)
-    if found["has_more"]:
+    if response["has_more"]:
         click.echo(f"there are more than {limit}; hint: --limit, or a shorter --since", err=True)
 
 
@@ -195,9 +195,9 @@ def show_log(url: str, api_key: str, log_id: str, *, time_zone: zoneinfo.ZoneInf
     }
     metadata = dict(zip(metrics["metadata.key"], metrics["metadata.value"], strict=True))
     fields |= {f"metadata.{name}": value for name, value in metadata.items()}
-    shown = {name: value for name, value in fields.items() if value not in {None, ""}}
-    width = max(map(len, shown))
-    for name, value in shown.items():
+    present = {name: value for name, value in fields.items() if value not in {None, ""}}
+    width = max(map(len, present))
+    for name, value in present.items():
         text = format_number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
         click.echo(clean_text(f"{name:{width}}  {text}"))
     _show_attempts(details.get("attempts") or [])
@@ -275,7 +275,7 @@ def tail_logs(url: str, api_key: str, **options: Any) -> None:  # noqa: ANN401 -
 
 
 def _format_tail_line(row: Sequence[str]) -> str:
-    """Returns a line whose columns stay below each other, although later lines are not known."""
+    """Returns a line with aligned columns, although the later lines are not known yet."""
     time, status, provider, model, tokens, cost, took, log_id = map(clean_text, row)
     return f"{time}  {status:>8}  {provider:12}  {model:24}  {tokens:>9}  {cost:>11}  {took:>8}  {log_id}"
 

@@ -95,7 +95,7 @@ def backup(config: str | None, file: Path, *, with_logs: bool, as_json: bool) ->
 def restore(config: str | None, file: Path, *, as_json: bool) -> None:
     """Restore a backup into an empty store, and migrate it to this release.
 
-    Put the master key in its place first. The store may be of another kind: a backup of SQLite can be restored in
+    Copy the master key to its file first. The store may be of another kind: a backup of SQLite can be restored in
     PostgreSQL. Existing organisations and files are never overwritten.
     """
     settings = load_local_settings(config)
@@ -128,12 +128,12 @@ def _progress(stack: ExitStack, label: str) -> Callable[[int], Callable[[int], N
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
     """Print a script that completes commands and options in a shell."""
-    found = get_completion_class(shell)
-    if found is None:
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
         message = f"there is no completion for {shell!r}; allowed: {', '.join(SHELLS)}"
         raise SettingsError(message)
     root = context.find_root().command
-    click.echo(found(root, {}, "penstock", "_PENSTOCK_COMPLETE").source())
+    click.echo(completion_class(root, {}, "penstock", "_PENSTOCK_COMPLETE").source())
 
 
 COMMANDS = (doctor, backup, restore, completion)

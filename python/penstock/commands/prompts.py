@@ -1,4 +1,4 @@
-"""CLI commands that keep prompts and partials as files beside the code: pull, diff and push."""
+"""CLI commands that keep prompts and partials as files in a code repository: pull, diff and push."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def _find_changes(files: PromptFolder, stored: PromptFolder) -> Iterator[Change]
 
 
 def _compare(slug: str, document: JsonObject, stored: JsonObject | None, *, is_partial: bool) -> Iterator[Change]:
-    wanted, found = align_labels(document, stored or {})
-    before, after = dump_document(found) if stored else "", dump_document(wanted)
+    requested, current = align_labels(document, stored or {})
+    before, after = dump_document(current) if stored else "", dump_document(requested)
     if before != after:
-        has_content = {**wanted, LABELS: None} != {**found, LABELS: None}
-        change = Change(slug, is_partial, stored is None, wanted, has_content, LABELS in document, [])
+        has_content = {**requested, LABELS: None} != {**current, LABELS: None}
+        change = Change(slug, is_partial, stored is None, requested, has_content, LABELS in document, [])
         yield change._replace(lines=_diff(change.name, before, after))
 
 
@@ -160,15 +160,15 @@ def _raise_unusable(problems: list[Problem], message: str) -> None:
 
 def _check_labels(remote: ManagementClient, files: PromptFolder, workspace: str | None) -> None:
     """Raises `SettingsError` if files name labels that the workspace does not have."""
-    named = {slug: document[LABELS] for slug, document in files.prompts.items() if document.get(LABELS)}
-    if not named:
+    named_items = {slug: document[LABELS] for slug, document in files.prompts.items() if document.get(LABELS)}
+    if not named_items:
         return
     known = {row["name"] for row in remote.iter_rows(f"/v1/labels{_workspace_query(workspace)}")}
     problems = [
         Problem(
             f"{slug}{SUFFIX}: {LABELS}", f"{name!r} is no label of the workspace; allowed: {', '.join(sorted(known))}"
         )
-        for slug, names in named.items()
+        for slug, names in named_items.items()
         for name in names
         if name not in known
     ]
@@ -212,15 +212,15 @@ def _save_partial(
         remote.request("PUT", f"{path}/makeDefault{query}", {"version": latest})
 
 
-def _put_labels(remote: ManagementClient, path: str, query: str, wanted: list[str]) -> None:
+def _put_labels(remote: ManagementClient, path: str, query: str, requested: list[str]) -> None:
     """Gives the newest version of a prompt these labels, and no others."""
     version = remote.request("GET", path + query)
     present = {label["name"] for label in version["prompt_version_labels"]}
     place = f"{path}/versions/{version['prompt_version_id']}{query}"
-    if present - set(wanted):
+    if present - set(requested):
         remote.request("PUT", place, {"label_id": None})
         present = set[str]()
-    for name in sorted(set(wanted) - present):
+    for name in sorted(set(requested) - present):
         remote.request("PUT", place, {"label_id": name})
 
 
@@ -229,8 +229,8 @@ def _read_stored(remote: ManagementClient, workspace: str | None) -> PromptFolde
 
     def read(path: str) -> dict[str, JsonObject]:
         rows = [row for row in remote.iter_rows(f"{path}{query}") if row["status"] == "active"]
-        found = {row["slug"]: remote.request("GET", f"{path}/{row['id']}{query}") for row in rows}
-        return dict(sorted(found.items()))
+        response = {row["slug"]: remote.request("GET", f"{path}/{row['id']}{query}") for row in rows}
+        return dict(sorted(response.items()))
 
     prompts = {slug: to_document(row) for slug, row in read("/v1/prompts").items()}
     partials = {slug: to_partial_document(row) for slug, row in read("/v1/prompts/partials").items()}

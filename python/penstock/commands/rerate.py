@@ -73,7 +73,7 @@ def rerate(url: str, api_key: str, start: datetime, end: datetime | None, **opti
             for row in part["data"]:
                 key = row["ai_org"], row["ai_model"]
                 models.setdefault(key, RatedModel(ai_org=key[0], ai_model=key[1])).add(row)
-    rows = sorted(models.values(), key=lambda one: (-one.logs, one.ai_org, one.ai_model))
+    rows = sorted(models.values(), key=lambda item: (-item.logs, item.ai_org, item.ai_model))
     total = RatedModel(ai_org="total", ai_model="")
     for row in rows:
         total.add(msgspec.structs.asdict(row))
@@ -105,16 +105,16 @@ def _read_parts(remote: ManagementClient, body: dict[str, Any]) -> Iterator[dict
         body["cursor"] = part["next_cursor"]
 
 
-def _to_row(one: RatedModel) -> list[str]:
-    difference = round(one.new_cost - one.old_cost, COST_DIGITS)
+def _to_row(item: RatedModel) -> list[str]:
+    difference = round(item.new_cost - item.old_cost, COST_DIGITS)
     return [
-        one.ai_org or "-",
-        one.ai_model[:COLUMN_WIDTH],
-        format_number(one.logs),
-        format_cost(one.old_cost),
-        format_cost(one.new_cost),
+        item.ai_org or "-",
+        item.ai_model[:COLUMN_WIDTH],
+        format_number(item.logs),
+        format_cost(item.old_cost),
+        format_cost(item.new_cost),
         "-" if not difference else f"{'+' if difference > 0 else ''}{format_cost(difference)}",
-        format_number(one.corrected),
+        format_number(item.corrected),
     ]
 
 

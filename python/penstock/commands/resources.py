@@ -26,11 +26,11 @@ def prints_field(name: str, prefix: str = "") -> Callable[[Callable[..., dict[st
         @JSON_OPTION
         @wraps(command)
         def run(*args: Any, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - those of the command
-            found = command(*args, **options)
+            result = command(*args, **options)
             if as_json:
-                print_json(found)
+                print_json(result)
             else:
-                click.echo(f"{prefix}{found[name]}")
+                click.echo(f"{prefix}{result[name]}")
 
         return run
 
@@ -51,8 +51,8 @@ DEFAULT_AUDIT_ROWS, MAX_AUDIT_ROWS = 50, 100_000
 
 
 def _list_path(path: str, filters: Mapping[str, str | None]) -> str:
-    given = {name: value for name, value in filters.items() if value}
-    return f"{path}?{urlencode(given)}" if given else path
+    filled = {name: value for name, value in filters.items() if value}
+    return f"{path}?{urlencode(filled)}" if filled else path
 
 
 def _print_rows(rows: Iterable[dict[str, Any]], columns: tuple[str, ...], *, as_json: bool) -> None:

@@ -34,9 +34,9 @@ def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401 - click
     from penstock.declarative.document import count_masks  # noqa: PLC0415 - loads slowly
 
     with open_remote(url, api_key) as remote:
-        found = state.export_state(remote, partial(_with_progress_bar, "reading"))
-    output.write(EXPORT_HEADER + _dump_yaml(found))
-    if count := count_masks(found):
+        document = state.export_state(remote, partial(_with_progress_bar, "reading"))
+    output.write(EXPORT_HEADER + _dump_yaml(document))
+    if count := count_masks(document):
         click.echo(f"masked credentials: {count}; to apply the file elsewhere, replace them with ${{NAME}}", err=True)
 
 

@@ -47,13 +47,13 @@ def draw_bar(value: float, largest: float, width: int = BAR_WIDTH) -> str:
 
 
 def draw_sparkline(values: Sequence[float], width: int = SPARKLINE_WIDTH) -> str:
-    """Draws a line of one character for each value, or for the largest of several values; a space stands for zero."""
+    """Draws a line of one character for each value, or for the largest of several values; a space means zero."""
     count = min(len(values), width)
     bounds = [len(values) * at // count for at in range(count + 1)] if count else []
-    shown = [max(values[start:end]) for start, end in itertools.pairwise(bounds)]
-    largest = max(shown, default=0)
+    columns = [max(values[start:end]) for start, end in itertools.pairwise(bounds)]
+    largest = max(columns, default=0)
     return "".join(
-        SPARKS[min(len(SPARKS) - 1, int(value / largest * len(SPARKS)))] if value > 0 else " " for value in shown
+        SPARKS[min(len(SPARKS) - 1, int(value / largest * len(SPARKS)))] if value > 0 else " " for value in columns
     ).rstrip()
 
 
@@ -90,7 +90,7 @@ def clean_text(text: str) -> str:
 
 
 def _width(text: str) -> int:
-    return len(text) if text.isascii() else sum(2 if unicodedata.east_asian_width(one) in WIDE else 1 for one in text)
+    return len(text) if text.isascii() else sum(2 if unicodedata.east_asian_width(item) in WIDE else 1 for item in text)
 
 
 def print_json(content: object) -> None:

@@ -39,8 +39,8 @@ def resolve_references(path: str, value: object, environ: Mapping[str, str], pro
         listed = cast("list[object]", value)
         return [resolve_references(f"{path}[{index}]", item, environ, problems) for index, item in enumerate(listed)]
     if isinstance(value, str) and (reference := ENV_REFERENCE_PATTERN.fullmatch(value)):
-        if found := environ.get(reference[1]):
-            return found
+        if variable := environ.get(reference[1]):
+            return variable
         problems.append(Problem(path, f"the environment variable {reference[1]!r} is not set"))
     # YAML parses timestamps to `datetime`; JSON needs them as strings.
     return value.isoformat() if isinstance(value, datetime) else value
@@ -73,15 +73,15 @@ def omit_computed(limits: object) -> object:
     return omit_fields(cast("JsonObject", limits), *COMPUTED_FIELDS) if isinstance(limits, dict) else limits
 
 
-def diff_fields(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> JsonObject:
+def diff_fields(desired: Mapping[str, Any], stored: Mapping[str, Any]) -> JsonObject:
     """Returns the wanted fields that differ. Empty, null and missing values are equal, also inside a field."""
-    return {name: value for name, value in wanted.items() if _field_differs(name, value, stored.get(name))}
+    return {name: value for name, value in desired.items() if _field_differs(name, value, stored.get(name))}
 
 
-def _field_differs(name: str, wanted: object, stored: object) -> bool:
+def _field_differs(name: str, desired: object, stored: object) -> bool:
     if name in LITERAL_FIELDS:
-        return msgspec.json.encode(wanted, order="sorted") != msgspec.json.encode(stored, order="sorted")
-    return not _values_match(_normalise(wanted), _normalise(stored))
+        return msgspec.json.encode(desired, order="sorted") != msgspec.json.encode(stored, order="sorted")
+    return not _values_match(_normalise(desired), _normalise(stored))
 
 
 def _normalise(value: object) -> object:
@@ -95,27 +95,29 @@ def _normalise(value: object) -> object:
     return value or None if isinstance(value, str) else value
 
 
-def _values_match(wanted: object, stored: object) -> bool:
+def _values_match(desired: object, stored: object) -> bool:
     """Returns true if the values are equal. Of a stored credential only the mask is known, so its mask is compared."""
     if isinstance(stored, str) and MASK_TEXT in stored:
-        return wanted == stored or (mask_secret(wanted) == stored if isinstance(wanted, str) else stored == MASK_TEXT)
-    if isinstance(wanted, dict) and isinstance(stored, dict):
-        one, other = cast("JsonObject", wanted), cast("JsonObject", stored)
-        return one.keys() == other.keys() and all(_values_match(one[name], other[name]) for name in one)
-    if isinstance(wanted, list) and isinstance(stored, list):
-        wanted_items, stored_items = cast("list[object]", wanted), cast("list[object]", stored)
+        return desired == stored or (
+            mask_secret(desired) == stored if isinstance(desired, str) else stored == MASK_TEXT
+        )
+    if isinstance(desired, dict) and isinstance(stored, dict):
+        item, other = cast("JsonObject", desired), cast("JsonObject", stored)
+        return item.keys() == other.keys() and all(_values_match(item[name], other[name]) for name in item)
+    if isinstance(desired, list) and isinstance(stored, list):
+        wanted_items, stored_items = cast("list[object]", desired), cast("list[object]", stored)
         return len(wanted_items) == len(stored_items) and all(map(_values_match, wanted_items, stored_items))
-    if isinstance(wanted, str) and isinstance(stored, str) and (moment := _parse_timestamp(wanted)):
+    if isinstance(desired, str) and isinstance(stored, str) and (moment := _parse_timestamp(desired)):
         return moment == _parse_timestamp(stored)
-    return wanted == stored
+    return desired == stored
 
 
 def _parse_timestamp(text: str) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def is_expired(resource: Mapping[str, Any]) -> bool:
@@ -124,21 +126,21 @@ def is_expired(resource: Mapping[str, Any]) -> bool:
     return end is not None and end <= datetime.now(UTC)
 
 
-def find_unmatched_masks(path: str, wanted: object, stored: object) -> Iterator[Problem]:
+def find_unmatched_masks(path: str, desired: object, stored: object) -> Iterator[Problem]:
     """Yields a problem for each masked credential that matches no stored value."""
-    if isinstance(wanted, dict):
+    if isinstance(desired, dict):
         counterparts = cast("JsonObject", stored) if isinstance(stored, dict) else {}
-        for name, item in cast("JsonObject", wanted).items():
+        for name, item in cast("JsonObject", desired).items():
             yield from find_unmatched_masks(f"{path}.{name}", item, counterparts.get(name))
-    elif isinstance(wanted, list):
+    elif isinstance(desired, list):
         rows = cast("list[object]", stored) if isinstance(stored, list) else []
-        for index, item in enumerate(cast("list[object]", wanted)):
+        for index, item in enumerate(cast("list[object]", desired)):
             # The list may be in another order, so the row at the same index is tried first, then all rows.
             candidates = rows[index : index + 1] + rows
             at = f"{path}[{index}]"
             counterparts = (row for row in candidates if next(find_unmatched_masks(at, item, row), None) is None)
             yield from find_unmatched_masks(at, item, next(counterparts, candidates[0] if candidates else None))
-    elif isinstance(wanted, str) and MASK_TEXT in wanted and wanted != stored:
+    elif isinstance(desired, str) and MASK_TEXT in desired and desired != stored:
         yield Problem(path, MASK_MISMATCH if stored else NO_STORED_VALUE)
 
 

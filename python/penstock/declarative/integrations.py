@@ -36,19 +36,23 @@ class Integrations(ResourceKind):
         """Reads the complete integration, without models that only the public model list contains."""
         remote, path = ground.remote, f"{self.path}/{row['id']}"
         integration = remote.request("GET", path)
-        shown = super().export_row(ground, {**integration, "key": integration["masked_key"] or ""})
-        listed_models = [one for one in remote.request("GET", f"{path}/models")["models"] if one["created_at"]]
-        shown["models"] = [omit_fields(one, "created_at", "last_updated_at") for one in listed_models]
+        exported = super().export_row(ground, {**integration, "key": integration["masked_key"] or ""})
+        listed_models = [item for item in remote.request("GET", f"{path}/models")["models"] if item["created_at"]]
+        exported["models"] = [
+            omit_fields(listed_model, "created_at", "last_updated_at") for listed_model in listed_models
+        ]
         if row["workspace_id"]:
-            return omit_fields(shown, "global_workspace_access")
+            return omit_fields(exported, "global_workspace_access")
         access_rows = remote.request("GET", f"{path}/workspaces")["workspaces"]
         names = ("id", "enabled", "usage_limits", "rate_limits")
         # Archived workspaces are not part of the state, so their access is omitted.
         workspace_ids = set(ground.slugs.values())
-        shown["workspaces"] = [
-            {name: omit_computed(one[name]) for name in names} for one in access_rows if one["id"] in workspace_ids
+        exported["workspaces"] = [
+            {name: omit_computed(access_row[name]) for name in names}
+            for access_row in access_rows
+            if access_row["id"] in workspace_ids
         ]
-        return shown
+        return exported
 
     def diff_resource(self, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool) -> JsonObject:
         """Returns the fields that differ; of models and workspaces only the rows that differ."""
@@ -58,16 +62,16 @@ class Integrations(ResourceKind):
             # A new host needs the credentials in the same request. Only someone who has them may choose where they are
             # sent.
             plain |= _unmasked_fields(resource)
-        return {**plain, **{name: found for name, found in rows.items() if found}}
+        return {**plain, **{name: row for name, row in rows.items() if row}}
 
     def _diff_rows(
         self, name: str, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool
     ) -> list[JsonObject]:
         key = "slug" if name == "models" else "id"
         stored_by_key = {row[key]: row for row in list_field(stored, name)}
-        wanted = list_field(resource, name)
-        differing = [row for row in wanted if diff_fields(row, stored_by_key.get(row[key], {}))]
-        removed_rows = [row for row in stored_by_key.values() if row[key] not in {row[key] for row in wanted}]
+        desired = list_field(resource, name)
+        differing = [row for row in desired if diff_fields(row, stored_by_key.get(row[key], {}))]
+        removed_rows = [row for row in stored_by_key.values() if row[key] not in {row[key] for row in desired}]
         # Only custom models can be deleted. Settings of other models stay.
         removed_rows = [{**row, "gone": True} for row in removed_rows if row.get("is_custom", True)]
         return [*differing, *(removed_rows if prune and name in resource else [])]
@@ -104,10 +108,10 @@ class Integrations(ResourceKind):
 
     def _update_models(self, remote: ManagementClient, path: str, changed: JsonObject, credentials: JsonObject) -> None:
         models = list_field(changed, "models")
-        if removed_slugs := [one["slug"] for one in models if one.get("gone")]:
+        if removed_slugs := [model["slug"] for model in models if model.get("gone")]:
             remote.request("DELETE", path, {"models": removed_slugs})
         updated_models = [
-            {name: value for name, value in one.items() if value != {}} for one in models if not one.get("gone")
+            {name: value for name, value in model.items() if value != {}} for model in models if not model.get("gone")
         ]
         if updated_models or "allow_all_models" in changed:
             rule = {"allow_all_models": changed["allow_all_models"]} if "allow_all_models" in changed else {}
@@ -118,18 +122,18 @@ class Integrations(ResourceKind):
     def _update_workspaces(self, remote: ManagementClient, path: str, stored: JsonObject, changed: JsonObject) -> None:
         access_rows = list_field(changed, "workspaces")
         body: JsonObject = {"create_default_provider": False}
-        if any(one.get("gone") for one in access_rows):
+        if any(access_row.get("gone") for access_row in access_rows):
             # The API cannot remove the entry of a single workspace, so the complete list is replaced.
             body["override_existing_workspace_access"] = True
-            merged = {one["id"]: one for one in [*list_field(stored, "workspaces"), *access_rows]}
-            access_rows = [one for one in merged.values() if not one.get("gone")]
+            merged = {item["id"]: item for item in [*list_field(stored, "workspaces"), *access_rows]}
+            access_rows = [item for item in merged.values() if not item.get("gone")]
         if access := changed.get("global_workspace_access"):
             body |= {
                 "global_workspace_access": omit_fields(access, "create_default_provider"),
                 "create_default_provider": access.get("create_default_provider", False),
             }
         if access_rows or len(body) > 1:
-            rows = [{**one, "create_default_provider": False} for one in access_rows]
+            rows = [{**access_row, "create_default_provider": False} for access_row in access_rows]
             remote.request("PUT", path, {**body, "workspaces": rows})
 
 

@@ -66,10 +66,13 @@ class GatewayState:
 
     def export_mappings(self, row: Mapping[str, Any]) -> list[JsonObject]:
         """Returns the secret mappings of a row, with slugs of secret references in place of ids."""
-        found = list_field(row, "secret_mappings")
+        mappings = list_field(row, "secret_mappings")
         return [
-            {**one, "secret_reference_id": self.references.get(one["secret_reference_id"], one["secret_reference_id"])}
-            for one in found
+            {
+                **item,
+                "secret_reference_id": self.references.get(item["secret_reference_id"], item["secret_reference_id"]),
+            }
+            for item in mappings
         ]
 
 
@@ -98,9 +101,9 @@ class ResourceKind:
 
     def fixed_values(self, resource: Mapping[str, Any]) -> JsonObject:
         """Returns the fixed fields that must match, in the spelling that the gateway stores."""
-        found = {name: resource[name] for name in self.fixed if name in resource and name not in self.unchecked_fixed}
+        fixed = {name: resource[name] for name in self.fixed if name in resource and name not in self.unchecked_fixed}
         return {
-            name: PROVIDER_ALIASES.get(text, text) if name in PROVIDER_FIELDS else text for name, text in found.items()
+            name: PROVIDER_ALIASES.get(text, text) if name in PROVIDER_FIELDS else text for name, text in fixed.items()
         }
 
     def display_name(self, resource: Mapping[str, Any]) -> str:
@@ -124,9 +127,13 @@ class ResourceKind:
 
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
         """Returns a row in the format of the document."""
-        shown = {name: row[name] for name in self.allowed_fields if name in row}
-        shown |= {name: omit_computed(shown[name]) for name in ("usage_limits", "rotation_policy") if name in shown}
-        return {**shown, "secret_mappings": ground.export_mappings(row)} if "secret_mappings" in shown else shown
+        exported = {name: row[name] for name in self.allowed_fields if name in row}
+        exported |= {
+            name: omit_computed(exported[name]) for name in ("usage_limits", "rotation_policy") if name in exported
+        }
+        return (
+            {**exported, "secret_mappings": ground.export_mappings(row)} if "secret_mappings" in exported else exported
+        )
 
     def diff_resource(self, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool) -> JsonObject:  # noqa: ARG002 - for kinds that hold lists
         """Returns the fields to change. If one of `secret_fields` changes, all of them that are in clear are included:
@@ -205,15 +212,15 @@ class Invites(ResourceKind):
 
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
         """Returns the invitation, with slugs of workspaces in place of ids."""
-        workspaces = [{**one, "id": ground.slugs.get(one["id"], one["id"])} for one in row["workspaces"]]
+        workspaces = [{**item, "id": ground.slugs.get(item["id"], item["id"])} for item in row["workspaces"]]
         return {**super().export_row(ground, row), "workspaces": workspaces}
 
     def fixed_values(self, resource: Mapping[str, Any]) -> JsonObject:
         """Sorts the scopes and removes duplicates, as the gateway does."""
-        found = super().fixed_values(resource)
-        if details := found.get("workspace_api_key_details"):
-            found["workspace_api_key_details"] = {**details, "scopes": sorted(set(details.get("scopes", ())))}
-        return found
+        fixed = super().fixed_values(resource)
+        if details := fixed.get("workspace_api_key_details"):
+            fixed["workspace_api_key_details"] = {**details, "scopes": sorted(set(details.get("scopes", ())))}
+        return fixed
 
     def can_skip_creation(self, ground: GatewayState, resource: JsonObject) -> bool:
         """Returns true if the person is already a user, or the invitation has expired."""
@@ -259,11 +266,11 @@ class SecretReferences(ResourceKind):
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
         """Reads the complete secret reference, with slugs of workspaces in place of ids."""
         path = f"{self.path}/{row['id']}"
-        shown = super().export_row(ground, ground.remote.request("GET", path))
+        fetched = super().export_row(ground, ground.remote.request("GET", path))
         allowed_ids = ground.remote.request("GET", f"{path}/workspaces")["allowed_workspaces"]
         # Archived workspaces are not part of the state.
-        allowed_slugs = [ground.slugs[one] for one in allowed_ids if one in ground.slugs]
-        return {**shown, "allowed_workspaces": allowed_slugs}
+        allowed_slugs = [ground.slugs[allowed_id] for allowed_id in allowed_ids if allowed_id in ground.slugs]
+        return {**fetched, "allowed_workspaces": allowed_slugs}
 
     def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates a secret reference for all workspaces or for a list of them."""
@@ -310,7 +317,7 @@ class Providers(ResourceKind):
 
 
 class VirtualKeys(Providers):
-    """Providers with a credential of their own."""
+    """Providers with their own credential."""
 
     name, path = "virtual_keys", "/v1/virtual-keys"
     fields = ("name", "key", "note", "model_config", "secret_mappings", *LIMIT_FIELDS)
@@ -340,7 +347,7 @@ class Configs(ResourceKind):
         return {**super().export_row(ground, config_row), "config": msgspec.json.decode(config_row["config"])}
 
     def confirm_changes(self, ground: GatewayState, stored: JsonObject, changed: JsonObject) -> JsonObject:
-        """Asks the gateway, in a dry run, whether a config with credentials in clear equals the stored one, whose
+        """Checks with a dry run of the gateway whether a config with credentials in clear equals the stored one, whose
         credentials are masked.
         """
         if "config" not in changed or not count_masks(stored["config"]):
@@ -355,7 +362,7 @@ class Configs(ResourceKind):
         return omit_fields(changed, "config") if response["version_id"] else changed
 
     def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
-        """Creates a config, then archives it if the document says so."""
+        """Creates a config, then archives it if the document marks it as archived."""
         body = {
             "name": resource["name"],
             "config": resource.get("config"),
@@ -386,10 +393,10 @@ class ApiKeys(ResourceKind):
 
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
         """Returns the key, with the email address of its user and the slug of its config in place of ids."""
-        shown, defaults = super().export_row(ground, row), row["defaults"]
+        exported, defaults = super().export_row(ground, row), row["defaults"]
         config = ground.configs.get(defaults["config_id"], defaults["config_id"])
-        shown["user"] = ground.emails.get(row["user_id"])
-        return {**shown, "masked": row["key"], "defaults": {**defaults, "config_id": config}}
+        exported["user"] = ground.emails.get(row["user_id"])
+        return {**exported, "masked": row["key"], "defaults": {**defaults, "config_id": config}}
 
     @property
     def allowed_fields(self) -> tuple[str, ...]:

@@ -106,10 +106,10 @@ def _read_state(ground: GatewayState, bar: ProgressBar) -> JsonObject:
 
 
 def _read_workspace(ground: GatewayState, row: JsonObject) -> JsonObject:
-    shown = {name: row[name] for name in ("id", "slug", "is_default", *WORKSPACE_FIELDS)}
-    shown["defaults"] = omit_fields(row["defaults"] or {}, "is_default", "object")
-    shown["usage_limits"] = omit_computed(row["usage_limits"])
-    return {**shown, **{kind.name: kind.read_all(ground, row) for kind in WORKSPACE_KINDS}}
+    exported = {name: row[name] for name in ("id", "slug", "is_default", *WORKSPACE_FIELDS)}
+    exported["defaults"] = omit_fields(row["defaults"] or {}, "is_default", "object")
+    exported["usage_limits"] = omit_computed(row["usage_limits"])
+    return {**exported, **{kind.name: kind.read_all(ground, row) for kind in WORKSPACE_KINDS}}
 
 
 class Plan:
@@ -147,19 +147,19 @@ class Plan:
             message = "the state cannot be applied:"
             raise SettingsError(message, self._problems)
 
-    def _build_steps(self, wanted: JsonObject, current: JsonObject) -> None:
-        organisation = cast("JsonObject", wanted.get("organisation") or {})
+    def _build_steps(self, desired: JsonObject, current: JsonObject) -> None:
+        organisation = cast("JsonObject", desired.get("organisation") or {})
         for part in (part for part in ORGANISATION_PARTS if part in organisation):
             changed = diff_fields(organisation[part] or {}, current["organisation"].get(part, {}))
             self._hands_down |= not INHERITED_SETTINGS.isdisjoint(changed)
             self._plan_organisation_part(part, changed)
-        pairs = self._pair_workspaces(wanted, current)
+        pairs = self._pair_workspaces(desired, current)
         for kind in ORGANISATION_KINDS:
             self._plan_resources(kind, "organisation", organisation, current["organisation"], None)
-        for path, workspace, found, workspace_ref in pairs:
+        for path, workspace, pair, workspace_ref in pairs:
             for kind in WORKSPACE_KINDS:
-                self._plan_resources(kind, path, workspace, found or {}, workspace_ref)
-            self._plan_workspace_update(path, workspace, found, workspace_ref)
+                self._plan_resources(kind, path, workspace, pair or {}, workspace_ref)
+            self._plan_workspace_update(path, workspace, pair, workspace_ref)
         for kind in ORGANISATION_KINDS_LAST:
             self._plan_resources(kind, "organisation", organisation, current["organisation"], None)
 
@@ -171,52 +171,54 @@ class Plan:
             )
 
     def _pair_workspaces(
-        self, wanted: JsonObject, current: JsonObject
+        self, desired: JsonObject, current: JsonObject
     ) -> list[tuple[str, JsonObject, JsonObject | None, JsonObject]]:
         """Pairs the workspaces of the document with those of the gateway. Missing ones are created first, because
         resources refer to them.
         """
-        left = list(current["workspaces"])
+        remaining = list(current["workspaces"])
         pairs: list[tuple[str, JsonObject, JsonObject | None, JsonObject]] = []
-        for index, workspace in enumerate(list_field(wanted, "workspaces")):
+        for index, workspace in enumerate(list_field(desired, "workspaces")):
             path = f"workspaces[{index}]"
-            found = self._find_workspace(path, workspace, left)
-            workspace_ref: JsonObject = {"id": found["id"]} if found else {}
-            if found:
-                left.remove(found)
-                self._plan_slug(path, workspace, found)
+            result = self._find_workspace(path, workspace, remaining)
+            workspace_ref: JsonObject = {"id": result["id"]} if result else {}
+            if result:
+                remaining.remove(result)
+                self._plan_slug(path, workspace, result)
             else:
                 self._add_step(
                     "+", f"workspace {workspace['name']}", path, self._workspace_creation(workspace, workspace_ref)
                 )
-            pairs.append((path, workspace, found, workspace_ref))
-        for removed in left if self._prune and "workspaces" in wanted else []:
+            pairs.append((path, workspace, result, workspace_ref))
+        for removed in remaining if self._prune and "workspaces" in desired else []:
             if not removed["is_default"]:
                 body: JsonObject = {"name": removed["name"], "force_delete": True}
                 act = partial(self._ground.remote.request, "DELETE", f"{WORKSPACES_PATH}/{removed['id']}", body)
                 self._removals.append(Step("-", f"workspace {removed['name']}", "", act))
         return pairs
 
-    def _find_workspace(self, path: str, workspace: JsonObject, left: list[JsonObject]) -> JsonObject | None:
-        """Returns the workspace of the gateway that the document means: the one with its slug, else the default one for
-        the default one, else the one with its name if the document gives no slug.
+    def _find_workspace(self, path: str, workspace: JsonObject, remaining: list[JsonObject]) -> JsonObject | None:
+        """Returns the gateway's workspace for an entry of the document: the one with the same slug, else the default
+        workspace for the default entry, else the one with the same name if the entry has no slug.
         """
         if not workspace.get("slug"):
-            return find_match(workspace, left, ("name",))
-        if found := find_match(workspace, left, ("slug",)):
+            return find_match(workspace, remaining, ("name",))
+        if found := find_match(workspace, remaining, ("slug",)):
             return found
         if workspace.get("is_default"):
-            return next((row for row in left if row["is_default"]), None)
-        if same_name := find_match(workspace, left, ("name",)):
-            why = f"is not {same_name['slug']!r}, the slug of the workspace with this name; use that slug, or another name"
-            self._problems.append(Problem(f"{path}.slug", why))
+            return next((row for row in remaining if row["is_default"]), None)
+        if same_name := find_match(workspace, remaining, ("name",)):
+            reason = f"is not {same_name['slug']!r}, the slug of the workspace with this name; use that slug, or another name"
+            self._problems.append(Problem(f"{path}.slug", reason))
         return None
 
-    def _plan_slug(self, path: str, workspace: JsonObject, found: JsonObject) -> None:
-        """Gives the default workspace the slug of the document. Every store has one, with a generated slug."""
+    def _plan_slug(self, path: str, workspace: JsonObject, existing: JsonObject) -> None:
+        """Gives the default workspace the slug of the document. Every store has a default workspace, with a generated
+        slug.
+        """
         slug = workspace.get("slug")
-        if slug and slug != found["slug"]:
-            at, summary = f"{WORKSPACES_PATH}/{found['id']}", f"workspace {workspace['name']}: slug"
+        if slug and slug != existing["slug"]:
+            at, summary = f"{WORKSPACES_PATH}/{existing['id']}", f"workspace {workspace['name']}: slug"
             self._add_step("~", summary, path, partial(self._ground.remote.request, "PUT", at, {"slug": slug}))
 
     def _workspace_creation(self, workspace: JsonObject, workspace_ref: JsonObject) -> Callable[[], None]:
@@ -233,13 +235,13 @@ class Plan:
         return create
 
     def _plan_workspace_update(
-        self, path: str, workspace: JsonObject, found: JsonObject | None, workspace_ref: JsonObject
+        self, path: str, workspace: JsonObject, existing: JsonObject | None, workspace_ref: JsonObject
     ) -> None:
         """Updates a workspace after its resources exist, because its defaults may refer to them."""
         fields = {name: workspace[name] for name in WORKSPACE_FIELDS if name in workspace}
         founded = {**fields, "defaults": omit_fields(fields.get("defaults") or {}, "user_api_key_config")}
-        changed = self._diff_workspace(fields, found) if found else diff_fields(fields, founded)
-        may_differ = [name for name in INHERITING_FIELDS if self._hands_down and found and name in fields]
+        changed = self._diff_workspace(fields, existing) if existing else diff_fields(fields, founded)
+        may_differ = [name for name in INHERITING_FIELDS if self._hands_down and existing and name in fields]
         if not (changed or may_differ):
             return
 
@@ -255,40 +257,40 @@ class Plan:
         changed_names = ", ".join(dict.fromkeys([*changed, *may_differ]))
         self._add_step("~", f"workspace {workspace['name']}: {changed_names}", path, update)
 
-    def _diff_workspace(self, fields: JsonObject, found: JsonObject) -> JsonObject:
+    def _diff_workspace(self, fields: JsonObject, existing: JsonObject) -> JsonObject:
         """Returns the fields of a workspace that differ from the gateway."""
-        wanted = dict(fields)
-        if "security_settings" in wanted:
+        desired = dict(fields)
+        if "security_settings" in desired:
             # On the gateway every flag has a value. Flags that the document omits stay as they are.
-            wanted["security_settings"] = {**found["security_settings"], **(wanted["security_settings"] or {})}
-        changed = diff_fields(wanted, found)
+            desired["security_settings"] = {**existing["security_settings"], **(desired["security_settings"] or {})}
+        changed = diff_fields(desired, existing)
         if "settings" in changed:
             # The API keeps omitted rules, so rules that the document omits are set to null.
-            cleared = dict.fromkeys(cast("JsonObject", found.get("settings") or {}))
+            cleared = dict.fromkeys(cast("JsonObject", existing.get("settings") or {}))
             changed["settings"] = {**cleared, **cast("JsonObject", changed["settings"] or {})}
         return changed
 
     def _plan_resources(
-        self, kind: ResourceKind, above: str, wanted: JsonObject, current: JsonObject, workspace_ref: JsonObject | None
+        self, kind: ResourceKind, above: str, desired: JsonObject, current: JsonObject, workspace_ref: JsonObject | None
     ) -> None:
         """Compares the resources of one kind in a workspace or in the organisation. A kind that the document omits
         stays as it is.
         """
-        if kind.name not in wanted:
+        if kind.name not in desired:
             return
-        left = list(list_field(current, kind.name))
-        inside = f"{wanted['name']} / " if workspace_ref is not None else ""
-        for index, resource in enumerate(list_field(wanted, kind.name)):
+        remaining = list(list_field(current, kind.name))
+        inside = f"{desired['name']} / " if workspace_ref is not None else ""
+        for index, resource in enumerate(list_field(desired, kind.name)):
             path, summary = f"{above}.{kind.name}[{index}]", f"{inside}{kind.name} {kind.display_name(resource)}"
-            found = find_match(resource, left, kind.match_fields(resource))
+            existing = find_match(resource, remaining, kind.match_fields(resource))
             for name in kind.secret_fields:
-                self._problems += find_unmatched_masks(f"{path}.{name}", resource.get(name), (found or {}).get(name))
-            if found is None:
+                self._problems += find_unmatched_masks(f"{path}.{name}", resource.get(name), (existing or {}).get(name))
+            if existing is None:
                 self._plan_creation(kind, path, summary, resource, workspace_ref)
                 continue
-            left.remove(found)
-            self._plan_change(kind, path, summary, resource, found, workspace_ref)
-        for removed in left if self._prune else []:
+            remaining.remove(existing)
+            self._plan_change(kind, path, summary, resource, existing, workspace_ref)
+        for removed in remaining if self._prune else []:
             if not kind.is_protected(self._ground, removed):
                 act = partial(kind.delete, self._ground, workspace_ref, removed)
                 self._removals.append(Step("-", f"{inside}{kind.name} {kind.display_name(removed)}", "", act))
@@ -316,17 +318,19 @@ class Plan:
         path: str,
         summary: str,
         resource: JsonObject,
-        found: JsonObject,
+        existing: JsonObject,
         workspace_ref: JsonObject | None,
     ) -> None:
         fixed = cast("JsonObject", replace_slugs(kind.fixed_values(resource), self._ground.named))
-        other = diff_fields(fixed, found)
-        why = "is chosen once, at creation, and differs on the gateway; hint: delete it first"
-        self._problems += [Problem(f"{path}.{name}", why) for name in other]
-        if changed := kind.confirm_changes(self._ground, found, kind.diff_resource(resource, found, prune=self._prune)):
+        other = diff_fields(fixed, existing)
+        reason = "is chosen once, at creation, and differs on the gateway; hint: delete it first"
+        self._problems += [Problem(f"{path}.{name}", reason) for name in other]
+        if changed := kind.confirm_changes(
+            self._ground, existing, kind.diff_resource(resource, existing, prune=self._prune)
+        ):
 
             def update() -> None:
-                kind.update(self._ground, workspace_ref, found, changed)
+                kind.update(self._ground, workspace_ref, existing, changed)
 
             self._add_step("~", f"{summary}: {', '.join(changed)}", path, update)
 

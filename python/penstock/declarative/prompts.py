@@ -86,11 +86,13 @@ class PromptPartials(VersionedTemplates):
 
     def read_all(self, ground: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
         """Returns the partials of a workspace, each after those that it includes; empty for the organisation."""
-        found = {row["slug"]: row for row in super().read_all(ground, workspace)}
-        return [found[slug] for slug in order_partials({slug: row["string"] for slug, row in found.items()})]
+        rows_by_slug = {row["slug"]: row for row in super().read_all(ground, workspace)}
+        return [
+            rows_by_slug[slug] for slug in order_partials({slug: row["string"] for slug, row in rows_by_slug.items()})
+        ]
 
     def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
-        """Creates a partial, then archives it if the document says so."""
+        """Creates a partial, then archives it if the document marks it as archived."""
         created = super().create(ground, workspace, omit_fields(resource, "status"))
         if resource.get("status", "active") != "active":
             self.update(ground, workspace, created, {"status": resource["status"]})
@@ -107,11 +109,11 @@ class Prompts(VersionedTemplates):
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
         """Reads the published version of the prompt and its labels."""
         detail = ground.remote.request("GET", f"{self.path}/{row['id']}?version=default")
-        shown = ResourceKind.export_row(self, ground, detail)
-        return {**shown, LABELS_FIELD: sorted(label["name"] for label in detail["prompt_version_labels"])}
+        exported = ResourceKind.export_row(self, ground, detail)
+        return {**exported, LABELS_FIELD: sorted(label["name"] for label in detail["prompt_version_labels"])}
 
     def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
-        """Creates a prompt and labels its version, then archives it if the document says so."""
+        """Creates a prompt and labels its version, then archives it if the document marks it as archived."""
         created = super().create(ground, workspace, {"parameters": {}, **omit_fields(resource, "status", LABELS_FIELD)})
         put_labels(ground, f"{self.path}/{created['id']}", resource.get(LABELS_FIELD) or ())
         if resource.get("status", "active") != "active":
@@ -121,8 +123,8 @@ class Prompts(VersionedTemplates):
     def diff_resource(self, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool) -> JsonObject:
         """Returns the fields to change. The order of labels does not matter."""
         changed = super().diff_resource(resource, stored, prune=prune)
-        wanted = sorted(resource.get(LABELS_FIELD) or ())
-        return omit_fields(changed, LABELS_FIELD) if wanted == (stored.get(LABELS_FIELD) or []) else changed
+        desired = sorted(resource.get(LABELS_FIELD) or ())
+        return omit_fields(changed, LABELS_FIELD) if desired == (stored.get(LABELS_FIELD) or []) else changed
 
     def update(
         self, ground: GatewayState, workspace: JsonObject | None, stored: JsonObject, changed: JsonObject
@@ -131,8 +133,8 @@ class Prompts(VersionedTemplates):
         super().update(ground, workspace, stored, changed)
         is_new = not changed.keys().isdisjoint(self.version_fields)
         if is_new or LABELS_FIELD in changed:
-            wanted = changed.get(LABELS_FIELD, stored.get(LABELS_FIELD)) or ()
-            put_labels(ground, f"{self.path}/{stored['id']}", wanted)
+            desired = changed.get(LABELS_FIELD, stored.get(LABELS_FIELD)) or ()
+            put_labels(ground, f"{self.path}/{stored['id']}", desired)
 
     def update_body(self, changed: JsonObject) -> JsonObject:
         """Returns the body that changes these fields of a prompt, without its labels."""
@@ -140,13 +142,13 @@ class Prompts(VersionedTemplates):
         return {"patch": True, **body} if body else {}
 
 
-def put_labels(ground: GatewayState, path: str, wanted: Iterable[str]) -> None:
+def put_labels(ground: GatewayState, path: str, desired: Iterable[str]) -> None:
     """Gives the published version of a prompt these labels, and no others."""
     version = ground.remote.request("GET", f"{path}?version=default")
     present = {label["name"] for label in version["prompt_version_labels"]}
     place = f"{path}/versions/{version['prompt_version_id']}"
-    if present - set(wanted):
+    if present - set(desired):
         ground.remote.request("PUT", place, {"label_id": None})
         present = set[str]()
-    for name in sorted(set(wanted) - present):
+    for name in sorted(set(desired) - present):
         ground.remote.request("PUT", place, {"label_id": name})

@@ -1,4 +1,4 @@
-"""Findings of an import: what became of every value of a source. A value that no importer reads is reported as
+"""Findings of an import: how every value of a source was imported. A value that no importer reads is reported as
 unsupported, so nothing is dropped silently.
 """
 
@@ -40,7 +40,7 @@ class Mark(NamedTuple):
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the report. `path` is the place in the source, `line` its line, if the source has lines.
+    """One line of the report. `path` is the position in the source, `line` its line, if the source has lines.
 
     Messages never contain values of a source, except names of models and fields.
     """
@@ -50,7 +50,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     status: Status
     message: str
     line: int | None = None
-    # Values of this place in all rows of a table that have the same status and message.
+    # Number of values at this position in all rows of a table that have the same status and message.
     count: int = 1
 
 
@@ -60,7 +60,9 @@ class Ledger:
     def __init__(self, sources: Iterable[Source]) -> None:
         """Lists the leaves of the sources. None has a status yet."""
         self.sources = list(sources)
-        self._marks: list[dict[Path, Mark | None]] = [dict.fromkeys(iter_leaves(one.tree)) for one in self.sources]
+        self._marks: list[dict[Path, Mark | None]] = [
+            dict.fromkeys(iter_leaves(source.tree)) for source in self.sources
+        ]
 
     def roots(self) -> list[Node]:
         """Returns the root of each source."""
@@ -80,11 +82,11 @@ class Ledger:
         for source, marks in zip(self.sources, self._marks, strict=True):
             for path, mark in marks.items():
                 status, message = mark or Mark(Status.UNSUPPORTED, UNREAD_MESSAGE)
-                shown = render_path(path, is_table=source.is_table)
-                one = Finding(source.name, shown, status, message, source.find_line(path))
-                key = (one.source, one.path, one.status, one.message)
+                display_path = render_path(path, is_table=source.is_table)
+                item = Finding(source.name, display_path, status, message, source.find_line(path))
+                key = (item.source, item.path, item.status, item.message)
                 before = found.get(key)
-                found[key] = one if before is None else msgspec.structs.replace(before, count=before.count + 1)
+                found[key] = item if before is None else msgspec.structs.replace(before, count=before.count + 1)
         return list(found.values())
 
 
@@ -132,7 +134,7 @@ class Node:
         self._mark(Status.APPROXIMATE, message)
 
     def manual(self, message: str) -> None:
-        """Marks all leaves as not imported; the message says what to do instead."""
+        """Marks all leaves as not imported; the message names an alternative."""
         self._mark(Status.MANUAL, message)
 
     def unsupported(self, message: str) -> None:
@@ -164,8 +166,8 @@ class Node:
             self.unsupported("must be a mapping")
             return
         for name in self.value:
-            if found := self.child(name):
-                yield found
+            if child := self.child(name):
+                yield child
 
     def items(self) -> Iterator[Node]:
         """Yields the items of a list; marks any other value as unsupported."""
@@ -184,7 +186,7 @@ class Node:
 
     def texts(self) -> list[str]:
         """Returns the strings of a list."""
-        return [text for one in self.items() if (text := one.text())]
+        return [text for item in self.items() if (text := item.text())]
 
     def number(self) -> float | None:
         """Returns a number of at least 0, also one in a string; marks any other value as unsupported."""
@@ -225,7 +227,7 @@ def render_path(path: Path, *, is_table: bool = False) -> str:
     for depth, part in enumerate(path):
         if isinstance(part, int):
             text += "[*]" if is_table and depth == 1 else f"[{part}]"
-        elif part and all(one.isalnum() or one in "_-" for one in part):
+        elif part and all(item.isalnum() or item in "_-" for item in part):
             text += f".{part}" if text else part
         else:
             text += f"[{msgspec.json.encode(shorten(part)).decode()}]"

@@ -56,7 +56,7 @@ def import_litellm(sources: Sequence[Source]) -> ImportedState:
 
 def _read_credentials(roots: Iterable[Node], table: str) -> dict[str, Node]:
     """Returns the named credentials of a section or a table."""
-    found: dict[str, Node] = {}
+    sections: dict[str, Node] = {}
     for row in _iter_rows(roots, table):
         name = row.child("credential_name")
         text = name.text() if name else None
@@ -64,7 +64,7 @@ def _read_credentials(roots: Iterable[Node], table: str) -> dict[str, Node]:
             row.unsupported("a credential needs credential_name")
             continue
         name.exact("models refer to it")
-        found[text] = row
+        sections[text] = row
         for field in row.fields():
             if field.name in {
                 "credential_info",
@@ -75,7 +75,7 @@ def _read_credentials(roots: Iterable[Node], table: str) -> dict[str, Node]:
                 "updated_by",
             }:
                 field.approximate("information only")
-    return found
+    return sections
 
 
 def _read_models(root: Node, table: str, credentials: dict[str, Node], state: StateBuilder) -> Iterator[Deployment]:
@@ -87,8 +87,8 @@ def _read_models(root: Node, table: str, credentials: dict[str, Node], state: St
         for name in ("blocked", "model_id", "created_at", "created_by", "updated_at", "updated_by"):
             if field := row.child(name):
                 field.approximate("information only")
-        if found := read_deployment(row, credentials, state):
-            yield found
+        if deployment := read_deployment(row, credentials, state):
+            yield deployment
 
 
 def _iter_rows(roots: Iterable[Node], table: str) -> Iterator[Node]:
@@ -116,12 +116,12 @@ def _read_other_sections(roots: Iterable[Node], sources: set[str]) -> None:
     for root in roots:
         for section in root.fields() if root.is_mapping else ():
             if section.name == "include":
-                for one in section.items():
-                    text = one.text()
+                for item in section.items():
+                    text = item.text()
                     if text and any(name == text or name.endswith(f"/{text}") for name in sources):
-                        one.exact("given as a source")
+                        item.exact("given as a source")
                     elif text:
-                        one.manual("give this file as another source of the command")
+                        item.manual("give this file as another source of the command")
             elif section.name in messages.TOP_LEVEL:
                 section.manual(messages.TOP_LEVEL[section.name])
         if not root.is_mapping:
@@ -142,8 +142,8 @@ def _mark_missing(node: Node, missing: Sequence[str]) -> None:
     if isinstance(node.value, str) and node.value in missing:
         node.manual("names no model of model_list, so it is left out of the fallback")
     elif node.is_list:
-        for one in node.items():
-            _mark_missing(one, missing)
+        for item in node.items():
+            _mark_missing(item, missing)
     elif node.is_mapping:
-        for one in node.fields():
-            _mark_missing(one, missing)
+        for item in node.fields():
+            _mark_missing(item, missing)

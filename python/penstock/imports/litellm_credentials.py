@@ -62,7 +62,7 @@ class CredentialReader:
     """Reads the credential of a row: its own fields first, then those of the credential that it names."""
 
     def __init__(self, params: Node, shared: Node | None, rule: ProviderRule, provider: str) -> None:
-        """Takes the parameters of a row, the values of its named credential, and its provider."""
+        """Stores the parameters of a row, the values of its named credential, and its provider."""
         self._params, self._shared, self._rule, self._provider = params, shared, rule, provider
         self._options: JsonObject = {}
 
@@ -108,7 +108,7 @@ class CredentialReader:
     def _read_key(self) -> tuple[str, str]:
         """Returns the key with a hint for the name of the integration."""
         if key := self._take_secret("api_key"):
-            # LiteLLM's examples have such words for servers without keys.
+            # LiteLLM's examples use such words for servers without keys.
             return key, key[2:-1].lower() if is_reference(key) else ""
         has_identity = self._take("azure_ad_token") or self._take("client_secret")
         is_keyless = not self._rule.env or self._provider in KEYLESS_PROVIDERS
@@ -161,9 +161,9 @@ class CredentialReader:
     def _read_azure(self, model: str, base_model: str | None) -> JsonObject:
         node = self._take("api_base") or self._take("base_url")
         url = resolve_text(node) if node else None
-        if node and url and (found := AZURE_HOST.match(url)):
+        if node and url and (matched := AZURE_HOST.match(url)):
             node.exact("azure_resource_name of the integration")
-            self._options["azure_resource_name"] = found[1]
+            self._options["azure_resource_name"] = matched[1]
         elif node and url:
             self._options["azure_resource_name"] = "custom"
             if is_reference(url):
@@ -196,9 +196,9 @@ class CredentialReader:
             value = self._take_secret(name) if name in AWS_SECRETS else self._take_text(name)
             if value:
                 self._options[option] = value
-        for name, why in AWS_MANUAL.items():
+        for name, reason in AWS_MANUAL.items():
             if node := self._take(name):
-                node.manual(why)
+                node.manual(reason)
         if node := self._take("aws_region"):
             self._options.setdefault("aws_region", resolve_text(node) or "${AWS_REGION_NAME}")
             node.exact("aws_region of the integration")
@@ -260,7 +260,7 @@ def _is_http_url(text: str) -> bool:
         has_credential = parts.username is not None or parts.password is not None
     except ValueError:
         return False
-    is_plain = text.isprintable() and not any(one.isspace() for one in text)
+    is_plain = text.isprintable() and not any(item.isspace() for item in text)
     return parts.scheme in {"http", "https"} and bool(parts.hostname) and not has_credential and is_plain
 
 

@@ -33,8 +33,8 @@ SOURCE_NAME = "database"
 
 def read_database(url: str, salt_key: str | None, variable: str | None) -> Source:
     """Returns the rows of the tables. Raises `SettingsError` if the database cannot be read, or the salt key is wrong."""
-    if what := find_missing_extra("postgres"):
-        message = f"--database {what}"
+    if subject := find_missing_extra("postgres"):
+        message = f"--database {subject}"
         raise SettingsError(message)
     try:
         tables = asyncio.run(_read_tables(_async_url(url)))
@@ -75,13 +75,13 @@ async def _read_tables(url: URL) -> dict[str, list[dict[str, Any]]]:
     )
     try:
         async with engine.execution_options(isolation_level="REPEATABLE READ").connect() as connection:
-            found = {table: await _read_rows(connection, table) for table in TABLES}
+            result = {table: await _read_rows(connection, table) for table in TABLES}
     finally:
         await engine.dispose()
-    if not any(found.values()):
+    if not any(result.values()):
         message = "the database has no rows of LiteLLM; check the name of the database in --database"
         raise SettingsError(message)
-    return {table: rows for table, rows in found.items() if rows}
+    return {table: rows for table, rows in result.items() if rows}
 
 
 async def _read_rows(connection: AsyncConnection, table: str) -> list[dict[str, Any]]:

@@ -121,7 +121,7 @@ class Deployment(NamedTuple):
 
 
 def read_deployment(row: Node, credentials: Mapping[str, Node], state: StateBuilder) -> Deployment | None:
-    """Reads a row of `model_list`; returns `None` if it cannot be imported, with a finding that says why."""
+    """Reads a row of `model_list`; returns `None` if it cannot be imported, with a finding that contains the reason."""
     name_node, params = row.child("model_name"), row.child("litellm_params")
     if name_node is None or params is None or not params.is_mapping:
         row.unsupported("a row needs model_name and litellm_params")
@@ -136,8 +136,8 @@ def read_deployment(row: Node, credentials: Mapping[str, Node], state: StateBuil
     provider, upstream = split_model(model, custom)
     rule = _find_rule(provider, params)
     if rule is None or not upstream or model.startswith("${"):
-        what = f"the provider {provider!r}" if provider else "the provider of this model"
-        row.unsupported(f"{what} is not supported; an OpenAI-compatible one: `openai/<model>` with api_base")
+        subject = f"the provider {provider!r}" if provider else "the provider of this model"
+        row.unsupported(f"{subject} is not supported; an OpenAI-compatible one: `openai/<model>` with api_base")
         return None
     named.exact(f"model {upstream!r} of {rule.slug}")
     if provider_node:
@@ -147,20 +147,20 @@ def read_deployment(row: Node, credentials: Mapping[str, Node], state: StateBuil
     target: JsonObject = {"provider": f"@{slug}"}
     if "*" not in upstream:
         target["override_params"] = {"model": upstream}
-    found = _RowReader(row, params, target).read()
+    deployment = _RowReader(row, params, target).read()
     _read_prices(row, params, state, (slug, upstream))
     name_node.exact()
     return Deployment(
         model_name,
         row,
         target,
-        found.weights,
-        found.order,
-        found.access_groups,
+        deployment.weights,
+        deployment.order,
+        deployment.access_groups,
         slug,
         upstream,
         has_wildcard="*" in upstream,
-        retries=found.retries,
+        retries=deployment.retries,
     )
 
 
@@ -186,10 +186,10 @@ def _find_credential(params: Node, credentials: Mapping[str, Node]) -> Node | No
 
 def _read_base_model(row: Node) -> str | None:
     locations = (row.child("model_info"), row.child("litellm_params"))
-    nodes = [found for location in locations if location and (found := location.child("base_model"))]
-    for one in nodes:
-        one.approximate("used as the model of an Azure deployment, otherwise without effect")
-    return next((text.partition("/")[2] or text for one in nodes if (text := one.text())), None)
+    nodes = [result for location in locations if location and (result := location.child("base_model"))]
+    for item in nodes:
+        item.approximate("used as the model of an Azure deployment, otherwise without effect")
+    return next((text.partition("/")[2] or text for node in nodes if (text := node.text())), None)
 
 
 class _RowReader:

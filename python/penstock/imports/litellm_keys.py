@@ -34,7 +34,7 @@ MANUAL_TABLES = {
 SHA256_HEX = re.compile(r"[0-9a-f]{64}\Z")
 HAS_ZONE = re.compile(r"(Z|[+-]\d\d(:?\d\d)?)\Z")
 EMAIL = re.compile(r"[^@\s]{1,64}@[^@\s]{1,255}\Z")
-# Team of the keys that LiteLLM makes for sessions of its own interface.
+# Team that LiteLLM assigns to the keys of its own user interface.
 DASHBOARD_TEAM = "litellm-dashboard"
 ALL_MODELS, TEAM_MODELS, NO_MODELS = "all-proxy-models", "all-team-models", "no-default-models"
 MAX_METADATA_CHARS, MAX_METADATA_PAIRS, MAX_METADATA_KEY = 512, 60, 128
@@ -96,7 +96,7 @@ class KeyImporter:
     """Adds workspaces, keys, invitations and policies to the state."""
 
     def __init__(self, state: StateBuilder, routing: ModelRouting) -> None:
-        """Takes the state to fill, and the models that configs route to."""
+        """Stores the state document to fill, and the models that configs route to."""
         self._state, self._routing = state, routing
         self._workspaces: dict[str | None, JsonObject] = {}
         self._team_models: dict[str, Node | None] = {}
@@ -106,8 +106,8 @@ class KeyImporter:
 
     def add_workspace(self, slug: str, name: str, **fields: object) -> None:
         """Adds the workspace of keys without a team, with the config of all models."""
-        given = {field: value for field, value in fields.items() if value}
-        self._workspaces[None] = self._state.add_workspace(slug, name, **given)
+        present = {field: value for field, value in fields.items() if value}
+        self._workspaces[None] = self._state.add_workspace(slug, name, **present)
         self._config_slug(self._workspaces[None], None)
 
     def import_tables(self, root: Node) -> None:
@@ -141,7 +141,7 @@ class KeyImporter:
                 continue
             identifier.exact("keys of the team are in its workspace")
             name = (alias.text() if alias else None) or team
-            if any(one["name"] == name for one in self._workspaces.values()):
+            if any(workspace["name"] == name for workspace in self._workspaces.values()):
                 name = f"{name} {team[:8]}"
             slug = self._state.unused_workspace_slug(f"{self._workspaces[None]['slug']}-{name}")
             limits = {"usage_limits": read_budget(row), "rate_limits": read_rates(row)}
@@ -294,38 +294,38 @@ class KeyImporter:
                 field.manual("set defaults.metadata of the key, or a policy")
 
     def _allowed(self, models: Node | None, team_models: Node | None) -> frozenset[str] | None:
-        """Returns the model names that `models` allows; `None` stands for all."""
+        """Returns the model names that `models` allows; `None` means all."""
         if models is None or models.value == []:
             if models:
                 models.exact("all models")
             return self._allowed(team_models, None) if team_models else None
         known = {*self._routing.groups, *self._routing.aliases}
-        found: set[str] = set()
-        for one in models.items():
-            name = one.text() or ""
+        names: set[str] = set()
+        for model in models.items():
+            name = model.text() or ""
             grouped = {
                 row.model_name for rows in self._routing.groups.values() for row in rows if name in row.access_groups
             }
             if name == ALL_MODELS:
-                one.exact("all models")
+                model.exact("all models")
                 return None
             if name == TEAM_MODELS:
-                one.exact("the models of the team")
+                model.exact("the models of the team")
                 inherited = self._allowed(team_models, None) if team_models else None
                 if inherited is None:
                     return None
-                found |= inherited
+                names |= inherited
             elif name in known or grouped or name == NO_MODELS:
-                one.exact("a config with the models of the key")
-                found |= grouped | ({name} & known)
+                model.exact("a config with the models of the key")
+                names |= grouped | ({name} & known)
             else:
-                one.manual("names no imported model; add it to the config of the key")
-        return frozenset(found)
+                model.manual("names no imported model; add it to the config of the key")
+        return frozenset(names)
 
     def _config_slug(self, workspace: JsonObject, names: frozenset[str] | None) -> str:
         """Returns the slug of the config for these models in a workspace, and adds the config if it is missing."""
         slug = MAIN_CONFIG if names is None else f"{MAIN_CONFIG}-{short_digest(sorted(names))}"
-        if all(one["slug"] != slug for one in workspace["configs"]):
+        if all(item["slug"] != slug for item in workspace["configs"]):
             title = "LiteLLM models" if names is None else f"LiteLLM models: {', '.join(sorted(names)) or 'none'}"
             config = self._routing.build_config(names)
             workspace["configs"].append({"slug": slug, "name": title[:MAX_NAME_CHARS], "config": config})

@@ -19,17 +19,17 @@ MAX_RATE = 1_000_000_000_000
 def read_budget(row: Node) -> JsonObject | None:
     """Returns the usage limits that `max_budget`, `soft_budget` and `budget_duration` of a row set."""
     budget, soft, duration = (row.child(name) for name in ("max_budget", "soft_budget", "budget_duration"))
-    most = budget.number() if budget else None
-    if budget is None or most is None:
+    maximum = budget.number() if budget else None
+    if budget is None or maximum is None:
         for other in (soft, duration):
             if other:
                 other.manual("has no effect without max_budget; set usage_limits")
         return None
-    if most < MIN_CREDIT:
+    if maximum < MIN_CREDIT:
         budget.approximate("credit_limit: at least 1 US dollar")
     else:
         budget.exact("credit_limit: usage is counted from the import on")
-    limits: JsonObject = {"type": "cost", "credit_limit": min(max(most, MIN_CREDIT), MAX_CREDIT)}
+    limits: JsonObject = {"type": "cost", "credit_limit": min(max(maximum, MIN_CREDIT), MAX_CREDIT)}
     alert = soft.number() if soft else None
     if soft and alert is not None:
         if MIN_CREDIT <= alert < limits["credit_limit"]:
@@ -59,11 +59,11 @@ def _read_period(duration: Node) -> JsonObject:
 
 def read_rates(row: Node) -> list[JsonObject]:
     """Returns the rate limits that `rpm_limit` and `tpm_limit` of a row set."""
-    found: list[JsonObject] = []
+    json_objects: list[JsonObject] = []
     for name, kind in (("rpm_limit", "requests"), ("tpm_limit", "tokens")):
         field = row.child(name)
         number = field.number() if field else None
         if field and number is not None:
             field.exact("a rate limit for each minute")
-            found.append({"type": kind, "unit": "rpm", "value": int(min(number, MAX_RATE))})
-    return found
+            json_objects.append({"type": kind, "unit": "rpm", "value": int(min(number, MAX_RATE))})
+    return json_objects

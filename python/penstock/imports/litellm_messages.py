@@ -111,7 +111,7 @@ LITELLM_SETTINGS = {
     "polling_via_cache": _NOT_NEEDED,
     "vector_store_registry": "send x-gateway-provider with requests for vector stores",
 }
-# Settings whose effect is the normal behaviour here, or that only concern LiteLLM's own process.
+# Settings whose effect is the default here, or that only concern LiteLLM's own process.
 WITHOUT_EFFECT = frozenset(
     [
         "set_verbose",

@@ -165,7 +165,7 @@ ADDRESS_BEFORE_VERSION = frozenset(
 
 ADDRESS_SUFFIXES_TO_REMOVE = {"anthropic": ("/messages",), "google": ("/v1beta",)}
 ADDRESS_SUFFIX_TO_ADD = {"anthropic": "/v1"}
-# Providers of LiteLLM that stand for servers of the user, which have no address of their own.
+# LiteLLM's providers for servers of the user, which have no fixed address.
 OWN_SERVERS = frozenset(
     [
         "custom_openai",
@@ -193,7 +193,7 @@ def split_model(model: str, custom_provider: str | None) -> tuple[str | None, st
     elif slash:
         return (None, model) if not rest else (head if _is_provider_like(head) else None, rest)
     else:
-        provider = next((found for prefix, found in MODEL_PREFIXES if model.startswith(prefix)), None)
+        provider = next((provider for prefix, provider in MODEL_PREFIXES if model.startswith(prefix)), None)
         return provider, model
     segment, slash, after = name.partition("/")
     if slash and segment in API_SEGMENTS.get(provider, ()):

@@ -53,24 +53,24 @@ class ModelRouting:
         """Groups the rows by model name. `root_options` are options of all targets."""
         self._fallbacks, self._root_options = fallbacks, root_options
         self.groups: dict[str, list[Deployment]] = {}
-        for one in deployments:
-            if self._can_route(one):
-                self.groups.setdefault(one.model_name, []).append(one)
+        for deployment in deployments:
+            if self._can_route(deployment):
+                self.groups.setdefault(deployment.model_name, []).append(deployment)
         self.aliases = {alias: name for alias, name in aliases.items() if name in self.groups}
 
-    def _can_route(self, one: Deployment) -> bool:
+    def _can_route(self, item: Deployment) -> bool:
         """Returns true if a config can express the row. A config cannot rewrite a part of a model name."""
-        if len({*(self.groups), one.model_name}) >= MAX_ROOT_TARGETS:
-            one.node.unsupported(f"a config has at most {MAX_ROOT_TARGETS - 1} models")
+        if len({*(self.groups), item.model_name}) >= MAX_ROOT_TARGETS:
+            item.node.unsupported(f"a config has at most {MAX_ROOT_TARGETS - 1} models")
             return False
-        if not one.has_wildcard or one.model_name == one.upstream_model:
+        if not item.has_wildcard or item.model_name == item.upstream_model:
             return True
-        hint = f"send `@{one.provider}/<model>` as model, without this config" if one.provider else "list its models"
-        one.node.manual(f"a config cannot rewrite a part of the model name that `*` stands for; {hint}")
+        hint = f"send `@{item.provider}/<model>` as model, without this config" if item.provider else "list its models"
+        item.node.manual(f"a config cannot rewrite a part of the model name that `*` stands for; {hint}")
         return False
 
     def build_config(self, allowed: Collection[str] | None = None) -> JsonObject:
-        """Returns the config for these model names and aliases; `None` stands for all."""
+        """Returns the config for these model names and aliases; `None` means all."""
         names = [name for name in self.groups if allowed is None or name in allowed or self._aliases_in(name, allowed)]
         exact = [name for name in names if "*" not in name]
         # LiteLLM tries the most specific pattern first.
@@ -89,10 +89,10 @@ class ModelRouting:
 
     def _query(self, name: str, allowed: Collection[str] | None) -> object:
         if "*" in name:
-            escaped = "".join(f"\\{one}" if one in REGEX_SPECIAL and one != "*" else one for one in name)
+            escaped = "".join(f"\\{item}" if item in REGEX_SPECIAL and item != "*" else item for item in name)
             return {"$regex": f"^{escaped.replace('*', '.*')}$"}
         names = [name, *(alias for alias, meant in self.aliases.items() if meant == name and alias not in self.groups)]
-        remaining = [one for one in names if allowed is None or one in allowed] or names
+        remaining = [name for name in names if allowed is None or name in allowed] or names
         return remaining[0] if len(remaining) == 1 else {"$in": remaining}
 
     def _build_target(self, name: str) -> JsonObject:
@@ -101,8 +101,8 @@ class ModelRouting:
             if sum(1 for _ in _iter_below(target)) <= MAX_TARGETS_BELOW:
                 return target
         rows = self.groups[name]
-        for one in rows[MAX_TARGETS_BELOW - 1 :]:
-            one.node.unsupported(f"a model has at most {MAX_TARGETS_BELOW - 1} rows")
+        for item in rows[MAX_TARGETS_BELOW - 1 :]:
+            item.node.unsupported(f"a model has at most {MAX_TARGETS_BELOW - 1} rows")
         return build_group(rows[: MAX_TARGETS_BELOW - 1])
 
     def _with_fallbacks(self, name: str, above: frozenset[str], depth: int) -> JsonObject:
@@ -110,12 +110,12 @@ class ModelRouting:
         base = build_group(self.groups[name])
         if depth == 0:
             return base
-        seen = above | {name}
+        seen_keys = above | {name}
 
         def follow(names: Iterable[str]) -> list[JsonObject]:
-            known = [self.aliases.get(one, one) for one in dict.fromkeys(names)]
-            good = [one for one in known if one in self.groups and one not in seen]
-            return [self._with_fallbacks(one, seen, depth - 1) for one in good]
+            known = [self.aliases.get(fromkey, fromkey) for fromkey in dict.fromkeys(names)]
+            good = [item for item in known if item in self.groups and item not in seen_keys]
+            return [self._with_fallbacks(item, seen_keys, depth - 1) for item in good]
 
         context = self._fallbacks.context_window.get(name, ())
         content = self._fallbacks.content_policy.get(name, ())
@@ -134,18 +134,18 @@ class ModelRouting:
 
 def build_group(rows: Sequence[Deployment]) -> JsonObject:
     """Returns the target of the rows of one model: load balancing, by order if rows have one."""
-    orders = sorted({one.order for one in rows})
-    tiers = [_balance([one for one in rows if one.order == order]) for order in orders]
+    orders = sorted({row.order for row in rows})
+    tiers = [_balance([row for row in rows if row.order == order]) for order in orders]
     return tiers[0] if len(tiers) == 1 else {"strategy": {"mode": "fallback"}, "targets": tiers}
 
 
 def _balance(rows: Sequence[Deployment]) -> JsonObject:
-    targets = [_target_of(one) for one in rows]
+    targets = [_target_of(row) for row in rows]
     if len(targets) == 1:
         return targets[0]
-    weighed_by = next((name for name in WEIGHT_FIELDS if any(one.weights.get(name) for one in rows)), None)
+    weighed_by = next((name for name in WEIGHT_FIELDS if any(row.weights.get(name) for row in rows)), None)
     if weighed_by:
-        targets = [{**one, "weight": row.weights.get(weighed_by, 0)} for one, row in zip(targets, rows, strict=True)]
+        targets = [{**item, "weight": row.weights.get(weighed_by, 0)} for item, row in zip(targets, rows, strict=True)]
     return {"strategy": {"mode": "loadbalance"}, "targets": targets}
 
 
@@ -157,6 +157,6 @@ def _target_of(row: Deployment) -> JsonObject:
 
 
 def _iter_below(target: JsonObject) -> Iterator[JsonObject]:
-    for one in target.get("targets", ()):
-        yield one
-        yield from _iter_below(one)
+    for item in target.get("targets", ()):
+        yield item
+        yield from _iter_below(item)

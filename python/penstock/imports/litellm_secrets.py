@@ -28,7 +28,7 @@ class Decryptor:
     """Decrypts the values of one database with its salt key: `LITELLM_SALT_KEY`, or else the master key."""
 
     def __init__(self, salt_key: str | None, variable: str | None) -> None:
-        """Takes the salt key and the name of its environment variable."""
+        """Stores the salt key and the name of its environment variable."""
         self._key = hashlib.sha256(salt_key.encode()).digest() if salt_key else None
         self._variable = variable
         self._open_box: Callable[[bytes], bytes] | None = None

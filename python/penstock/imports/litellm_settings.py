@@ -130,12 +130,12 @@ class SettingsReader:
 
     def _read_retry_policy(self, field: Node, section: str) -> None:
         attempts, statuses = 0, set[int]()
-        for one in field.fields():
-            if one.name not in POLICY_STATUSES or (number := read_retries(one)) is None:
+        for item in field.fields():
+            if item.name not in POLICY_STATUSES or (number := read_retries(item)) is None:
                 continue
-            one.approximate("retry: the highest number of all kinds of errors, on the statuses of those with retries")
+            item.approximate("retry: the highest number of all kinds of errors, on the statuses of those with retries")
             attempts = max(attempts, number)
-            statuses |= set(POLICY_STATUSES[one.name]) if number else set()
+            statuses |= set(POLICY_STATUSES[item.name]) if number else set()
         if attempts:
             self._retries[section] = {"attempts": attempts, "on_status_codes": sorted(statuses)}
 
@@ -166,13 +166,13 @@ class SettingsReader:
 
     def _read_fallbacks(self, field: Node, _section: str) -> None:
         """Reads a list of mappings, or one mapping, from a model to the models that are tried after it."""
-        found = self._fallbacks.setdefault(field.name, {})
+        fallbacks = self._fallbacks.setdefault(field.name, {})
         tables = field.items() if field.is_list else [field]
         for table in tables:
-            for one in table.fields():
-                names = [one.text()] if isinstance(one.value, str) else [item.text() for item in one.items()]
-                found.setdefault(one.name, []).extend(name for name in names if name)
-                one.approximate(FALLBACK_MESSAGES[field.name])
+            for entry in table.fields():
+                names = [entry.text()] if isinstance(entry.value, str) else [item.text() for item in entry.items()]
+                fallbacks.setdefault(entry.name, []).extend(name for name in names if name)
+                entry.approximate(FALLBACK_MESSAGES[field.name])
         if field.value in ([], {}):
             field.exact("no fallbacks")
 
@@ -181,19 +181,19 @@ class SettingsReader:
         field.approximate(FALLBACK_MESSAGES["default_fallbacks"])
 
     def _read_aliases(self, field: Node, _section: str) -> None:
-        for one in field.fields():
-            if one.is_mapping:
-                named = one.child("model")
-                if hidden := one.child("hidden"):
+        for item in field.fields():
+            if item.is_mapping:
+                named = item.child("model")
+                if hidden := item.child("hidden"):
                     hidden.approximate("names of the config are not in the list of models")
             else:
-                named = one
+                named = item
             meant = named.text() if named else None
-            if named is None or meant is None or not one.name.isprintable() or not one.name:
-                one.unsupported("an alias stands for the name of one model")
+            if named is None or meant is None or not item.name.isprintable() or not item.name:
+                item.unsupported("an alias stands for the name of one model")
                 continue
             named.exact("another name in the condition of the model")
-            self.aliases[one.name] = meant
+            self.aliases[item.name] = meant
         if field.value == {}:
             field.exact("no aliases")
 
@@ -232,8 +232,8 @@ class SettingsReader:
         if ttl and seconds is not None:
             is_inside = MIN_CACHE_SECONDS <= seconds <= MAX_CACHE_SECONDS and seconds == int(seconds)
             (ttl.exact if is_inside else ttl.approximate)("max_age: from 60 seconds to 90 days")
-        wanted = DEFAULT_CACHE_SECONDS if seconds is None else int(seconds)
-        self._cache = {"mode": "simple", "max_age": min(max(wanted, MIN_CACHE_SECONDS), MAX_CACHE_SECONDS)}
+        requested = DEFAULT_CACHE_SECONDS if seconds is None else int(seconds)
+        self._cache = {"mode": "simple", "max_age": min(max(requested, MIN_CACHE_SECONDS), MAX_CACHE_SECONDS)}
 
     def _read_global_budget(self, section: Node) -> None:
         if limits := read_budget(section):

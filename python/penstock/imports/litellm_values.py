@@ -63,5 +63,5 @@ def parse_duration(text: str) -> int | None:
     """Returns the seconds of a duration such as `30d`, `1mo` or `90`; `None` if it has another form."""
     if text.isdecimal():
         return int(text[:12])
-    found = DURATION.match(text.strip())
-    return int(found[1][:12]) * SECONDS_PER_UNIT[found[2]] if found else None
+    matched = DURATION.match(text.strip())
+    return int(matched[1][:12]) * SECONDS_PER_UNIT[matched[2]] if matched else None

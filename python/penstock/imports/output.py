@@ -35,7 +35,7 @@ class ImportedState(NamedTuple):
 
 
 def check_state(imported: ImportedState) -> ImportedState:
-    """Checks the document as `penstock apply` and the engine do. Leaves out configs that the engine would reject, with a
+    """Checks the document as `penstock apply` and the engine do. Omits configs that the engine would reject, with a
     finding for each of their errors.
     """
     if problems := list(find_shape_problems(imported.state)):
@@ -48,9 +48,9 @@ def check_state(imported: ImportedState) -> ImportedState:
             errors = find_config_errors(row["config"])
             path = f"workspaces[{index}].configs[{position}].config"
             # Messages of the engine may repeat values.
-            why = "is not valid, so the config is left out; allowed values are in docs/config.schema.json"
+            reason = "is not valid, so the config is left out; allowed values are in docs/config.schema.json"
             findings += [
-                Finding(STATE_SOURCE, f"{path}{at.removeprefix('$')}", Status.UNSUPPORTED, why) for at in errors
+                Finding(STATE_SOURCE, f"{path}{at.removeprefix('$')}", Status.UNSUPPORTED, reason) for at in errors
             ]
             good += [] if errors else [row]
         if "configs" in workspace:
@@ -70,8 +70,8 @@ def find_config_errors(config: Mapping[str, Any]) -> list[str]:
 def count_statuses(findings: Iterable[Finding]) -> dict[Status, int]:
     """Returns the number of values of each status."""
     counts = Counter[Status]()
-    for one in findings:
-        counts[one.status] += one.count
+    for finding in findings:
+        counts[finding.status] += finding.count
     return {status: counts[status] for status in Status}
 
 
@@ -91,7 +91,7 @@ def write_results(imported: ImportedState, out: Path, report: Path) -> None:
 
 def _dump_state(state: JsonObject) -> str:
     """Returns the document as YAML, or as JSON if it is large: YAML would take minutes to write and to read."""
-    if sum(len(one.get("api_keys", ())) for one in state["workspaces"]) > MAX_YAML_KEYS:
+    if sum(len(item.get("api_keys", ())) for item in state["workspaces"]) > MAX_YAML_KEYS:
         return msgspec.json.format(msgspec.json.encode(state), indent=1).decode() + "\n"
     return STATE_HEADER + dump_yaml(state)
 

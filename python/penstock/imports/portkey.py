@@ -110,7 +110,7 @@ class _Importer:
         self.state = StateBuilder()
         self._workspace = self.state.add_workspace(WORKSPACE_SLUG, WORKSPACE_NAME)
         self._integrations: dict[str, str] = {}
-        self._providers = {one["slug"] for one in engine.catalogue()}
+        self._providers = {item["slug"] for item in engine.catalogue()}
         self._readers: dict[str, Callable[[Node], None]] = {
             "integrations": self._read_integration,
             "providers": self._read_provider,
@@ -129,8 +129,8 @@ class _Importer:
             return
         names = root.value.keys()
         if workspaces := root.child("workspaces"):
-            for one in workspaces.items():
-                self._read_workspace(one)
+            for workspace in workspaces.items():
+                self._read_workspace(workspace)
         if names & {*LISTS, *MANUAL_LISTS, "workspaces"}:
             self._read_lists(root)
         elif "config" in names and names & {"name", "slug"}:
@@ -167,38 +167,38 @@ class _Importer:
                 elif field.name in INFORMATION:
                     field.approximate("information only")
             return
-        for one in listed.items():
-            found = kind or _kind_of(one)
-            if found in MANUAL_LISTS:
-                one.manual(MANUAL_LISTS[found])
-            elif found is None or not one.is_mapping:
-                one.unsupported("is no virtual key, integration, provider, config or prompt")
+        for item in listed.items():
+            object_kind = kind or _kind_of(item)
+            if object_kind in MANUAL_LISTS:
+                item.manual(MANUAL_LISTS[object_kind])
+            elif object_kind is None or not item.is_mapping:
+                item.unsupported("is no virtual key, integration, provider, config or prompt")
             else:
-                self._readers[found](one)
-                for field in one.fields():
+                self._readers[object_kind](item)
+                for field in item.fields():
                     if field.name in INFORMATION:
                         field.approximate("information only")
 
     def _slug(self, node: Node, name: str, used: list[JsonObject]) -> str:
         """Returns the slug of an object, or another one if it is not allowed or used."""
-        taken = [row["slug"] for row in used]
+        parameters = [row["slug"] for row in used]
         field = node.child("slug")
         text = field.text() if field else None
-        if field and text and SLUG.match(text) and text not in taken:
+        if field and text and SLUG.match(text) and text not in parameters:
             field.exact()
             return text
         if field:
             field.approximate("another slug, because this one is not allowed or occurs twice")
-        return unused_slug(slugify(name), taken)
+        return unused_slug(slugify(name), parameters)
 
     def _provider_name(self, node: Node) -> str | None:
         for name in ("provider", "ai_provider_name", "ai_provider_id", "ai_provider"):
             if field := node.child(name):
                 text = field.text() or ""
-                found = PROVIDER_ALIASES.get(text, text)
-                if found in self._providers:
+                provider = PROVIDER_ALIASES.get(text, text)
+                if provider in self._providers:
                     field.exact()
-                    return found
+                    return provider
                 field.unsupported("is no provider here, see providers.md")
                 return None
         node.unsupported("needs the name of its provider")
@@ -220,23 +220,23 @@ class _Importer:
         return f"${{{variable}}}"
 
     def _options(self, node: Node, provider: str) -> JsonObject:
-        found: JsonObject = {}
+        options: JsonObject = {}
         for name in ("model_config", "configurations"):
             for field in part.fields() if (part := node.child(name)) else ():
-                found[field.name] = field.value
-                self._check_option(field, field.name, provider, found)
+                options[field.name] = field.value
+                self._check_option(field, field.name, provider, options)
         for name in AZURE_FIELDS:
             if field := node.child(name):
-                found[name] = field.value
-                self._check_option(field, name, provider, found)
-        return found
+                options[name] = field.value
+                self._check_option(field, name, provider, options)
+        return options
 
-    def _check_option(self, field: Node, name: str, provider: str, found: JsonObject) -> None:
+    def _check_option(self, field: Node, name: str, provider: str, options: JsonObject) -> None:
         """Keeps an option that the provider has, and drops any other."""
         try:
             check_partial_options("configurations", provider, {name: field.value}, AZURE_FIELDS)
         except PenstockError:
-            del found[name]
+            del options[name]
             field.unsupported(f"is no valid option of {provider}, see providers.md")
         else:
             field.exact("an option; copied in clear if it is a secret")
@@ -289,8 +289,8 @@ class _Importer:
             if field := node.child(identifier):
                 self._integrations[str(field.value)] = slug
         for field in ("models", "workspaces", "global_workspace_access", "global_workspace_access_settings"):
-            if one := node.child(field):
-                one.manual("set the models and the workspaces of the integration")
+            if item := node.child(field):
+                item.manual("set the models and the workspaces of the integration")
 
     def _read_provider(self, node: Node) -> None:
         name = _name(node)
@@ -319,7 +319,7 @@ class _Importer:
         for field in node.fields():
             if field.name == "is_default":
                 field.exact()
-                is_first = not any(one.get("is_default") for one in self._workspace["configs"])
+                is_first = not any(item.get("is_default") for item in self._workspace["configs"])
                 if field.value == 1 and is_first:
                     row["is_default"] = 1
             elif field.name == "status" and field.value == "archived":
@@ -329,8 +329,8 @@ class _Importer:
 
     def _add_config(self, slug: str, name: str, config: JsonObject) -> JsonObject:
         used = [row["slug"] for row in self._workspace["configs"]]
-        found = slug if SLUG.match(slug) and slug not in used else unused_slug(slugify(slug), used)
-        row: JsonObject = {"slug": found, "name": name[:MAX_NAME_CHARS], "config": config}
+        matched = slug if SLUG.match(slug) and slug not in used else unused_slug(slugify(slug), used)
+        row: JsonObject = {"slug": matched, "name": name[:MAX_NAME_CHARS], "config": config}
         self._workspace["configs"].append(row)
         return row
 

@@ -1,5 +1,5 @@
-"""Routing configs of Portkey, which have the same form here. Keys in camelCase are renamed; what the engine would reject
-is left out with a finding.
+"""Routing configs of Portkey, which have the same structure. Renames keys in camelCase. Omits values that the engine
+would reject, with a finding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JsonObject = dict[str, Any]
 
 CAMEL_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 PATH_PART = re.compile(r"\.([A-Za-z0-9_$-]+)|\[(\d+)\]")
-# Parts whose keys are those of a request, of metadata or of a credential, and not of a config.
+# Fields with arbitrary keys, such as metadata or a request's parameters. Their keys are not keys of a config.
 FREE_FORM = frozenset({"override_params", "default_params", "query", "metadata", "vertex_service_account_json"})
 MAX_ATTEMPTS, MIN_CACHE_SECONDS, MAX_CACHE_SECONDS, MIN_COOLDOWN_MS = 5, 60, 7_776_000, 30_000
 MAX_ROUNDS = 50
@@ -70,16 +70,16 @@ def _read_encoded(node: Node) -> JsonObject | None:
     ledger = Ledger([Source("", tree)])
     config = read_config(ledger.roots()[0])
     findings = ledger.findings()
-    worst = max(findings, key=lambda one: SEVERITY[one.status])
-    others = [one for one in findings if one.status is worst.status and one.status is not Status.EXACT]
-    message = "; ".join(f"{one.path} {one.message}".strip() for one in others[:10]) or "imported"
+    worst = max(findings, key=lambda item: SEVERITY[item.status])
+    others = [finding for finding in findings if finding.status is worst.status and finding.status is not Status.EXACT]
+    message = "; ".join(f"{item.path} {item.message}".strip() for item in others[:10]) or "imported"
     getattr(node, worst.status.value)(message)
     return config
 
 
 def _convert(node: Node) -> JsonObject:
     """Returns a config or one of its parts with the names of the keys here."""
-    found: JsonObject = {}
+    config: JsonObject = {}
     for field in node.fields():
         name = CAMEL_BOUNDARY.sub("_", field.name).lower()
         name = name if name in _known_keys() else field.name
@@ -87,10 +87,10 @@ def _convert(node: Node) -> JsonObject:
             field.manual("create the guardrails, and name them in the config")
         elif name in {"api_key", *_secret_keys()} and isinstance(field.value, str):
             field.exact(CLEAR_TEXT_MESSAGE)
-            found[name] = field.value
+            config[name] = field.value
         else:
-            found[name] = _convert_value(name, field)
-    return found
+            config[name] = _convert_value(name, field)
+    return config
 
 
 def _convert_value(name: str, field: Node) -> object:
@@ -105,7 +105,7 @@ def _convert_value(name: str, field: Node) -> object:
         converted = _convert(field)
         return _clamp(name, field, converted)
     if field.is_list and field.value:
-        return [_convert(one) if one.is_mapping and one.value else _take(one) for one in field.items()]
+        return [_convert(item) if item.is_mapping and item.value else _take(item) for item in field.items()]
     return _take(field)
 
 
@@ -124,29 +124,29 @@ def _convert_cache(field: Node) -> object:
         mode.exact()
     if not field.is_mapping:
         return "simple" if field.value == "semantic" else field.value
-    found: JsonObject = {"mode": "simple"} if mode and mode.value == "semantic" else {"mode": mode and mode.value}
+    strategy: JsonObject = {"mode": "simple"} if mode and mode.value == "semantic" else {"mode": mode and mode.value}
     for name in ("max_age", "maxAge"):
         if (age := field.child(name)) and (seconds := age.number()) is not None:
             bounded = min(max(int(seconds), MIN_CACHE_SECONDS), MAX_CACHE_SECONDS)
             (age.exact if bounded == seconds else age.approximate)("max_age: from 60 seconds to 90 days")
-            found["max_age"] = bounded
-    for one in field.fields():
-        if one.name not in {"mode", "max_age", "maxAge"}:
-            one.unsupported(LEFT_OUT)
-    return found
+            strategy["max_age"] = bounded
+    for item in field.fields():
+        if item.name not in {"mode", "max_age", "maxAge"}:
+            item.unsupported(LEFT_OUT)
+    return strategy
 
 
 def _clamp(name: str, field: Node, part: JsonObject) -> JsonObject:
     """Cuts numbers to what a config allows."""
     attempts = part.get("attempts")
-    if name == "retry" and isinstance(attempts, int) and attempts > MAX_ATTEMPTS and (one := field.child("attempts")):
-        one.approximate(f"retry.attempts: at most {MAX_ATTEMPTS}")
+    if name == "retry" and isinstance(attempts, int) and attempts > MAX_ATTEMPTS and (item := field.child("attempts")):
+        item.approximate(f"retry.attempts: at most {MAX_ATTEMPTS}")
         part["attempts"] = MAX_ATTEMPTS
     interval = part.get("cooldown_interval")
     if name == "cb_config" and isinstance(interval, int) and interval < MIN_COOLDOWN_MS:
         for spelling in ("cooldown_interval", "cooldownInterval"):
-            if one := field.child(spelling):
-                one.approximate(f"cooldown_interval: at least {MIN_COOLDOWN_MS} milliseconds")
+            if item := field.child(spelling):
+                item.approximate(f"cooldown_interval: at least {MIN_COOLDOWN_MS} milliseconds")
         part["cooldown_interval"] = MIN_COOLDOWN_MS
     return part
 
@@ -179,8 +179,8 @@ def _render(parts: list[str | int]) -> Iterator[str]:
 def _find_child(node: Node, part: str | int) -> Node | None:
     if isinstance(part, int):
         return node.item(part)
-    if found := node.child(part):
-        return found
+    if child := node.child(part):
+        return child
     names = (field for field in node.fields() if CAMEL_BOUNDARY.sub("_", field.name).lower() == part)
     return next(names, None)
 
@@ -188,12 +188,12 @@ def _find_child(node: Node, part: str | int) -> Node | None:
 @cache
 def _known_keys() -> frozenset[str]:
     """Returns all keys of configs, from their schema."""
-    found: set[str] = set()
+    names: set[str] = set()
 
     def collect(value: Any) -> None:  # noqa: ANN401 - JSON
         if isinstance(value, dict):
             table = cast("JsonObject", value)
-            found.update(table.get("properties", ()))
+            names.update(table.get("properties", ()))
             for item in table.values():
                 collect(item)
         elif isinstance(value, list):
@@ -201,7 +201,7 @@ def _known_keys() -> frozenset[str]:
                 collect(item)
 
     collect(engine.config_schema())
-    return frozenset(found)
+    return frozenset(names)
 
 
 @cache

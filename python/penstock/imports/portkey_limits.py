@@ -20,10 +20,10 @@ def read_usage_limits(field: Node) -> JsonObject | None:
     if part is None or not part.is_mapping:
         field.exact("no limits")
         return None
-    given = {name: value for name, value in part.value.items() if name in USAGE_FIELDS and value is not None}
-    given.pop("next_usage_reset_at", None)
+    present = {name: value for name, value in part.value.items() if name in USAGE_FIELDS and value is not None}
+    present.pop("next_usage_reset_at", None)
     try:
-        limits = msgspec.convert(given, UsageLimits)
+        limits = msgspec.convert(present, UsageLimits)
     except msgspec.ValidationError:
         field.manual("are not allowed here; set usage_limits")
         return None
@@ -31,18 +31,18 @@ def read_usage_limits(field: Node) -> JsonObject | None:
         field.manual("are not allowed here; set usage_limits")
         return None
     field.exact("usage is counted from the import on")
-    return given
+    return present
 
 
 def read_rate_limits(field: Node) -> list[JsonObject] | None:
     """Returns the rate limits of an object that are allowed here; `None` if there are none."""
-    found: list[JsonObject] = []
-    for one in field.items() if field.is_list else [field]:
+    json_objects: list[JsonObject] = []
+    for item in field.items() if field.is_list else [field]:
         try:
-            msgspec.convert(one.value, RateLimit)
+            msgspec.convert(item.value, RateLimit)
         except msgspec.ValidationError:
-            one.manual("is not allowed here; set rate_limits")
+            item.manual("is not allowed here; set rate_limits")
             continue
-        one.exact()
-        found.append(one.value)
-    return found or None
+        item.exact()
+        json_objects.append(item.value)
+    return json_objects or None

@@ -37,7 +37,7 @@ class Source(msgspec.Struct, frozen=True):
     encrypted_rows: frozenset[Path] = frozenset()
 
     def find_line(self, path: Path) -> int | None:
-        """Returns the line of a value, or that of the next value around it which has one."""
+        """Returns the line of a value. If it has none, returns the line of the closest enclosing value that has one."""
         return next((self.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.lines), None)
 
 
@@ -98,7 +98,7 @@ def parse_toml(name: str, text: str) -> Source:
     try:
         tree = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        # The message of the parser names the place, and may repeat one character of the text.
+        # The message of the parser names the position, and may repeat one character of the text.
         location = re.search(r"\(at (.*)\)$", str(error))
         raise SettingsError(f"{name} is not TOML: error at {location[1] if location else 'an unknown place'}") from None
     return Source(name, _to_plain(name, tree), dict(_iter_toml_lines(text)))
@@ -131,15 +131,15 @@ def _iter_toml_lines(text: str) -> Iterator[tuple[Path, int]]:
     table: Path = ()
     counts: dict[Path, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        if found := TOML_TABLE.match(line):
-            table = _split_toml_key(found[2])
-            if found[1]:
+        if matched := TOML_TABLE.match(line):
+            table = _split_toml_key(matched[2])
+            if matched[1]:
                 index = counts.get(table, 0)
                 counts[table] = index + 1
                 table = (*table, index)
             yield table, number
-        elif found := TOML_KEY.match(line):
-            yield (*table, *_split_toml_key(found[1])), number
+        elif matched := TOML_KEY.match(line):
+            yield (*table, *_split_toml_key(matched[1])), number
 
 
 def _split_toml_key(text: str) -> Path:
@@ -147,7 +147,7 @@ def _split_toml_key(text: str) -> Path:
 
 
 def _to_plain(name: str, tree: object) -> object:
-    """Returns plain values with string keys. Rejects what is too deep or too large."""
+    """Returns plain values with string keys. Rejects sources that are too deep or too large."""
     count = 0
 
     def convert(value: object, depth: int) -> object:
@@ -169,11 +169,11 @@ def _to_plain(name: str, tree: object) -> object:
 
 
 def _name_keys(name: str, items: Iterable[tuple[object, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for key, value in items:
         text = key if isinstance(key, str) else str(key).lower() if isinstance(key, bool) else str(key)
-        if text in found:
+        if text in values:
             message = f"{name} has a key twice in one mapping: as a string, and as another type"
             raise SettingsError(message)
-        found[text] = value
-    return found
+        values[text] = value
+    return values

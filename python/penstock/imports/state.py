@@ -72,7 +72,7 @@ class StateBuilder:
         return slug
 
     def add_integration_row(self, row: JsonObject) -> None:
-        """Adds an integration with a slug of its own."""
+        """Adds an integration with its own slug."""
         self._integrations[row["slug"]] = row
 
     def integration_rows(self) -> list[JsonObject]:
@@ -107,7 +107,7 @@ class StateBuilder:
         for (slug, _), row in self._models.items():
             self._integrations[slug].setdefault("models", []).append(row)
         for row in self._integrations.values():
-            row["workspaces"] = [dict(one) for one in access]
+            row["workspaces"] = [dict(item) for item in access]
         for workspace in () if has_providers else self._workspaces.values():
             workspace["providers"] += [
                 {"slug": slug, "name": slug, "integration_id": slug} for slug in self._integrations

@@ -100,15 +100,15 @@ class _Importer:
 
     def _tables(self, section: str) -> Iterator[Node]:
         for root in self._roots:
-            if found := root.child(section):
-                for one in found.fields():
-                    if one.is_mapping and one.name.isprintable():
-                        yield one
+            if section_node := root.child(section):
+                for item in section_node.fields():
+                    if item.is_mapping and item.name.isprintable():
+                        yield item
                     else:
-                        one.unsupported("must be a table")
+                        item.unsupported("must be a table")
 
     def _add_condition(self, names: Sequence[str], target: JsonObject, node: Node) -> None:
-        used = {one["name"] for one in self._targets}
+        used = {target["name"] for target in self._targets}
         if len(self._targets) >= MAX_ROOT_TARGETS:
             node.unsupported(f"a config has at most {MAX_ROOT_TARGETS} models")
             return
@@ -126,23 +126,25 @@ class _Importer:
         for provider in providers.fields():
             if target := read_provider(provider, self._state):
                 targets[provider.name] = target
-        found: list[JsonObject] = []
-        for one in routing.items():
-            name = one.text() or ""
+        json_objects: list[JsonObject] = []
+        for item in routing.items():
+            name = item.text() or ""
             if name in targets:
-                one.exact("order of a fallback")
-                found.append(targets[name])
+                item.exact("order of a fallback")
+                json_objects.append(targets[name])
             elif not providers.child(name):
-                one.unsupported("is no provider of the model")
+                item.unsupported("is no provider of the model")
             else:
-                one.manual("the provider is not supported, so it is left out")
+                item.manual("the provider is not supported, so it is left out")
         timeout = read_timeouts(model)
         for name in ("skip_relay", "namespace"):
             if field := model.child(name):
                 field.approximate("has no equivalent and needs none")
-        if not found:
+        if not json_objects:
             return None
-        target = found[0] if len(found) == 1 else {"strategy": {"mode": "fallback"}, "targets": found}
+        target = (
+            json_objects[0] if len(json_objects) == 1 else {"strategy": {"mode": "fallback"}, "targets": json_objects}
+        )
         return {**target, **({"request_timeout": timeout} if timeout and "request_timeout" not in target else {})}
 
     def _read_tool(self, tool: Node) -> None:
@@ -191,13 +193,13 @@ class _Importer:
         targets = [target for _, target, _ in found]
         if any(weight for _, _, weight in found):
             targets = [{**target, "weight": weight or 0} for _, target, weight in found]
-        one = targets[0] if len(targets) == 1 else {"strategy": {"mode": "loadbalance"}, "targets": targets}
-        one = {name: value for name, value in one.items() if name != "weight"}
-        self._add_condition([f"tensorzero::function_name::{function.name}"], one, function)
+        item = targets[0] if len(targets) == 1 else {"strategy": {"mode": "loadbalance"}, "targets": targets}
+        item = {name: value for name, value in item.items() if name != "weight"}
+        self._add_condition([f"tensorzero::function_name::{function.name}"], item, function)
 
     def _function_parameters(self, function: Node) -> JsonObject:
         """Returns the parameters of requests that all variants of a function have."""
-        found: JsonObject = {}
+        parameters: JsonObject = {}
         for field in function.fields():
             match field.name:
                 case "type":
@@ -208,35 +210,35 @@ class _Importer:
                     field.approximate("arguments are not checked")
                 case "output_schema":
                     if schema := self._read_json_file(field):
-                        found["output_schema"] = schema
+                        parameters["output_schema"] = schema
                     else:
                         field.manual("the file cannot be read; set response_format in default_params of the config")
                 case "tools":
-                    self._read_tool_names(field, found)
+                    self._read_tool_names(field, parameters)
                 case "tool_choice":
                     specific = field.child("specific")
                     name = specific.text() if specific else None
-                    shown = {"type": "function", "function": {"name": name}} if name else field.value
-                    found["tool_choice"] = shown
+                    fields = {"type": "function", "function": {"name": name}} if name else field.value
+                    parameters["tool_choice"] = fields
                     field.exact("default_params")
                 case "parallel_tool_calls":
-                    found["parallel_tool_calls"] = field.value
+                    parameters["parallel_tool_calls"] = field.value
                     field.exact("default_params")
                 case _:
                     pass
-        return found
+        return parameters
 
-    def _read_tool_names(self, field: Node, found: JsonObject) -> None:
+    def _read_tool_names(self, field: Node, parameters: JsonObject) -> None:
         tools: list[JsonObject] = []
-        for one in field.items():
-            name = one.text() or ""
+        for item in field.items():
+            name = item.text() or ""
             if name in self._tools:
-                one.exact("default_params.tools")
+                item.exact("default_params.tools")
                 tools.append(self._tools[name])
             else:
-                one.manual("the tool was not imported; add it to default_params of the config")
+                item.manual("the tool was not imported; add it to default_params of the config")
         if tools:
-            found["tools"] = tools
+            parameters["tools"] = tools
 
     def _read_variant(self, function: Node, variant: Node, common: JsonObject) -> JsonObject | None:
         kind = variant.child("type")
@@ -266,9 +268,9 @@ class _Importer:
 
     def _read_templates(self, variant: Node) -> dict[str, str] | None:
         """Returns the templates by role as Mustache; `None` if there are none, empty if one cannot be converted."""
-        fields = {role: found for role in ROLES if (found := variant.child(f"{role}_template"))}
-        for one in templates.fields() if (templates := variant.child("templates")) else ():
-            fields[one.name] = one
+        fields = {role: template for role in ROLES if (template := variant.child(f"{role}_template"))}
+        for item in templates.fields() if (templates := variant.child("templates")) else ():
+            fields[item.name] = item
         if not fields:
             return None
         converted: dict[str, str] = {}
@@ -322,12 +324,12 @@ def _first_leaf(target: JsonObject) -> JsonObject:
 
 
 def _read_parameters(variant: Node) -> JsonObject:
-    found: JsonObject = {}
+    parameters: JsonObject = {}
     for field in variant.fields():
         if field.name in PARAMETERS or field.name in PARAMETER_NAMES:
-            found[PARAMETER_NAMES.get(field.name, field.name)] = field.value
+            parameters[PARAMETER_NAMES.get(field.name, field.name)] = field.value
             field.exact("default_params: used if the client does not send it")
-    return found
+    return parameters
 
 
 def _response_format(mode: Node | None, schema: JsonObject | None, name: str) -> JsonObject | None:
@@ -340,7 +342,7 @@ def _response_format(mode: Node | None, schema: JsonObject | None, name: str) ->
         return None
     if mode and mode.value == "on":
         return {"type": "json_object"}
-    label = "".join(one if one.isalnum() or one in "_-" else "_" for one in name)[:64] or "output"
+    label = "".join(item if item.isalnum() or item in "_-" else "_" for item in name)[:64] or "output"
     return {"type": "json_schema", "json_schema": {"name": label, "schema": schema, "strict": True}}
 
 
@@ -360,7 +362,7 @@ def _read_retries(node: Node) -> int | None:
 
 def _read_weights(experimentation: Node | None) -> dict[str, float]:
     """Returns the weights of the variants that an experiment names; empty if there is no experiment."""
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for field in experimentation.fields() if experimentation else ():
         if field.name == "type":
             if field.value in {"static", "static_weights", "uniform"}:
@@ -368,15 +370,15 @@ def _read_weights(experimentation: Node | None) -> dict[str, float]:
             else:
                 field.approximate("load balancing with equal weights; weights do not change by themselves")
         elif field.name == "candidate_variants" and field.is_mapping:
-            for one in field.fields():
-                if (number := one.number()) is not None:
-                    one.exact("weight of load balancing")
-                    found[one.name] = number
+            for item in field.fields():
+                if (number := item.number()) is not None:
+                    item.exact("weight of load balancing")
+                    weights[item.name] = number
         elif field.name == "candidate_variants":
-            found |= dict.fromkeys(field.texts(), 1.0)
+            weights |= dict.fromkeys(field.texts(), 1.0)
             field.exact("load balancing with equal weights")
         elif field.name == "fallback_variants":
             field.manual("add a fallback to the config")
         else:
             field.manual("load balancing has weights only")
-    return found
+    return weights

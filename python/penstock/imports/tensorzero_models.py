@@ -82,7 +82,7 @@ def read_provider(node: Node, state: StateBuilder) -> JsonObject | None:
     if kind is None or rule is None:
         node.unsupported("the type of the provider is not supported; an OpenAI-compatible one: openai with api_base")
         return None
-    named = next((found for field in MODEL_FIELDS if (found := node.child(field))), None)
+    named = next((value for field in MODEL_FIELDS if (value := node.child(field))), None)
     model = named.text() if named else None
     if named is None or model is None or not model.isprintable():
         node.unsupported("a provider needs the name of its model")
@@ -119,15 +119,15 @@ def read_shorthand(text: str, state: StateBuilder) -> JsonObject | None:
 def read_timeouts(node: Node) -> int | None:
     """Returns the timeout of a target in milliseconds, from `timeouts` or `timeout_ms`."""
     timeouts = node.child("timeouts")
-    found: int | None = None
+    position: int | None = None
     for group in timeouts.fields() if timeouts else ():
         for field in group.fields():
             if field.name == "total_ms" and group.name == "non_streaming" and (number := field.number()):
                 field.approximate("request_timeout: ends when the first byte of the response arrives")
-                found = max(1, int(min(number, 86_400_000)))
+                position = max(1, int(min(number, 86_400_000)))
             elif field.name in {"ttft_ms", "total_ms"}:
                 field.manual("request_timeout is the one timeout of a target, for streams and other responses")
-    return found
+    return position
 
 
 def _read_key(node: Node, rule: ProviderRule) -> str:
@@ -175,8 +175,8 @@ def _read_azure(node: Node, model: str) -> tuple[JsonObject, JsonObject]:
     options: JsonObject = {"azure_resource_name": "${AZURE_RESOURCE_NAME}"}
     endpoint = node.child("endpoint")
     url = _read_location(endpoint) if endpoint else None
-    if url and (found := AZURE_HOST.match(url)):
-        options["azure_resource_name"] = found[1]
+    if url and (matched := AZURE_HOST.match(url)):
+        options["azure_resource_name"] = matched[1]
     elif url:
         address = url if url.startswith("${") else f"{url.rstrip('/')}/openai"
         options |= {"azure_resource_name": "custom", "custom_host": address}

@@ -39,16 +39,16 @@ WORD_TAG = re.compile(r"\{%-?\s*(else|endif|endfor)\s*-?%\}\Z")
 
 
 def read_templates(sources: Sequence[Source], files: Sequence[Path]) -> dict[str, str]:
-    """Returns the contents of the files that the sources name, by the name. Missing files are left out."""
-    found: dict[str, str] = {}
+    """Returns the contents of the files that the sources name, by the name. Missing files are omitted."""
+    contents: dict[str, str] = {}
     for source, file in zip(sources, files, strict=True):
         for name in _iter_file_names(source.tree):
             path = file.parent / name
             # Files outside of the configuration's folder are not read.
             is_inside = path.resolve().is_relative_to(file.parent.resolve())
-            if name not in found and is_inside and path.is_file() and len(found) < MAX_FILES:
-                found[name] = read_text(path)
-    return found
+            if name not in contents and is_inside and path.is_file() and len(contents) < MAX_FILES:
+                contents[name] = read_text(path)
+    return contents
 
 
 def _iter_file_names(value: object) -> Iterator[str]:
@@ -81,15 +81,15 @@ def to_mustache(template: str) -> str | None:
 
 
 def _convert_tag(tag: str, blocks: list[tuple[str, str, str]]) -> str | None:
-    if found := VARIABLE.match(tag):
-        return f"{{{{{_name_in_loop(found[1], blocks)}}}}}"
-    if found := IF_TAG.match(tag):
-        blocks.append(("if", _name_in_loop(found[1], blocks), ""))
-    elif found := FOR_TAG.match(tag):
-        blocks.append(("for", _name_in_loop(found[2], blocks), found[1]))
+    if matched := VARIABLE.match(tag):
+        return f"{{{{{_name_in_loop(matched[1], blocks)}}}}}"
+    if matched := IF_TAG.match(tag):
+        blocks.append(("if", _name_in_loop(matched[1], blocks), ""))
+    elif matched := FOR_TAG.match(tag):
+        blocks.append(("for", _name_in_loop(matched[2], blocks), matched[1]))
     else:
-        found = WORD_TAG.match(tag)
-        return _convert_word(found[1], blocks) if found and blocks else None
+        matched = WORD_TAG.match(tag)
+        return _convert_word(matched[1], blocks) if matched and blocks else None
     return f"{{{{#{blocks[-1][1]}}}}}"
 
 

@@ -48,22 +48,24 @@ class AlertWebhook:
                 self.dropped += 1
 
     async def run(self) -> None:
-        """Sends queued alerts until cancelled, one after the other."""
+        """Sends queued alerts in order until cancelled."""
         while True:
             await self.send_next()
 
     async def send_next(self) -> None:
         """Waits for the next alert and sends it."""
         content = await self._queue.get()
-        why = ""
+        reason = ""
         for pause in self.retry_seconds:
             await asyncio.sleep(pause)
-            why = await self._post(content)
-            if not why:
+            reason = await self._post(content)
+            if not reason:
                 self.sent += 1
                 return
         self.dropped += 1
-        log.warning("an alert was not delivered to limits.alert_webhook after %d attempts: %s", len(RETRY_SECONDS), why)
+        log.warning(
+            "an alert was not delivered to limits.alert_webhook after %d attempts: %s", len(RETRY_SECONDS), reason
+        )
 
     async def _post(self, content: bytes) -> str:
         """Sends one request. Returns what failed; empty for success. The URL may contain a token, so it is not shown."""

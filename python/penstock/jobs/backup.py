@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
     from penstock.store.database import Database
 
-    # Takes the number of rows and files; returns a function that counts those that are done.
+    # Takes the number of rows and files; returns a callback that counts the completed ones.
     StartProgress = Callable[[int], Callable[[int], None]]
 
 
 async def write_backup(settings: Settings, path: Path, start: StartProgress, *, with_logs: bool) -> Manifest:
-    """Writes a backup to a new file with mode 0600; a failed backup leaves no file. Requests go on meanwhile.
+    """Writes a backup to a new file with mode 0600; a failed backup leaves no file. Requests continue meanwhile.
 
     With `with_logs` the gateway must be stopped, because the embedded log store belongs to one process. Raises
     `SettingsError` if there is no store, or if the file exists.

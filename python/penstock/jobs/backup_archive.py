@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MANIFEST, TABLES_DIR, FILES_DIR, LOGS_DIR = "manifest.json", "tables", "files", "logs"
-# Size of a part of a file that is copied at once.
+# Number of bytes that are copied at once.
 CHUNK_BYTES = 1024 * 1024
 MAX_MANIFEST_BYTES = 1024 * 1024
 
@@ -40,7 +40,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupSource(msgspec.Struct, frozen=True):
-    """A file that goes into the backup."""
+    """A file that the backup contains."""
 
     path: Path
     name: str

@@ -82,10 +82,10 @@ def _self_references(table: Table) -> list[str]:
 
 
 def _take_references(rows: list[dict[str, Any]], columns: list[str]) -> list[dict[str, Any]]:
-    taken = [{"id": row["id"], **{name: row[name] for name in columns}} for row in rows] if columns else []
+    used = [{"id": row["id"], **{name: row[name] for name in columns}} for row in rows] if columns else []
     for row in rows:
         row.update(dict.fromkeys(columns))
-    return [row for row in taken if any(row[name] is not None for name in columns)]
+    return [row for row in used if any(row[name] is not None for name in columns)]
 
 
 def _read_rows(archive: zipfile.ZipFile, table: str) -> Iterator[list[dict[str, Any]]]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MEBIBYTE = 1024 * 1024
 FEW_BYTES, TOO_FEW_BYTES = 2048 * MEBIBYTE, 100 * MEBIBYTE
-# Time limit of each check that asks another machine, and the most provider hosts that are asked.
+# Time limit of each check that contacts another machine, and the maximum number of provider hosts to contact.
 CHECK_SECONDS, MAX_HOSTS = 5.0, 20
 # A clock that differs by more makes tokens and signatures of clouds invalid.
 MAX_CLOCK_SECONDS = 5.0
@@ -64,7 +64,7 @@ Findings = list[Finding]
 
 
 async def examine(settings: Settings, *, offline: bool = False) -> Findings:
-    """Runs all checks. With `offline`, no other machine is asked except the store, Redis and the log store."""
+    """Runs all checks. With `offline`, no other machine is contacted except the store, Redis and the log store."""
     findings = [
         *_run_check("configuration", lambda: _check_configuration(settings)),
         *_run_check("open files", lambda: _check_open_files(settings)),
@@ -169,8 +169,8 @@ def _check_folder(folder: str, purpose: str) -> Finding:
 
 def _check_new_store(settings: Settings) -> Iterable[Finding]:
     if not settings.creates_store:
-        why = "there is no store; keys, providers and configs come from the settings file"
-        yield Finding("store", "skipped", why)
+        reason = "there is no store; keys, providers and configs come from the settings file"
+        yield Finding("store", "skipped", reason)
         return
     yield Finding("store", "ok", f"there is none yet; penstock serve creates it in {settings.store.data_dir}")
     with suppress(MissingMasterKeyError):
@@ -205,24 +205,24 @@ async def _check_store(settings: Settings, database: Database) -> Findings:
     except UnavailableError as error:
         hint = "check store.url, the server and its log" if not database.embedded else f"restore {database.file}"
         return [Finding("store", "failed", f"{kind} cannot be used: {describe_cause(error)}", hint)]
-    found = [Finding("store", "ok", f"{kind}; its tables are at revision {revision}")]
+    findings = [Finding("store", "ok", f"{kind}; its tables are at revision {revision}")]
     if revision is None:
         return [Finding("store", "failed", f"{kind}; it has no tables", "penstock init")]
     if revision != newest:
         hint = "penstock migrate; if a newer release made these tables, install that release"
-        found = [
+        findings = [
             Finding("store", "failed", f"{kind}; revision {revision} is not {newest}, which this release needs", hint)
         ]
     elif await has_data_keys(database):
         key = load_master_keys(await resolve_master_key(settings))
         async with database.read_connection() as connection:
             await Vault(key).load(connection)
-        found.append(Finding("master key", "ok", "it decrypts the stored credentials"))
+        findings.append(Finding("master key", "ok", "it decrypts the stored credentials"))
     if not database.embedded:
         async with database.read_connection() as connection:
             query = text("SELECT extract(epoch FROM clock_timestamp())")
-            found.append(_compare_clock("PostgreSQL", float(await connection.scalar(query) or 0)))
-    return found
+            findings.append(_compare_clock("PostgreSQL", float(await connection.scalar(query) or 0)))
+    return findings
 
 
 async def _check_redis(settings: Settings) -> Findings:
@@ -264,19 +264,19 @@ async def _check_log_store(settings: Settings) -> Findings:
 
 async def _check_buckets(settings: Settings) -> Findings:
     stores = {"files.store": open_blob_store(settings), "log_store.bodies": open_body_bucket(settings)}
-    found: Findings = []
+    findings: Findings = []
     for setting, store in stores.items():
         probe = getattr(store, "probe", None)
         if store is None or probe is None:
             continue
         try:
             await probe()
-            found.append(Finding(setting, "ok", "the bucket can be written"))
+            findings.append(Finding(setting, "ok", "the bucket can be written"))
         except PenstockError as error:
-            found.append(_failure(setting, error))
+            findings.append(_failure(setting, error))
         finally:
             await store.close()
-    return found
+    return findings
 
 
 def _hosts_of_file(settings: Settings) -> set[str]:
@@ -312,10 +312,10 @@ async def _check_providers(settings: Settings, urls: set[str]) -> Findings:
     origins = sorted({f"{parts.scheme}://{parts.netloc}" for url in urls if (parts := urlsplit(url)).hostname})
     if not origins:
         return [Finding("providers", "skipped", "no saved provider has a fixed host")]
-    found = await asyncio.gather(*(_check_provider(settings, origin) for origin in origins[:MAX_HOSTS]))
+    results = await asyncio.gather(*(_check_provider(settings, origin) for origin in origins[:MAX_HOSTS]))
     skipped = len(origins) - MAX_HOSTS
     rest = [Finding("providers", "skipped", f"{skipped} more hosts were not asked")] if skipped > 0 else []
-    return [*(finding for findings in found for finding in findings), *rest]
+    return [*(finding for findings in results for finding in findings), *rest]
 
 
 async def _check_provider(settings: Settings, origin: str) -> Findings:
@@ -325,9 +325,9 @@ async def _check_provider(settings: Settings, origin: str) -> Findings:
         # Any status will do: it shows that the name resolves, that the port is open, and that TLS works.
         response = await fetcher.send(FetchRequest(url=f"{origin}/", method="HEAD", seconds=CHECK_SECONDS))
     except FETCH_ERRORS as error:
-        why = str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
         hint = "check the network, the proxy (HTTPS_PROXY), the certificates (upstream.tls_ca) and TRUSTED_CUSTOM_HOSTS"
-        return [Finding(name, "failed", f"it cannot be reached: {why}", hint)]
+        return [Finding(name, "failed", f"it cannot be reached: {reason}", hint)]
     return [Finding(name, "ok", f"it answers with status {response.status}")]
 
 

@@ -42,7 +42,7 @@ class JwksRefresher:
             changed = await source.refresh()
         except FETCH_ERRORS as error:
             if source not in self._ill:
-                # A malformed URL is an error of its own, so the host is cut from the text.
+                # The error of a malformed URL contains the URL, so the host is removed from the text.
                 host = source.own.jwks_url.partition("://")[2].partition("/")[0].rpartition("@")[2]
                 log.warning(
                     "the keys of %s cannot be fetched, the known ones stay valid: %s", host, type(error).__name__

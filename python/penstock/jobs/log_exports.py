@@ -136,11 +136,11 @@ class LogExporter:
                 raise ExportStoppedError(LOST_MESSAGE)
             await connection.execute(insert(files).values(file))
 
-    async def _fail(self, row: Row, why: str) -> None:
-        log.warning("the log export %s failed: %s", row["id"], why)
+    async def _fail(self, row: Row, reason: str) -> None:
+        log.warning("the log export %s failed: %s", row["id"], reason)
         with suppress(PenstockError):
             await self._update(
-                *self._claimed(row), status=FAILED, error=why, run_by=None, run_until=None, last_updated_at=now()
+                *self._claimed(row), status=FAILED, error=reason, run_by=None, run_until=None, last_updated_at=now()
             )
 
     def _claimed(self, row: Row) -> tuple[ColumnElement[bool], ...]:
@@ -159,20 +159,20 @@ class LogExporter:
                 email = await find_email(connection, row["organisation_id"], row["restricted_to"])
         paging, filters = stored_filters(row), export_filters(row, email)
         size = paging.page_size or MAX_ROWS
-        skipped, left = (paging.current_page or 0) * size if paging.page_size else 0, min(size, MAX_ROWS)
+        skipped, remaining = (paging.current_page or 0) * size if paging.page_size else 0, min(size, MAX_ROWS)
         requested: list[str] = row["requested_data"]
         cursor: str | None = None
-        while left > 0:
+        while remaining > 0:
             if not await self._update(*self._claimed(row), run_until=now() + LEASE_MS):
                 raise ExportStoppedError(LOST_MESSAGE)
             query = ListQuery(filters=filters, columns=export_columns(requested), cursor=cursor, limit=PAGE_SIZE)
             page = await self._logs.run(query)
-            records = page["data"][skipped : skipped + left]
+            records = page["data"][skipped : skipped + remaining]
             skipped = max(0, skipped - len(page["data"]))
             if records:
                 yield await self._encode_rows(row["organisation_id"], records, requested)
             counted[0] += len(records)
-            left -= len(records)
+            remaining -= len(records)
             cursor = page["next_cursor"]
             if cursor is None:
                 return

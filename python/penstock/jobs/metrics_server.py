@@ -1,4 +1,4 @@
-"""Server of `metrics.listen`: a port that has nothing but the metrics, so that only Prometheus needs to reach it."""
+"""Server of `metrics.listen`: a port that serves only the metrics, so that only Prometheus needs to reach it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MetricsServer:
     def __init__(
         self, listener: socket.socket, paths: Iterable[str], report: MetricsReport, token: Secret | None
     ) -> None:
-        """Takes a listening socket, which stays open when the server ends."""
+        """Stores a listening socket, which stays open when the server ends."""
         self._listener = listener
         self._paths = tuple(paths)
         self._report = report

@@ -41,7 +41,7 @@ DAY_MS = 24 * 3600 * 1000
 ADVISORY_LOCK_ID = 0x726F7461
 # Warnings are remembered so that each is logged only once.
 MAX_REMEMBERED_WARNINGS = 10_000
-# Number of changes whose sections are stored. A node that missed more changes reads everything.
+# Number of changes whose sections are stored. A node that missed more changes loads the complete snapshot.
 MAX_STORED_CHANGES = 1000
 
 
@@ -75,7 +75,7 @@ class KeyRotator:
     async def _delete_expired(self) -> None:
         async with self._services.database.write_transaction() as connection:
             await _acquire_lock(connection, self._services)
-            # Expired digests are already rejected: the snapshot leaves them out from their expiry on.
+            # Expired digests are already rejected: the snapshot omits them after their expiry.
             await connection.execute(delete(key_digests).where(key_digests.c.expires_at <= now()))
             await connection.execute(
                 delete(sessions).where(sessions.c.created_at <= now() - MAX_SESSION_SECONDS * 1000)
@@ -94,12 +94,12 @@ class KeyRotator:
         async with self._services.database.read_connection() as connection:
             return [dict(row) for row in (await connection.execute(query.order_by(api_keys.c.id))).mappings()]
 
-    async def _rotate_key(self, seen: Mapping[str, Any]) -> None:
-        caller = Caller(id=seen["id"], type="schedule", organisation_id=seen["organisation_id"])
-        request_info = RequestInfo("POST", f"/v1/api-keys/{seen['id']}/rotate", "", "", "")
+    async def _rotate_key(self, seen_keys: Mapping[str, Any]) -> None:
+        caller = Caller(id=seen_keys["id"], type="schedule", organisation_id=seen_keys["organisation_id"])
+        request_info = RequestInfo("POST", f"/v1/api-keys/{seen_keys['id']}/rotate", "", "", "")
         async with self._services.write_session_as(caller, request_info) as session:
             await _acquire_lock(session.connection, self._services)
-            row = await session.find(api_keys, seen["id"])
+            row = await session.find(api_keys, seen_keys["id"])
             # Another node or a person may have rotated the key meanwhile.
             if row is None or not _is_due(row) or await _is_in_transition(session, row["id"]):
                 return

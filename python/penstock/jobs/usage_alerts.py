@@ -66,7 +66,7 @@ class Alert(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Returns the alert as the webhook receives it."""
         limit = self.limit
-        most = None if limit.limit == MAX_LIMIT else shown_amount(limit.type, limit.limit)
+        maximum = None if limit.limit == MAX_LIMIT else shown_amount(limit.type, limit.limit)
         return {
             "event": "limit.exhausted" if self.is_exhausted else "limit.threshold",
             "limit_id": limit.id,
@@ -78,7 +78,7 @@ class Alert(NamedTuple):
             "value_key": self.value_key,
             "type": limit.type,
             "current_usage": shown_amount(limit.type, self.used),
-            "credit_limit": most,
+            "credit_limit": maximum,
             "alert_threshold": None if limit.threshold is None else shown_amount(limit.type, limit.threshold),
             "period_start": format_timestamp(self.period_start),
             "created_at": format_timestamp(now()),
@@ -96,24 +96,24 @@ async def mark_used_groups(services: Services, limit_ids: Collection[str]) -> li
 
 
 async def _load_limits(services: Services, limit_ids: Collection[str]) -> list[AlertedLimit]:
-    found: list[AlertedLimit] = []
+    alerted_limits: list[AlertedLimit] = []
     async with services.database.read_connection() as connection:
         query = select(usage_limits_policies).where(
-            usage_limits_policies.c.id.in_([one for one in limit_ids if ":" not in one]),
+            usage_limits_policies.c.id.in_([limit_id for limit_id in limit_ids if ":" not in limit_id]),
             usage_limits_policies.c.status == ACTIVE,
         )
         for row in (await connection.execute(query)).mappings():
             path = f"/v1/policies/usage-limits/{row['id']}"
             owner = ("policy", row["id"], row["name"] or row["id"], row["organisation_id"], row["workspace_id"])
             amounts = _to_amounts(row["type"], cast("Row", row))
-            found.append(AlertedLimit(row["id"], *owner, row["type"], *amounts, "usage_limits_policies", path))
+            alerted_limits.append(AlertedLimit(row["id"], *owner, row["type"], *amounts, "usage_limits_policies", path))
         for kind, (table, path) in OWNER_TABLES.items():
-            ids = {one.split(":")[1]: one for one in limit_ids if one.startswith(f"{kind}:")}
+            ids = {limit_id.split(":")[1]: limit_id for limit_id in limit_ids if limit_id.startswith(f"{kind}:")}
             if not ids:
                 continue
             rows = (await connection.execute(select(table).where(table.c.id.in_(list(ids))))).mappings()
-            found += [limit for row in rows for limit in _embedded_limits(kind, cast("Row", row), table, path)]
-    return found
+            alerted_limits += [limit for row in rows for limit in _embedded_limits(kind, cast("Row", row), table, path)]
+    return alerted_limits
 
 
 def _embedded_limits(kind: str, row: Row, table: Table, path: str) -> Iterator[AlertedLimit]:
@@ -126,8 +126,8 @@ def _embedded_limits(kind: str, row: Row, table: Table, path: str) -> Iterator[A
 
 
 def _to_amounts(type_: str, limit: Mapping[str, Any]) -> tuple[int, int | None]:
-    most, alert = limit.get("credit_limit"), limit.get("alert_threshold")
-    return MAX_LIMIT if most is None else to_units(type_, most), None if alert is None else to_units(type_, alert)
+    maximum, alert = limit.get("credit_limit"), limit.get("alert_threshold")
+    return MAX_LIMIT if maximum is None else to_units(type_, maximum), None if alert is None else to_units(type_, alert)
 
 
 async def _mark_groups(services: Services, limit: AlertedLimit) -> list[Alert]:
@@ -167,6 +167,6 @@ async def _mark_groups(services: Services, limit: AlertedLimit) -> list[Alert]:
             )
             alerts.append(Alert(limit, row["value_key"], amount, is_exhausted, row["period_start"]))
     for alert in alerts:
-        what = "is exhausted" if alert.is_exhausted else "has reached its alert threshold"
-        log.warning("the budget of the %s %s %s for %r", limit.kind, limit.name, what, alert.value_key)
+        subject = "is exhausted" if alert.is_exhausted else "has reached its alert threshold"
+        log.warning("the budget of the %s %s %s for %r", limit.kind, limit.name, subject, alert.value_key)
     return alerts

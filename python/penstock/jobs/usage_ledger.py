@@ -1,7 +1,7 @@
-"""Usage ledger: adds up what requests used of budgets. Counters of the data plane are corrected from it.
+"""Usage ledger: sums the usage of budgets. Counters of the data plane are corrected from it.
 
-The job reads the spool as another consumer. It saves how far it has read, and the sums that the store does not have yet,
-in one file. So nothing is lost or counted twice if a process is killed or the store is unavailable.
+The job reads the spool as another consumer. It saves how far it has read, and the sums that the store does not have
+yet, in one file. So nothing is lost or counted twice if a process is killed or the store is unavailable.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ log = logging.getLogger("penstock")
 
 FOLD_SECONDS = 0.5
 READ_EVENTS = 5000
-# Usage that the store does not have yet. Reading stops there, and the spool keeps the rest.
+# Limit for usage that is not in the store yet. At this limit reading stops, and the spool keeps the rest.
 MAX_PENDING = 100_000
-# Budgets and groups whose usage is added in one transaction.
+# Maximum number of budgets and groups per transaction.
 MAX_BATCH = 1000
 # Other nodes' usage is read again this often.
 SYNC_SECONDS = 1.0
 # Clocks of nodes may differ, and transactions take time.
 SYNC_OVERLAP_MS = 10_000
-# Entries of past periods are deleted after this time, some at once.
+# Entries of past periods are deleted after this time, in batches.
 PRUNE_SECONDS, PRUNE_AGE_MS, MAX_PRUNED = 3600.0, 90 * 24 * 3600 * 1000, 10_000
 # After a start, the budgets that changed lately are marked: the last process may have been killed before it did.
 UNMARKED_AGE_MS = 24 * 3600 * 1000
 
 
 class UsageLedger:
-    """Adds the usage of this node to the store, and tells the data plane what all nodes used."""
+    """Adds the usage of this node to the store, and passes the usage of all nodes to the data plane."""
 
     def __init__(self, settings: Settings, services: Services, figures: JobMetrics | None = None) -> None:
         """Restores what was read before."""
@@ -157,7 +157,7 @@ class UsageLedger:
             await asyncio.to_thread(self._save_state)
 
     async def store_batch(self) -> None:
-        """Adds the next sums to the store. A batch whose outcome is unknown is offered again."""
+        """Adds the next sums to the store. A batch whose outcome is unknown is written again."""
         state = self._state
         await self.seal_batch()
         async with self._database.write_transaction() as connection:
@@ -199,9 +199,9 @@ class UsageLedger:
         )
         old = select(limit_usage.c.id).where(limit_usage.c.updated_at < now() - PRUNE_AGE_MS, has_later.exists())
         async with self._database.write_transaction() as connection:
-            found = list((await connection.execute(old.limit(MAX_PRUNED))).scalars())
-            for at in range(0, len(found), MAX_BATCH):
-                await connection.execute(delete(limit_usage).where(limit_usage.c.id.in_(found[at : at + MAX_BATCH])))
+            rows = list((await connection.execute(old.limit(MAX_PRUNED))).scalars())
+            for at in range(0, len(rows), MAX_BATCH):
+                await connection.execute(delete(limit_usage).where(limit_usage.c.id.in_(rows[at : at + MAX_BATCH])))
 
     async def _claim_sequence(self, connection: AsyncConnection) -> bool:
         """Remembers the number of this batch. Returns false if the store has the batch already."""
@@ -217,7 +217,7 @@ class UsageLedger:
         return True
 
     async def _sync_counters(self) -> None:
-        """Tells the data plane of this node what all nodes used since the last time."""
+        """Passes the usage of all nodes since the last call to this node's data plane."""
         since, self._synced_until = self._synced_until - SYNC_OVERLAP_MS, now()
         async with self._database.read_connection() as connection:
             query = select(limit_usage).where(limit_usage.c.updated_at >= since)

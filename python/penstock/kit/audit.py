@@ -151,14 +151,14 @@ def encode_body(body: bytes) -> str:
         sent = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return ""
-    found = (*config_credentials.split_credentials(sent).secrets, *guardrail_credentials.secret_paths(sent))
-    hidden = dict.fromkeys(found, MASK_TEXT)
+    credentials = (*config_credentials.split_credentials(sent).secrets, *guardrail_credentials.secret_paths(sent))
+    hidden = dict.fromkeys(credentials, MASK_TEXT)
     return msgspec.json.encode(config_credentials.replace_strings(sent, hidden)).decode()[:LARGEST_BODY]
 
 
 def present_row(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Returns a row as the API shows it: names and times of the API, configs as objects, and no credentials. Columns
-    that no response shows are left out.
+    """Returns a row as the API shows it: names and times of the API, configs as objects, and no credentials. Omits
+    columns that no response contains.
     """
     if row is None:
         return None

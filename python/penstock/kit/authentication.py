@@ -79,14 +79,14 @@ class CallerAuthenticator:
     async def authenticate(self, sent: PresentedCredential) -> Caller:
         """Returns the caller that a credential belongs to; raises UnauthorisedError if it is not valid."""
         text = sha256_hex(sent.text)
-        wanted = f"{sent.kind} {text}"
-        found = self._known.get(wanted)
-        if found and found[0] > time.monotonic():
-            return found[1]
+        requested = f"{sent.kind} {text}"
+        cached = self._known.get(requested)
+        if cached and cached[0] > time.monotonic():
+            return cached[1]
         caller = await self._load_caller(sent, text)
         if len(self._known) >= MAX_CACHED_CALLERS:
             self._known.clear()
-        self._known[wanted] = (time.monotonic() + CACHE_SECONDS, caller)
+        self._known[requested] = (time.monotonic() + CACHE_SECONDS, caller)
         return caller
 
     def clear_cache(self) -> None:
@@ -246,19 +246,19 @@ async def _token_workspace_id(connection: AsyncConnection, claims: Claims) -> st
         workspaces.c.slug == claims.workspace_slug,
         workspaces.c.status == "active",
     )
-    found: str | None = await connection.scalar(query)
-    if found is None:
+    row: str | None = await connection.scalar(query)
+    if row is None:
         message = f"the workspace {claims.workspace_slug!r} of this token is not known"
         raise ForbiddenError(message)
-    return found
+    return row
 
 
 async def _load_rights(connection: AsyncConnection, user_ids: Collection[str]) -> dict[str, UserRights]:
     """Returns the rights of users by id. A user who does not exist any more has none."""
     if not user_ids:
         return {}
-    found = (await connection.execute(select(users.c.id, users.c.role).where(users.c.id.in_(user_ids)))).all()
-    org_roles = {row.id: row.role for row in found}
+    rows = (await connection.execute(select(users.c.id, users.c.role).where(users.c.id.in_(user_ids)))).all()
+    org_roles = {row.id: row.role for row in rows}
     workspace_roles: dict[str, dict[str, str]] = {}
     overrides: dict[str, dict[str, RoleOverrides]] = {}
     for row in (await connection.execute(MEMBERSHIP_QUERY.where(members.c.user_id.in_(user_ids)))).all():

@@ -67,8 +67,8 @@ async def describe_admin_key_problem(database: Database, admin_key: Secret) -> s
         if await connection.scalar(select(organisations.c.id).limit(1)) is None:
             return None
         query = select(key_digests.c.expires_at).where(key_digests.c.sha256 == sha256_hex(admin_key.reveal()))
-        found = (await connection.execute(query)).first()
-    if found and (found.expires_at is None or found.expires_at > now()):
+        row = (await connection.execute(query)).first()
+    if row and (row.expires_at is None or row.expires_at > now()):
         return None
     return (
         "PENSTOCK_ADMIN_KEY (store.admin_key) is not a key of this store and does not work: it is used only when the "
@@ -107,8 +107,8 @@ def _check_length(admin_key: Secret | None) -> None:
 async def _reject_other_use(tenant: TenantStore, text: str) -> None:
     """Raises SettingsError if another key of the organisation has this value."""
     query = select(key_digests.c.api_key_id).where(key_digests.c.sha256 == sha256_hex(text))
-    found = await tenant.fetch_first(query, key_digests)
-    key = found and await tenant.find(api_keys, found["api_key_id"])
+    row = await tenant.fetch_first(query, key_digests)
+    key = row and await tenant.find(api_keys, row["api_key_id"])
     if key and not (key["name"] == ADMIN_KEY_NAME and key["creation_mode"] == "auto"):
         message = f"store.admin_key is the value of the key {key['name']!r} already; choose another"
         raise SettingsError(message)

@@ -1,5 +1,5 @@
-"""API format of a client, as its headers tell it. Paths that several APIs share, such as `/v1/models`, answer in the
-format of the client's SDK, errors included.
+"""API format of a client, detected by its headers. Paths that several APIs share, such as `/v1/models`, use the format
+of the client's SDK, errors included.
 """
 
 from __future__ import annotations

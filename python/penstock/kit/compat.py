@@ -1,5 +1,5 @@
-"""Compatibility of request bodies. Clients repeat path parameters and the workspace in the body, send back what they
-read, and spell field names differently.
+"""Compatibility of request bodies. Accepts path parameters and the workspace in the body, read-only fields that clients
+send back, and other spellings of field names.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class CompatRequest(Request[Any, Any, Any]):
         """Returns the body without repeated parameters and with the current field names. Fields that can only be read
         are moved to the state of the request, which `RequestContext.check_unchanged` compares.
         """
-        given = await super().json()
+        body = await super().json()
         handler, state = self.route_handler, self.scope["state"]
         field = handler.parsed_data_field
-        if field is not None and isinstance(given, dict):
+        if field is not None and isinstance(body, dict):
             names = dict(_field_names(field.annotation))
-            given = normalise_body(cast("dict[str, Any]", given), names, self.path_params)
-            if "workspace_id" not in names and "workspace_id" in given and takes_workspace(handler):
-                state["body_workspace"] = given.pop("workspace_id")
+            body = normalise_body(cast("dict[str, Any]", body), names, self.path_params)
+            if "workspace_id" not in names and "workspace_id" in body and takes_workspace(handler):
+                state["body_workspace"] = body.pop("workspace_id")
             if "workspace_id" in names and not takes_workspace(handler):
-                take_query_workspace(given, self.query_params.getall("workspace_id", []))
-            if shown := handler.opt.get(SHOWN_OPTION):
-                only_read = {*dict(_field_names(shown)).values()} - {*names.values()}
-                state["unchanged"] = {name: given.pop(name) for name in only_read & given.keys()}
-            given = drop_read_only(field.annotation, given)
+                take_query_workspace(body, self.query_params.getall("workspace_id", []))
+            if response_type := handler.opt.get(SHOWN_OPTION):
+                only_read = {*dict(_field_names(response_type)).values()} - {*names.values()}
+                state["unchanged"] = {name: body.pop(name) for name in only_read & body.keys()}
+            body = drop_read_only(field.annotation, body)
         # For the error message, if the body is not valid.
-        state["body"] = given
-        return given
+        state["body"] = body
+        return body
 
 
 def take_query_workspace(body: dict[str, Any], sent: list[str]) -> None:
@@ -96,11 +96,11 @@ def _structs_in(kind: Any) -> tuple[type[msgspec.Struct], ...]:  # noqa: ANN401 
     if origin is dict:
         return ()
     inside = inside[:1] if origin is Annotated else inside
-    return tuple(struct for one in inside for struct in _structs_in(one))
+    return tuple(struct for item in inside for struct in _structs_in(item))
 
 
 def normalise_body(
-    given: Mapping[str, Any], field_names: Mapping[str, str], path_params: Mapping[str, Any]
+    fields: Mapping[str, Any], field_names: Mapping[str, str], path_params: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Renames fields to the current spelling and drops unknown fields whose value repeats a path parameter.
 
@@ -109,10 +109,10 @@ def normalise_body(
     """
     known_names, values = set(field_names.values()), {str(value) for value in path_params.values()}
     normalised: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in fields.items():
         if name in known_names:
             normalised[name] = value
-        elif field_names.get(name, name) not in {name, *given} and _fold_name(field_names[name]) == _fold_name(name):
+        elif field_names.get(name, name) not in {name, *fields} and _fold_name(field_names[name]) == _fold_name(name):
             normalised[field_names[name]] = value
         elif not (isinstance(value, str) and value in values):
             normalised[name] = value
@@ -139,5 +139,5 @@ def _field_names(kind: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any 
         yield from zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
         return
     inside = get_args(kind)[:1] if get_origin(kind) is Annotated else get_args(kind)
-    for one in inside:
-        yield from _field_names(one)
+    for item in inside:
+        yield from _field_names(item)

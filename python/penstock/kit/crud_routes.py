@@ -50,9 +50,9 @@ def organisation_query() -> ListQuery:
     return ListQuery()
 
 
-def list_request_context(request: Request[Any, Any, Any], wanted: NamedDependency[ListQuery]) -> RequestContext:
+def list_request_context(request: Request[Any, Any, Any], list_query: NamedDependency[ListQuery]) -> RequestContext:
     """Returns the request context for the workspace of a list request."""
-    return workspace_request_context(request, wanted.workspace)
+    return workspace_request_context(request, list_query.workspace)
 
 
 def workspace_request_context(request: Request[Any, Any, Any], workspace_id: WorkspaceFilter = None) -> RequestContext:
@@ -69,8 +69,8 @@ class CrudRoutes:
     """
 
     def __init__(self, resource: Resource, one: str, tags: Sequence[str], many: str = "", scopes: str = "") -> None:
-        """Stores the resource, and the names of one and of many of its objects for summaries. `scopes` is the first part
-        of its scopes, if that is not the name of the resource.
+        """Stores the resource and the singular and plural names for summaries. `scopes` is the prefix of its scopes, if
+        it differs from the resource's name.
         """
         self.resource = resource
         self._scopes = scopes or resource.name
@@ -102,36 +102,43 @@ class CrudRoutes:
 
         return create
 
-    def list_route(self, shown: Any, showing: RowRenderer, wanted: Callable[..., ListQuery] | None = None) -> Any:  # noqa: ANN401 - as above
+    def list_route(
+        self,
+        response_type: Any,  # noqa: ANN401 - as above
+        showing: RowRenderer,
+        requested: Callable[..., ListQuery] | None = None,
+    ) -> Any:  # noqa: ANN401 - as above
         """Builds the route that lists the objects."""
         resource, usual = self.resource, workspace_query if self._is_placed else organisation_query
         # The second dependency depends on the first: the framework takes far longer to resolve two independent ones.
         dependencies = {
-            "wanted": Provide(wanted or usual, sync_to_thread=False),
+            "list_query": Provide(requested or usual, sync_to_thread=False),
             "work": Provide(list_request_context, sync_to_thread=False),
         }
 
-        route_options = self._route_options("list", f"List {self._many}", wanted)
+        route_options = self._route_options("list", f"List {self._many}", requested)
 
         @get("/", **route_options, dependencies=dependencies)
         async def index(
             work: NamedDependency[RequestContext],
             page: NamedDependency[PageRequest],
-            wanted: NamedDependency[ListQuery],
-        ) -> ListResponse[shown]:
+            list_query: NamedDependency[ListQuery],
+        ) -> ListResponse[response_type]:
             """Lists one page of the objects."""
             async with work.read_session(work.place) as session:
-                total, rows = await resource.list_page(session, page.apply_sizes(wanted.page_sizes), wanted.conditions)
+                total, rows = await resource.list_page(
+                    session, page.apply_sizes(list_query.page_sizes), list_query.conditions
+                )
                 return ListResponse(total, await showing(session, rows))
 
         return index
 
-    def get_route(self, shown: Any, showing: RowRenderer) -> Any:  # noqa: ANN401 - as above
+    def get_route(self, response_type: Any, showing: RowRenderer) -> Any:  # noqa: ANN401 - as above
         """Builds the route that returns one object."""
         resource = self.resource
 
         @get("/{key:str}", **self._route_options("read", f"Get {self._one}"), dependencies=self._placed)
-        async def show(key: IdOrSlug, work: NamedDependency[RequestContext]) -> shown:
+        async def show(key: IdOrSlug, work: NamedDependency[RequestContext]) -> response_type:
             """Returns one object."""
             async with work.read_session(work.place) as session:
                 return (await showing(session, [await resource.get(session, key)]))[0]
@@ -143,14 +150,14 @@ class CrudRoutes:
         change: StructType,
         changed: Any,  # noqa: ANN401 - as above
         alter: UpdateHandler,
-        shown: Any,  # noqa: ANN401 - as above
+        response_type: Any,  # noqa: ANN401 - as above
         showing: RowRenderer,
     ) -> Any:  # noqa: ANN401 - as above
         """Builds the route that updates an object. A client may send back all fields of `shown`, which it reads."""
         resource = self.resource
         route_options = self._route_options("update", f"Update {self._one}", alter)
 
-        @put("/{key:str}", **route_options, dependencies=self._placed, opt={SHOWN_OPTION: shown})
+        @put("/{key:str}", **route_options, dependencies=self._placed, opt={SHOWN_OPTION: response_type})
         async def update(key: IdOrSlug, data: JSONBody[change], work: NamedDependency[RequestContext]) -> changed:
             """Updates an object."""
             async with work.write_session(work.place) as session:
@@ -180,33 +187,35 @@ class CrudRoutes:
         return remove
 
 
-def crud_routes(resource: Resource, one: str, new: StructType, change: StructType, shown: StructType) -> list[Any]:
+def crud_routes(
+    resource: Resource, item: str, new: StructType, change: StructType, response_type: StructType
+) -> list[Any]:
     """Builds all five routes of a resource whose request and response fields have the names of its columns."""
-    verbs = CrudRoutes(resource, one, [f"{one.capitalize()}s"])
-    showing = plain_renderer(shown)
+    verbs = CrudRoutes(resource, item, [f"{item.capitalize()}s"])
+    showing = plain_renderer(response_type)
 
     async def create_row(session: TenantSession, data: msgspec.Struct) -> msgspec.Struct:
         """Creates an object."""
         home = {"workspace_id": session.required_workspace_id} if "workspace_id" in resource.table.c else {}
-        return row_to_struct(shown, await resource.create(session, {**msgspec.to_builtins(data), **home}))
+        return row_to_struct(response_type, await resource.create(session, {**msgspec.to_builtins(data), **home}))
 
     async def update_row(session: TenantSession, row: Row, data: msgspec.Struct) -> msgspec.Struct:
         """Updates an object. Omitted fields keep their values."""
-        return row_to_struct(shown, await resource.update(session, row, sent_fields(data)))
+        return row_to_struct(response_type, await resource.update(session, row, sent_fields(data)))
 
     return [
-        verbs.create_route(new, shown, create_row),
-        verbs.list_route(shown, showing),
-        verbs.get_route(shown, showing),
-        verbs.update_route(change, shown, update_row, shown, showing),
+        verbs.create_route(new, response_type, create_row),
+        verbs.list_route(response_type, showing),
+        verbs.get_route(response_type, showing),
+        verbs.update_route(change, response_type, update_row, response_type, showing),
         verbs.delete_route(resource.delete),
     ]
 
 
-def plain_renderer(shown: StructType) -> RowRenderer:
+def plain_renderer(response_type: StructType) -> RowRenderer:
     """Returns a renderer that copies columns to the response fields of the same name."""
 
     async def render_rows(_desk: TenantSession, rows: list[Row]) -> list[Any]:
-        return [row_to_struct(shown, row) for row in rows]
+        return [row_to_struct(response_type, row) for row in rows]
 
     return render_rows

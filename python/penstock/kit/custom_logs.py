@@ -170,7 +170,7 @@ class CustomLogWriter:
     """Turns custom logs into frames of the spool. Loads prices with the first log."""
 
     def __init__(self, settings: Settings, calculator: CostCalculator) -> None:
-        """Takes the settings with the size beyond which a body is cut, and the prices."""
+        """Stores the settings, the maximum size of a stored body, and the prices."""
         self._max_body_bytes = settings.records.body_bytes
         self._calculator = calculator
         self._reader: engine.BatchRecorder | None = None
@@ -255,12 +255,12 @@ class CustomLogWriter:
 
     def _find_provider(self, request: CustomRequest, saved: Mapping[str, SavedProvider]) -> dict[str, Any]:
         for name in list_provider_names(request):
-            if found := saved.get(name):
+            if provider := saved.get(name):
                 return {
-                    "ai_org": found.provider,
-                    "virtual_key": found.slug,
-                    "provider_id": found.id,
-                    "integration_id": found.integration_id,
+                    "ai_org": provider.provider,
+                    "virtual_key": provider.slug,
+                    "provider_id": provider.id,
+                    "integration_id": provider.integration_id,
                 }
             slug = PROVIDER_ALIASES.get(name.lower(), name.lower())
             if slug in self._slugs:
@@ -339,8 +339,11 @@ class CustomLogWriter:
 def list_provider_names(request: CustomRequest) -> list[str]:
     """Returns the names of providers in a custom log, without a leading `@`: its field, then its headers."""
     headers = request.headers or {}
-    named = [request.provider, *(value for name, value in headers.items() if name.lower().endswith(PROVIDER_HEADERS))]
-    names = ((name or "").strip().removeprefix("@") for name in named)
+    named_items = [
+        request.provider,
+        *(value for name, value in headers.items() if name.lower().endswith(PROVIDER_HEADERS)),
+    ]
+    names = ((name or "").strip().removeprefix("@") for name in named_items)
     return [name for name in dict.fromkeys(names) if name][:MAX_PROVIDER_NAMES]
 
 

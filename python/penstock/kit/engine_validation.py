@@ -1,4 +1,4 @@
-"""Validation of stored documents with the engine's own parser, so that what is saved is what requests can use."""
+"""Validation of stored documents with the engine's own parser, so that only usable documents are saved."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def validate_document(
         raise field_error(field or kind, message) from None
     except engine.EngineError as error:
         problems = [
-            Problem(f"{field}{found['path'].removeprefix('$')}".removeprefix("."), found["message"])
-            for found in error.problems
+            Problem(f"{field}{problem['path'].removeprefix('$')}".removeprefix("."), problem["message"])
+            for problem in error.problems
         ]
         raise InvalidError(f"the {kind} cannot be used", problems or [Problem(field, str(error))]) from None

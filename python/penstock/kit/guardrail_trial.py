@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
 
 MAX_TEXT_CHARS = 1_000_000
-# Trials of one gateway at the same time, and the time that one may take; a check may wait for another host. The edge
-# waits 30 seconds for the management API.
+# Maximum number of concurrent trials, and the time limit of one; a check may wait for another host. The edge waits 30
+# seconds for the management API.
 MAX_TRIALS, MAX_TRIAL_SECONDS = 4, 20
 # Levels of objects and lists in a body. The engine reads 128 levels, and adds one for the subject.
 MAX_BODY_DEPTH = 126
@@ -55,7 +55,7 @@ class TrialRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class UnsavedTrialRequest(TrialRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A guardrail that is not saved, and what it is tried on."""
+    """An unsaved guardrail and the subject of its trial."""
 
     checks: kit.ChecksField
     actions: kit.ActionsField = msgspec.field(default_factory=kit.Actions)
@@ -69,7 +69,7 @@ class EditedTrialRequest(TrialRequest, frozen=True, forbid_unknown_fields=True, 
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the guardrail decided. Nothing was sent to a provider, and nothing is logged."""
+    """Result of a guardrail trial. No request was sent to a provider, and no record is written."""
 
     verdict: Annotated[bool, Meta(description="true: all checks passed")]
     denied: Annotated[bool, Meta(description="true: a request or response like this one would be rejected")]
@@ -83,9 +83,10 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_trial(settings: Settings, content: kit.Content, trial: TrialRequest, slug: str = "") -> TrialResult:
-    """Runs a guardrail. Raises `InvalidError` if it cannot be used, if the subject is not valid, or if it takes too long.
+    """Runs a guardrail. Raises `InvalidError` if it cannot be used, if the subject is not valid, or if it takes too
+    long.
 
-    Raises `UnavailableError` if other trials take all the time.
+    Raises `UnavailableError` if too many other trials run.
     """
     subject = _build_subject(trial)
     document = {"checks": config_credentials.join_credentials(content.checks), "actions": content.actions}
@@ -117,7 +118,7 @@ async def run_trial(settings: Settings, content: kit.Content, trial: TrialReques
 
 
 def _start_thread(encoded: tuple[bytes, bytes, bytes]) -> asyncio.Future[Any]:
-    """Runs a guardrail on a thread of its own. Its place in `_trials` is free when the thread ends, however late.
+    """Runs a guardrail on a thread of its own. Its slot in `_trials` is free when the thread ends.
 
     Large texts take long, and checks wait for other hosts. Nothing can stop a regular expression that takes hours, so
     no thread that others need may run it, and the process does not wait for it at its end.

@@ -215,7 +215,7 @@ async def make_content(
     before: SplitDocument = NO_CHECKS,
     older: Sequence[SplitDocument] = (),
 ) -> Content:
-    """Validates checks and actions. Masks stand for the credentials of `before`, or else of older versions."""
+    """Validates checks and actions. Replaces masks by the credentials of `before`, or of older versions."""
     restored = guardrail_credentials.restore_masks(checks, before, older)
     await validate_document("guardrail", to_engine_document(restored, actions))
     divided = guardrail_credentials.split_credentials(restored)

@@ -70,7 +70,7 @@ def build_workspace_rows(
 
 
 def build_key_rows(text: str, before: Row | None = None, **columns: Any) -> KeyRows:  # noqa: ANN401 - columns of a table
-    """Returns a key with this text, and its digest. A key that exists keeps its id and its time of creation.
+    """Returns the rows of a key with this text: the key and its digest. An existing key keeps its id and creation time.
 
     `columns` need the organisation, name, type and scopes.
     """

@@ -19,7 +19,7 @@ Enabled = Annotated[bool, Meta(description="whether it may be used")]
 
 
 class GlobalAccess(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Access of all workspaces that have no setting of their own, as a client sends it."""
+    """Access of all workspaces without their own setting, in requests."""
 
     enabled: Enabled
     create_default_provider: Annotated[
@@ -31,7 +31,7 @@ class GlobalAccess(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=True
 
 
 class GlobalAccessResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Access of all workspaces that have no setting of their own, as the API returns it."""
+    """Access of all workspaces without their own setting, in responses."""
 
     enabled: Enabled
     usage_limits: UsageLimitListField = None
@@ -41,14 +41,14 @@ class GlobalAccessResponse(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
 
-def to_stored_access(given: GlobalAccess, before: Mapping[str, Any], *, provides: bool) -> dict[str, Any]:
+def to_stored_access(fields: GlobalAccess, before: Mapping[str, Any], *, provides: bool) -> dict[str, Any]:
     """Returns the stored form of the access of all workspaces. `provides` is true if each new workspace gets a
     provider.
     """
-    limited = check_workspace_limits(given, "global_workspace_access.", rates_at_most=1, before=before, any_alert=True)
+    limited = check_workspace_limits(fields, "global_workspace_access.", rates_at_most=1, before=before, any_alert=True)
     resets = {"last_reset_at": before["last_reset_at"]} if before.get("last_reset_at") else {}
-    found = {"usage_limits": None, "rate_limits": None, **resets, **limited}
-    return {"enabled": given.enabled, **found, "create_default_provider": provides}
+    access = {"usage_limits": None, "rate_limits": None, **resets, **limited}
+    return {"enabled": fields.enabled, **access, "create_default_provider": provides}
 
 
 def to_access_response(row: Row) -> GlobalAccessResponse:

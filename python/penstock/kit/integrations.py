@@ -134,8 +134,8 @@ async def remove_if_unused(session: TenantSession, integration_id: str) -> None:
 
 
 async def seal_key(session: TenantSession, owner: str, key: str, row: Row | None = None) -> dict[str, Any]:
-    """Encrypts a credential and returns the columns to store. An empty one clears the columns; the masked form leaves
-    them unchanged.
+    """Encrypts a credential and returns the columns to store. An empty credential clears the columns; a masked one
+    leaves them unchanged.
     """
     if row is not None and key == row["masked_key"]:
         return {}
@@ -208,8 +208,8 @@ async def reject_exposed_secrets(
     ]
     for index, mapping in enumerate(values["secret_mappings"]):
         if host_fields and mapping not in allowed_mappings:
-            why = f"would send a secret of a secret manager to the host in {host_fields[0]}, which may be anybody's"
-            mappings.require_reference_scope(session, f"secret_mappings[{index}]", why)
+            reason = f"would send a secret of a secret manager to the host in {host_fields[0]}, which may be anybody's"
+            mappings.require_reference_scope(session, f"secret_mappings[{index}]", reason)
 
 
 async def reject_foreign_host(
@@ -232,9 +232,9 @@ async def reject_foreign_host(
     if row["sealed_key"] and (sent.key is UNSET or sent.key == row["masked_key"]):
         raise field_error("key", MOVED_MESSAGE)
     if row["sealed_configurations"]:
-        shown, hidden = row["configurations"], await open_secrets(session, row)
+        secrets, hidden = row["configurations"], await open_secrets(session, row)
         for name, secret in hidden.items():
-            if not forms.is_sent_anew(sent.options.get(name), shown.get(name), secret):
+            if not forms.is_sent_anew(sent.options.get(name), secrets.get(name), secret):
                 raise field_error(f"configurations.{name}", MOVED_MESSAGE)
 
 
@@ -247,7 +247,7 @@ def _address(url: str) -> tuple[str, str, str]:
     try:
         parts = urlsplit(url)
     except ValueError:
-        # A malformed URL, such as `http://[`, is a destination of its own. No request can be sent there.
+        # A malformed URL, such as `http://[`, counts as a separate destination. No request can be sent to it.
         return "", url, ""
     return parts.scheme.lower(), parts.netloc.lower(), parts.path.rstrip("/")
 
@@ -265,13 +265,13 @@ def _options_with_mappings(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def seal_options(
-    session: TenantSession, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
+    session: TenantSession, owner: str, path: str, fields: Mapping[str, Any], row: Row | None = None
 ) -> dict[str, Any]:
     """Encrypts the secret options of an integration or a model and returns the columns to store."""
     before: dict[str, Any] = await open_secrets(session, row) if row else {}
-    shown, hidden = forms.split_secrets(path, given, row["configurations"] if row else {}, before)
+    secrets, hidden = forms.split_secrets(path, fields, row["configurations"] if row else {}, before)
     sealed = await session.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
-    return {"configurations": shown, "sealed_configurations": sealed}
+    return {"configurations": secrets, "sealed_configurations": sealed}
 
 
 async def open_secrets(session: TenantSession, row: Row) -> dict[str, Any]:
@@ -299,12 +299,12 @@ async def get_integration(session: TenantSession, key: str, verb: str) -> Row:
     if row is None:
         raise NotFoundError(f"there is nothing under {key!r} here")
     session.set_requested_row(integrations, row)
-    may = [scope_for_verb(row["workspace_id"], verb)]
+    is_allowed = [scope_for_verb(row["workspace_id"], verb)]
     if verb == "read":
         # A caller that may read the integrations of a workspace may also read the shared ones that the workspace can
         # use.
-        may.append(f"workspace_integrations.{verb}")
-    session.require_any_scope(*may)
+        is_allowed.append(f"workspace_integrations.{verb}")
+    session.require_any_scope(*is_allowed)
     return row
 
 
@@ -347,18 +347,18 @@ def usable_condition(workspace_id: str | ColumnElement[str]) -> ColumnElement[bo
         .correlate(integrations, providers, workspaces)
     )
     nothing_said = and_(integrations.c.global_access["enabled"].as_boolean(), ~exists(access_query))
-    given = exists(access_query.where(integration_workspaces.c.enabled))
-    shared = and_(integrations.c.workspace_id.is_(None), or_(given, nothing_said))
+    has_access = exists(access_query.where(integration_workspaces.c.enabled))
+    shared = and_(integrations.c.workspace_id.is_(None), or_(has_access, nothing_said))
     return or_(integrations.c.workspace_id == workspace_id, shared)
 
 
-async def find_free_slug(session: TenantSession, wanted: str, workspace_id: str | None = None) -> str:
+async def find_free_slug(session: TenantSession, requested: str, workspace_id: str | None = None) -> str:
     """Returns the wanted slug, or one with a random suffix if a provider of the workspace has it already, or of any
     workspace if none is given. A key of the organisation finds a row by a slug only if one workspace has it.
     """
-    free = wanted
+    free = requested
     while await _is_slug_used(session, free, workspace_id):
-        free = f"{wanted[:MAX_SLUG_ROOT_LENGTH]}-{secrets.token_hex(3)}"
+        free = f"{requested[:MAX_SLUG_ROOT_LENGTH]}-{secrets.token_hex(3)}"
     return free
 
 
@@ -368,19 +368,19 @@ def slug_from_name(name: str) -> str:
 
 
 async def create_missing_providers(
-    session: TenantSession, row: Row, workspace_ids: Sequence[str], wanted: str | None
+    session: TenantSession, row: Row, workspace_ids: Sequence[str], requested: str | None
 ) -> None:
     """Creates a provider for the integration in each workspace that has none. Its slug is `wanted`, or else derived
     from the integration.
     """
     org_session = session.organisation()
     query = select(providers.c.workspace_id).where(providers.c.integration_id == row["id"])
-    has = {found["workspace_id"] for found in await org_session.fetch_rows(query, providers)}
-    for workspace_id in (one for one in workspace_ids if one not in has):
+    has = {row["workspace_id"] for row in await org_session.fetch_rows(query, providers)}
+    for workspace_id in (workspace_id for workspace_id in workspace_ids if workspace_id not in has):
         values: dict[str, Any] = {
             "workspace_id": workspace_id,
             "integration_id": row["id"],
-            "slug": await _choose_slug(session, row, workspace_id, wanted),
+            "slug": await _choose_slug(session, row, workspace_id, requested),
             "name": row["name"],
             "note": None,
             "status": "active",
@@ -390,13 +390,13 @@ async def create_missing_providers(
         await PROVIDERS.create(org_session, values)
 
 
-async def _choose_slug(session: TenantSession, row: Row, workspace_id: str, wanted: str | None) -> str:
-    if wanted is None:
+async def _choose_slug(session: TenantSession, row: Row, workspace_id: str, requested: str | None) -> str:
+    if requested is None:
         return await find_free_slug(session, row["default_provider_slug"] or row["slug"], workspace_id)
-    if await _is_slug_used(session, wanted, workspace_id):
-        message = f"the workspace {workspace_id} has a provider {wanted!r} already; hint: choose another default_provider_slug"
+    if await _is_slug_used(session, requested, workspace_id):
+        message = f"the workspace {workspace_id} has a provider {requested!r} already; hint: choose another default_provider_slug"
         raise ConflictError(message)
-    return wanted
+    return requested
 
 
 async def _is_slug_used(session: TenantSession, slug: str, workspace_id: str | None) -> bool:
@@ -445,4 +445,4 @@ async def usable_workspace_ids(session: TenantSession, row: Row) -> list[str]:
     """Lists the ids of the active workspaces that may use an integration."""
     query = select(workspaces.c.id).select_from(workspaces).join(integrations, usable_condition(workspaces.c.id))
     query = query.where(integrations.c.id == row["id"], workspaces.c.status == "active")
-    return [found["id"] for found in await session.organisation().fetch_rows(query, workspaces, integrations)]
+    return [row["id"] for row in await session.organisation().fetch_rows(query, workspaces, integrations)]

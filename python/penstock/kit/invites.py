@@ -48,8 +48,8 @@ def invite_status(row: Row) -> str:
 
 async def find_by_token(connection: AsyncConnection, token: str) -> Row:
     """Returns the invitation of a link, which may no longer be open; raises NotFoundError if there is none."""
-    found = await connection.execute(select(invites).where(invites.c.sha256 == sha256_hex(token)))
-    row = cast("Row | None", found.mappings().first())
+    rows = await connection.execute(select(invites).where(invites.c.sha256 == sha256_hex(token)))
+    row = cast("Row | None", rows.mappings().first())
     if row is None:
         raise _not_open_error()
     return row
@@ -79,7 +79,7 @@ async def reject_existing_user(session: TenantSession, email: str) -> Row | None
 
 async def cancel_invites_of(session: TenantSession, user_id: str) -> None:
     """Cancels the open invitations that a user who lost rights sent, also with an API key, because their links would
-    still grant these.
+    still grant these rights.
     """
     org_session = session.organisation()
     is_senders = or_(invites.c.invited_by == user_id, keys.has_holder(invites.c.holders, user_id))

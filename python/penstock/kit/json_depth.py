@@ -10,14 +10,14 @@ def nests_deeper(value: object, levels: int) -> bool:
     # Level by level instead of recursively, because a request may have more levels than Python calls.
     current: list[object] = [value]
     for _ in range(levels + 1):
-        current = [one for one in current if isinstance(one, dict | list)]
+        current = [item for item in current if isinstance(item, dict | list)]
         if not current:
             return False
         current = [
             inner
-            for one in current
+            for item in current
             for inner in (
-                cast("dict[str, object]", one).values() if isinstance(one, dict) else cast("list[object]", one)
+                cast("dict[str, object]", item).values() if isinstance(item, dict) else cast("list[object]", item)
             )
         ]
     return True

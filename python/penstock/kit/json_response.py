@@ -1,5 +1,5 @@
-"""JSON response of management routes. Encoded in one step, because most responses have no cookies or headers of their
-own.
+"""JSON response of management routes. Encoded in one step, because most responses have no cookies and only default
+headers.
 """
 
 from __future__ import annotations

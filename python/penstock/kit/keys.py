@@ -40,8 +40,8 @@ UNLIMITED_COLUMNS: dict[str, Any] = {"usage_limits": None, "rate_limits": None, 
 async def store_digest(
     session: TenantSession, key_id: str, text: str, sealed: str | None = None, digest: str | None = None
 ) -> None:
-    """Stores the digest by which a key is found. `sealed` is the encrypted text, if it is still to be handed out.
-    `digest` is given in place of a text that only its holder knows.
+    """Stores the digest by which a key is found. `sealed` is the encrypted text, if a client can still read it.
+    `digest` replaces a text that only its holder knows.
 
     A text that is handed out now acts on the authority of the caller who receives it, as well as of the key's user.
     """
@@ -55,12 +55,12 @@ async def reject_digest(session: TenantSession, digest: str) -> None:
     has this secret. Others could choose a weak secret, or find out which secrets are in use.
     """
     if not session.caller.is_organisation_admin or session.caller.workspace_id is not None:
-        why = "is only for admins and keys of the organisation, because the gateway does not know how strong the secret is"
-        raise ForbiddenError(f"key_sha256 {why}", [Problem("key_sha256", why)])
+        reason = "is only for admins and keys of the organisation, because the gateway does not know how strong the secret is"
+        raise ForbiddenError(f"key_sha256 {reason}", [Problem("key_sha256", reason)])
     query = select(key_digests.c.id).where(key_digests.c.sha256 == digest)
     if await session.organisation().fetch_rows(query, key_digests):
-        why = "is the digest of a key that exists already"
-        raise ConflictError(f"key_sha256 {why}", [Problem("key_sha256", why)])
+        reason = "is the digest of a key that exists already"
+        raise ConflictError(f"key_sha256 {reason}", [Problem("key_sha256", reason)])
 
 
 def _holder_columns(session: TenantSession) -> dict[str, Any]:
@@ -84,26 +84,26 @@ async def end_authority(
     """
     caller_authorities = session.caller.authorities
     if keeps_service_keys and user_id in caller_authorities:
-        why = (
+        reason = (
             f"is true, but this caller acts on the authority of the user {user_id!r}; send the request as another user"
         )
-        raise ForbiddenError(f"keep_service_keys {why}", [Problem("keep_service_keys", why)])
+        raise ForbiddenError(f"keep_service_keys {reason}", [Problem("keep_service_keys", reason)])
     org_session = session.organisation()
     columns = (api_keys.c.type, api_keys.c.workspace_id, api_keys.c.scopes)
     query = select(key_digests.c.id, key_digests.c.api_key_id, key_digests.c.holders, *columns)
     query = query.join(api_keys, api_keys.c.id == key_digests.c.api_key_id)
     query = query.where(has_holder(key_digests.c.holders, user_id), *conditions)
-    found = await org_session.fetch_rows(query, api_keys, key_digests)
-    for row in found:
+    rows = await org_session.fetch_rows(query, api_keys, key_digests)
+    for row in rows:
         if keeps_service_keys and row["type"].endswith("-service"):
             session.check_grantable_scopes(row["scopes"], row["workspace_id"])
-            # Without a holder the key keeps all its rights. Only a caller without one itself may cause that.
+            # Without a holder the key keeps all its rights. Only a caller without a user may cause that.
             holders = sorted({*row["holders"], *caller_authorities} - {user_id})
             await org_session.update(key_digests, row["id"], {"holders": holders or None})
         else:
             await org_session.update(key_digests, row["id"], {"expires_at": now()})
-    if found:
-        await org_session.mark_changed(*{section_name(api_keys, row["api_key_id"]) for row in found})
+    if rows:
+        await org_session.mark_changed(*{section_name(api_keys, row["api_key_id"]) for row in rows})
 
 
 async def create_user_key(  # noqa: PLR0913 - what a key consists of
@@ -171,13 +171,13 @@ async def apply_workspace_rules(
     if key["type"] != "workspace-user":
         return {}
     rules = await effective_rules(session, key["workspace_id"])
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     end, created_at = key.get("expires_at"), before["created_at"] if before else now()
     longest = rules.get("user_api_key_max_ttl")
     own_end = session.caller.ends_at
     if before is None and end in {None, own_end}:
         ends = [created_at + seconds * 1000 for seconds in (rules.get("user_api_key_ttl"), longest) if seconds]
-        found["expires_at"] = min([*ends, own_end] if own_end else ends, default=None)
+        changes["expires_at"] = min([*ends, own_end] if own_end else ends, default=None)
     # An unchanged value that is sent back is accepted.
     elif (
         longest
@@ -193,15 +193,15 @@ async def apply_workspace_rules(
         merged = _merge_metadata(rules, values["defaults"].get("metadata"))
         # Each part may be within the limits, and both together beyond them.
         check_default_metadata("defaults.metadata", merged)
-        found["defaults"] = {**values["defaults"], "metadata": merged}
-    return found
+        changes["defaults"] = {**values["defaults"], "metadata": merged}
+    return changes
 
 
-def _merge_metadata(rules: Mapping[str, Any], given: Mapping[str, str] | None) -> dict[str, str]:
+def _merge_metadata(rules: Mapping[str, Any], fields: Mapping[str, str] | None) -> dict[str, str]:
     """Returns the metadata of a user's key: the given, with that of the rule `user_key_metadata`."""
     of_rule: dict[str, str] = rules.get("user_key_metadata") or {}
-    given = given or {}
-    return {**of_rule, **given} if rules.get("user_key_metadata_override", 1) else {**given, **of_rule}
+    fields = fields or {}
+    return {**of_rule, **fields} if rules.get("user_key_metadata_override", 1) else {**fields, **of_rule}
 
 
 async def check_promised_key(
@@ -213,8 +213,8 @@ async def check_promised_key(
     rules = await effective_rules(session, workspace_id)
     longest = rules.get("user_api_key_max_ttl")
     if longest and end is not None and end > (latest := now() + longest * 1000):
-        why = f"is later than {format_timestamp(latest)}: user keys are valid for {longest} s in the workspace {workspace_id!r}"
-        raise field_error(f"{path}.expiry", why)
+        reason = f"is later than {format_timestamp(latest)}: user keys are valid for {longest} s in the workspace {workspace_id!r}"
+        raise field_error(f"{path}.expiry", reason)
     check_default_metadata(f"{path}.metadata", _merge_metadata(rules, metadata))
 
 
@@ -230,10 +230,10 @@ def _expires_after(end: int | None, moment: int) -> bool:
 
 async def can_add_key(session: TenantSession, workspace_id: str, user_id: str) -> bool:
     """Returns true if a user may have one more key in a workspace."""
-    most = (await effective_rules(session, workspace_id)).get("user_api_key_count", -1)
+    maximum = (await effective_rules(session, workspace_id)).get("user_api_key_count", -1)
     good = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now())
     conditions = [api_keys.c.workspace_id == workspace_id, api_keys.c.user_id == user_id, api_keys.c.status == "active"]
-    return most == -1 or await session.count(api_keys, [*conditions, good]) < most
+    return maximum == -1 or await session.count(api_keys, [*conditions, good]) < maximum
 
 
 async def remove_matching(session: TenantSession, *conditions: ColumnElement[bool]) -> None:
@@ -243,7 +243,7 @@ async def remove_matching(session: TenantSession, *conditions: ColumnElement[boo
 
 
 async def reject_escalation(
-    session: TenantSession, given: Mapping[str, Any], before: Row | None = None, *, resets_usage: bool = False
+    session: TenantSession, fields: Mapping[str, Any], before: Row | None = None, *, resets_usage: bool = False
 ) -> None:
     """Rejects values that lift the limits, the expiry or the bound config of the calling key, for itself or for another
     key. `resets_usage` is true if the request resets the usage.
@@ -256,34 +256,34 @@ async def reject_escalation(
         # outlive it.
         ends = {"expires_at": session.caller.ends_at}
         limits.reject_exceeding_limits(
-            ends, given, "would be later than the expiry of the calling token, which belongs to no user"
+            ends, fields, "would be later than the expiry of the calling token, which belongs to no user"
         )
         return
     if before is None and (name := limits.limiting_field(holder)):
-        why = "apply to the calling key, and the usage of another key would not count: it can only rotate itself"
-        raise ForbiddenError(f"{name} {why}", [Problem(name, why)])
-    limits.reject_exceeding_limits(holder, given, "would exceed what the calling key has itself")
+        reason = "apply to the calling key, and the usage of another key would not count: it can only rotate itself"
+        raise ForbiddenError(f"{name} {reason}", [Problem(name, reason)])
+    limits.reject_exceeding_limits(holder, fields, "would exceed what the calling key has itself")
     binding: dict[str, Any] = holder["defaults"]
-    if "defaults" in given and binding.get("config_id") and not binding.get("allow_config_override", True):
-        other = {"allow_config_override": True, **given["defaults"]}
+    if "defaults" in fields and binding.get("config_id") and not binding.get("allow_config_override", True):
+        other = {"allow_config_override": True, **fields["defaults"]}
         if other.get("config_id") != binding["config_id"] or other["allow_config_override"]:
-            why = "must have the config that the calling key is bound to, and no override"
-            raise ForbiddenError(f"defaults {why}", [Problem("defaults", why)])
+            reason = "must have the config that the calling key is bound to, and no override"
+            raise ForbiddenError(f"defaults {reason}", [Problem("defaults", reason)])
     if resets_usage and holder["usage_limits"]:
         message = "a key with usage limits cannot reset its own usage or that of others"
         raise ForbiddenError(message, [Problem("reset_usage", "cannot be set by this key")])
 
 
 async def rotate_key(session: TenantSession, row: Row, transition: int | None) -> tuple[str, int]:
-    """Gives a key a new text, or hands out the one of a scheduled rotation. Returns it with the expiry of the old text,
-    in ms.
+    """Gives a key a new text, or returns the text of a scheduled rotation. Also returns the expiry of the old text, in
+    ms.
     """
     await session.check_precondition(api_keys, row)
     if transition is not None:
         cadence = await enforced_rotation_days(session, row["type"], row["workspace_id"])
         check_transition_length("key_transition_period_ms", transition, cadence, row["rotation_policy"])
     texts = await _load_digests(session, row["id"])
-    # The newest comes first, because an older text that was not handed out is about to expire.
+    # The newest text comes first, because an older text that was never returned is about to expire.
     for waiting in reversed(texts):
         if waiting["sealed"]:
             return await _hand_out_text(session, row, waiting, texts)

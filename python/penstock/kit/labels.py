@@ -31,16 +31,16 @@ async def reject_too_many(session: TenantSession, workspace_id: str) -> None:
     """Raises ConflictError if the workspace has as many labels as it may have."""
     count = await session.organisation().count(labels, [labels.c.workspace_id == workspace_id])
     if count >= MAX_LABELS:
-        why = f"has {count} labels; at most {MAX_LABELS} are allowed: delete one first"
-        raise ConflictError(f"workspace_id {why}", [Problem("workspace_id", why)])
+        reason = f"has {count} labels; at most {MAX_LABELS} are allowed: delete one first"
+        raise ConflictError(f"workspace_id {reason}", [Problem("workspace_id", reason)])
 
 
 async def reject_taken_name(session: TenantSession, name: str, workspace_id: str) -> None:
     """Raises ConflictError if the workspace has a label with this name."""
-    taken = [labels.c.workspace_id == workspace_id, labels.c.name == name]
-    if await session.organisation().count(labels, taken):
-        why = f"{name!r} is the name of another label of this workspace; choose another name"
-        raise ConflictError(f"name {why}", [Problem("name", why)])
+    used = [labels.c.workspace_id == workspace_id, labels.c.name == name]
+    if await session.organisation().count(labels, used):
+        reason = f"{name!r} is the name of another label of this workspace; choose another name"
+        raise ConflictError(f"name {reason}", [Problem("name", reason)])
 
 
 async def reject_if_in_use(session: TenantSession, row: Row) -> None:
@@ -53,12 +53,12 @@ async def reject_if_in_use(session: TenantSession, row: Row) -> None:
         .where(prompt_labels.c.label_id == row["id"])
         .order_by(prompts.c.id)
     )
-    found = [one["slug"] for one in await session.organisation().fetch_rows(query, prompts)]
-    if found:
-        named = ", ".join(map(repr, found[:MAX_NAMED_PROMPTS]))
-        more = f" and {len(found) - MAX_NAMED_PROMPTS} more" if len(found) > MAX_NAMED_PROMPTS else ""
+    rows = [row["slug"] for row in await session.organisation().fetch_rows(query, prompts)]
+    if rows:
+        names = ", ".join(map(repr, rows[:MAX_NAMED_PROMPTS]))
+        more = f" and {len(rows) - MAX_NAMED_PROMPTS} more" if len(rows) > MAX_NAMED_PROMPTS else ""
         raise ConflictError(
-            f"the label {row['name']!r} is on versions of the prompts {named}{more}; remove it from them first"
+            f"the label {row['name']!r} is on versions of the prompts {names}{more}; remove it from them first"
         )
 
 
@@ -67,12 +67,12 @@ async def mark_prompts_changed(session: TenantSession, row: Row) -> None:
     query = select(prompt_labels.c.prompt_id).where(prompt_labels.c.label_id == row["id"])
     found = await session.organisation().fetch_rows(query, prompt_labels)
     if found:
-        await session.mark_changed(*{prompt_section(one["prompt_id"]) for one in found})
+        await session.mark_changed(*{prompt_section(item["prompt_id"]) for item in found})
 
 
 async def list_prompt_labels(session: TenantSession, prompt_ids: Iterable[str]) -> list[Row]:
-    """Returns the labels on versions of these prompts, the ones that were moved last first. The columns are those of
-    `prompt_labels`, and the `name` of the label and whether it is `protected`.
+    """Returns the labels on versions of these prompts, most recently moved first. The columns are those of
+    `prompt_labels`, the label's `name` and `protected`.
     """
     query = (
         select(prompt_labels, labels.c.name, labels.c.protected)
@@ -93,7 +93,7 @@ async def resolve_label(session: TenantSession, path: str, key: str, workspace_i
 
 
 async def put_label(session: TenantSession, prompt: Row, label: Row, number: int) -> bool:
-    """Puts a label on a version of a prompt, and takes it from another one. Returns false if it is there already."""
+    """Moves a label to a version of a prompt. Returns false if the version already has it."""
     placed = await list_prompt_labels(session, [prompt["id"]])
     before = next((row for row in placed if row["label_id"] == label["id"]), None)
     if before and before["number"] == number:

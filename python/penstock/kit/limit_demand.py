@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Logs that one request reads, and the seconds that it may take. The edge worker waits 30 seconds.
 MAX_ROWS, MAX_SECONDS = 500_000, 15.0
-# The log store sorts what is in the range of a query, so that a range is short.
+# Time range of one query. It is short, because the log store sorts all rows of the range.
 SLICE = timedelta(days=1)
 # Groups and keys that are listed separately.
 MAX_REFUSED_GROUPS = 10_000
@@ -29,7 +29,7 @@ class DemandReader:
     """Reads the logs of a range of time, the oldest first."""
 
     def __init__(self, log_service: LogService, access: LogAccess, start: datetime, end: datetime) -> None:
-        """Takes the log store, what the caller may see of it, and the range."""
+        """Stores the log store, the caller's access to it, and the time range."""
         self._logs, self._access, self._start, self._end = log_service, access, start, end
         self.is_complete = True
 

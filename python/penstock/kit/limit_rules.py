@@ -106,5 +106,5 @@ def _rate_fields(limit: Mapping[str, Any], *, is_sliding: bool) -> JsonObject:
 
 
 def to_units(kind: str, amount: float) -> int:
-    """Converts an amount to what is counted: nano-dollars, tokens or requests."""
+    """Converts an amount to the counted unit: nano-dollars, tokens or requests."""
     return min(round(amount * NANODOLLARS) if kind == "cost" else int(amount), MAX_LIMIT)

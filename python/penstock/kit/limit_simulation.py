@@ -1,6 +1,7 @@
-"""Simulation of a policy against stored logs: how many of the requests it would have refused, and of which groups.
+"""Simulation of a policy against stored logs: how many requests it would have rejected, by group.
 
-Follows the data plane: a request is refused if nothing is left when it begins, and a refused request uses nothing.
+Follows the data plane: a request is rejected if the limit is exhausted when it begins, and a rejected request uses
+nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ DAY_MS = 86_400_000
 FIRST_MONDAY_MS = 4 * DAY_MS
 # Parts of a sliding window, as in the data plane.
 SLIDING_PARTS = 20
-# Groups with results of their own, and the name of the one that all others share.
+# Maximum number of groups with separate results, and the name of the group for all others.
 MAX_GROUPS, OTHER_GROUPS = 100_000, "(others)"
 MAX_GROUP_VALUE_BYTES = 256
 METADATA_PREFIX = "metadata."
@@ -43,7 +44,7 @@ AMOUNT_COLUMNS = {"tokens": "total_units", "cost": "cost_nanodollars"}
 
 
 class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What is simulated. `limit` is in requests, tokens or nano-dollars; `unit` is that of a rate limit."""
+    """Parameters of a simulation. `limit` is in requests, tokens or nano-dollars; `unit` is that of a rate limit."""
 
     conditions: Sequence[Mapping[str, Any]]
     group_by: Sequence[str]
@@ -62,11 +63,11 @@ class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupResult(msgspec.Struct, kw_only=True):
-    """What was found for one group. Times are in milliseconds; 0: none."""
+    """Result for one group. Times are in milliseconds; 0 means none."""
 
     requests: int = 0
     refused: int = 0
-    # Usage of all requests, and the highest in one window or period. Both include what is refused.
+    # Usage of all requests, and the highest usage of one window or period. Both include rejected requests.
     usage: int = 0
     peak: int = 0
     first_refused: int = 0
@@ -168,7 +169,7 @@ def _values_of(key: str, log: Mapping[str, Any]) -> Iterator[str]:
 
 
 def matches_pattern(pattern: str, value: str) -> bool:
-    """Compares a value with a pattern in which `*` stands for any text, in linear time."""
+    """Compares a value with a pattern in which `*` matches any text, in linear time."""
     first, *rest = pattern.split("*")
     if not rest:
         return value == first

@@ -173,11 +173,11 @@ def find_usage_problems(
     if end is None and alert is None:
         problems.append(Problem(f"{prefix}credit_limit", "is needed, or alert_threshold"))
     if end is not None and alert is not None and alert >= end and not any_alert:
-        why = f"is {alert:g}; it must be less than credit_limit ({end:g})"
-        problems.append(Problem(f"{prefix}alert_threshold", why))
+        reason = f"is {alert:g}; it must be less than credit_limit ({end:g})"
+        problems.append(Problem(f"{prefix}alert_threshold", reason))
     if limits.periodic_reset and limits.periodic_reset_days:
-        why = f"{limits.periodic_reset_days} cannot be combined with periodic_reset; send either of them"
-        problems.append(Problem(f"{prefix}periodic_reset_days", why))
+        reason = f"{limits.periodic_reset_days} cannot be combined with periodic_reset; send either of them"
+        problems.append(Problem(f"{prefix}periodic_reset_days", reason))
     requested = limits.next_usage_reset_at
     # An unchanged value that is sent back is accepted.
     is_new = requested is not None and _to_due(requested) not in {before.get("next_usage_reset_at"), next_reset(before)}
@@ -211,20 +211,20 @@ def _passed_reset(before: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def check_usage_limit_list(
     path: str,
-    given: OneOrManyUsageLimits | None,
+    requested: OneOrManyUsageLimits | None,
     before: Sequence[Mapping[str, Any]] | None = None,
     *,
     any_alert: bool = False,
 ) -> list[dict[str, Any]] | None:
     """Validates usage limits that come as one object, or as a list of at most one."""
-    listed = given if isinstance(given, list) else [given] if given else []
+    listed = requested if isinstance(requested, list) else [requested] if requested else []
     if len(listed) > 1:
         raise field_error(path, "has more than one entry; at most one is allowed")
     was = before[0] if before else None
-    found = [
+    checked = [
         check_usage_limits(f"{path}[{index}]", limit, was, any_alert=any_alert) for index, limit in enumerate(listed)
     ]
-    return [limit for limit in found if limit is not None] or None
+    return [limit for limit in checked if limit is not None] or None
 
 
 def check_rate_limits(
@@ -249,7 +249,7 @@ def first_limit(limits: Any) -> Any:  # noqa: ANN401 - a list of limits, or none
     return limits[0] if limits else None
 
 
-def reject_exceeding_limits(holds: Mapping[str, Any], given: Mapping[str, Any], why: str) -> None:
+def reject_exceeding_limits(holds: Mapping[str, Any], fields: Mapping[str, Any], reason: str) -> None:
     """Rejects limits and an expiry that allow more than `holds`; raises ForbiddenError. Compares only the fields in
     `given`.
     """
@@ -258,8 +258,8 @@ def reject_exceeding_limits(holds: Mapping[str, Any], given: Mapping[str, Any], 
         ("rate_limits", _allows_higher_rate),
         ("expires_at", _expires_later),
     ):
-        if name in given and is_beyond(holds.get(name), given[name]):
-            raise ForbiddenError(f"{name} {why}", [Problem(name, why)])
+        if name in fields and is_beyond(holds.get(name), fields[name]):
+            raise ForbiddenError(f"{name} {reason}", [Problem(name, reason)])
 
 
 def limiting_field(holds: Mapping[str, Any]) -> str | None:
@@ -274,10 +274,10 @@ def list_limits(limits: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - one l
     return cast("list[Mapping[str, Any]]", limits if isinstance(limits, list) else [limits] if limits else [])
 
 
-def _allows_more_usage(holds: Any, given: Any) -> bool:  # noqa: ANN401 - as above
+def _allows_more_usage(holds: Any, requested: Any) -> bool:  # noqa: ANN401 - as above
     """Returns true if a usage limit allows more: a higher limit or none, another period, or an earlier reset."""
     return any(
-        not any(_is_usage_within(limit, one) for one in list_limits(given))
+        not any(_is_usage_within(limit, item) for item in list_limits(requested))
         for limit in list_limits(holds)
         if _has_limit(limit)
     )
@@ -287,17 +287,17 @@ def _has_limit(limit: Mapping[str, Any]) -> bool:
     return limit["credit_limit"] is not None
 
 
-def _is_usage_within(limit: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+def _is_usage_within(limit: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
     if (
-        _usage_type(given) != _usage_type(limit)
-        or not _has_limit(given)
-        or given["credit_limit"] > limit["credit_limit"]
+        _usage_type(fields) != _usage_type(limit)
+        or not _has_limit(fields)
+        or fields["credit_limit"] > limit["credit_limit"]
     ):
         return False
-    due, first = given["next_usage_reset_at"], limit["next_usage_reset_at"]
+    due, first = fields["next_usage_reset_at"], limit["next_usage_reset_at"]
     if due is None:
         return True
-    same = all(given[name] in {None, limit[name]} for name in PERIOD_FIELDS)
+    same = all(fields[name] in {None, limit[name]} for name in PERIOD_FIELDS)
     # Timestamps have one fixed format, so comparing the strings compares the times.
     return same and first is not None and due >= first
 
@@ -306,14 +306,14 @@ def _usage_type(limit: Mapping[str, Any]) -> str:
     return limit.get("type") or DEFAULT_USAGE_TYPE
 
 
-def _allows_higher_rate(holds: Any, given: Any) -> bool:  # noqa: ANN401 - as above
+def _allows_higher_rate(holds: Any, requested: Any) -> bool:  # noqa: ANN401 - as above
     """Returns true if a rate limit allows more, or is missing."""
-    given_rates = {(one["type"], one["unit"]): one["value"] for one in list_limits(given)}
+    given_rates = {(limit["type"], limit["unit"]): limit["value"] for limit in list_limits(requested)}
     return any(
         given_rates.get((rate_limit["type"], rate_limit["unit"]), rate_limit["value"] + 1) > rate_limit["value"]
         for rate_limit in list_limits(holds)
     )
 
 
-def _expires_later(holds: int | None, given: int | None) -> bool:
-    return holds is not None and (given is None or given > holds)
+def _expires_later(holds: int | None, requested: int | None) -> bool:
+    return holds is not None and (requested is None or requested > holds)

@@ -85,29 +85,29 @@ def equality_conditions(table: Table, **requested: object) -> list[ColumnElement
 async def fetch_page(
     tenant: TenantStore,
     table: Table,
-    wanted: PageRequest,
+    requested: PageRequest,
     conditions: Sequence[ColumnElement[bool]] = (),
     without: frozenset[str] = frozenset(),
 ) -> tuple[int, list[Row]]:
     """Returns the total number of rows, and the rows of the page. A late page costs little more than an early one."""
-    by = _sort_columns(table, wanted)
-    if wanted.number == 0:
-        query_args = (table, wanted.sort, wanted.order, without)
+    by = _sort_columns(table, requested)
+    if requested.number == 0:
+        query_args = (table, requested.sort, requested.order, without)
         if conditions:
-            found = await tenant.fetch_rows(_ordered_query(*query_args).where(*conditions).limit(wanted.size), table)
+            rows = await tenant.fetch_rows(_ordered_query(*query_args).where(*conditions).limit(requested.size), table)
         else:
-            found = await tenant.fetch_prepared(_first_page_query(*query_args), table, size=wanted.size)
+            rows = await tenant.fetch_prepared(_first_page_query(*query_args), table, size=requested.size)
         # Most lists fit on one page, whose length is then the total.
-        return (await tenant.count(table, conditions) if len(found) == wanted.size else len(found)), found
+        return (await tenant.count(table, conditions) if len(rows) == requested.size else len(rows)), rows
     total = await tenant.count(table, conditions)
-    start = wanted.size * wanted.number
+    start = requested.size * requested.number
     if start >= total:
         return total, []
-    length = min(wanted.size, total - start)
+    length = min(requested.size, total - start)
     # Reads from the nearer end. The first row of the page is found in the index, and rows are read from there.
     from_end = start > total - start - length
     skipped = total - start - length if from_end else start
-    down = (wanted.order == "desc") != from_end
+    down = (requested.order == "desc") != from_end
     edge = await tenant.fetch_first(
         select(*by).where(*conditions).order_by(*_apply_direction(by, down=down)).offset(skipped), table
     )
@@ -118,8 +118,8 @@ async def fetch_page(
         .where(*conditions, _starting_at(by, edge, down=down))
         .order_by(*_apply_direction(by, down=down))
     )
-    found = await tenant.fetch_rows(query.limit(length), table)
-    return total, found[::-1] if from_end else found
+    rows = await tenant.fetch_rows(query.limit(length), table)
+    return total, rows[::-1] if from_end else rows
 
 
 @cache
@@ -137,13 +137,13 @@ def _select_columns(table: Table, without: frozenset[str]) -> Query:
     return select(*(column for column in table.c if column.name not in without))
 
 
-def _sort_columns(table: Table, wanted: PageRequest) -> list[Column[Any]]:
+def _sort_columns(table: Table, requested: PageRequest) -> list[Column[Any]]:
     # Ids are in the order of creation, and the index that is used for counting contains them.
-    if wanted.sort == "created_at":
+    if requested.sort == "created_at":
         return [table.c.id]
-    if wanted.sort not in table.c:
-        raise field_error("sort", f"{wanted.sort!r} is not allowed here: expected created_at or last_updated_at")
-    return [table.c[wanted.sort], table.c.id]
+    if requested.sort not in table.c:
+        raise field_error("sort", f"{requested.sort!r} is not allowed here: expected created_at or last_updated_at")
+    return [table.c[requested.sort], table.c.id]
 
 
 def _apply_direction(columns: Sequence[ColumnElement[Any]], *, down: bool) -> list[ColumnElement[Any]]:

@@ -61,8 +61,8 @@ RequestedData = Annotated[
 def export_columns(requested: Iterable[str]) -> list[str]:
     """Returns the columns of the log store that an export reads."""
     names = {"cost": "cost_nanodollars"}
-    found = [names.get(name, name) for name in requested if name not in BODY_FIELDS]
-    return [name for name in dict.fromkeys(["id", *found]) if name in COLUMNS_BY_NAME]
+    result = [names.get(name, name) for name in requested if name not in BODY_FIELDS]
+    return [name for name in dict.fromkeys(["id", *result]) if name in COLUMNS_BY_NAME]
 
 
 def stored_filters(row: Row) -> ExportFilters:
@@ -79,7 +79,7 @@ def export_filters(row: Row, email: str | None) -> LogFilters:
 
 
 def reject_denied_fields(requested: Iterable[str], denied: Iterable[str]) -> None:
-    """Raises ForbiddenError if an export asks for fields that the organisation denies."""
+    """Raises ForbiddenError if an export includes fields that the organisation denies."""
     kept_back = set(denied)
     problems = [
         Problem(f"requested_data[{index}]", f"{name!r} may not be exported: the organisation denies it")
@@ -87,7 +87,7 @@ def reject_denied_fields(requested: Iterable[str], denied: Iterable[str]) -> Non
         if name in kept_back
     ]
     if problems:
-        raise ForbiddenError("; also ".join(f"{one.path} {one.message}" for one in problems), problems)
+        raise ForbiddenError("; also ".join(f"{problem.path} {problem.message}" for problem in problems), problems)
 
 
 def file_name(export_id: str) -> str:

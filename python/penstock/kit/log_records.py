@@ -128,28 +128,28 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     object: Annotated[str, Meta(description="`log`")] = "log"
 
 
-def to_record(found: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a struct that is built above
+def to_record(fields: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a struct that is built above
     """Returns one item of a list."""
-    return msgspec.convert(found, LogRecord)
+    return msgspec.convert(fields, LogRecord)
 
 
 def to_new_record(line: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
     """Returns a record line, which is not in the log store yet, as an item of a list."""
-    found = dict(line)
-    nanodollars = found.get("cost_nanodollars")
-    found["cost"] = None if nanodollars is None else nanodollars / NANODOLLARS_PER_CENT
-    return to_record(found)
+    fields = dict(line)
+    nanodollars = fields.get("cost_nanodollars")
+    fields["cost"] = None if nanodollars is None else nanodollars / NANODOLLARS_PER_CENT
+    return to_record(fields)
 
 
 def to_log(
-    found: Mapping[str, Any],
+    fields: Mapping[str, Any],
     bodies: Mapping[str, bytes],
     organisation_name: str | None,
     prefixes: tuple[str, ...],
     log_format: str,
 ) -> Log:
     """Returns one log. `found` is the result of `GetQuery`; `prefixes` are those of control headers."""
-    record: dict[str, Any] = found["record"]
+    record: dict[str, Any] = fields["record"]
     headers: dict[str, str] = record.get("request_headers") or {}
     response_headers: dict[str, str] = record.get("response_headers") or {}
     decoded = {name: decode_body(content) for name, content in bodies.items()}
@@ -171,7 +171,8 @@ def to_log(
         response=LogResponse(
             status=record["response_status_code"],
             headers=response_headers,
-            # The response is stored twice only if the client received another one than the provider sent.
+            # The response is stored twice only if the client received a different response from the one that the
+            # provider sent.
             body=decoded.get("client_response", sent),
             response_time=record["response_time"],
             last_used_option_json_path=record["last_used_option_index"],
@@ -184,7 +185,7 @@ def to_log(
         ),
         transformed_request=LogExchange(body=decoded.get("upstream_request"), method=record["request_method"]),
         original_response=LogExchange(body=sent, method=record["request_method"], headers=response_headers),
-        feedback=found.get("feedback", []),
+        feedback=fields.get("feedback", []),
         details={name: record[name] for name in EXPLANATIONS if record.get(name) is not None},
         log_format=log_format,
     )

@@ -70,7 +70,7 @@ class LogService:
         keeps_bodies: bool = True,
         is_partial: bool = False,
     ) -> None:
-        """Takes the client of the log worker, and the spool of this process; both are `None` if logs are disabled."""
+        """Stores the client of the log worker and the spool of this process; both are `None` if logs are disabled."""
         self._reader = reader
         self._spool = spool
         self.body_format = body_format
@@ -82,7 +82,7 @@ class LogService:
         """Runs a query. Raises InvalidError, QueryTooLargeError or UnavailableError."""
         reader = self._require_reader()
         try:
-            found = await reader.run(query, QUERY_TIMEOUT_SECONDS)
+            result = await reader.run(query, QUERY_TIMEOUT_SECONDS)
         except LogFilterError as error:
             message = str(error)
             name = FIELD_NAME.match(message)
@@ -92,7 +92,7 @@ class LogService:
             raise QueryTooLargeError(f"{error}; {TOO_LARGE_HINT}") from None
         except LogEngineError as error:
             raise UnavailableError(f"the log store does not answer: {error}") from None
-        return {**found, "partial": True} if self.is_partial else found
+        return {**result, "partial": True} if self.is_partial else result
 
     async def get_bodies(self, record_id: str, organisation_id: str) -> Mapping[str, bytes]:
         """Returns the stored bodies of a record by name; empty if none are stored."""

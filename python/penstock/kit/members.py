@@ -93,7 +93,7 @@ def reject_outranking_member(session: TenantSession, member: Row) -> None:
 
 
 def member_rank(member: Row) -> int:
-    """Returns the rank of a member, of whom the row contains both roles."""
+    """Returns the rank of a member; the row contains both of its roles."""
     return ORGANISATION_ADMIN_RANK if is_organisation_admin(member) else role_rank(member["role"])
 
 
@@ -102,9 +102,9 @@ def is_organisation_admin(member: Row) -> bool:
     return member["org_role"] in ORGANISATION_ADMIN_ROLES
 
 
-async def add_members(session: TenantSession, workspace_id: str, wanted: Sequence[NewMember]) -> None:
+async def add_members(session: TenantSession, workspace_id: str, requested: Sequence[NewMember]) -> None:
     """Adds users to a workspace; raises ConflictError if one is already a member."""
-    for index, person in enumerate(wanted):
+    for index, person in enumerate(requested):
         workspace = await check_grantable_role(session, person.role, workspace_id)
         user = await session.resolve_reference(f"users[{index}].id", users, person.id, "user of this organisation")
         if await find_member(session, workspace_id, person.id):

@@ -1,4 +1,4 @@
-"""All metrics of this node in the Prometheus text format, and who may read them."""
+"""All metrics of this node in the Prometheus text format, and the check of who may read them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ class MetricsReport:
     def __init__(
         self, workers: MetricsStore, log_client: LogClient, *sources: Callable[[], Mapping[str, float]]
     ) -> None:
-        """Takes the pushes of the edge workers, the log worker, and the metrics of the control process by name."""
+        """Stores the metrics that the edge workers push, the client of the log worker, and the control process's
+        metrics by name.
+        """
         self._workers = workers
         self._log_client = log_client
         self._sources = sources
 
     async def render(self) -> str:
-        """Renders all metrics. Those of the log worker are missing while it does not answer."""
+        """Renders all metrics. Without the log worker's ones if it does not respond."""
         values = {name: value for source in self._sources for name, value in source().items()}
         values |= await self._log_client.get_metrics()
         requests = await self._log_client.get_request_metrics() if values.get("log_worker_up") else ""

@@ -32,7 +32,7 @@ MAX_DIGITS, MAX_INTEGER = 18, 2**63 - 1
 
 
 class KeyValue(msgspec.Struct, frozen=True):
-    """One attribute. The value is an object with one of OTLP's names for its type."""
+    """One attribute. The value is an object whose key is one of OTLP's type names."""
 
     key: str
     value: Any = None
@@ -48,24 +48,24 @@ class Attributes(msgspec.Struct):
     @property
     def status_code(self) -> int | None:
         """HTTP status code; `None` if there is none."""
-        found = self.first_integer(*STATUS_NAMES)
-        return found if found is not None and MIN_STATUS <= found <= MAX_STATUS else None
+        status = self.first_integer(*STATUS_NAMES)
+        return status if status is not None and MIN_STATUS <= status <= MAX_STATUS else None
 
     @property
     def metadata(self) -> dict[str, Any]:
         """Attributes with short values, the user as `_user` and the conversation as `session_id`."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         if user := self.first_text(*USER_NAMES):
-            found["_user"] = user
+            values["_user"] = user
         if session := self.first_text(*SESSION_NAMES):
-            found["session_id"] = session
+            values["session_id"] = session
         for name, value in self.values.items():
             is_short = isinstance(value, bool | int | float) or (
                 isinstance(value, str) and len(value) <= MAX_METADATA_CHARS
             )
             if is_short and name not in CONTENT_NAMES:
-                found[name] = str(value).lower() if isinstance(value, bool) else value
-        return found
+                values[name] = str(value).lower() if isinstance(value, bool) else value
+        return values
 
     def first(self, *names: str) -> Any:  # noqa: ANN401 - an attribute value
         """Returns the first of these attributes that exists."""
@@ -73,45 +73,45 @@ class Attributes(msgspec.Struct):
 
     def first_text(self, *names: str) -> str:
         """Returns the first of these attributes as text; an empty string if there is none."""
-        found = self.first(*names)
-        return found if isinstance(found, str) else ""
+        value = self.first(*names)
+        return value if isinstance(value, str) else ""
 
     def first_integer(self, *names: str) -> int | None:
         """Returns the first of these attributes as an integer."""
-        found = self.first(*names)
-        if isinstance(found, str) and found.isdecimal() and len(found) <= MAX_DIGITS:
-            return int(found)
-        return int(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+        value = self.first(*names)
+        if isinstance(value, str) and value.isdecimal() and len(value) <= MAX_DIGITS:
+            return int(value)
+        return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def split_attributes(given: Iterable[KeyValue] | None) -> Attributes:
+def split_attributes(pairs: Iterable[KeyValue] | None) -> Attributes:
     """Returns the attributes of a span, a log record or a resource."""
-    found = Attributes({}, {}, {})
-    for item in list(given or ())[:MAX_ATTRIBUTES]:
+    attributes = Attributes({}, {}, {})
+    for item in list(pairs or ())[:MAX_ATTRIBUTES]:
         name, value = item.key[:MAX_KEY_CHARS], to_plain(item.value)
         if name.startswith(REQUEST_HEADER):
-            found.request_headers[name.removeprefix(REQUEST_HEADER)] = _join(value)
+            attributes.request_headers[name.removeprefix(REQUEST_HEADER)] = _join(value)
         elif name.startswith(RESPONSE_HEADER):
-            found.response_headers[name.removeprefix(RESPONSE_HEADER)] = _join(value)
+            attributes.response_headers[name.removeprefix(RESPONSE_HEADER)] = _join(value)
         elif name in URL_NAMES and isinstance(value, str):
-            found.values[name] = mask_url(value)
+            attributes.values[name] = mask_url(value)
         elif name and name not in HIDDEN_NAMES:
-            found.values[name] = value
-    return found
+            attributes.values[name] = value
+    return attributes
 
 
 def to_plain(value: Any) -> Any:  # noqa: ANN401 - a value of OTLP, and JSON
     """Returns a value of OTLP JSON as a plain one; `None` if it has no known type."""
-    given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     for name in ("stringValue", "boolValue", "bytesValue"):
-        if isinstance(given.get(name), str | bool):
-            return given[name]
+        if isinstance(fields.get(name), str | bool):
+            return fields[name]
     for name, kind in (("intValue", int), ("doubleValue", float)):
-        if given.get(name) is not None:
-            return _read_number(given[name], kind)
-    if isinstance(items := _get_values(given.get("arrayValue")), list):
+        if fields.get(name) is not None:
+            return _read_number(fields[name], kind)
+    if isinstance(items := _get_values(fields.get("arrayValue")), list):
         return [to_plain(item) for item in items]
-    if isinstance(items := _get_values(given.get("kvlistValue")), list):
+    if isinstance(items := _get_values(fields.get("kvlistValue")), list):
         pairs = [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
         return {str(pair.get("key")): to_plain(pair.get("value")) for pair in pairs}
     return None
@@ -120,19 +120,19 @@ def to_plain(value: Any) -> Any:  # noqa: ANN401 - a value of OTLP, and JSON
 def _get_values(holder: Any) -> list[Any] | None:  # noqa: ANN401 - JSON
     if not isinstance(holder, dict):
         return None
-    found = cast("dict[str, Any]", holder).get("values", [])
-    return cast("list[Any]", found) if isinstance(found, list) else None
+    values = cast("dict[str, Any]", holder).get("values", [])
+    return cast("list[Any]", values) if isinstance(values, list) else None
 
 
 def _read_number(value: Any, kind: type[int | float]) -> int | float | str | None:  # noqa: ANN401 - JSON
     """Returns a number, which may be written as text. Infinity and NaN, which JSON does not have, stay texts."""
     try:
-        found = kind(value)
+        converted = kind(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    if isinstance(found, int):
-        return found if abs(found) <= MAX_INTEGER else None
-    return found if math.isfinite(found) else str(value)
+    if isinstance(converted, int):
+        return converted if abs(converted) <= MAX_INTEGER else None
+    return converted if math.isfinite(converted) else str(value)
 
 
 def _join(value: Any) -> str:  # noqa: ANN401 - JSON

@@ -1,4 +1,6 @@
-"""Calls of models in attributes of spans: as request and response in OpenAI's format, whose usage has a price."""
+"""Model calls in span attributes, converted to requests and responses in OpenAI's format, so that their usage can be
+priced.
+"""
 
 from __future__ import annotations
 
@@ -61,34 +63,36 @@ class Call(NamedTuple):
     is_plain: bool
 
 
-def build_call(name: str, given: Attributes) -> Call:
+def build_call(name: str, attributes: Attributes) -> Call:
     """Returns what the attributes of a span say about its request and response. `name` is that of the span."""
-    model, operation = given.first_text(*MODEL_NAMES), given.first_text(OPERATION_NAME)
+    model, operation = attributes.first_text(*MODEL_NAMES), attributes.first_text(OPERATION_NAME)
     path = OPERATION_PATHS.get(operation, "" if operation or not model else OPERATION_PATHS["chat"])
     if not path:
-        url = given.first_text(*URL_NAMES) or name or "span"
-        body = {"name": name, "attributes": given.values}
-        return Call(url[:MAX_URL_CHARS], given.first_text(*METHOD_NAMES), None, body, {}, is_plain=True)
-    host = given.first_text("server.address")
-    named = given.first_text(*PROVIDER_ATTRIBUTES)
+        url = attributes.first_text(*URL_NAMES) or name or "span"
+        body = {"name": name, "attributes": attributes.values}
+        return Call(url[:MAX_URL_CHARS], attributes.first_text(*METHOD_NAMES), None, body, {}, is_plain=True)
+    host = attributes.first_text("server.address")
+    named = attributes.first_text(*PROVIDER_ATTRIBUTES)
     return Call(
         f"https://{host}{path}"[:MAX_URL_CHARS] if host else path,
         "POST",
         PROVIDER_SLUGS.get(named, named)[:MAX_URL_CHARS] or None,
-        _build_request(model, given),
-        _build_response(model, given),
+        _build_request(model, attributes),
+        _build_response(model, attributes),
         is_plain=False,
     )
 
 
-def _build_request(model: str, given: Attributes) -> JsonObject:
-    instructed = _read_json(given.values.get(INSTRUCTION_NAME))
+def _build_request(model: str, attributes: Attributes) -> JsonObject:
+    instructed = _read_json(attributes.values.get(INSTRUCTION_NAME))
     is_text = isinstance(instructed, str)
     instructions = to_messages(instructed if is_text else {"role": "system", "parts": instructed}, "system")
-    messages = to_messages(_read_json(given.first(*INPUT_NAMES)), "user")
-    tools = _read_json(given.values.get(TOOLS_NAME))
+    messages = to_messages(_read_json(attributes.first(*INPUT_NAMES)), "user")
+    tools = _read_json(attributes.values.get(TOOLS_NAME))
     parameters = {
-        parameter: given.values[name] for name, parameter in REQUEST_PARAMETERS.items() if name in given.values
+        parameter: attributes.values[name]
+        for name, parameter in REQUEST_PARAMETERS.items()
+        if name in attributes.values
     }
     return {
         "model": model,
@@ -98,27 +102,27 @@ def _build_request(model: str, given: Attributes) -> JsonObject:
     }
 
 
-def _build_response(model: str, given: Attributes) -> JsonObject:
-    reasons = given.values.get("gen_ai.response.finish_reasons")
+def _build_response(model: str, attributes: Attributes) -> JsonObject:
+    reasons = attributes.values.get("gen_ai.response.finish_reasons")
     known = cast("list[Any]", reasons) if isinstance(reasons, list) else []
     choices: list[JsonObject] = []
-    for index, message in enumerate(to_messages(_read_json(given.first(*OUTPUT_NAMES)), "assistant")):
+    for index, message in enumerate(to_messages(_read_json(attributes.first(*OUTPUT_NAMES)), "assistant")):
         reason = message.pop("finish_reason", None) or (known[index] if index < len(known) else None)
         choices.append({"index": index, "message": message, "finish_reason": reason})
     return {
-        **({"id": response_id} if (response_id := given.first_text("gen_ai.response.id")) else {}),
-        "model": given.first_text("gen_ai.response.model") or model,
+        **({"id": response_id} if (response_id := attributes.first_text("gen_ai.response.id")) else {}),
+        "model": attributes.first_text("gen_ai.response.model") or model,
         "choices": choices,
-        **_build_usage(given),
+        **_build_usage(attributes),
     }
 
 
-def _build_usage(given: Attributes) -> JsonObject:
-    request, response = given.first_integer(*INPUT_TOKENS), given.first_integer(*OUTPUT_TOKENS)
+def _build_usage(attributes: Attributes) -> JsonObject:
+    request, response = attributes.first_integer(*INPUT_TOKENS), attributes.first_integer(*OUTPUT_TOKENS)
     if request is None and response is None:
         return {}
     requested, responded = max(0, request or 0), max(0, response or 0)
-    cached, reasoning = given.first_integer(*CACHED_TOKENS), given.first_integer(*REASONING_TOKENS)
+    cached, reasoning = attributes.first_integer(*CACHED_TOKENS), attributes.first_integer(*REASONING_TOKENS)
     return {
         "usage": {
             "prompt_tokens": requested,
@@ -141,7 +145,7 @@ def to_messages(value: Any, role: str = "user") -> list[JsonObject]:  # noqa: AN
 
 
 def _to_messages(item: JsonObject, role: str) -> Iterator[JsonObject]:
-    """Yields the messages of one message with parts. Results of tools are messages of their own in OpenAI's format."""
+    """Yields the messages of one message with parts. In OpenAI's format, tool results are separate messages."""
     parts = item.get("parts")
     if not isinstance(parts, list):
         if "parts" not in item and len(item) > 1:
@@ -150,7 +154,7 @@ def _to_messages(item: JsonObject, role: str) -> Iterator[JsonObject]:
         return
     contents: list[Any] = []
     calls: list[JsonObject] = []
-    for part in (cast("JsonObject", one) for one in cast("list[Any]", parts) if isinstance(one, dict)):
+    for part in (cast("JsonObject", item) for item in cast("list[Any]", parts) if isinstance(item, dict)):
         match part.get("type"):
             case "text":
                 contents.append({"type": "text", "text": str(part.get("content", ""))})

@@ -49,7 +49,7 @@ class Resource(msgspec.Struct, frozen=True):
 
 
 class ScopeSpans(msgspec.Struct, frozen=True):
-    """Spans of one library. Each is decoded alone, so that one that is invalid rejects no others."""
+    """Spans of one library. Each span is decoded separately, so that an invalid one does not reject the others."""
 
     spans: list[msgspec.Raw] | None = None
 
@@ -144,14 +144,14 @@ class ReceivedLogs(NamedTuple):
 
 
 class RejectedItemError(ValueError):
-    """A span or log record is not accepted. The message says why."""
+    """Rejected span or log record. The message contains the reason."""
 
 
 class LogReader:
-    """Reads the spans and log records of one request."""
+    """Parses the spans and log records of one request."""
 
     def __init__(self, workspace_id: str, keep_days: int) -> None:
-        """Takes the workspace that the logs are for, and the age of the oldest records in the log store."""
+        """Stores the workspace of the logs, and the age of the oldest records in the log store."""
         self._workspace_id = workspace_id
         self._now = now()
         self._oldest_ms = self._now - keep_days * DAY_MS
@@ -186,11 +186,11 @@ class LogReader:
         start_ns = _read_nanoseconds(span.start_time_unix_nano, "startTimeUnixNano")
         end_ns = _read_nanoseconds(span.end_time_unix_nano or 0, "endTimeUnixNano")
         started_at = self._check_time(start_ns)
-        given = split_attributes(span.attributes)
+        attributes = split_attributes(span.attributes)
         status = span.status or SpanStatus()
         is_error = status.code == ERROR_STATUS
         name = (span.name or "")[:MAX_NAME_CHARS]
-        call = build_call(name, given)
+        call = build_call(name, attributes)
         events = [
             {"name": event.name, "attributes": split_attributes(event.attributes).values} for event in span.events or ()
         ]
@@ -202,18 +202,18 @@ class LogReader:
                 url=call.url,
                 method=call.method,
                 body=call.request_body,
-                headers=given.request_headers,
+                headers=attributes.request_headers,
                 provider=call.provider,
             ),
             response=CustomResponse(
                 body=response_body,
-                status=given.status_code or (DEFAULT_ERROR_STATUS if is_error else DEFAULT_STATUS),
-                headers=given.response_headers,
+                status=attributes.status_code or (DEFAULT_ERROR_STATUS if is_error else DEFAULT_STATUS),
+                headers=attributes.response_headers,
                 response_time=max(0, end_ns - start_ns) / NANOSECONDS_PER_MS,
             ),
             metadata=_build_metadata(
                 resource,
-                given,
+                attributes,
                 trace_id=span.trace_id.lower(),
                 span_id=span.span_id.lower(),
                 span_name=name,
@@ -226,9 +226,9 @@ class LogReader:
         record = msgspec.json.decode(item, type=LogRecord)
         nanoseconds = record.time_unix_nano or record.observed_time_unix_nano
         moment = _read_nanoseconds(nanoseconds, "timeUnixNano") if nanoseconds else self._now * NANOSECONDS_PER_MS
-        given = split_attributes(record.attributes)
-        name = (record.event_name or str(given.values.get("event.name") or "") or "log")[:MAX_NAME_CHARS]
-        call = build_call(name, given)
+        attributes = split_attributes(record.attributes)
+        name = (record.event_name or str(attributes.values.get("event.name") or "") or "log")[:MAX_NAME_CHARS]
+        call = build_call(name, attributes)
         is_error = (record.severity_number or 0) >= ERROR_SEVERITY
         content = {"body": to_plain(record.body), "severity": record.severity_text}
         log = CustomLog(
@@ -236,17 +236,17 @@ class LogReader:
                 url=call.url,
                 method=call.method,
                 body=call.request_body,
-                headers=given.request_headers,
+                headers=attributes.request_headers,
                 provider=call.provider,
             ),
             response=CustomResponse(
                 body=content if call.is_plain else {**call.response_body, **content},
-                status=given.status_code or (DEFAULT_ERROR_STATUS if is_error else DEFAULT_STATUS),
-                headers=given.response_headers,
+                status=attributes.status_code or (DEFAULT_ERROR_STATUS if is_error else DEFAULT_STATUS),
+                headers=attributes.response_headers,
             ),
             metadata=_build_metadata(
                 resource,
-                given,
+                attributes,
                 trace_id=(record.trace_id or "").lower(),
                 span_id="",
                 span_name=name,
@@ -297,14 +297,14 @@ def _decompress(body: bytes, content_encoding: str) -> bytes:
         raise UnsupportedMediaTypeError(message)
     unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
     try:
-        found = unpacker.decompress(body, MAX_BODY_BYTES)
+        decompressed = unpacker.decompress(body, MAX_BODY_BYTES)
     except zlib.error:
         raise InvalidError("the body is not valid gzip data") from None
     if unpacker.unconsumed_tail:
         raise BodyTooLargeError(f"the decompressed body is too long; at most {MAX_BODY_BYTES} bytes are allowed")
     if not unpacker.eof:
         raise InvalidError("the body is not valid gzip data: its end is missing")
-    return found
+    return decompressed
 
 
 def _decode(body: bytes, kind: type[Any]) -> Any:  # noqa: ANN401 - an instance of `kind`
@@ -336,21 +336,21 @@ def _read_resource(resource: Resource | None) -> Attributes:
     return split_attributes(resource.attributes if resource else None)
 
 
-def _build_metadata(resource: Attributes, given: Attributes, **trace: str) -> dict[str, Any]:
+def _build_metadata(resource: Attributes, attributes: Attributes, **trace: str) -> dict[str, Any]:
     """Returns the metadata of a log: its trace, the service, the user, and attributes with short values."""
     service = resource.values.get("service.name")
     pairs = {
         **({"service.name": service} if isinstance(service, str) else {}),
-        **{name: value for name, value in given.metadata.items() if name not in trace},
+        **{name: value for name, value in attributes.metadata.items() if name not in trace},
     }
     return {**trace, **dict(list(pairs.items())[:MAX_METADATA_PAIRS])}
 
 
 def _read_nanoseconds(value: int | str, name: str) -> int:
     try:
-        found = int(value)
+        number = int(value)
     except ValueError:
         raise RejectedItemError(f"{name} must be a number of nanoseconds") from None
-    if not 0 <= found < 2**64:
+    if not 0 <= number < 2**64:
         raise RejectedItemError(f"{name} must be a number of nanoseconds since 1970")
-    return found
+    return number

@@ -40,22 +40,22 @@ class CursorPage(msgspec.Struct, frozen=True, kw_only=True):
     object: Annotated[str, Meta(description="`list`")] = "list"
 
     @classmethod
-    def from_rows(cls, rows: list[Row], limit: int, shown: Callable[[Row], Any]) -> Self:
+    def from_rows(cls, rows: list[Row], limit: int, convert: Callable[[Row], Any]) -> Self:
         """Builds a page from up to `limit` + 1 rows; the extra row sets `has_more`."""
-        data = [shown(row) for row in rows[:limit]]
+        data = [convert(row) for row in rows[:limit]]
         first, last = (data[0].id, data[-1].id) if data else (None, None)
         more: dict[str, Any] = {"data": data}
         return cls(first_id=first, last_id=last, has_more=len(rows) > limit, **more)
 
 
-async def fetch_rows(session: TenantSession, table: Table, wanted: CursorQuery) -> list[Row]:
+async def fetch_rows(session: TenantSession, table: Table, requested: CursorQuery) -> list[Row]:
     """Returns the rows of a page in the caller's workspace, and one more if more rows follow."""
     # Files and batches belong to a workspace; this rejects a session without one.
     _ = session.bound_workspace_id
-    conditions = list(wanted.conditions)
-    down = wanted.newest_first
-    if wanted.after is not None:
-        conditions.append(table.c.id < wanted.after if down else table.c.id > wanted.after)
+    conditions = list(requested.conditions)
+    down = requested.newest_first
+    if requested.after is not None:
+        conditions.append(table.c.id < requested.after if down else table.c.id > requested.after)
     order = table.c.id.desc() if down else table.c.id
-    query = select(table).where(*conditions).order_by(order).limit(wanted.limit + 1)
+    query = select(table).where(*conditions).order_by(order).limit(requested.limit + 1)
     return await session.fetch_rows(query, table)

@@ -74,8 +74,8 @@ async def add_version(
     await check_template(template_content(template))
     used = await check_references(session, row["workspace_id"], template_content(template), own_slug=row["slug"])
     if row["latest_version"] >= MAX_VERSIONS:
-        why = f"cannot be changed: the partial has {row['latest_version']} versions, and at most {MAX_VERSIONS} are allowed"
-        raise ConflictError(f"{TEMPLATE_FIELD} {why}", [Problem(TEMPLATE_FIELD, why)])
+        reason = f"cannot be changed: the partial has {row['latest_version']} versions, and at most {MAX_VERSIONS} are allowed"
+        raise ConflictError(f"{TEMPLATE_FIELD} {reason}", [Problem(TEMPLATE_FIELD, reason)])
     version_id = new_id()
     number = await _save_version(session, row, template, description, version_id)
     published = await published_references(session, row, row["default_version"])
@@ -160,13 +160,13 @@ async def reject_if_in_use(session: TenantSession, row: Row) -> None:
         )
 
 
-async def copy_missing(session: TenantSession, source_id: str, target_id: str, wanted: Iterable[str]) -> None:
+async def copy_missing(session: TenantSession, source_id: str, target_id: str, requested: Iterable[str]) -> None:
     """Copies partials that a template needs from one workspace to another that has none of the same slug. Copies the
     partials that they include, too.
     """
     existing = await _read_references(session, target_id)
     collection = await resolve_collection(session, "collection_id", None, target_id)
-    for row in await _rows_to_copy(session, source_id, wanted, existing):
+    for row in await _rows_to_copy(session, source_id, requested, existing):
         version = await saved_versions.find_version(session.organisation(), row["id"], row["default_version"])
         if version:
             content = version["content"]
@@ -177,7 +177,7 @@ async def copy_missing(session: TenantSession, source_id: str, target_id: str, w
 
 
 async def _rows_to_copy(
-    session: TenantSession, source_id: str, wanted: Iterable[str], existing: Mapping[str, Sequence[str]]
+    session: TenantSession, source_id: str, requested: Iterable[str], existing: Mapping[str, Sequence[str]]
 ) -> list[Row]:
     """Returns the partials to copy, each after those that it includes."""
     condition = [prompt_partials.c.workspace_id == source_id, prompt_partials.c.status == ACTIVE]
@@ -185,7 +185,7 @@ async def _rows_to_copy(
     by_slug = {row["slug"]: row for row in rows}
     ordered: dict[str, Row] = {}
     entered: set[str] = set()
-    pending = list(wanted)
+    pending = list(requested)
     while pending:
         slug = pending[-1]
         row = by_slug.get(slug)
@@ -211,8 +211,8 @@ async def _save_version(
 async def _reject_too_many(session: TenantSession, workspace_id: str) -> None:
     count = await session.organisation().count(prompt_partials, [prompt_partials.c.workspace_id == workspace_id])
     if count >= MAX_PARTIALS:
-        why = f"has {count} partials; at most {MAX_PARTIALS} are allowed: delete one first"
-        raise ConflictError(f"workspace_id {why}", [Problem("workspace_id", why)])
+        reason = f"has {count} partials; at most {MAX_PARTIALS} are allowed: delete one first"
+        raise ConflictError(f"workspace_id {reason}", [Problem("workspace_id", reason)])
 
 
 async def _read_references(session: TenantSession, workspace_id: str) -> dict[str, list[str]]:
@@ -225,7 +225,7 @@ async def _read_references(session: TenantSession, workspace_id: str) -> dict[st
 
 
 def _find_cycle(references: Mapping[str, Sequence[str]], own_slug: str, first: str) -> list[str] | None:
-    """Returns the slugs on the way from a partial over `first` back to it; `None` if there is no such way."""
+    """Returns the slugs of a cycle: from the partial over `first` back to the partial. `None` if there is no cycle."""
     came_from = {first: own_slug}
     pending = [first]
     while pending:
@@ -259,5 +259,5 @@ async def _find_prompts(session: TenantSession, row: Row) -> list[str]:
         .order_by(prompts.c.id)
     )
     rows = await session.organisation().fetch_rows(query, prompts)
-    found = [one["slug"] for one in rows if row["slug"] in find_partials(one["content"]["content"])]
-    return list(dict.fromkeys(found))
+    result = [item["slug"] for item in rows if row["slug"] in find_partials(item["content"]["content"])]
+    return list(dict.fromkeys(result))

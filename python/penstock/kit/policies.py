@@ -192,7 +192,7 @@ class KeyRules:
     """Condition and group keys that a policy may use."""
 
     def __init__(self, allowed: Sequence[str], other: Iterable[str] = (), other_need: str = "") -> None:
-        """Takes the allowed keys, and keys of other policies with what those need."""
+        """Stores the allowed keys, and the names of other policies' keys with their requirements."""
         self._allowed, self._other, self._other_need = allowed, frozenset(other), other_need
         self._suggester = NameSuggester()
 
@@ -203,13 +203,13 @@ class KeyRules:
             path = f"conditions[{index}]"
             problems += self._key_problems(f"{path}.key", condition.key)
             problems += _find_value_problems(f"{path}.value", condition)
-        seen: set[str] = set()
+        seen_keys: set[str] = set()
         for index, group in enumerate(groups):
             path = f"group_by[{index}].key"
             problems += self._key_problems(path, group.key)
-            if group.key in seen:
+            if group.key in seen_keys:
                 problems.append(Problem(path, f"{shorten(group.key)!r} is there twice; list each key once"))
-            seen.add(group.key)
+            seen_keys.add(group.key)
         return problems
 
     def _key_problems(self, path: str, key: str) -> Iterator[Problem]:
@@ -217,12 +217,12 @@ class KeyRules:
             return
         names = ", ".join([*self._allowed, f"{METADATA_PREFIX}<name>"])
         if key in self._other:
-            why = f"is only for {self._other_need}"
+            reason = f"is only for {self._other_need}"
         elif similar := self._suggester.find(key, self._allowed):
-            why = f"is not known; did you mean {similar!r}?"
+            reason = f"is not known; did you mean {similar!r}?"
         else:
-            why = "is not known"
-        yield Problem(path, f"{shorten(key)!r} {why}{'' if why.endswith('?') else ';'} allowed: {names}")
+            reason = "is not known"
+        yield Problem(path, f"{shorten(key)!r} {reason}{'' if reason.endswith('?') else ';'} allowed: {names}")
 
 
 def _find_value_problems(path: str, condition: Condition) -> Iterator[Problem]:
@@ -263,8 +263,8 @@ async def reject_too_many(session: TenantSession) -> None:
         for table in (usage_limits_policies, rate_limits_policies)
     ]
     if sum(counts) >= MAX_ACTIVE_POLICIES:
-        why = f"has {sum(counts)} active policies; at most {MAX_ACTIVE_POLICIES} are allowed: delete one first"
-        raise ConflictError(f"workspace_id {why}", [Problem("workspace_id", why)])
+        reason = f"has {sum(counts)} active policies; at most {MAX_ACTIVE_POLICIES} are allowed: delete one first"
+        raise ConflictError(f"workspace_id {reason}", [Problem("workspace_id", reason)])
 
 
 def common_columns(session: TenantSession, data: NewPolicy) -> dict[str, Any]:

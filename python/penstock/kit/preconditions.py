@@ -106,7 +106,7 @@ async def _fingerprint_request(request: Request[Any, Any, Any]) -> str:
 
 
 async def _replay_response(session: TenantSession, key_digest: str, fingerprint: str) -> None:
-    found = (
+    row = (
         (
             await session.connection.execute(
                 select(idempotent_responses).where(idempotent_responses.c.sha256 == key_digest)
@@ -115,17 +115,17 @@ async def _replay_response(session: TenantSession, key_digest: str, fingerprint:
         .mappings()
         .first()
     )
-    if found is None:
+    if row is None:
         return
-    if found["asked"] != fingerprint:
+    if row["asked"] != fingerprint:
         message = "this Idempotency-Key was used for another request"
         raise ConflictError(message)
-    if found["sealed"] is None:
+    if row["sealed"] is None:
         message = (
             "this request was made before, and its response is not known yet; hint: check whether the resource exists"
         )
         raise ConflictError(message)
-    raise ReplayedResponse((await session.open(found["sealed"], found["id"])).encode())
+    raise ReplayedResponse((await session.open(row["sealed"], row["id"])).encode())
 
 
 async def before_send(services: Services, message: Message, scope: Scope) -> None:
@@ -145,7 +145,7 @@ async def before_send(services: Services, message: Message, scope: Scope) -> Non
             del state["claim"]
             if len(message["body"]) <= MAX_STORED_RESPONSE_BYTES:
                 await _try_store_response(services, claimed, message["body"])
-        # Nothing of a response is sent before its body. The response is already stored, so a client that retries
+        # No part of a response is sent before its body. The response is already stored, so a client that retries
         # meanwhile gets it.
         if awaited := state.pop("awaited", None):
             await services.wait_until_applied(awaited)
@@ -156,7 +156,7 @@ async def _try_store_response(services: Services, claimed: IdempotencyClaim, bod
         async with services.database.write_transaction() as connection:
             await _store_response(services, connection, claimed, body)
     except PenstockError as error:
-        # The change is done anyway, and a client that retries learns that.
+        # The change is complete, so a client that retries gets its response.
         log.warning("the response to an idempotent request is not stored: %s", error)
 
 

@@ -55,8 +55,8 @@ async def resolve_collection(session: TenantSession, path: str, key: str | None,
 
 
 async def find_home(session: TenantSession, path: str, key: str | None) -> Row:
-    """Returns the collection of a new object: the one that a field of the body names, or else the default one of the
-    session's workspace. A collection decides the workspace if the caller has several.
+    """Returns the collection of a new object: the one named in the body, or else the default one of the session's
+    workspace. A collection decides the workspace if the caller has several.
     """
     if key is None:
         return await resolve_collection(session, path, None, session.required_workspace_id)

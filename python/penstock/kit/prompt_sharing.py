@@ -36,7 +36,7 @@ class SharePrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class SharedPrompt(PromptSummary, frozen=True, kw_only=True):
-    """One prompt with the fields that say how it is shared, and what it is a copy of."""
+    """One prompt with its sharing fields and the source of a fork."""
 
     access_level: Annotated[str, Meta(description="`workspace`: not shared; `organisation`: shared")]
     share_organisation_id: Annotated[str | None, Meta(description="id of the organisation if it is shared")]

@@ -1,4 +1,4 @@
-"""Prompts of a workspace as a whole: what a new workspace has, and what is deleted with a workspace."""
+"""Prompts of a workspace as a whole: the initial objects of a new workspace, and what is deleted with a workspace."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ async def delete_contents(session: TenantSession) -> None:
         await resource.delete_all(session)
     await LABELS.delete_all(session, ~labels.c.is_universal)
     await COLLECTIONS.delete_all(session, ~collections.c.is_default)
-    # What every workspace has from the start leaves no entries in the audit log: neither now nor at its creation.
+    # Initial objects of a workspace have no entries in the audit log: neither now nor at its creation.
     for table in (labels, collections):
         await session.delete(table)

@@ -134,7 +134,7 @@ class PromptContent(msgspec.Struct, frozen=True, kw_only=True):
 
 def merge_fields(sent: Mapping[str, Any], before: PromptContent | None) -> PromptContent:
     """Returns the content of a new version: the sent fields, and the others from an earlier version if one is given.
-    The description is never taken over, because it says what is new.
+    The description is never copied, because it describes the new version.
     """
     given = dict(sent)
     if "is_raw_template" in given:
@@ -296,7 +296,7 @@ async def _find_shared(session: TenantSession, key: str) -> Row | None:
 
 
 async def labels_by_version(session: TenantSession, prompt_ids: Iterable[str]) -> dict[tuple[str, int], list[Row]]:
-    """Returns the labels on versions of these prompts, by prompt and number; the one that was moved last comes first."""
+    """Returns the labels on versions of these prompts, by prompt and number; most recently moved first."""
     found: dict[tuple[str, int], list[Row]] = {}
     for row in await list_prompt_labels(session, prompt_ids):
         found.setdefault((row["prompt_id"], row["number"]), []).append(row)

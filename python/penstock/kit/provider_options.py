@@ -227,9 +227,9 @@ REQUIRED_FIELDS = {
 REQUIRED_ALTERNATIVES = {
     "azure-openai": (("azure_resource_name", "resource_name"), ("azure_deployment_config", "deployment_name")),
 }
-# Values that the engine knows by another name.
+# Values with another name in the engine.
 VALUE_ALIASES = {("vertex_auth_type", "workload"): "workloadIdentityFederation"}
-# Field names of older clients (virtual keys), with the engine header that each stands for.
+# Field names of older clients (virtual keys), with the engine's header for each.
 LEGACY_FIELDS = {
     "resourceName": "azure-resource-name",
     "apiVersion": "azure-api-version",
@@ -246,41 +246,41 @@ def describe_fields() -> str:
     """Returns a text that lists the fields of each provider. Optional fields end with a question mark."""
     usual = ProviderOptions.__struct_fields__
     fields_by_provider = {
-        provider: [one.name + "?" * (not one.required) for one in fields(form) if one.name not in usual]
+        provider: [item.name + "?" * (not item.required) for item in fields(form) if item.name not in usual]
         for provider, form in OPTIONS_BY_PROVIDER.items()
     }
     each = "; ".join(f"{provider}: {', '.join(names)}" for provider, names in fields_by_provider.items() if names)
     return f"all providers: {', '.join(usual)}; {each}; others: the names of their headers without `x-gateway-`"
 
 
-def check_options(path: str, provider: str, given: Mapping[str, Any], mapped: frozenset[str] = frozenset()) -> None:
+def check_options(path: str, provider: str, fields: Mapping[str, Any], mapped: frozenset[str] = frozenset()) -> None:
     """Rejects fields that the provider does not have, and missing required fields. `mapped` fields come from secret
     references.
     """
     form = OPTIONS_BY_PROVIDER.get(provider, ProviderOptions)
     others = _extra_fields(provider, form)
-    problems = _find_unknown_options(path, provider, given, (*form.__struct_fields__, *others))
-    problems += _find_extra_problems(path, {name: given[name] for name in others if name in given})
-    present = {name for name, value in given.items() if value is not None} | mapped
+    problems = _find_unknown_options(path, provider, fields, (*form.__struct_fields__, *others))
+    problems += _find_extra_problems(path, {name: fields[name] for name in others if name in fields})
+    present = {name for name, value in fields.items() if value is not None} | mapped
     for (field, value), names in REQUIRED_FIELDS.items():
-        why = f"is needed where {field} is {value!r}"
+        reason = f"is needed where {field} is {value!r}"
         problems += [
-            Problem(f"{path}.{name}", why) for name in names if given.get(field) == value and name not in present
+            Problem(f"{path}.{name}", reason) for name in names if fields.get(field) == value and name not in present
         ]
     # If only common fields are given, the required ones of the provider may be missing: it is configured by its key
     # alone.
-    if set(given) <= set(ProviderOptions.__struct_fields__) and not mapped & set(form.__struct_fields__):
+    if set(fields) <= set(ProviderOptions.__struct_fields__) and not mapped & set(form.__struct_fields__):
         form = ProviderOptions
     else:
         for names in REQUIRED_ALTERNATIVES.get(provider, ()):
             if present.isdisjoint(names):
                 problems.append(Problem(f"{path}.{names[0]}", "is needed"))
-    known_options = {name: value for name, value in given.items() if name in form.__struct_fields__}
+    known_options = {name: value for name, value in fields.items() if name in form.__struct_fields__}
     placeholders = dict.fromkeys(mapped & set(form.__struct_fields__), MAPPED_PLACEHOLDER)
     problems += find_problems(form, {**placeholders, **known_options}, path)
     if problems:
         raise invalid_error(problems)
-    _reject_unsupported(path, provider, given)
+    _reject_unsupported(path, provider, fields)
 
 
 def field_names(provider: str) -> tuple[str, ...]:
@@ -289,30 +289,30 @@ def field_names(provider: str) -> tuple[str, ...]:
     return (*form.__struct_fields__, *_extra_fields(provider, form))
 
 
-def check_partial_options(path: str, provider: str, given: Mapping[str, Any], allowed: Iterable[str]) -> None:
+def check_partial_options(path: str, provider: str, fields: Mapping[str, Any], allowed: Iterable[str]) -> None:
     """Rejects fields that the provider does not have; required fields may be missing. `allowed` lists extra field names
     of older clients.
     """
     form = OPTIONS_BY_PROVIDER.get(provider, ProviderOptions)
     others = _extra_fields(provider, form)
     known_fields = (*form.__struct_fields__, *others, *(name for name in allowed if name not in others))
-    problems = _find_unknown_options(path, provider, given, known_fields)
-    problems += _find_extra_problems(path, {name: given[name] for name in others if name in given})
+    problems = _find_unknown_options(path, provider, fields, known_fields)
+    problems += _find_extra_problems(path, {name: fields[name] for name in others if name in fields})
     types = get_type_hints(form, include_extras=True)
-    for name in (name for name in given if name in types):
-        problems += find_problems(types[name], given[name], f"{path}.{name}")
+    for name in (name for name in fields if name in types):
+        problems += find_problems(types[name], fields[name], f"{path}.{name}")
     if problems:
         raise invalid_error(problems)
-    _reject_unsupported(path, provider, given)
+    _reject_unsupported(path, provider, fields)
 
 
 def _find_unknown_options(
-    path: str, provider: str, given: Mapping[str, Any], known_fields: Sequence[str]
+    path: str, provider: str, fields: Mapping[str, Any], known_fields: Sequence[str]
 ) -> list[Problem]:
-    what, suggester = f"field of {provider}", NameSuggester()
-    unknown = (name for name in given if name not in known_fields)
+    subject, suggester = f"field of {provider}", NameSuggester()
+    unknown = (name for name in fields if name not in known_fields)
     return [
-        Problem(join_path(path, name), unknown_name(name, known_fields, suggester, what))
+        Problem(join_path(path, name), unknown_name(name, known_fields, suggester, subject))
         for name in islice(unknown, MAX_PROBLEMS)
     ]
 
@@ -323,19 +323,19 @@ def _extra_fields(provider: str, form: type[ProviderOptions]) -> list[str]:
     return [name for name in names if name not in form.__struct_fields__]
 
 
-def _find_extra_problems(path: str, given: Mapping[str, Any]) -> list[Problem]:
-    found = (find_problems(BoundedText | None, value, f"{path}.{name}") for name, value in given.items())
-    return [problem for problems in found for problem in problems]
+def _find_extra_problems(path: str, fields: Mapping[str, Any]) -> list[Problem]:
+    items = (find_problems(BoundedText | None, value, f"{path}.{name}") for name, value in fields.items())
+    return [problem for problems in items for problem in problems]
 
 
-def _reject_unsupported(path: str, provider: str, given: Mapping[str, Any]) -> None:
+def _reject_unsupported(path: str, provider: str, fields: Mapping[str, Any]) -> None:
     try:
-        row = provider_row(provider, given)
+        row = provider_row(provider, fields)
     except (AttributeError, TypeError):
         # Field names of older clients have no declared types, so a wrong type is detected only here.
         raise field_error(path, "holds a string where an object or a list is expected") from None
-    for engine_path, why in unsupported_fields({"provider": provider, **row}):
-        raise field_error(f"{path}.{_client_field(provider, engine_path, given)}", why)
+    for engine_path, reason in unsupported_fields({"provider": provider, **row}):
+        raise field_error(f"{path}.{_client_field(provider, engine_path, fields)}", reason)
 
 
 def model_row(slug: str, enabled: object, endpoint: Mapping[str, Any], prices: object = None) -> dict[str, Any]:
@@ -358,40 +358,40 @@ def unsupported_fields(row: Mapping[str, Any], models: Iterable[Mapping[str, Any
     return []
 
 
-def _client_field(provider: str, engine_path: str, given: Mapping[str, Any]) -> str:
+def _client_field(provider: str, engine_path: str, fields: Mapping[str, Any]) -> str:
     """Converts a path of the engine to the field name that the client sent."""
     kind, _, name = engine_path.partition(".")
     if kind == "headers":
         return f"custom_headers.{name}"
     headers_by_key = dict(_engine_options().get(provider, ()))
-    headers = {_header_name(sent, headers_by_key.values()): sent for sent in given}
+    headers = {_header_name(sent, headers_by_key.values()): sent for sent in fields}
     return headers.get(headers_by_key.get(name, ""), kind)
 
 
 def split_secrets(
-    path: str, given: Mapping[str, Any], shown: Mapping[str, Any], secrets: Mapping[str, Any]
+    path: str, given: Mapping[str, Any], masked: Mapping[str, Any], secrets: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Splits the options that were sent into displayed and secret values. `shown` and `secrets` are the stored values."""
     displayed = {name: value for name, value in given.items() if value is not None}
     hidden: dict[str, Any] = {}
-    moved = has_new_destination(shown, displayed)
+    moved = has_new_destination(masked, displayed)
     for name in (name for name in SECRET_FIELDS if name in displayed):
-        hidden[name] = _restore_masked(displayed[name], shown.get(name), secrets.get(name))
+        hidden[name] = _restore_masked(displayed[name], masked.get(name), secrets.get(name))
         if moved and hidden[name] != displayed[name]:
             raise field_error(f"{path}.{name}", MOVED_MESSAGE)
         displayed[name] = mask_value(hidden[name])
     return displayed, hidden
 
 
-def is_sent_anew(sent: Any, shown: Any, secret: Any) -> bool:  # noqa: ANN401 - a text, or a table of them
+def is_sent_anew(sent: Any, masked: Any, secret: Any) -> bool:  # noqa: ANN401 - a text, or a table of them
     """Returns true if nothing of a secret option that was sent stands for the stored value."""
-    return bool(sent) and _restore_masked(sent, shown, secret) == sent
+    return bool(sent) and _restore_masked(sent, masked, secret) == sent
 
 
 def has_new_destination(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Returns true if credentials would be sent to another destination than before."""
-    one, other = (address_fields(_without_secrets(options)) for options in (before, after))
-    return one != other
+    item, other = (address_fields(_without_secrets(options)) for options in (before, after))
+    return item != other
 
 
 def untrusted_host_fields(options: Mapping[str, Any]) -> list[str]:
@@ -412,12 +412,12 @@ def mask_value(value: Any) -> Any:  # noqa: ANN401 - a text, or a table of them
     return {name: mask_secret(inner) for name, inner in table.items()} if table and is_of_texts else MASK_TEXT
 
 
-def _restore_masked(sent: Any, shown: Any, secret: Any) -> Any:  # noqa: ANN401 - as above
-    if secret is not None and sent == shown:
+def _restore_masked(sent: Any, masked: Any, secret: Any) -> Any:  # noqa: ANN401 - as above
+    if secret is not None and sent == masked:
         return secret
     if not isinstance(sent, dict):
         return sent
-    before, hidden, given = _as_dict(shown), _as_dict(secret), _as_dict(cast("object", sent)).items()
+    before, hidden, given = _as_dict(masked), _as_dict(secret), _as_dict(cast("object", sent)).items()
     return {name: hidden[name] if name in hidden and value == before.get(name) else value for name, value in given}
 
 
@@ -450,7 +450,7 @@ def provider_row(provider: str, configurations: Mapping[str, Any]) -> dict[str, 
 
 
 def _header_name(name: str, known_headers: Iterable[str]) -> str:
-    """Returns the header that a field stands for, among the headers of a provider."""
+    """Returns the provider's header for a field."""
     header = name.replace("_", "-")
     return header if header in known_headers else LEGACY_FIELDS.get(name, header)
 
@@ -473,16 +473,16 @@ def _list_deployments(configurations: Mapping[str, Any]) -> list[tuple[str, dict
     listed: list[dict[str, Any]] = (
         configurations.get("azure_deployment_config") or configurations.get("deploymentConfig") or []
     )
-    found: list[tuple[str, dict[str, str]]] = []
-    for one in listed:
-        name = str(one.get("azure_deployment_name") or one.get("deploymentName"))
-        version = str(one.get("azure_api_version") or one.get("apiVersion"))
+    forms: list[tuple[str, dict[str, str]]] = []
+    for item in listed:
+        name = str(item.get("azure_deployment_name") or item.get("deploymentName"))
+        version = str(item.get("azure_api_version") or item.get("apiVersion"))
         deployment: dict[str, str] = {"deployment_id": name, "api_version": version}
-        model_names: set[str] = {text for text in (one.get("alias"), one.get("azure_model_slug"), name) if text}
-        found += [(model, deployment) for model in sorted(model_names)]
-        if one.get("is_default") or len(listed) == 1:
-            found.append(("", deployment))
-    return found
+        model_names: set[str] = {text for text in (item.get("alias"), item.get("azure_model_slug"), name) if text}
+        forms += [(model, deployment) for model in sorted(model_names)]
+        if item.get("is_default") or len(listed) == 1:
+            forms.append(("", deployment))
+    return forms
 
 
 def _engine_options() -> dict[str, list[tuple[str, str]]]:

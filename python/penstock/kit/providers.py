@@ -101,40 +101,51 @@ class ProviderRoutes(CrudRoutes):
         await self.resource.delete(session, row)
         await integrations.remove_if_unused(session, row["integration_id"])
 
-    def routes_of(self, shown: type[ResponseFields], change: type[UpdateFields], changed: Any, alter: Any) -> list[Any]:  # noqa: ANN401 - as in CrudRoutes
+    def routes_of(
+        self,
+        response_type: type[ResponseFields],
+        change: type[UpdateFields],
+        changed: Any,  # noqa: ANN401 - a function of the framework
+        alter: Any,  # noqa: ANN401 - as above
+    ) -> list[Any]:
         """Returns the list route, the get route and the update route."""
 
         async def render_rows(session: TenantSession, rows: list[Row]) -> list[ResponseFields]:
             linked_integrations = await session.organisation().find_all(
                 integration_rows, {row["integration_id"] for row in rows}
             )
-            is_placed = "workspace_name" in shown.__struct_fields__
+            is_placed = "workspace_name" in response_type.__struct_fields__
             workspaces_by_id = (
                 await session.find_all(workspaces, {row["workspace_id"] for row in rows}) if is_placed else {}
             )
             used = await read_current_usage(session, "provider", rows)
-            found = [
+            result = [
                 _to_response(
-                    shown, row, linked_integrations[row["integration_id"]], workspaces_by_id.get(row["workspace_id"])
+                    response_type,
+                    row,
+                    linked_integrations[row["integration_id"]],
+                    workspaces_by_id.get(row["workspace_id"]),
                 )
                 for row in rows
             ]
-            return [msgspec.structs.replace(one, current_usage=used.get(one.id)) for one in found]
+            return [msgspec.structs.replace(item, current_usage=used.get(item.id)) for item in result]
 
         async def render_list(session: TenantSession, rows: list[Row]) -> list[ResponseFields]:
-            found = await render_rows(session, rows)
+            result = await render_rows(session, rows)
             if not await session.expects_single_limits():
-                return found
-            return [msgspec.structs.replace(one, rate_limits=limits.first_limit(one.rate_limits)) for one in found]
+                return result
+            return [msgspec.structs.replace(item, rate_limits=limits.first_limit(item.rate_limits)) for item in result]
 
         return [
-            self.list_route(shown, render_list, list_query),
-            self.get_route(shown, render_rows),
-            self.update_route(change, changed, alter, shown, render_rows),
+            self.list_route(response_type, render_list, list_query),
+            self.get_route(response_type, render_rows),
+            self.update_route(change, changed, alter, response_type, render_rows),
         ]
 
 
-def _to_response(shown: type[ResponseFields], row: Row, integration: Row, workspace: Row | None) -> ResponseFields:
+def _to_response(
+    response_type: type[ResponseFields], row: Row, integration: Row, workspace: Row | None
+) -> ResponseFields:
     values = {
         "integration_id": integration["slug"],
         "ai_provider_name": integration["ai_provider_id"],
@@ -146,5 +157,5 @@ def _to_response(shown: type[ResponseFields], row: Row, integration: Row, worksp
         "status": effective_status(row),
     }
     return row_to_struct(
-        shown, row, **{name: value for name, value in values.items() if name in shown.__struct_fields__}
+        response_type, row, **{name: value for name, value in values.items() if name in response_type.__struct_fields__}
     )

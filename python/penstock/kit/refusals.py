@@ -1,5 +1,5 @@
-"""Audit entries of refused management requests: 401, 403, and throttled sign-ins. They are bounded in number and kept
-apart, so that a flood of them neither fills the store nor hides changes.
+"""Audit entries of refused management requests: 401, 403, and throttled sign-ins. They are bounded in number and stored
+separately, so that a flood of them neither fills the store nor hides changes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ log = logging.getLogger("penstock")
 FLUSH_INTERVAL_SECONDS = 1.0
 # Entries that wait for a flush, of each origin. Later ones are dropped and counted.
 MAX_PENDING = 100
-# The same of each caller, and of each address without one, so that one of them cannot crowd out the others.
+# The same limit per caller, and per address of unauthenticated callers, so that one of them cannot crowd out the
+# others.
 MAX_PENDING_PER_CLIENT = 20
-# Newest entries that an organisation keeps, of each origin and of each caller.
+# Number of newest entries that are stored per organisation, origin and caller.
 MAX_STORED, MAX_STORED_PER_CALLER = 1000, 200
 # Origin of a refusal: a client without a valid credential, or an authenticated caller.
 ANONYMOUS, CALLER = "anonymous", "caller"
@@ -87,9 +88,9 @@ class RefusalLog:
             log.warning("refused requests are not recorded in the audit log: %s", error)
 
     async def _write(self, connection: AsyncConnection, rows: list[dict[str, Any]]) -> None:
-        found = (await connection.execute(select(organisations.c.id).limit(2))).scalars().all()
+        results = (await connection.execute(select(organisations.c.id).limit(2))).scalars().all()
         # A request without a valid credential names no organisation. With a single one there is no doubt.
-        only = found[0] if len(found) == 1 else None
+        only = results[0] if len(results) == 1 else None
         all_rows: list[dict[str, Any]] = [{**row, "organisation_id": row["organisation_id"] or only} for row in rows]
         known = [row for row in all_rows if row["organisation_id"]]
         self._counter.dropped += len(rows) - len(known)
@@ -107,11 +108,11 @@ class RefusalLog:
 
 
 async def _delete_oldest(
-    connection: AsyncConnection, organisation_id: str, origin: str, most: int, *conditions: ColumnElement[bool]
+    connection: AsyncConnection, organisation_id: str, origin: str, maximum: int, *conditions: ColumnElement[bool]
 ) -> None:
     is_same = [*conditions, audit_log.c.refused_from == origin, audit_log.c.organisation_id == organisation_id]
     newest_first = select(audit_log.c.id).where(*is_same).order_by(audit_log.c.id.desc())
-    last_beyond = await connection.scalar(newest_first.offset(most).limit(1))
+    last_beyond = await connection.scalar(newest_first.offset(maximum).limit(1))
     if last_beyond is not None:
         await connection.execute(delete(audit_log).where(*is_same, audit_log.c.id <= last_beyond))
 

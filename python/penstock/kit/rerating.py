@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # A request returns after about this time, with a cursor for the next one. The edge worker waits 30 seconds.
 SLICE_SECONDS = 8.0
-# Pages come from a window of time, because the log store sorts what is in the range. The window follows the traffic.
+# Pages come from a window of time, because the log store sorts all rows of the range. The window follows the traffic.
 FIRST_WINDOW, SHORTEST_WINDOW, LONGEST_WINDOW = timedelta(hours=1), timedelta(minutes=1), timedelta(days=7)
 # Behind all records of the same millisecond.
 LAST_ID = str(uuid.UUID(int=2**128 - 1))
@@ -100,7 +100,7 @@ class Rerater:
     """Re-rates the logs of a range of time, one slice at a time."""
 
     def __init__(self, log_service: LogService, calculator: CostCalculator, saved: SavedProviders) -> None:
-        """Takes the log store and the prices."""
+        """Stores the log store and the prices."""
         self._logs = log_service
         self._calculator = calculator
         self._saved = saved
@@ -163,7 +163,7 @@ class Rerater:
         return frames
 
     def _to_request(self, row: Mapping[str, Any]) -> StoredRequest | None:
-        """Returns what the cost of a log depends on; `None` if the log keeps its cost."""
+        """Returns the inputs of a log's cost; `None` if the log keeps its cost."""
         if row["cost_nanodollars"] == 0 and row["price_version"] is None:
             # Nothing had to be paid, for example because the capacity is paid for by the hour.
             return None

@@ -55,10 +55,10 @@ class Resource(msgspec.Struct, frozen=True):
         return row
 
     async def list_page(
-        self, session: TenantSession, wanted: PageRequest, conditions: Sequence[ColumnElement[bool]] = ()
+        self, session: TenantSession, requested: PageRequest, conditions: Sequence[ColumnElement[bool]] = ()
     ) -> tuple[int, list[Row]]:
         """Returns the total number of rows, and the rows of the page."""
-        return await listing.fetch_page(session, self.table, wanted, conditions, self.unlisted)
+        return await listing.fetch_page(session, self.table, requested, conditions, self.unlisted)
 
     async def update(self, session: TenantSession, row: Row, values: Mapping[str, Any], verb: str = "update") -> Row:
         """Updates a row. The audit log entry has the action `verb`."""

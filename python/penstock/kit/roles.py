@@ -28,7 +28,7 @@ API_KEYS, VIRTUAL_KEYS = "workspace_user_api_keys workspace_service_api_keys", "
 VIEW_SCOPES = {
     "Logs": frozenset({"logs.view", "logs.read"}),
     "LogMetadata": frozenset({"logs.list"}),
-    # No scope decides whose logs a caller sees.
+    # Scopes do not decide which logs a caller sees.
     "AllData": frozenset[str](),
     "ApiKeys": _scopes(API_KEYS, "read list"),
     "Configs": _scopes("configs", "read list"),
@@ -55,12 +55,12 @@ MANAGER_WRITE_SCOPES = {
 # By role and flag: the scopes that the flag controls.
 FLAG_SCOPES: dict[str, dict[str, frozenset[str]]] = {
     "member": {
-        **{f"membersView{what}": scopes for what, scopes in VIEW_SCOPES.items()},
-        **{f"membersWrite{what}": scopes for what, scopes in WRITE_SCOPES.items()},
+        **{f"membersView{subject}": scopes for subject, scopes in VIEW_SCOPES.items()},
+        **{f"membersWrite{subject}": scopes for subject, scopes in WRITE_SCOPES.items()},
     },
     "manager": {
-        **{f"managersView{what}": scopes for what, scopes in VIEW_SCOPES.items()},
-        **{f"managersWrite{what}": scopes for what, scopes in MANAGER_WRITE_SCOPES.items()},
+        **{f"managersView{subject}": scopes for subject, scopes in VIEW_SCOPES.items()},
+        **{f"managersWrite{subject}": scopes for subject, scopes in MANAGER_WRITE_SCOPES.items()},
         "managersUpdateWs": frozenset({"workspaces.update"}),
     },
 }
@@ -68,7 +68,7 @@ FLAG_SCOPES: dict[str, dict[str, frozenset[str]]] = {
 DEFAULT_FLAGS: dict[str, bool] = {
     **{name: scopes <= member_scopes(role) for role, flags in FLAG_SCOPES.items() for name, scopes in flags.items()},
     # No scope decides what admins of the organisation see in a workspace; `penstock.kit.log_access` reads these flags.
-    **{f"organisationAdminsView{what}": True for what in ("Logs", "LogMetadata")},
+    **{f"organisationAdminsView{subject}": True for subject in ("Logs", "LogMetadata")},
 }
 # By subject of a flag: its settings section. The organisation decides per section whether workspaces may change the
 # flags.
@@ -86,7 +86,7 @@ SECTION_BY_SUBJECT = {
 }
 FLAG_PREFIX = re.compile("^(?:members|managers|organisationAdmins)(?:View|Write|Update)")
 SECTION_BY_FLAG = {name: SECTION_BY_SUBJECT[FLAG_PREFIX.sub("", name)] for name in DEFAULT_FLAGS}
-# Settings field of the organisation with the flags that decide whose logs each role sees.
+# Settings field of the organisation with the flags for whose logs each role sees.
 VISIBILITY_FIELD = "data_visibility"
 NO_SETTINGS: Mapping[str, Any] = {}
 
@@ -100,9 +100,13 @@ def non_default_flags(settings: Mapping[str, Any], above: Mapping[str, Any]) -> 
     workspace_flags: dict[str, bool] = settings.get(SETTINGS_FIELD, {})
     flags = {
         **organisation_flags,
-        **{name: may for name, may in workspace_flags.items() if not is_organisation_controlled(above, name)},
+        **{
+            name: is_allowed
+            for name, is_allowed in workspace_flags.items()
+            if not is_organisation_controlled(above, name)
+        },
     }
-    return {name: may for name, may in flags.items() if may is not DEFAULT_FLAGS[name]}
+    return {name: is_allowed for name, is_allowed in flags.items() if is_allowed is not DEFAULT_FLAGS[name]}
 
 
 def is_organisation_controlled(above: Mapping[str, Any], name: str) -> bool:
@@ -118,9 +122,9 @@ def effective_flags(settings: Mapping[str, Any], above: Mapping[str, Any] = NO_S
 def role_overrides(role: str, flags: Mapping[str, bool]) -> RoleOverrides | None:
     """Returns the scopes that the flags grant to a role or revoke from it; `None` if all flags have their defaults."""
     about = FLAG_SCOPES.get(role, {})
-    given = [about[name] for name, may in flags.items() if name in about and may]
-    taken = [about[name] for name, may in flags.items() if name in about and not may]
-    return RoleOverrides(frozenset[str]().union(*given), frozenset[str]().union(*taken)) if flags else None
+    allowed = [about[name] for name, is_allowed in flags.items() if name in about and is_allowed]
+    used = [about[name] for name, is_allowed in flags.items() if name in about and not is_allowed]
+    return RoleOverrides(frozenset[str]().union(*allowed), frozenset[str]().union(*used)) if flags else None
 
 
 def role_scopes(role: str, flags: Mapping[str, bool]) -> frozenset[str]:
@@ -129,30 +133,30 @@ def role_scopes(role: str, flags: Mapping[str, bool]) -> frozenset[str]:
 
 
 def merge_flags(
-    given: Mapping[str, bool | None] | None, settings: Mapping[str, Any], above: Mapping[str, Any] = NO_SETTINGS
+    configured: Mapping[str, bool | None] | None, settings: Mapping[str, Any], above: Mapping[str, Any] = NO_SETTINGS
 ) -> dict[str, bool]:
     """Merges the sent flags into the stored ones. Omitted flags stay, null resets a flag, and values that equal the
     inherited one are not stored.
     """
     flags = dict[str, bool](settings.get(SETTINGS_FIELD, {}))
     holds, without = effective_flags(settings, above), effective_flags(NO_SETTINGS, above)
-    for name, may in (dict.fromkeys(flags) if given is None else given).items():
+    for name, is_allowed in (dict.fromkeys(flags) if configured is None else configured).items():
         if name not in DEFAULT_FLAGS:
             raise field_error(f"{SETTINGS_FIELD}.{name}", f"is not known: use {', '.join(sorted(DEFAULT_FLAGS))}")
         if is_organisation_controlled(above, name):
-            if may not in {None, holds[name]}:
+            if is_allowed not in {None, holds[name]}:
                 raise organisation_controlled_error(f"{SETTINGS_FIELD}.{name}", SECTION_BY_FLAG[name])
-        elif may is None:
+        elif is_allowed is None:
             flags.pop(name, None)
-        elif name in flags or may is not without[name]:
-            flags[name] = may
+        elif name in flags or is_allowed is not without[name]:
+            flags[name] = is_allowed
     return flags
 
 
 def organisation_controlled_error(path: str, section: str) -> ForbiddenError:
     """Returns the error for a setting that workspaces may not change."""
-    why = f"is for the organisation to choose: it does not let workspaces change {section!r} ({OVERRIDES})"
-    return ForbiddenError(f"{path} {why}", [Problem(path, why)])
+    reason = f"is for the organisation to choose: it does not let workspaces change {section!r} ({OVERRIDES})"
+    return ForbiddenError(f"{path} {reason}", [Problem(path, reason)])
 
 
 def copy_flags_to_workspace(
@@ -162,7 +166,7 @@ def copy_flags_to_workspace(
     then on.
     """
     organisation_flags = effective_flags(NO_SETTINGS, above)
-    copied = {name: may for name, may in organisation_flags.items() if SECTION_BY_FLAG[name] in sections}
+    copied = {name: is_allowed for name, is_allowed in organisation_flags.items() if SECTION_BY_FLAG[name] in sections}
     return {**settings, SETTINGS_FIELD: {**settings.get(SETTINGS_FIELD, {}), **copied}} if copied else dict(settings)
 
 
@@ -171,8 +175,8 @@ def check_can_set_flags(caller: Caller, workspace_id: str | None) -> None:
     restrictions.
     """
     if caller.rank(workspace_id) < role_rank("admin"):
-        why = "are for admins of the workspace and of the organisation to choose"
-        raise ForbiddenError(f"{SETTINGS_FIELD} {why}", [Problem(SETTINGS_FIELD, why)])
+        reason = "are for admins of the workspace and of the organisation to choose"
+        raise ForbiddenError(f"{SETTINGS_FIELD} {reason}", [Problem(SETTINGS_FIELD, reason)])
 
 
 def gained_scopes(before: Mapping[str, bool], after: Mapping[str, bool]) -> frozenset[str]:

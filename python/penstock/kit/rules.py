@@ -121,7 +121,7 @@ def blocks_inline_config(settings: Mapping[str, Any], above: Mapping[str, Any]) 
     is_organisation_blocked = bool(above.get(name))
     is_left = above.get(OVERRIDES, {}).get(DATA_PLANE)
     if is_left is None:
-        # Either of them can forbid it, and neither can allow what the other forbids.
+        # Both must allow it.
         return is_organisation_blocked or bool(settings.get(name))
     return bool(settings.get(name, is_organisation_blocked)) if is_left else is_organisation_blocked
 

@@ -43,4 +43,4 @@ async def find_missing_providers(
     rows = await session.organisation().fetch_rows(query, providers)
     existing = {text for row in rows for text in (row["id"], row["slug"])} | session.file_provider_slugs()
     missing = config_references.find_missing(dict(document), path, existing, "in this workspace")
-    return [MissingProvider(one.path.removeprefix("."), one.message) for one in missing] or UNSET
+    return [MissingProvider(item.path.removeprefix("."), item.message) for item in missing] or UNSET

@@ -29,7 +29,7 @@ INVALID_LINK_MESSAGE = (
 
 
 async def create_sign_in_link(database: Database, email: str | None = None) -> str:
-    """Creates a link for a user; without an address for the owner. Returns its secret, which is not stored.
+    """Creates a link for a user; without an address, a link for the owner. Returns its secret, which is not stored.
 
     Raises `SettingsError` if there is no such user. Earlier links of the user stop working.
     """
@@ -49,20 +49,18 @@ async def create_sign_in_link(database: Database, email: str | None = None) -> s
         tenant = TenantStore(connection, user["organisation_id"], None)
         caller = Caller(id=row["id"], type="operator", organisation_id=user["organisation_id"])
         request_info = RequestInfo("POST", "penstock users sign-in-link", "", new_id(), "")
-        shown = {name: value for name, value in row.items() if name != "sha256"}
-        await write_audit_rows(tenant, caller, request_info, "sign_in_links.create", [(None, shown)])
+        public_fields = {name: value for name, value in row.items() if name != "sha256"}
+        await write_audit_rows(tenant, caller, request_info, "sign_in_links.create", [(None, public_fields)])
     return text
 
 
 async def find_user_of_link(connection: AsyncConnection, text: str) -> Caller:
     """Returns the user of a link that is still valid; raises `UnauthorisedError` if there is none."""
     query = select(sign_in_links.c.user_id, sign_in_links.c.organisation_id).where(*_valid_link_conditions(text))
-    found = (await connection.execute(query)).first()
-    if found is None:
+    row = (await connection.execute(query)).first()
+    if row is None:
         raise UnauthorisedError(INVALID_LINK_MESSAGE)
-    return Caller(
-        id=found.user_id, type="person", organisation_id=found.organisation_id, user_id=found.user_id, by="session"
-    )
+    return Caller(id=row.user_id, type="person", organisation_id=row.organisation_id, user_id=row.user_id, by="session")
 
 
 async def use_link(connection: AsyncConnection, text: str) -> None:
@@ -73,7 +71,7 @@ async def use_link(connection: AsyncConnection, text: str) -> None:
 
 
 async def delete_sign_in_links(connection: AsyncConnection, user_id: str) -> None:
-    """Deletes the unused links of a user, who changed the password because somebody else may know a link."""
+    """Deletes the unused links of a user, who changed the password because a stranger may know a link."""
     await connection.execute(delete(sign_in_links).where(sign_in_links.c.user_id == user_id))
 
 
@@ -88,9 +86,9 @@ async def _find_user(connection: AsyncConnection, email: str | None) -> Any:  # 
         raise SettingsError(message)
     is_wanted = users.c.role == "owner" if email is None else users.c.email == email.strip().lower()
     query = select(users).where(users.c.organisation_id == organisation_id, is_wanted).order_by(users.c.id).limit(1)
-    found = (await connection.execute(query)).mappings().first()
-    if found is None:
+    row = (await connection.execute(query)).mappings().first()
+    if row is None:
         name = "an owner" if email is None else f"a user with the e-mail address {email!r}"
         message = f"the store does not have {name}; hint: the console lists the users, or invite the person there"
         raise SettingsError(message)
-    return found
+    return row

@@ -92,7 +92,7 @@ class TenantSession(TenantStore):
         """Opens the session within the organisation of the caller."""
         super().__init__(connection, caller.organisation_id, workspace_id)
         self.caller = caller
-        # Read only when a change is recorded, because most requests change nothing.
+        # Read only when a change is recorded, because most requests change no data.
         self._asked = read_request_info
         self.about = RequestedRow()
         # Workspace of audit entries for rows that do not name a workspace themselves.
@@ -258,8 +258,8 @@ class TenantSession(TenantStore):
         return await self._services.vault.open(self.connection, sealed, owner)
 
 
-def _precondition_failed(why: str) -> PreconditionFailedError:
-    return PreconditionFailedError(f"If-Match {why}", [Problem("If-Match", why)])
+def _precondition_failed(reason: str) -> PreconditionFailedError:
+    return PreconditionFailedError(f"If-Match {reason}", [Problem("If-Match", reason)])
 
 
 @cache
@@ -298,7 +298,7 @@ class RequestContext:
     """Dependency of a route: opens sessions for the caller of the request."""
 
     def __init__(self, services: Services, request: Request[Any, Caller, Any]) -> None:
-        """Takes the caller that the guard authenticated."""
+        """Stores the caller that the guard authenticated."""
         self.caller = request.auth
         self._request = request
         self._state: dict[str, Any] = request.scope["state"]
@@ -374,11 +374,11 @@ class RequestContext:
         """True if the body has fields that can only be read."""
         return bool(self._state.get("unchanged"))
 
-    async def check_unchanged(self, session: TenantSession, shown: msgspec.Struct) -> None:
+    async def check_unchanged(self, session: TenantSession, response: msgspec.Struct) -> None:
         """Accepts fields of the body that can only be read if they have the values that the client read: those of
         `shown`. Raises InvalidError for others.
         """
-        current = msgspec.to_builtins(shown)
+        current = msgspec.to_builtins(response)
         problems: list[Problem] = []
         for name, sent in self._state.pop("unchanged", {}).items():
             if sent in (None, current[name]) or name in CHANGING_FIELDS or name.endswith("_at"):
@@ -395,8 +395,8 @@ class RequestContext:
 
     def _reject_unchecked_fields(self) -> None:
         """Raises InvalidError if the route did not compare the fields that can only be read."""
-        if left := self._state.get("unchanged"):
-            raise invalid_error([Problem(name, "can only be read") for name in left])
+        if remaining := self._state.get("unchanged"):
+            raise invalid_error([Problem(name, "can only be read") for name in remaining])
 
     def _wanted_workspace(self, workspace: str | None) -> str | None:
         """Returns the workspace of the query, or else of the body."""
@@ -466,24 +466,26 @@ class RequestContext:
         return session
 
     async def _resolve_workspace_id(
-        self, connection: AsyncConnection, wanted: str | None, among: frozenset[str]
+        self, connection: AsyncConnection, requested: str | None, among: frozenset[str]
     ) -> str | None:
         own_id = self.caller.workspace_id
         if among is WRITABLE_STATES:
             # The workspace may have been archived since the key was looked up.
-            wanted = wanted or own_id
-        elif wanted == own_id:
-            wanted = None
-        if wanted is None:
+            requested = requested or own_id
+        elif requested == own_id:
+            requested = None
+        if requested is None:
             return own_id
         org_store = TenantStore(connection, self.caller.organisation_id, None)
-        rows = await org_store.fetch_prepared(WORKSPACE_ID_QUERY, workspaces, key=wanted, states=sorted(among))
-        found: str | None = rows[0]["id"] if rows else None
-        open_to_caller = found == own_id if own_id else self.caller.is_organisation_admin or found in self.caller.roles
-        if found is None or not open_to_caller:
-            message = f"the workspace {wanted!r} is not open to this key"
+        rows = await org_store.fetch_prepared(WORKSPACE_ID_QUERY, workspaces, key=requested, states=sorted(among))
+        workspace_id: str | None = rows[0]["id"] if rows else None
+        open_to_caller = (
+            workspace_id == own_id if own_id else self.caller.is_organisation_admin or workspace_id in self.caller.roles
+        )
+        if workspace_id is None or not open_to_caller:
+            message = f"the workspace {requested!r} is not open to this key"
             raise ForbiddenError(message)
-        return found
+        return workspace_id
 
 
 class ChangeNotifier(Protocol):
@@ -509,7 +511,7 @@ class Services:
         identities: CallerAuthenticator,
         notifier: ChangeNotifier,
     ) -> None:
-        """Takes the services, and the settings that bound or name stored values."""
+        """Stores the services, and the settings that limit or name stored values."""
         self._settings_file = settings.file
         self.limits = settings.routing.target_limits
         self.key_prefix = settings.store.key_prefix
@@ -568,8 +570,8 @@ class Services:
     async def find_prompt_version(self, prompt_id: str, number: int) -> Row | None:
         """Returns a version of an active prompt for the engine, whichever organisation it belongs to."""
         async with self.database.read_connection() as connection:
-            found = await connection.execute(PROMPT_VERSION_QUERY, {"prompt_id": prompt_id, "number": number})
-            return cast("Row | None", found.mappings().first())
+            rows = await connection.execute(PROMPT_VERSION_QUERY, {"prompt_id": prompt_id, "number": number})
+            return cast("Row | None", rows.mappings().first())
 
     async def wait_until_applied(self, number: int) -> None:
         """Waits until the data plane of this node applies a change."""

@@ -50,10 +50,10 @@ async def _body_problems(request: Request[Any, Any, Any]) -> list[Problem]:
     """Checks the body in the format that the route reads, a form or JSON. The content type of the request does not
     matter.
     """
-    taken = request.scope["route_handler"].parsed_data_field
-    if taken is None:
+    used = request.scope["route_handler"].parsed_data_field
+    if used is None:
         return []
-    if getattr(taken.kwarg_definition, "media_type", None) != RequestEncodingType.MULTI_PART:
+    if getattr(used.kwarg_definition, "media_type", None) != RequestEncodingType.MULTI_PART:
         return json_body_problems(await request.body())
     try:
         # The framework caches the form, so the route does not parse it again.
@@ -72,11 +72,11 @@ def json_body_problems(body: bytes) -> list[Problem]:
     if is_text and SPELLED not in body and not SPELLED_HALF.search(body):
         return []
     try:
-        found = list(_value_problems(json.loads(body.decode(errors="surrogateescape"))))
+        problems = list(_value_problems(json.loads(body.decode(errors="surrogateescape"))))
     except (ValueError, RecursionError):
         # The route reports malformed JSON itself when it decodes the body.
-        found = []
-    return found or ([] if is_text else [Problem("", NOT_UNICODE_MESSAGE)])
+        problems = []
+    return problems or ([] if is_text else [Problem("", NOT_UNICODE_MESSAGE)])
 
 
 def _nests_too_deep(body: bytes) -> bool:

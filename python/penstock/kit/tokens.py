@@ -207,7 +207,7 @@ class TokenVerifier:
             return
         before = msgspec.json.decode(published, type=dict[str, Any])
         # Matches issuers by URL, because their order in the settings may have changed since the export.
-        urls = [one["url"] for one in before.get("issuers", ())]
+        urls = [item["url"] for item in before.get("issuers", ())]
         for source in (source for source in self.sources if source.own.jwks_url and source.own.jwks_url in urls):
             index = urls.index(source.own.jwks_url)
             source.load_keys({"keys": [row for row in before["keys"] if row.get("issuer") == index]})
@@ -245,8 +245,8 @@ class TokenVerifier:
         if any(allowed and organisation not in allowed for allowed in (self._own.organisations, issuer.organisations)):
             raise ForbiddenError("tokens of this organisation are not accepted here")
         # The first of these claims that is not empty. It must be a string.
-        given = (claims.get(name) for name in ("email_id", "sub", "uid"))
-        user = next((value for value in given if value is not None and value != ""), None)
+        identities = (claims.get(name) for name in ("email_id", "sub", "uid"))
+        user = next((value for value in identities if value is not None and value != ""), None)
         if not isinstance(user, str):
             raise UnauthorisedError("this token names no user: it needs the claim email_id, sub or uid")
         defaults = _read_defaults(claims)
@@ -325,13 +325,13 @@ def _parse_public_key(raw: object) -> dict[str, str] | None:
     """Parses one key of a JWKS. Returns `None` unless it is a public signature key that both verifiers can use."""
     if not isinstance(raw, dict):
         return None
-    given = cast("dict[str, object]", raw)
-    if given.get("use", "sig") != "sig" or not isinstance(given.get("kid"), str):
+    claims = cast("dict[str, object]", raw)
+    if claims.get("use", "sig") != "sig" or not isinstance(claims.get("kid"), str):
         return None
-    fields = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}.get(str(given.get("kty")))
-    if fields is None or not all(isinstance(given.get(name), str) for name in fields):
+    fields = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}.get(str(claims.get("kty")))
+    if fields is None or not all(isinstance(claims.get(name), str) for name in fields):
         return None
-    row = {name: str(given[name]) for name in ("kty", "kid", *fields)}
+    row = {name: str(claims[name]) for name in ("kty", "kid", *fields)}
     try:
         return row if _has_supported_size(row) and _import_key(row) else None
     except (JoseError, ValueError, TypeError):

@@ -1,5 +1,5 @@
 """Conversion of the web framework's validation errors into problems with field paths. It reports every problem of a
-body and of the parameters, in words for API clients.
+body and of the parameters, in terms that API clients know.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RouteParameter(NamedTuple):
     highest: float | None = None
 
 
-# Stands for the body of a request that has none, or none in JSON.
+# Placeholder for the body of a request without a body or without JSON.
 NO_BODY = object()
 
 
@@ -62,28 +62,28 @@ def route_parameters(handler: BaseRouteHandler | None) -> dict[str, RouteParamet
 
 
 def parse_problems(
-    error: HTTPException, request: Request[Any, Any, Any], taken: Mapping[str, RouteParameter], body: object = NO_BODY
+    error: HTTPException, request: Request[Any, Any, Any], used: Mapping[str, RouteParameter], body: object = NO_BODY
 ) -> list[Problem]:
     """Converts a framework error to a list of problems with field paths. `taken` has the parameters of the route, and
     `body` is the decoded body.
     """
     listed = _listed_errors(error)
-    problems = list(_parameter_problems(error, request, taken, listed))
+    problems = list(_parameter_problems(error, request, used, listed))
     if not (listed or isinstance(error.__cause__, msgspec.ValidationError)):
         return problems
-    if body is not NO_BODY and BODY in taken:
-        problems += find_problems(taken[BODY].annotation, body, strict=False)
+    if body is not NO_BODY and BODY in used:
+        problems += find_problems(used[BODY].annotation, body, strict=False)
     elif any(item.get("message") == MISSING_BODY for item in listed):
         problems.append(Problem("", "a body is needed"))
-    # A type that only the decoder knows: its own message is used.
+    # A type that is private to the decoder: its own message is used.
     return problems or [Problem(_field_path(item), _lower_first(str(item.get("message", "")))) for item in listed]
 
 
-def summarize_problems(found: Sequence[Problem], message: str) -> str:
+def summarize_problems(problems: Sequence[Problem], message: str) -> str:
     """Returns the problems in one line, or the framework's message `message` if there are no problems."""
-    if found:
-        listed = "; also ".join(f"{one.path} {one.message}".strip() for one in found[:MAX_SUMMARIZED])
-        rest = len(found) - MAX_SUMMARIZED
+    if problems:
+        listed = "; also ".join(f"{item.path} {item.message}".strip() for item in problems[:MAX_SUMMARIZED])
+        rest = len(problems) - MAX_SUMMARIZED
         return f"{listed}; and {rest} more" if rest > 0 else listed
     if malformed := MALFORMED_JSON.match(message):
         return f"the body is not valid JSON: {malformed[1] or 'it is incomplete'}"
@@ -93,7 +93,7 @@ def summarize_problems(found: Sequence[Problem], message: str) -> str:
 def _parameter_problems(
     error: HTTPException,
     request: Request[Any, Any, Any],
-    taken: Mapping[str, RouteParameter],
+    used: Mapping[str, RouteParameter],
     listed: Sequence[Mapping[str, Any]],
 ) -> list[Problem]:
     """Returns the problems of the path and the query."""
@@ -102,7 +102,7 @@ def _parameter_problems(
     problems: list[Problem] = []
     for item in listed:
         name = str(item.get("key", ""))
-        parameter = taken.get(name)
+        parameter = used.get(name)
         # If a field of the body has the same name as a parameter, the framework attributes its error to that parameter.
         if parameter is None or name == BODY or item.get("source") == "body":
             continue

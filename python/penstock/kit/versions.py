@@ -54,21 +54,21 @@ async def find_version(tenant: TenantStore, resource_id: str, key: str | int) ->
     )
 
 
-async def list_versions(tenant: TenantStore, resource_id: str, wanted: PageRequest) -> tuple[int, list[Row]]:
+async def list_versions(tenant: TenantStore, resource_id: str, requested: PageRequest) -> tuple[int, list[Row]]:
     """Returns the number of versions and the versions of the page. Selects them by number, because the numbers have no
     gaps.
     """
-    if wanted.sort != "created_at":
-        raise field_error("sort", f"{wanted.sort!r} is not allowed here: expected created_at")
+    if requested.sort != "created_at":
+        raise field_error("sort", f"{requested.sort!r} is not allowed here: expected created_at")
     number, condition = versions.c.number, versions.c.resource_id == resource_id
     last = await tenant.fetch_first(select(func.max(number).label("number")).where(condition), versions)
     total = int((last["number"] if last else 0) or 0)
-    start = wanted.size * wanted.number
-    down = wanted.order == "desc"
+    start = requested.size * requested.number
+    down = requested.order == "desc"
     among = (
-        number.between(total - start - wanted.size + 1, total - start)
+        number.between(total - start - requested.size + 1, total - start)
         if down
-        else number.between(start + 1, start + wanted.size)
+        else number.between(start + 1, start + requested.size)
     )
     query = select(versions).where(condition, among).order_by(number.desc() if down else number.asc())
     return total, await tenant.fetch_rows(query, versions)

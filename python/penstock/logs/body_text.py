@@ -31,7 +31,7 @@ def split_words(text: str) -> list[str]:
 def extract_text(body: bytes) -> str:
     """Returns the strings of a JSON body, one per line, or of a stream of JSON events. Other bodies have no text.
 
-    Keys are left out. Strings of a stream are joined without a space, because events may split a word.
+    Keys are omitted. Strings of a stream are joined without a space, because events may split a word.
     """
     try:
         strings = _find_strings(msgspec.json.decode(body))

@@ -42,7 +42,7 @@ class StorageBreaker:
 
     @property
     def seconds_until_probe(self) -> float:
-        """Seconds that are left of the backoff of an open breaker."""
+        """Remaining seconds of the backoff of an open breaker."""
         return self._opened_at + self._backoff_seconds - self._clock()
 
     def record_success(self) -> None:

@@ -30,7 +30,7 @@ MAX_LINE_BYTES = 1024 * 1024
 
 
 class LogStoreUnavailableError(LogEngineError):
-    """The log worker does not answer, or it cannot reach the log store."""
+    """The log worker does not respond, or it cannot reach the log store."""
 
 
 class LogClient:
@@ -73,7 +73,7 @@ class LogClient:
             raise _make_unavailable(error) from None
 
     async def get_metrics(self) -> dict[str, float]:
-        """Returns the metrics of the log worker. They say so if it does not answer."""
+        """Returns the metrics of the log worker. If it does not respond, they report that."""
         if not self._path:
             return {}
         try:
@@ -83,7 +83,7 @@ class LogClient:
         return msgspec.json.decode(content)
 
     async def get_request_metrics(self) -> str:
-        """Returns the request metrics in the Prometheus text format; empty if the log worker does not answer."""
+        """Returns the request metrics in the Prometheus text format; empty if the log worker does not respond."""
         if not self._path:
             return ""
         try:

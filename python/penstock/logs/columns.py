@@ -27,7 +27,7 @@ class ColumnType(enum.Enum):
 
 
 class Origin(enum.Enum):
-    """Where the value of a column comes from."""
+    """Source of a column's value."""
 
     RECORD = "record"
     BATCH = "log worker"

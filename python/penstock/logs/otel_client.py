@@ -1,4 +1,4 @@
-"""HTTP client of an OpenTelemetry collector: sends one batch of spans, and says whether it may be sent again."""
+"""HTTP client of an OpenTelemetry collector: sends one batch of spans, and reports if it may be sent again."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class ExportResponse(msgspec.Struct, frozen=True):
 
 
 class OtelClient:
-    """Client with one connection. It follows no redirects, and the address is the operator's, so it is not checked."""
+    """Client with one connection. It follows no redirects. The operator configures the address, so it is not checked."""
 
     def __init__(self, settings: Otel, tls_ca: str = "") -> None:
-        """Takes the address and the headers of the collector, and a file of further certificate authorities."""
+        """Stores the address and the headers of the collector, and a file with additional certificate authorities."""
         url = urlsplit(find_traces_url(settings))
         self._host, self._port = url.hostname or "", url.port
         self._path = url.path or "/"

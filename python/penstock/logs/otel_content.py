@@ -19,7 +19,7 @@ RESPONSE_KINDS = (spool.CLIENT_RESPONSE, spool.UPSTREAM_RESPONSE)
 MAX_CONTENT_BYTES, MAX_LIST_ITEMS = 256 * 1024, 64
 # Events at both ends of a stream. The first ones identify the response, and the last ones say how it ended.
 FIRST_EVENTS, LAST_EVENTS = 3, 8
-# Names of a parameter in requests, by attribute and type. Google and Amazon have them in an object of their own.
+# Names of a parameter in requests, by attribute and type. Google and Amazon nest them in a separate object.
 PARAMETERS: dict[str, tuple[type, tuple[str, ...]]] = {
     "gen_ai.request.max_tokens": (
         int,
@@ -213,7 +213,7 @@ def _read_content(request: bytes, response: bytes) -> dict[str, Any]:
 
 
 def _encode_bounded(items: list[Any]) -> str:
-    """Encodes a list as JSON text. Leaves out its first items if it is too long, because the last ones are new."""
+    """Encodes a list as JSON text. If it is too long, omits its first items, because the last ones are new."""
     texts = [msgspec.json.encode(item) for item in items]
     size = sum(map(len, texts))
     while texts and size > MAX_CONTENT_BYTES:

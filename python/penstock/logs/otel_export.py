@@ -54,7 +54,7 @@ READ_EVENTS = 1000
 MAX_PAYLOAD_BYTES = 4 * spool.MEBIBYTE
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 60.0
 IDLE_SECONDS, LONGEST_IDLE_SECONDS = 0.05, 0.25
-# Time after the stop of the log worker for records that are left.
+# Time to export the remaining records after the log worker was stopped.
 LAST_EXPORT_SECONDS, JOIN_SECONDS = 2.5, 3.0
 MEASURE_SECONDS = 1.0
 # Part of `records.spool_bytes` that records may occupy for this consumer alone, while the collector does not respond,
@@ -169,7 +169,7 @@ class OtelExporter:
     # ── consumer ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run_once(self, *, final_seconds: float | None = None) -> int:
-        """Reads what is new, and sends at most one batch. Returns the number of events read and of records done.
+        """Reads new events and sends at most one batch. Returns the number of events read and of records done.
 
         With `final_seconds`, it waits for no further records, and the batch may take at most that long.
         """
@@ -333,7 +333,7 @@ class OtelExporter:
         self._retry_seconds = min(2 * self._retry_seconds, LONGEST_RETRY_SECONDS)
 
     def _report(self, reason: str) -> None:
-        """Logs a reason once until another one follows."""
+        """Logs a reason once, until the reason changes."""
         if reason != self._reported_reason:
             log.error("the OpenTelemetry collector does not accept spans: %s", reason)
         self._reported_reason = reason
@@ -355,7 +355,7 @@ class OtelExporter:
             self._measured_at = now
             share = MAX_SPOOL_SHARE if self._is_failing else MAX_SPOOL_SHARE_IF_SLOW
             if self._measure_backlog() > self._spool_bytes * share:
-                # Measured again at once, because what is read next may be too much, too.
+                # Measured again at once, because the next records may also be too many.
                 count, self._measured_at = len(self._waiting), 0.0
         if count:
             self.skipped += count

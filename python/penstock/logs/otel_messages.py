@@ -1,5 +1,5 @@
 """Messages of requests and responses in the JSON format of OpenTelemetry's conventions: a role, and parts with a type.
-Binary data is left out.
+Binary data is omitted.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class OutputCollector:
         message = self._at(index)
         for part in _to_parts(content):
             last = next(reversed(message.parts.values()), None)
-            # A stream of Google has one text part per event.
+            # A stream from Google has one text part per event.
             if last and part["type"] == last["type"] == "text":
                 last["content"] += part["content"]
             else:

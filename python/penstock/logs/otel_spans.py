@@ -178,7 +178,7 @@ decode_record = msgspec.json.Decoder(SpanRecord).decode
 
 
 def build_spans(record: SpanRecord, body_attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the spans of a record as OTLP JSON, the one of the request first.
+    """Returns the spans of a record as OTLP JSON, the request's span first.
 
     `body_attributes` are those that come from the bodies (`otel_content.py`).
     """
@@ -201,7 +201,7 @@ def build_spans(record: SpanRecord, body_attributes: Mapping[str, Any]) -> list[
 
 
 def encode_attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Encodes attributes as OTLP JSON. Leaves out those without a value."""
+    """Encodes attributes as OTLP JSON. Omits attributes without a value."""
     return [
         {"key": key, "value": _encode_value(value)}
         for key, value in values.items()

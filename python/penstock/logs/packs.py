@@ -156,7 +156,7 @@ class PackWriter:
         return location
 
     def flush(self) -> None:
-        """Writes what was added to the files. After an `OSError` it may be called again."""
+        """Writes the added bodies to the files. After an `OSError` it may be called again."""
         for pack in self._open.values():
             self._write_buffer(pack)
         self._buffered = 0
@@ -178,7 +178,7 @@ class PackWriter:
         path = self.root / pack.key
         path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         start = pack.size - len(pack.buffer)
-        # The first write replaces what an earlier process may have left.
+        # The first write replaces the file of an earlier process.
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (0 if start else os.O_TRUNC)
         file = os.open(path, flags, OWNER_ONLY_MODE)
         try:
@@ -212,7 +212,7 @@ class PackStore:
     """Reads and deletes stored bodies, and uploads them if they belong in a bucket."""
 
     def __init__(self, writer: PackWriter, bucket: Bucket | None, breaker: StorageBreaker) -> None:
-        """Takes the writer of local files, and the bucket to which they are moved."""
+        """Stores the writer of local files, and the bucket to which they are moved."""
         self.writer = writer
         self.breaker = breaker
         self.uploaded = 0
@@ -252,7 +252,7 @@ class PackStore:
         return True
 
     async def upload_rest(self, seconds: float) -> None:
-        """Uploads what is complete, for a bounded time. The rest is uploaded after the next start."""
+        """Uploads complete packs, for a bounded time. The others are uploaded after the next start."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while await self.upload_next():

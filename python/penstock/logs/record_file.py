@@ -56,7 +56,7 @@ class WaitingLine(msgspec.Struct):
 
 
 class RecordFileConsumer:
-    """Appends the records of the spool to the record file, and those of refused requests to a file of their own.
+    """Appends the records of the spool to the record file, and those of rejected requests to a separate file.
 
     A file next to the record file holds the positions and the size of the record file after each batch. What is behind
     that size after a restart was not saved; it is removed and written again.
@@ -85,7 +85,7 @@ class RecordFileConsumer:
         self._failing_until = 0.0
 
     def run_once(self, *, is_final: bool = False) -> int:
-        """Reads what is new and writes what is due. Returns the number of events read."""
+        """Reads new events and writes due records. Returns the number of events read."""
         now = time.monotonic()
         count = 0
         for reader in self.follower.find_writers():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.logs.spool_reader import SpoolEvent
 
-# Counting the tokens of a response takes less. A record whose amendment comes later, or never, waits no longer.
+# Longer than the token count of a response takes. Records whose amendment comes later are written without it.
 AMENDMENT_WAIT_SECONDS = 0.5
 # Field of an amendment that corrects the cost of a record.
 PREVIOUS_COST = "previous_cost_nanodollars"
@@ -40,7 +40,7 @@ def encode_amendment(record_id: bytes, fields: Mapping[str, Any]) -> bytes:
 
 
 def make_killed_line(event: SpoolEvent) -> bytes:
-    """Returns the record of a request whose process was killed, made from what was known when it began."""
+    """Returns the record of a request whose process was killed, built from the data at its beginning."""
     flags = event.request.flags if event.request else 0
     has_bodies = bool(event.request and event.request.bodies)
     body = "dropped" if flags & BODIES_DROPPED else "cut" if flags & BODY_CUT else "kept" if has_bodies else "off"

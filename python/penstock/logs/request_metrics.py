@@ -31,7 +31,7 @@ NANODOLLARS_PER_DOLLAR = 1_000_000_000
 OTHER = "other"
 MAX_LABEL_CHARS = 128
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"})
-# Endpoint of a request that is passed through, and of a path that is none of the gateway's.
+# Endpoint of a request that is passed through, or of an unknown path.
 PASS_THROUGH, UNKNOWN_ENDPOINT = "proxy", "unknown"
 # Labels of every series, besides `app`, `env` and those of the settings.
 LABELS = ("method", "endpoint", "code", "provider", "source", "stream", "cacheStatus")
@@ -84,7 +84,9 @@ def _seconds(record: MeteredRecord) -> float | None:
 
 
 def _time_at_provider(record: MeteredRecord) -> float | None:
-    """Returns the time that the gateway waited for providers, up to the last byte; `None` if it asked none."""
+    """Returns the time that the gateway waited for providers, up to the last byte; `None` if it sent no request to a
+    provider.
+    """
     if not record.attempts or record.response_time is None or record.gateway_processing_time is None:
         return None
     return max(0.0, record.response_time - record.gateway_processing_time)
@@ -192,7 +194,7 @@ class LabelSetCounts:
     """Counts of all requests with the same labels."""
 
     def __init__(self, labels: str) -> None:
-        """Takes the labels as Prometheus reads them, without braces."""
+        """Stores the labels in Prometheus' format, without braces."""
         self.labels = labels
         self.requests = 0
         self.tokens = 0
@@ -227,7 +229,7 @@ class RequestMetrics:
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Takes the bounds and the optional labels."""
+        """Stores the bounds and the optional labels."""
         self.overflows = 0
         self.invalid = 0
         self._is_enabled = settings.metrics.enabled
@@ -238,7 +240,7 @@ class RequestMetrics:
         self._max_sets = settings.metrics.label_sets
         self._values: list[set[str]] = [set() for _ in self._names]
         self._counts: dict[tuple[str, ...], LabelSetCounts] = {}
-        # Records are counted in a thread of their own.
+        # Records are counted on a separate thread.
         self._lock = threading.Lock()
         self._decode = msgspec.json.Decoder(MeteredRecord).decode
 

@@ -34,7 +34,7 @@ KILLED = 0
 
 
 class BodyReference(NamedTuple):
-    """Place of one body piece in the spool."""
+    """Position of one body piece in the spool."""
 
     kind: int
     segment: int
@@ -43,7 +43,7 @@ class BodyReference(NamedTuple):
 
 
 class OpenRequest(msgspec.Struct):
-    """What the spool says about a request before its end."""
+    """Data in the spool about a request that has not ended."""
 
     segment: int
     begin: bytes = b""
@@ -52,7 +52,7 @@ class OpenRequest(msgspec.Struct):
 
 
 class SpoolEvent(NamedTuple):
-    """A frame to consume, or a request whose writer ended before its end, with what came before it."""
+    """A frame to consume, or a request whose writer exited before its end, with its earlier frames."""
 
     kind: int
     flags: int
@@ -90,7 +90,7 @@ class WriterReader:
 
     @property
     def position(self) -> Position:
-        """Place up to which the events have been returned."""
+        """Position up to which the events have been returned."""
         return max(Position(self._segment, self._offset), self._done)
 
     @property
@@ -282,7 +282,7 @@ class WriterReader:
                 return False
             is_other_process = not _is_same_process(self.header, header)
         self.close()
-        # Not the start of the following segment, whose number may not be known when requests end here.
+        # Not the start of the next segment, whose number may not be known when the requests end.
         ended = Position(self._segment + 1, 0)
         self._segment, self._offset = following or self._segment + 1, 0
         if is_other_process:
@@ -314,7 +314,7 @@ class WriterReader:
             return self._gone
         self._gone_checked_at = now
         if not self.header.process_start or not self._offset:
-            # Without the process in a header, only the lock tells.
+            # Without a process id in the header, only the lock shows if the writer is alive.
             self._gone = self._is_lock_free()
         elif not _is_running(self.header):
             self._gone = True

@@ -148,7 +148,7 @@ class SpoolWriter:
         try:
             head = encode_header(self._make_header())
             _write_all(file, head)
-            # Kept in the lock file, because a consumed segment is deleted.
+            # Stored in the lock file, because a consumed segment is deleted.
             os.pwrite(self._lock_file, b"%016d" % number, 0)
             if self._is_durable:
                 _sync_folders(self.folder)

@@ -141,7 +141,7 @@ class LiveTail:
     def __init__(
         self, loop: asyncio.AbstractEventLoop | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Takes the loop in which subscribers run."""
+        """Stores the event loop of the subscribers."""
         self._loop = loop
         self._clock = clock
         self._subscribers: set[TailSubscriber] = set()
@@ -152,7 +152,7 @@ class LiveTail:
         return len(self._subscribers)
 
     def publish(self, lines: Iterable[bytes]) -> None:
-        """Offers record lines to all subscribers. Does nothing while there is none."""
+        """Sends record lines to all subscribers. Does nothing without subscribers."""
         if not self._subscribers:
             return
         records = [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]

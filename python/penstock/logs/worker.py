@@ -54,7 +54,7 @@ DUCKDB_INSERT_SECONDS, BUSY_INSERT_SECONDS = 0.25, 1.0
 BUSY_BATCH_RECORDS = 100
 REOPEN_SECONDS = 5.0
 CLEANUP_SECONDS, RETENTION_SECONDS = 1.0, 3600.0
-# Uploads that are left at the end are made after the next start.
+# Uploads that remain at the end are made after the next start.
 LAST_UPLOADS_SECONDS, LAST_READ_SECONDS = 2.0, 3.0
 HEARTBEAT_SECONDS = 10.0
 # Part of the spool that may wait for the ledger of budgets while the control process does not read.
@@ -101,7 +101,7 @@ class LogWorker:
         self._spool_age = 0.0
 
     async def run(self, listener: socket.socket, stop: asyncio.Event) -> None:
-        """Works until `stop` is set; then reads what is left in the spool."""
+        """Works until `stop` is set; then reads the rest of the spool."""
         loop = asyncio.get_running_loop()
         self._tail = LiveTail(loop)
         runner = web.AppRunner(self._build_app(), access_log=None, shutdown_timeout=0.5)
@@ -182,7 +182,7 @@ class LogWorker:
         ingest.close()
 
     def _read_rest(self, follower: SpoolFollower, run_once: Callable[[], int]) -> None:
-        """Reads what is left, and waits a moment to see whether writers with open requests are gone."""
+        """Reads the rest of the spool, and waits briefly for writers with open requests to exit."""
         deadline = time.monotonic() + LAST_READ_SECONDS
         while time.monotonic() < deadline:
             count = _run_safely(run_once, "the spool")

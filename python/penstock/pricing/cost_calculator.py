@@ -82,7 +82,7 @@ class CostCalculator:
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Takes the settings with the operator's prices. Loads nothing before the first request."""
+        """Stores the settings with the operator's prices. Loads nothing before the first request."""
         self._settings = settings
         self._turn = threading.Lock()
         self._loaded: LoadedPrices | None = None

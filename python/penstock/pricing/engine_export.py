@@ -117,9 +117,9 @@ def export_prices(settings: Settings) -> dict[str, Any]:
         {
             "provider": provider,
             "model": model,
-            "prices": [one for row in found for one in export_operator_prices(row, row.valid_from)],
+            "prices": [one for row in rows for one in export_operator_prices(row, row.valid_from)],
         }
-        for (provider, model), found in rows_by_model.items()
+        for (provider, model), rows in rows_by_model.items()
     ]
     return {**msgspec.json.decode(export_public_list(), type=dict[str, msgspec.Raw]), "overrides": operator_prices}
 
@@ -156,16 +156,16 @@ def export_adjustments(adjustments: Mapping[str, Any] | None) -> dict[str, Any] 
     multiplier: dict[str, Any] = adjustments["multiplier"]
     usual = multiplier.get("default")
     usual = 1.0 if usual is None else usual
-    given = {bucket: multiplier.get(name) for name, bucket in OPERATOR_BUCKETS.items()}
+    multipliers = {bucket: multiplier.get(name) for name, bucket in OPERATOR_BUCKETS.items()}
     units: dict[str, float | None] = multiplier.get("additional_units") or {}
     for unit, (ours, kind) in UNIT_BUCKETS.items():
         factor = units.get(unit)
-        bucket_factor = given.get(ours) if factor is None else factor
-        given[ours] = given.get(kind) if bucket_factor is None and kind else bucket_factor
+        bucket_factor = multipliers.get(ours) if factor is None else factor
+        multipliers[ours] = multipliers.get(kind) if bucket_factor is None and kind else bucket_factor
     for name, ours in TEXT_BUCKETS.items():
-        if given.get(ours) is None:
-            given[ours] = multiplier.get(name)
-    factors = {ours: _to_millionths(usual if factor is None else factor) for ours, factor in given.items()}
+        if multipliers.get(ours) is None:
+            multipliers[ours] = multiplier.get(name)
+    factors = {ours: _to_millionths(usual if factor is None else factor) for ours, factor in multipliers.items()}
     exported: dict[str, Any] = {"request": _to_millionths(usual), "factors": factors}
     images: dict[str, float | None] = multiplier.get("image") or {}
     if (image := images.get("default")) is not None:
@@ -219,14 +219,14 @@ def _export_models(provider: Provider) -> Iterator[dict[str, Any]]:
     for model in provider.models:
         listed = model.prices if isinstance(model.prices, list) else [model.prices]
         variants = _price_variants(model)
-        if prices := [one for price in listed for one in _model_prices(price, variants)]:
+        if prices := [item for price in listed for item in _model_prices(price, variants)]:
             yield {"names": _export_match_clause(model.match), "prices": prices}
 
 
 def _price_variants(model: ModelInfo) -> PriceVariants:
     """Returns the rates for batches and service tiers.
 
-    The engine has no batch rates by prompt length. Tiered batch rates are left out, so those tokens cost half of the
+    The engine has no batch rates by prompt length. Tiered batch rates are omitted, so those tokens cost half of the
     standard rate.
     """
     variants: PriceVariants = []
@@ -257,7 +257,7 @@ def _model_prices(price: ConditionalPrice | ModelPrice, variants: PriceVariants)
     start: date | None = getattr(constraint, "start_date", None)
     # Repeats the price from each date on which a batch or service tier price changes.
     for moment in [start, *sorted({since for since, *_ in variants if since > (start or date.min)})]:
-        active_variants = {kind: found for since, kind, found in variants if since <= (moment or date.min)}
+        active_variants = {kind: variant for since, kind, variant in variants if since <= (moment or date.min)}
         yield _with_version(rates, request, moment, daily, active_variants)
 
 
@@ -267,12 +267,12 @@ def _has_token_rates(rates: Rates) -> bool:
 
 
 def _public_list_rates(prices: Any) -> Rates:  # noqa: ANN401 - a price of the list, or what stands beside it
-    listed_prices = {name: found for name in PUBLIC_LIST_BUCKETS if (found := getattr(prices, name)) is not None}
+    listed_prices = {name: price for name in PUBLIC_LIST_BUCKETS if (price := getattr(prices, name)) is not None}
     return {
         PUBLIC_LIST_BUCKETS[name]: _price_tiers(
-            found, PICODOLLARS_PER_MILLIDOLLAR if name.endswith("_kcount") else PICODOLLARS_PER_MICRODOLLAR
+            listed_price, PICODOLLARS_PER_MILLIDOLLAR if name.endswith("_kcount") else PICODOLLARS_PER_MICRODOLLAR
         )
-        for name, found in listed_prices.items()
+        for name, listed_price in listed_prices.items()
     }
 
 
@@ -324,7 +324,7 @@ def _export_match_clause(match: Any) -> dict[str, Any]:  # noqa: ANN401 - one of
     kind = type(match).__name__.removeprefix("Clause").lower()
     match kind:
         case "or" | "and":
-            inner = [_export_match_clause(one) for one in getattr(match, f"{kind}_")]
+            inner = [_export_match_clause(item) for item in getattr(match, f"{kind}_")]
             return {"any" if kind == "or" else "all": inner}
         case "regex":
             return _export_pattern(match.regex)

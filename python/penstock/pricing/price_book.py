@@ -112,23 +112,23 @@ class PriceBook:
     async def list_models(self, provider: str) -> dict[str, ListedModel]:
         """Returns the models of a provider that have a price, by their names."""
         listed = await self._listed_provider(provider)
-        found = {model.id: _to_listed_model(provider, model) for model in (listed.models if listed else [])}
+        listed_model = {model.id: _to_listed_model(provider, model) for model in (listed.models if listed else [])}
         # The newest price is applied last and replaces older ones.
         for row in reversed(self._valid_rows()):
             if row.provider == provider:
-                name = found[row.model].name if row.model in found else None
-                found[row.model] = ListedModel(row.model, name, provider, _row_pricing(row))
-        return found
+                name = listed_model[row.model].name if row.model in listed_model else None
+                listed_model[row.model] = ListedModel(row.model, name, provider, _row_pricing(row))
+        return listed_model
 
     async def list_callable_models(self, provider: str) -> dict[str, ListedModel]:
         """Returns the models of a provider that requests can name, by their names. Each price of the operator counts as
         a model.
         """
-        found = await self.list_models(provider)
+        models = await self.list_models(provider)
         priced = {row.model for row in self._valid_rows() if row.provider == provider}
         return {
             name: model
-            for name, model in found.items()
+            for name, model in models.items()
             if name in priced or (_offers(provider, name) and not _is_price_pattern(provider, name))
         }
 
@@ -141,8 +141,8 @@ class PriceBook:
         for row in self._valid_rows():
             if (row.provider, row.model) == (provider, model):
                 return _row_pricing(row)
-        found = await self.find_listed_model(provider, model)
-        return _to_listed_model(provider, found).pricing_config if found else None
+        listed_model = await self.find_listed_model(provider, model)
+        return _to_listed_model(provider, listed_model).pricing_config if listed_model else None
 
     async def find_listed_model(self, provider: str, model: str) -> ModelInfo | None:
         """Returns the entry of a model in the price list, or `None`."""
@@ -212,10 +212,10 @@ def _load_price_list() -> dict[str, Provider]:
 def file_version(file: str) -> tuple[int, int] | None:
     """Returns what changes when a file is written or replaced; `None` if it does not exist."""
     try:
-        found = os.stat(file)  # noqa: PTH116 - it is asked often
+        file_status = os.stat(file)  # noqa: PTH116 - it is asked often
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino
+    return file_status.st_mtime_ns, file_status.st_ino
 
 
 def start_date_of(row: PriceRow) -> date:
@@ -224,13 +224,13 @@ def start_date_of(row: PriceRow) -> date:
 
 
 def _row_pricing(row: PriceRow) -> PricingConfig:
-    given = {name: getattr(row, name) for name in PricingConfig.__struct_fields__}
-    return _with_formulas(PricingConfig(**given))
+    fields = {name: getattr(row, name) for name in PricingConfig.__struct_fields__}
+    return _with_formulas(PricingConfig(**fields))
 
 
 def _to_listed_model(provider: str, model: ModelInfo) -> ListedModel:
     prices = model.get_prices(datetime.now(UTC))
-    batch = [one.prices for one in model.price_variants or () if dict(one.when) == {"processing": "batch"}]
+    batch = [item.prices for item in model.price_variants or () if dict(item.when) == {"processing": "batch"}]
     config = PricingConfig(
         pay_as_you_go=PayAsYouGo(**_token_rates(prices), additional_units=_unit_rates(prices)),
         batch_config=TokenPrices(**_token_rates(batch[0])) if batch else None,
@@ -283,5 +283,5 @@ def _free_pricing() -> PricingConfig:
     return _with_formulas(PricingConfig(pay_as_you_go=msgspec.convert(msgspec.to_builtins(zero_rates), PayAsYouGo)))
 
 
-# Pricing of an unknown model: it costs nothing, but has the formulas that sum up prices.
+# Pricing of an unknown model: it costs nothing, but includes the formulas that add up prices.
 FREE_PRICING = _free_pricing()

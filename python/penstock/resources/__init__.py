@@ -37,7 +37,7 @@ CUSTOM_PREFIXES: dict[str, tuple[str, ...]] = {
 }
 # Modules that work without the store. All others are loaded only if a store is configured.
 STORELESS_MODULES = ("console", "health", "internal", "metrics", "model_configs", "pricing", "schema", "version")
-# Modules whose paths under /v1 providers have too. The engine decides which of those requests are for the management
+# Modules whose paths under /v1 also exist at providers. The engine selects the requests that are for the management
 # API.
 PROVIDER_SHARED_MODULES = ("batches", "files", "models")
 # Modules that the SDKs of providers call.
@@ -46,14 +46,14 @@ SDK_MODULES = ("batches", "files", "models")
 
 def module_names() -> list[str]:
     """Returns the dotted names of all modules, without importing any."""
-    found: list[str] = []
+    names: list[str] = []
     top = os.path.dirname(__file__)
     for folder, folders, files in os.walk(top):
         folders[:] = sorted(name for name in folders if not name.startswith(("_", ".")))
         inside = os.path.relpath(folder, top).replace(os.sep, ".")
         prefix = "" if inside == "." else f"{inside}."
-        found += [prefix + name[:-3] for name in sorted(files) if name.endswith(".py") and not name.startswith("_")]
-    return found
+        names += [prefix + name[:-3] for name in sorted(files) if name.endswith(".py") and not name.startswith("_")]
+    return names
 
 
 def path_prefixes(name: str) -> tuple[str, ...]:

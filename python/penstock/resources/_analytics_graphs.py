@@ -173,7 +173,7 @@ class HitRateSummary(msgspec.Struct, frozen=True):
 
 
 class HitRatePoint(msgspec.Struct, frozen=True):
-    """Cache hits in one time bucket. Savings are the cost of the requests that the cache answered."""
+    """Cache hits in one time bucket. Savings are the cost of the requests that were served from the cache."""
 
     timestamp: Timestamp
     simple_hits: Annotated[Number, Meta(description="number of hits with an identical request")]

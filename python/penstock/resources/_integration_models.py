@@ -137,9 +137,9 @@ async def list_models(
         row = await kit.get_integration(session, key, "read")
         model_rows = await kit.list_models(session, row)
     known_models = await prices.list_models(row["ai_provider_id"])
-    listed = [_to_integration_model(one, known_models.get(one["slug"])) for one in model_rows]
+    listed = [_to_integration_model(model_row, known_models.get(model_row["slug"])) for model_row in model_rows]
     callable_models = await prices.list_callable_models(row["ai_provider_id"])
-    others = sorted(set(callable_models) - {one["slug"] for one in model_rows})
+    others = sorted(set(callable_models) - {model_row["slug"] for model_row in model_rows})
     listed += [
         IntegrationModel(
             slug=slug,
@@ -161,12 +161,12 @@ async def update_models(
     key: IdOrSlug, data: JSONBody[UpdateIntegrationModels], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Adds or updates models of an integration: availability, host, header fields and price."""
-    _reject_duplicate_slugs(one.slug for one in data.models)
+    _reject_duplicate_slugs(model.slug for model in data.models)
     async with work.write_session() as session:
         row = await kit.get_integration(session, key, "update")
         await kit.mark_changed(session, row)
-        before = {one["slug"]: one for one in await kit.list_models(session, row)}
-        bound = [one["configurations"].get("custom_host") for one in before.values()]
+        before = {model["slug"]: model for model in await kit.list_models(session, row)}
+        bound = [item["configurations"].get("custom_host") for item in before.values()]
         sent = kit.SentCredentials(data.key, data.configurations)
         for index, model in enumerate(data.models):
             await _save_model(session, row, f"models[{index}]", model, before.get(model.slug))
@@ -196,14 +196,14 @@ async def delete_models(
     data: JSONBody[DeleteIntegrationModels | None] = None,
 ) -> EmptyResponse:
     """Deletes custom models. Models of the provider's own list can only be updated, for example disabled."""
-    wanted = [slug.strip() for slug in (slugs or "").split(",") if slug.strip()] or (data.models if data else [])
-    if not wanted:
+    requested = [slug.strip() for slug in (slugs or "").split(",") if slug.strip()] or (data.models if data else [])
+    if not requested:
         raise field_error("slugs", "is required: slugs of custom models, separated by commas")
     async with work.write_session() as session:
         row = await kit.get_integration(session, key, "update")
         await kit.mark_changed(session, row)
-        before = {one["slug"]: one for one in await kit.list_models(session, row)}
-        for slug in dict.fromkeys(wanted):
+        before = {model["slug"]: model for model in await kit.list_models(session, row)}
+        for slug in dict.fromkeys(requested):
             if slug not in before:
                 raise unknown_reference_error("slugs", f"{slug!r} is not a model of this integration")
             if not before[slug]["is_custom"]:
@@ -212,13 +212,13 @@ async def delete_models(
         return EmptyResponse()
 
 
-async def _seal_secret_options(session: TenantSession, row: Row, given: Mapping[str, Any]) -> dict[str, Any]:
+async def _seal_secret_options(session: TenantSession, row: Row, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Replaces secret options of the integration; its other options stay."""
-    if others := sorted(set(given) - set(forms.SECRET_FIELDS)):
+    if others := sorted(set(fields) - set(forms.SECRET_FIELDS)):
         raise field_error(
             f"configurations.{others[0]}", "is no secret option; hint: PUT /v1/integrations/… changes the other options"
         )
-    options = {**row["configurations"], **given}
+    options = {**row["configurations"], **fields}
     forms.check_options(
         "configurations", row["ai_provider_id"], options, mappings.mapped_options(row["secret_mappings"])
     )
@@ -270,12 +270,12 @@ def _validate_with_engine(path: str, integration: Row, model: UpsertIntegrationM
     integration.
     """
     prices = engine_export.export_operator_prices(model.pricing_config) if model.pricing_config else None
-    one = forms.model_row(model.slug, model.enabled, model.configurations or {}, prices)
+    item = forms.model_row(model.slug, model.enabled, model.configurations or {}, prices)
     provider_row = {"provider": integration["ai_provider_id"]}
     problems = [
-        Problem(f"{path}.{_to_request_path(engine_path)}", why)
-        for engine_path, why in forms.unsupported_fields(
-            provider_row, [{"id": "-", "allow_all": True, "models": [one]}]
+        Problem(f"{path}.{_to_request_path(engine_path)}", reason)
+        for engine_path, reason in forms.unsupported_fields(
+            provider_row, [{"id": "-", "allow_all": True, "models": [item]}]
         )
     ]
     if problems:
@@ -293,11 +293,11 @@ def _to_request_path(engine_path: str) -> str:
 
 
 def _reject_duplicate_slugs(slugs: Iterable[str]) -> None:
-    seen: set[str] = set()
+    seen_keys: set[str] = set()
     for index, slug in enumerate(slugs):
-        if slug in seen:
+        if slug in seen_keys:
             raise field_error(f"models[{index}].slug", f"{slug!r} occurs twice")
-        seen.add(slug)
+        seen_keys.add(slug)
 
 
 def _to_integration_model(row: Row, known_model: Any) -> IntegrationModel:  # noqa: ANN401 - JSON

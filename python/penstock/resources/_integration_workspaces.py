@@ -118,16 +118,16 @@ async def list_workspaces(key: IdOrSlug, work: NamedDependency[RequestContext]) 
             workspaces, workspaces.c.id == integration_workspaces.c.workspace_id
         )
         query = query.where(integration_workspaces.c.integration_id == row["id"])
-        found = await session.fetch_rows(query.order_by(integration_workspaces.c.id), integration_workspaces)
-        used = await read_access_usage(session, row["id"], found)
-        shown = [_to_access_detail(one, used.get(one["id"])) for one in found]
+        rows = await session.fetch_rows(query.order_by(integration_workspaces.c.id), integration_workspaces)
+        used = await read_access_usage(session, row["id"], rows)
+        details = [_to_access_detail(item, used.get(item["id"])) for item in rows]
         if await session.expects_single_limits():
             names = ("usage_limits", "rate_limits")
-            shown = [replace(one, **{name: first_limit(getattr(one, name)) for name in names}) for one in shown]
+            details = [replace(item, **{name: first_limit(getattr(item, name)) for name in names}) for item in details]
         return WorkspaceAccessList(
-            total=len(shown),
-            workspaces=shown,
-            data=shown,
+            total=len(details),
+            workspaces=details,
+            data=details,
             global_workspace_access=integration_access.to_access_response(row),
         )
 
@@ -160,22 +160,22 @@ async def update_workspaces(
             )
             row = await kit.INTEGRATIONS.update(session.organisation(), row, {"global_access": written})
         listed_ids: set[str] = set()
-        for number, given in enumerate(data.workspaces):
+        for number, requested in enumerate(data.workspaces):
             # Archived workspaces with an existing entry are accepted, so that a client can send back what it read. A
             # request cannot newly enable one.
             allowed_ids = [
-                workspace_id for workspace_id, entry in before.items() if entry["enabled"] or not given.enabled
+                workspace_id for workspace_id, entry in before.items() if entry["enabled"] or not requested.enabled
             ]
             path = f"workspaces[{number}]"
-            workspace = await session.organisation().resolve_workspace(f"{path}.id", given.id, allowed_ids)
-            await _save_access(session, row, path, given, workspace["id"], before.get(workspace["id"]))
+            workspace = await session.organisation().resolve_workspace(f"{path}.id", requested.id, allowed_ids)
+            await _save_access(session, row, path, requested, workspace["id"], before.get(workspace["id"]))
             listed_ids.add(workspace["id"])
-            if given.enabled and workspace["status"] == "active":
-                await _create_default_provider(session, row, given, data, workspace["id"])
+            if requested.enabled and workspace["status"] == "active":
+                await _create_default_provider(session, row, requested, data, workspace["id"])
         if data.global_workspace_access and data.global_workspace_access.enabled and provides:
             usable = await kit.usable_workspace_ids(session, row)
             slug = data.default_provider_slug or row["default_provider_slug"]
-            await kit.create_missing_providers(session, row, [one for one in usable if one not in listed_ids], slug)
+            await kit.create_missing_providers(session, row, [item for item in usable if item not in listed_ids], slug)
         return EmptyResponse()
 
 
@@ -188,21 +188,23 @@ async def _load_access_entries(session: TenantSession, row: Row) -> dict[str, Ro
 
 
 async def _save_access(
-    session: TenantSession, row: Row, path: str, given: WorkspaceAccess, workspace_id: str, before: Row | None
+    session: TenantSession, row: Row, path: str, requested: WorkspaceAccess, workspace_id: str, before: Row | None
 ) -> None:
-    limited = check_workspace_limits(given, f"{path}.", rates_at_most=1, before=before, any_alert=True)
-    values: dict[str, Any] = {"enabled": given.enabled, **limited}
-    if given.reset_usage:
+    limited = check_workspace_limits(requested, f"{path}.", rates_at_most=1, before=before, any_alert=True)
+    values: dict[str, Any] = {"enabled": requested.enabled, **limited}
+    if requested.reset_usage:
         values["last_reset_at"] = now()
     await kit.set_workspace_access(session, row, workspace_id, values)
 
 
 async def _create_default_provider(
-    session: TenantSession, row: Row, given: WorkspaceAccess, data: UpdateWorkspaceAccess, workspace_id: str
+    session: TenantSession, row: Row, requested: WorkspaceAccess, data: UpdateWorkspaceAccess, workspace_id: str
 ) -> None:
-    provides = data.create_default_provider if given.create_default_provider is None else given.create_default_provider
+    provides = (
+        data.create_default_provider if requested.create_default_provider is None else requested.create_default_provider
+    )
     if provides:
-        slug = given.default_provider_slug or data.default_provider_slug or row["default_provider_slug"]
+        slug = requested.default_provider_slug or data.default_provider_slug or row["default_provider_slug"]
         await kit.create_missing_providers(session, row, [workspace_id], slug)
 
 

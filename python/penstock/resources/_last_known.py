@@ -130,25 +130,28 @@ def find_default_config(stored: StoreData, caller: Caller) -> tuple[str | None, 
 
 def find_config(stored: StoreData, workspace: str, name: str) -> bytes | None:
     """Returns a saved config of a workspace by id or slug, as the JSON that was saved; `None` if there is none."""
-    found = (
-        one for part in _read_chunks_containing(stored, name) for one in part.configs if one.workspace == workspace
+    chunks_containing = (
+        config
+        for part in _read_chunks_containing(stored, name)
+        for config in part.configs
+        if config.workspace == workspace
     )
-    return next((bytes(one.config) for one in found if name in {one.id, one.slug}), None)
+    return next((bytes(item.config) for item in chunks_containing if name in {item.id, item.slug}), None)
 
 
 def list_providers(stored: StoreData, workspace: str) -> tuple[list[Row], dict[str, list[Row]]]:
     """Returns the usable providers of a workspace, and the model entries by integration id. Both have the shape of
     database rows.
     """
-    content = {one.id: one for one in _decode_rows(stored.models, IntegrationModels)}
+    content = {row.id: row for row in _decode_rows(stored.models, IntegrationModels)}
     rows: list[Row] = []
     models: dict[str, list[Row]] = {}
-    for one in _decode_rows(stored.providers, SnapshotProvider):
-        if one.workspace != workspace or one.is_expired:
+    for item in _decode_rows(stored.providers, SnapshotProvider):
+        if item.workspace != workspace or item.is_expired:
             continue
-        behind = content.get(one.models or "", IntegrationModels(""))
+        behind = content.get(item.models or "", IntegrationModels(""))
         # Snapshots do not contain the creation time, because the engine does not need it.
-        row = {"slug": one.slug, "ai_provider_id": one.provider, "integration_id": one.models, "created_at": 0}
+        row = {"slug": item.slug, "ai_provider_id": item.provider, "integration_id": item.models, "created_at": 0}
         rows.append({**row, "allow_all_models": behind.allow_all})
         own = [model for model in behind.models if model.custom_host is not msgspec.UNSET]
         models[behind.id] = [{"slug": model.slug, "enabled": model.enabled} for model in own]
@@ -157,9 +160,9 @@ def list_providers(stored: StoreData, workspace: str) -> tuple[list[Row], dict[s
 
 def _read_chunks_containing(stored: StoreData, text: str) -> Iterator[SnapshotChunk]:
     """Decodes only the chunks whose bytes contain a text, because the tables may have very many rows."""
-    wanted = msgspec.json.encode(text)
+    requested = msgspec.json.encode(text)
     for chunk in stored.pieces.values():
-        if wanted in chunk.data:
+        if requested in chunk.data:
             yield msgspec.json.decode(chunk.data, type=SnapshotChunk)
 
 

@@ -170,24 +170,24 @@ def group_route(path: str, guard: RequireScopes, tags: list[str]) -> Any:  # noq
 
 async def _list_groups(
     work: RequestContext,
-    wanted: GroupRequest,
+    requested: GroupRequest,
     log_service: LogService,
     group_by: GroupName,
     metadata_key: str | None = None,
 ) -> GroupList:
-    workspace = wanted.filters.workspace
+    workspace = requested.filters.workspace
     if group_by == "workspace" and workspace is None:
         # One workspace alone would be one group.
         workspace = ALL_WORKSPACES
     access = await open_log_access(work, workspace, "figures", only_default=True)
     query = GroupQuery(
-        filters=wanted.filters.with_default_range().within(access),
+        filters=requested.filters.with_default_range().within(access),
         group_by=group_by,
         metadata_key=metadata_key,
-        columns=wanted.columns,
-        order_by=wanted.order_by,
-        order_by_type=wanted.order,
-        current_page=wanted.number,
-        page_size=wanted.size,
+        columns=requested.columns,
+        order_by=requested.order_by,
+        order_by_type=requested.order,
+        current_page=requested.number,
+        page_size=requested.size,
     )
     return msgspec.convert(await log_service.run(query), GroupList)

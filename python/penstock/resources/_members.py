@@ -71,8 +71,8 @@ async def list_members(
     if email:
         conditions.append(rows.c.user_id.in_(select(users.c.id).where(users.c.email == email.lower())))
     async with work.read_session(workspace) as session:
-        total, found = await MEMBER_RESOURCE.list_page(session, page, conditions)
-        return ListResponse(total, await members.load_members(session, found))
+        total, result = await MEMBER_RESOURCE.list_page(session, page, conditions)
+        return ListResponse(total, await members.load_members(session, result))
 
 
 @get(

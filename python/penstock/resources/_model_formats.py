@@ -96,8 +96,8 @@ def to_client_model(client: ClientFormat, model: CatalogueModel) -> AnyModel:
 
 
 class PageBounds(NamedTuple):
-    """Positions of the first model of a page, and of the one after the last. `goes_back` is true if the client reads the
-    pages from the last to the first.
+    """Positions of the first model of a page and of the model after the last. `goes_back` is true if the client pages
+    backwards.
     """
 
     start: int
@@ -105,10 +105,10 @@ class PageBounds(NamedTuple):
     goes_back: bool = False
 
 
-def to_client_list(client: ClientFormat, found: list[CatalogueModel], bounds: PageBounds) -> AnyModelList:
+def to_client_list(client: ClientFormat, models: list[CatalogueModel], bounds: PageBounds) -> AnyModelList:
     """Returns one page of the models in the client's format."""
-    page = found[bounds.start : bounds.end]
-    has_more = bounds.start > 0 if bounds.goes_back else bounds.end < len(found)
+    page = models[bounds.start : bounds.end]
+    has_more = bounds.start > 0 if bounds.goes_back else bounds.end < len(models)
     # The token of a page is the number of models before it.
     next_token = str(bounds.end) if has_more else None
     match client:
@@ -121,7 +121,7 @@ def to_client_list(client: ClientFormat, found: list[CatalogueModel], bounds: Pa
         case ClientFormat.COHERE:
             return CohereModelList(models=[CohereModel(name=model.id) for model in page], next_page_token=next_token)
         case ClientFormat.OPENAI:
-            return ModelList(data=page, total_count=len(found))
+            return ModelList(data=page, total_count=len(models))
 
 
 def _to_anthropic_model(model: CatalogueModel) -> AnthropicModel:

@@ -125,10 +125,10 @@ async def list_versions(
     """Lists the versions of a prompt, newest first."""
     async with work.read_session(work.place) as session:
         row = await kit.get_readable_prompt(session, key)
-        total, found = await saved_versions.list_versions(session.organisation(), row["id"], page)
+        total, versions = await saved_versions.list_versions(session.organisation(), row["id"], page)
         placed = await kit.labels_by_version(session, [row["id"]])
         return ListResponse(
-            total, [_to_summary(row, version, placed.get((row["id"], version["number"]), [])) for version in found]
+            total, [_to_summary(row, version, placed.get((row["id"], version["number"]), [])) for version in versions]
         )
 
 
@@ -182,7 +182,7 @@ async def update_version(
 async def publish_version(
     key: IdOrSlug, data: JSONBody[DefaultVersion], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
-    """Makes a version the one that requests use by default."""
+    """Makes a version the default version."""
     async with work.write_session(work.place) as session:
         row = await PROMPTS.get(session, key)
         version = await kit.find_by_number(session, row, data.version)
@@ -195,7 +195,7 @@ async def render_prompt(session: TenantSession, row: Row, version: Row) -> Promp
     """Returns a prompt with one of its versions, as responses show it."""
     saved = PromptContent.from_version(version)
     placed = await kit.labels_by_version(session, [row["id"]])
-    shown = _to_labels(placed.get((row["id"], version["number"]), []))
+    labels = _to_labels(placed.get((row["id"], version["number"]), []))
     # Empty lists are stored as null.
     lists: dict[str, list[Any]] = {name: saved.content[name] or [] for name in ("functions", "tools")}
     return row_to_struct(
@@ -208,9 +208,9 @@ async def render_prompt(session: TenantSession, row: Row, version: Row) -> Promp
         prompt_version_id=version["id"],
         prompt_version_description=saved.description,
         prompt_version_status=row["status"],
-        prompt_version_label_id=shown[0].id if shown else None,
-        prompt_version_label_name=shown[0].name if shown else None,
-        prompt_version_labels=shown,
+        prompt_version_label_id=labels[0].id if labels else None,
+        prompt_version_label_name=labels[0].name if labels else None,
+        prompt_version_labels=labels,
         variable_components=variable_components(saved.content),
     )
 
@@ -220,15 +220,15 @@ def _to_labels(placed: list[Row]) -> list[VersionLabel]:
 
 
 def _to_summary(row: Row, version: Row, placed: list[Row]) -> VersionSummary:
-    saved, shown = PromptContent.from_version(version), _to_labels(placed)
+    saved, response = PromptContent.from_version(version), _to_labels(placed)
     return VersionSummary(
         id=version["id"],
         prompt_id=row["id"],
         prompt_template=saved.content,
         prompt_version=version["number"],
         prompt_description=saved.description,
-        label_id=shown[0].id if shown else None,
-        labels=shown,
+        label_id=response[0].id if response else None,
+        labels=response,
         is_default=version["number"] == row["default_version"],
         created_by=version["created_by"],
         created_at=format_required_timestamp(version["created_at"]),

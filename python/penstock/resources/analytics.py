@@ -41,7 +41,7 @@ def _graph_route(graph: Graph, path: str) -> Any:  # noqa: ANN401 - what the fra
         description=graph.description,
         tags=TAGS,
         dependencies=FILTERS,
-        # The other spellings of a path are those of single clients.
+        # Alternative paths are those of single clients.
         include_in_schema=path == graph.name,
     )
     async def show_graph(

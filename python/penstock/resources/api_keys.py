@@ -210,8 +210,10 @@ async def create_key(
         workspace_id = session.required_workspace_id if kind == "workspace" else None
         await _check_user(session, data.user_id, workspace_id, is_users=sub_kind == "user")
         if workspace_id and data.user_id and not await keys.can_add_key(session, workspace_id, data.user_id):
-            why = "already has the maximum number of keys in this workspace; the rule user_api_key_count allows no more"
-            raise ForbiddenError(f"user_id {why}", [Problem("user_id", why)])
+            reason = (
+                "already has the maximum number of keys in this workspace; the rule user_api_key_count allows no more"
+            )
+            raise ForbiddenError(f"user_id {reason}", [Problem("user_id", reason)])
         text = "" if data.key_sha256 else session.generate_key()
         values = {
             "type": type_,
@@ -260,14 +262,14 @@ async def list_keys(
             )
         ]
         if ids is not None:
-            wanted = [part.strip() for part in ids.split(",") if part.strip()]
-            if bad := [part for part in wanted if not is_uuid(part)]:
+            requested = [part.strip() for part in ids.split(",") if part.strip()]
+            if bad := [part for part in requested if not is_uuid(part)]:
                 raise field_error("ids", f"{bad[0]!r} is not allowed: expected ids with commas")
-            if len(wanted) > MAX_IDS:
-                raise field_error("ids", f"holds {len(wanted)} ids: at most {MAX_IDS} are allowed")
-            conditions.append(api_keys.c.id.in_(wanted))
+            if len(requested) > MAX_IDS:
+                raise field_error("ids", f"holds {len(requested)} ids: at most {MAX_IDS} are allowed")
+            conditions.append(api_keys.c.id.in_(requested))
             # A client that names this many ids without a page size expects all of them in one page.
-            page = page.apply_sizes(PageSizes(max(DEFAULT_SIZE, len(wanted))))
+            page = page.apply_sizes(PageSizes(max(DEFAULT_SIZE, len(requested))))
         total, rows = await KEY_RESOURCES["workspace-service"].list_page(session, page, conditions)
         used = await read_current_usage(session, "api_key", rows)
         return ListResponse(total, [_to_key_detail(row, used.get(row["id"])) for row in rows])
@@ -423,7 +425,7 @@ def _measure_depth(value: object, above: int = 0) -> int:
     if not isinstance(value, dict | list) or above > MAX_METADATA_DEPTH:
         return above
     inner = cast("dict[str, object]", value).values() if isinstance(value, dict) else cast("list[object]", value)
-    return max((_measure_depth(one, above + 1) for one in inner), default=above + 1)
+    return max((_measure_depth(item, above + 1) for item in inner), default=above + 1)
 
 
 def _drop_nulls(written: dict[str, Any]) -> dict[str, Any]:

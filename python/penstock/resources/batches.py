@@ -108,7 +108,7 @@ async def create_batch(
     settings: NamedDependency[Settings],
     runner: NamedDependency[BatchRunner],
 ) -> Batch:
-    """Creates a batch. Each line of the input file becomes a request of its own, with the key that creates the batch."""
+    """Creates a batch. Each line of the input file becomes a separate request, with the key that creates the batch."""
     sent = extract_credential(request)
     if sent.kind != "key":
         message = "a batch needs the API key or token of the request that creates it; a session has none"
@@ -162,10 +162,10 @@ async def _build_provider_job(session: TenantSession, data: CreateBatch, headers
     }
 
 
-async def _check_active_batches(session: TenantSession, most: int) -> None:
+async def _check_active_batches(session: TenantSession, maximum: int) -> None:
     _ = session.bound_workspace_id
-    if await session.count(batches, [batches.c.status.in_(kit.ACTIVE_STATUSES)]) >= most:
-        message = f"{most} batches of this workspace are not finished; batches.max_unfinished allows no more"
+    if await session.count(batches, [batches.c.status.in_(kit.ACTIVE_STATUSES)]) >= maximum:
+        message = f"{maximum} batches of this workspace are not finished; batches.max_unfinished allows no more"
         raise RateLimitedError(message)
 
 
@@ -196,9 +196,9 @@ async def list_batches(
     work: NamedDependency[RequestContext], limit: LimitParam = 20, after: AfterCursor = None
 ) -> BatchList:
     """Lists the batches of the workspace, newest first."""
-    wanted = pages.CursorQuery(limit, file_kit.parse_wire_id(file_kit.BATCH, after) if after else None)
+    requested = pages.CursorQuery(limit, file_kit.parse_wire_id(file_kit.BATCH, after) if after else None)
     async with work.read_session() as session:
-        return BatchList.from_rows(await pages.fetch_rows(session, batches, wanted), limit, kit.to_batch)
+        return BatchList.from_rows(await pages.fetch_rows(session, batches, requested), limit, kit.to_batch)
 
 
 @get("/{batch_id:str}", guards=[SCOPE_GUARD], summary="Get batch", tags=TAGS)

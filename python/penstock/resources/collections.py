@@ -153,8 +153,8 @@ async def _render_details(session: TenantSession, rows: list[Row]) -> list[Colle
     contents = await kit.count_contents(session, [child["id"] for child in children])
     below: dict[str, list[ChildCollection]] = {}
     for child in children:
-        shown: Any = row_to_struct(ChildCollection, child, collection_details=contents[child["id"]])
-        below.setdefault(child["parent_collection_id"], []).append(shown)
+        detail: Any = row_to_struct(ChildCollection, child, collection_details=contents[child["id"]])
+        below.setdefault(child["parent_collection_id"], []).append(detail)
     return [row_to_struct(CollectionDetail, row, child_collections=below.get(row["id"], [])) for row in rows]
 
 

@@ -281,7 +281,7 @@ async def _restore_credentials(session: TenantSession, row: Row, sent: dict[str,
     older: list[SplitDocument] = []
     if masks.has_unknown_masks(sent, old):
         _, rows = await versions.list_versions(session, row["id"], PageRequest(size=MAX_SEARCHED_VERSIONS))
-        older = [await _decrypt_config(session, one["content"]["config"], one) for one in rows]
+        older = [await _decrypt_config(session, row["content"]["config"], row) for row in rows]
     return masks.restore_masks("config", sent, old, older)
 
 
@@ -342,19 +342,19 @@ async def _find_users(session: TenantSession, row: Row) -> list[tuple[str, refer
 
 
 def _to_version_detail(row: Row, version: Row) -> ConfigDetail:
-    shown = {**row, **version["content"], "updated_by": version["created_by"], "created_at": version["created_at"]}
+    fields = {**row, **version["content"], "updated_by": version["created_by"], "created_at": version["created_at"]}
     return row_to_struct(
-        ConfigDetail, shown, version_id=version["id"], is_default=int(row["is_default"]), status=row["status"]
+        ConfigDetail, fields, version_id=version["id"], is_default=int(row["is_default"]), status=row["status"]
     )
 
 
-def _to_config(shown: type[Summary], row: Row) -> Summary:
-    return row_to_struct(shown, row, is_default=int(row["is_default"]))
+def _to_config(response_type: type[Summary], row: Row) -> Summary:
+    return row_to_struct(response_type, row, is_default=int(row["is_default"]))
 
 
-def _make_serializer(shown: type[ConfigSummary]) -> RowRenderer:
+def _make_serializer(response_type: type[ConfigSummary]) -> RowRenderer:
     async def serialize_rows(_desk: TenantSession, rows: list[Row]) -> list[ConfigSummary]:
-        return [_to_config(shown, row) for row in rows]
+        return [_to_config(response_type, row) for row in rows]
 
     return serialize_rows
 

@@ -125,12 +125,12 @@ def _parse_expiry_seconds(data: UploadFileForm, longest: int) -> int:
         return longest
     if data.anchor != "created_at":
         raise field_error("expires_after[anchor]", f"{data.anchor!r} is not allowed: expected created_at")
-    given = data.seconds or ""
-    if not given.isdecimal() or len(given) > MAX_EXPIRY_DIGITS or not MIN_EXPIRY_SECONDS <= int(given) <= longest:
+    seconds = data.seconds or ""
+    if not seconds.isdecimal() or len(seconds) > MAX_EXPIRY_DIGITS or not MIN_EXPIRY_SECONDS <= int(seconds) <= longest:
         raise field_error(
-            "expires_after[seconds]", f"{given!r} is not allowed: expected {MIN_EXPIRY_SECONDS} to {longest}"
+            "expires_after[seconds]", f"{seconds!r} is not allowed: expected {MIN_EXPIRY_SECONDS} to {longest}"
         )
-    return int(given)
+    return int(seconds)
 
 
 def _measure_size(file: UploadFile) -> int:
@@ -159,9 +159,9 @@ async def list_files(
         *((files.c.purpose == purpose,) if purpose else ()),
     )
     last = kit.parse_wire_id(kit.FILE, after) if after else None
-    wanted = pages.CursorQuery(limit, last, order == "desc", conditions)
+    requested = pages.CursorQuery(limit, last, order == "desc", conditions)
     async with work.read_session() as session:
-        return FileList.from_rows(await pages.fetch_rows(session, files, wanted), limit, file_response)
+        return FileList.from_rows(await pages.fetch_rows(session, files, requested), limit, file_response)
 
 
 @get("/{file_id:str}", guards=[SCOPE_GUARD], summary="Get file", tags=TAGS)

@@ -95,11 +95,13 @@ async def get_prompt_version(
 ) -> PublishedVersion:
     """Returns a version of an active prompt that is not in the snapshot. Versions never change, so engines cache them."""
     services: Services | None = request.app.state["services"]
-    found = await services.find_prompt_version(prompt_id, number) if services and number <= MAX_VERSION_NUMBER else None
-    if found is None:
+    prompt_version = (
+        await services.find_prompt_version(prompt_id, number) if services and number <= MAX_VERSION_NUMBER else None
+    )
+    if prompt_version is None:
         message = "there is no such version of an active prompt"
         raise NotFoundError(message)
-    return PublishedVersion(found["number"], found["id"], found["content"]["content"])
+    return PublishedVersion(prompt_version["number"], prompt_version["id"], prompt_version["content"]["content"])
 
 
 routes = [

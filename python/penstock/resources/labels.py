@@ -128,8 +128,8 @@ async def update_label(session: TenantSession, row: Row, data: UpdateLabel) -> E
     is_renamed = data.name not in {UNSET, row["name"]}
     if is_renamed:
         if row["is_universal"]:
-            why = f"cannot be changed: the label {row['name']!r} is built in"
-            raise ConflictError(f"name {why}", [Problem("name", why)])
+            reason = f"cannot be changed: the label {row['name']!r} is built in"
+            raise ConflictError(f"name {reason}", [Problem("name", reason)])
         await kit.reject_taken_name(session, values["name"], row["workspace_id"])
     await LABELS.update(session, row, values)
     if is_renamed:

@@ -166,7 +166,7 @@ async def list_limit_usage(
     current_page: PageNumber = 0,
 ) -> ListResponse[LimitUsage]:
     """Lists the usage of all budgets in their current periods: those of policies, workspaces, keys, providers and
-    integrations. The one of which most is used comes first.
+    integrations. Sorted by the used share, highest first.
     """
     async with work.read_session(workspace_id) as session:
         entries = await limit_status.list_usage(session, await limit_status.list_rules(session), status)
@@ -214,8 +214,8 @@ async def list_limit_refusals(
 async def simulate_policy(
     data: JSONBody[SimulationRequest], work: NamedDependency[RequestContext], log_service: NamedDependency[LogService]
 ) -> Simulation:
-    """Applies a policy to the logs of the last days, and returns what it would have refused. The simulation of a budget
-    starts without usage, also within a period.
+    """Applies a policy to the logs of the last days, and returns the requests that it would have rejected. The
+    simulation of a budget starts without usage, also within a period.
     """
     access = await open_log_access(work, data.workspace_id or "*", "figures")
     async with work.read_session(data.workspace_id) as session:

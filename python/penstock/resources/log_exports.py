@@ -290,7 +290,7 @@ async def download_file(
     expires: Annotated[int, QueryParameter(description="end of the link's validity, Unix time in seconds")],
     signature: Annotated[str, QueryParameter(max_length=128, description="signature of the link")],
 ) -> Stream:
-    """Returns the file of an export as JSON lines. The signature of the link takes the place of a key."""
+    """Returns the file of an export as JSON lines. The signature of the link replaces a key."""
     query = (
         select(log_exports.c.id, log_exports.c.file_id, files.c.bytes)
         .join(files, files.c.id == log_exports.c.file_id)
@@ -302,8 +302,8 @@ async def download_file(
     kit.check_link(services.vault, dict(row) if row else {"id": "", "file_id": ""}, expires, signature)
     if row is None:
         raise ForbiddenError("this link is not valid")
-    shown = {"content-disposition": f'attachment; filename="{kit.file_name(row["id"])}"'}
-    return await stream_blob(blobs, row["file_id"], row["bytes"], kit.MEDIA_TYPE, **shown)
+    fields = {"content-disposition": f'attachment; filename="{kit.file_name(row["id"])}"'}
+    return await stream_blob(blobs, row["file_id"], row["bytes"], kit.MEDIA_TYPE, **fields)
 
 
 async def _open_workspace(

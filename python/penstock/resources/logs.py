@@ -136,9 +136,9 @@ async def tail_logs(
 ) -> Stream:
     """Streams new logs of this node as server-sent events.
 
-    `connected` comes first. `log` has the fields of the list. `dropped` has the number of logs that were left out,
-    because there were more than 100 per second. `heartbeat` comes every 10 seconds, and `error` ends the stream if the
-    caller loses its access.
+    `connected` comes first. `log` has the fields of the list. `dropped` has the number of omitted logs, if there were
+    more than 100 per second. `heartbeat` comes every 10 seconds, and `error` ends the stream if the caller loses its
+    access.
     """
     access = await open_log_access(work, filters.workspace, "metadata", only_default=True)
     tail = log_service.tail(filters.within(access))

@@ -100,28 +100,28 @@ class ModelDetail(msgspec.Struct, frozen=True, kw_only=True):
 async def get_price(provider: ProviderParam, model: ModelParam, prices: NamedDependency[PriceBook]) -> PricingConfig:
     """Returns the price of a model, in US cents per token or unit."""
     name = model.removeprefix("/")
-    found = await prices.find_price(provider, name)
-    if found is None:
+    price = await prices.find_price(provider, name)
+    if price is None:
         raise NotFoundError(f"no price is known for {name!r} of {provider!r}")
-    return found
+    return price
 
 
 @get("/general/{provider:str}/{model:path}", guards=[allow_anyone], summary="Get model limits", tags=["Model Pricing"])
 async def get_model(provider: ProviderParam, model: ModelParam, prices: NamedDependency[PriceBook]) -> ModelDetail:
     """Returns the limits and features of a model."""
     name = model.removeprefix("/")
-    found = await prices.find_listed_model(provider, name)
-    if found is None:
+    listed_model = await prices.find_listed_model(provider, name)
+    if listed_model is None:
         raise NotFoundError(f"the model {name!r} of {provider!r} is not known")
-    window, priced = found.context_window, await prices.find_price(provider, name)
-    primary = _guess_purpose(found.id)
+    window, priced = listed_model.context_window, await prices.find_price(provider, name)
+    primary = _guess_purpose(listed_model.id)
     return ModelDetail(
-        model=found.id,
+        model=listed_model.id,
         provider=provider,
-        name=found.name,
-        description=found.description,
+        name=listed_model.name,
+        description=listed_model.description,
         context_window=window,
-        deprecated=bool(found.deprecated),
+        deprecated=bool(listed_model.deprecated),
         params=[ParameterLimit("max_tokens", 1, window)] if window and primary in TEXT_PURPOSES else [],
         type=ModelKind(primary, _list_priced_features(priced.pay_as_you_go if priced else None)),
         messages=MessageRoles(["system", "user", "assistant"]) if primary == "chat" else None,

@@ -110,13 +110,13 @@ class ListWindow(msgspec.Struct, frozen=True):
     after_id: str | None
     before_id: str | None
 
-    def find_bounds(self, found: list[CatalogueModel]) -> PageBounds:
+    def find_bounds(self, models: list[CatalogueModel]) -> PageBounds:
         """Returns the positions of the requested models in the whole list."""
-        start, end = self.offset, len(found)
+        start, end = self.offset, len(models)
         if self.after_id is not None:
-            start += _find_position("after_id", self.after_id, found) + 1
+            start += _find_position("after_id", self.after_id, models) + 1
         if self.before_id is not None:
-            end = _find_position("before_id", self.before_id, found)
+            end = _find_position("before_id", self.before_id, models)
             if self.limit is not None and self.after_id is None:
                 start = max(start, end - self.limit)
         end = end if self.limit is None else min(end, start + self.limit)
@@ -171,7 +171,7 @@ async def list_models(  # noqa: PLR0913, PLR0917 - the filters that there are
     get the format of their API. While the database is unavailable, workspace keys get the models of the last snapshot.
     """
     choice, rows, models_by_integration = await _load_catalogue(request, work, published, workspace_id)
-    found = [
+    result = [
         model
         for row in rows
         if (ai_service is None or row["ai_provider_id"] == ai_service)
@@ -179,8 +179,8 @@ async def list_models(  # noqa: PLR0913, PLR0917 - the filters that there are
         and (choice.slugs is None or row["slug"] in choice.slugs)
         for model in await _list_provider_models(row, models_by_integration, prices)
     ]
-    found.sort(key=SORT_KEYS[sort], reverse=order == "desc")
-    listed = [model.to_catalogue(is_plain=choice.has_plain_names) for model in found]
+    result.sort(key=SORT_KEYS[sort], reverse=order == "desc")
+    listed = [model.to_catalogue(is_plain=choice.has_plain_names) for model in result]
     return to_client_list(detect_client_format(request.scope["headers"]), listed, window.find_bounds(listed))
 
 
@@ -196,26 +196,26 @@ async def get_model(
     """Returns one model that may be used. A name without a provider is that of a model of the providers that the config
     of the request, key or token names.
     """
-    wanted = model.removeprefix("/")
+    requested = model.removeprefix("/")
     choice, rows, models_by_integration = await _load_catalogue(request, work, published, workspace_id)
-    slug, separator, name = wanted.removeprefix("@").partition("/")
-    named = [(row, name) for row in rows if wanted.startswith("@") and separator and row["slug"] == slug]
+    slug, separator, name = requested.removeprefix("@").partition("/")
+    names = [(row, name) for row in rows if requested.startswith("@") and separator and row["slug"] == slug]
     # Some providers have models whose own names begin with `@`.
-    chosen = [(row, wanted) for row in rows if choice.slugs is not None and row["slug"] in choice.slugs]
-    for row, wanted_name in [*named, *chosen]:
-        found = await _find_provider_model(row, wanted_name, models_by_integration, prices)
-        if found:
-            listed = found.to_catalogue(is_plain=wanted_name == wanted)
+    chosen = [(row, requested) for row in rows if choice.slugs is not None and row["slug"] in choice.slugs]
+    for row, wanted_name in [*names, *chosen]:
+        provider_model = await _find_provider_model(row, wanted_name, models_by_integration, prices)
+        if provider_model:
+            listed = provider_model.to_catalogue(is_plain=wanted_name == requested)
             return to_client_model(detect_client_format(request.scope["headers"]), listed)
     raise NotFoundError(
-        f"there is no model {wanted!r} in the catalogue; hint: `@slug/model` names the provider too, and GET /v1/models lists the names"
+        f"there is no model {requested!r} in the catalogue; hint: `@slug/model` names the provider too, and GET /v1/models lists the names"
     )
 
 
-def _find_position(field: str, wanted: str, found: list[CatalogueModel]) -> int:
-    position = next((at for at, model in enumerate(found) if model.id == wanted), None)
+def _find_position(field: str, requested: str, models: list[CatalogueModel]) -> int:
+    position = next((at for at, model in enumerate(models) if model.id == requested), None)
     if position is None:
-        raise InvalidError(f"{field}: there is no model {wanted!r} in this list")
+        raise InvalidError(f"{field}: there is no model {requested!r} in this list")
     return position
 
 
@@ -248,8 +248,8 @@ async def _load_providers(session: TenantSession) -> tuple[list[Row], dict[str, 
         query.where(usable_condition(providers.c.workspace_id)).order_by(providers.c.id), providers
     )
     models_by_integration: dict[str, list[Row]] = {}
-    wanted = {row["integration_id"] for row in rows}
-    models = select(integration_models).where(integration_models.c.integration_id.in_(wanted))
+    requested = {row["integration_id"] for row in rows}
+    models = select(integration_models).where(integration_models.c.integration_id.in_(requested))
     for model in await session.organisation().fetch_rows(models, integration_models):
         models_by_integration.setdefault(model["integration_id"], []).append(model)
     return rows, models_by_integration
@@ -330,7 +330,7 @@ def _choose_providers(request: Request[Any, Any, Any], slugs: set[str] | None, *
 
 def _control_header(request: Request[Any, Any, Any], name: str) -> str | None:
     prefixes = ("x-gateway-", *request.app.state.get("header_aliases", ()))
-    return next((found for prefix in prefixes if (found := request.headers.get(f"{prefix}{name}"))), None)
+    return next((value for prefix in prefixes if (value := request.headers.get(f"{prefix}{name}"))), None)
 
 
 def _select_config(

@@ -266,24 +266,24 @@ async def update_defaults(
     async with work.write_session() as session:
         row = await _load_row(session)
         rules = row["settings"]
-        given: dict[str, list[str]] = {}
+        values: dict[str, list[str]] = {}
         sent: dict[str, list[str | NamedGuardrail] | None] = sent_fields(data)
         for name, value in sent.items():
-            keys = [one if isinstance(one, str) else one.id for one in value or []]
-            given[name] = await resolve_guardrails(session, name, keys, None)
-        changed = {**rules, "defaults": {**rules.get("defaults", {}), **given}}
+            keys = [item if isinstance(item, str) else item.id for item in value or []]
+            values[name] = await resolve_guardrails(session, name, keys, None)
+        changed = {**rules, "defaults": {**rules.get("defaults", {}), **values}}
         await ORGANISATION.update(session, row, {"settings": changed})
         return EmptyResponse()
 
 
 def _merge_overrides(
-    given: Mapping[OverridableSection, bool | None] | None, before: Mapping[str, Any]
+    fields: Mapping[OverridableSection, bool | None] | None, before: Mapping[str, Any]
 ) -> dict[str, bool]:
     """Merges the given overrides into the previous ones. Omitted sections keep their values; null removes the section's
     override.
     """
-    overrides: dict[str, bool | None] = {} if given is None else {**before.get(OVERRIDES, {}), **given}
-    return {name: may for name, may in overrides.items() if may is not None}
+    overrides: dict[str, bool | None] = {} if fields is None else {**before.get(OVERRIDES, {}), **fields}
+    return {name: is_allowed for name, is_allowed in overrides.items() if is_allowed is not None}
 
 
 async def _copy_to_workspaces(session: TenantSession, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -293,7 +293,7 @@ async def _copy_to_workspaces(session: TenantSession, before: Mapping[str, Any],
     if all(before.get(name) == after.get(name) for name in (roles.SETTINGS_FIELD, OVERRIDES)):
         return
     old_overrides, new_overrides = before.get(OVERRIDES, {}), after.get(OVERRIDES, {})
-    opened = {name for name, may in new_overrides.items() if may and not old_overrides.get(name)}
+    opened = {name for name, is_allowed in new_overrides.items() if is_allowed and not old_overrides.get(name)}
     gained = roles.gained_scopes(roles.non_default_flags({}, before), roles.non_default_flags({}, after))
     for row in await session.fetch_rows(select(workspaces), workspaces):
         settings = roles.copy_flags_to_workspace(opened, row["settings"], after)
@@ -317,7 +317,7 @@ def _to_settings_detail(rules: Mapping[str, Any]) -> OrganisationSettingsDetail:
         block_inline_config=rules.get("block_inline_config", False),
         user_api_key_ttl=rules.get("user_api_key_ttl"),
         session_settings=SessionSettingsDetail(session_ttl_seconds(rules)),
-        # Without `data_visibility`: a client that sends back what it read would otherwise store those flags twice.
+        # Without `data_visibility`, because a client that sends back a response would store those flags twice.
         security_settings=roles.effective_flags(rules),
         security_settings_overrides=rules.get(OVERRIDES, {}),
         user_api_key_auto_create=rules.get("user_api_key_auto_create", False),

@@ -97,9 +97,9 @@ async def create_logs_from_spans(
     settings: NamedDependency[Settings],
 ) -> Response[TracesResponse]:
     """Saves the spans of an OTLP request as logs. A span that is sent again is stored once."""
-    found = await _save(request, work, log_service, custom_logs, settings, "spans")
-    rejected = RejectedSpans(rejected_spans=str(found.rejected), error_message=found.reason)
-    return _respond(request, TracesResponse(partial_success=rejected if found.rejected else UNSET), "spans")
+    parsed = await _save(request, work, log_service, custom_logs, settings, "spans")
+    rejected = RejectedSpans(rejected_spans=str(parsed.rejected), error_message=parsed.reason)
+    return _respond(request, TracesResponse(partial_success=rejected if parsed.rejected else UNSET), "spans")
 
 
 @post(
@@ -119,9 +119,9 @@ async def create_logs_from_log_records(
     settings: NamedDependency[Settings],
 ) -> Response[LogsResponse]:
     """Saves the log records of an OTLP request as logs."""
-    found = await _save(request, work, log_service, custom_logs, settings, "log records")
-    rejected = RejectedLogRecords(rejected_log_records=str(found.rejected), error_message=found.reason)
-    return _respond(request, LogsResponse(partial_success=rejected if found.rejected else UNSET), "log records")
+    parsed = await _save(request, work, log_service, custom_logs, settings, "log records")
+    rejected = RejectedLogRecords(rejected_log_records=str(parsed.rejected), error_message=parsed.reason)
+    return _respond(request, LogsResponse(partial_success=rejected if parsed.rejected else UNSET), "log records")
 
 
 async def _save(
@@ -138,17 +138,17 @@ async def _save(
         session.require_any_scope("completions.write")
         origin = await find_log_origin(session, log_service)
         reader = LogReader(session.bound_workspace_id, settings.log_store.keep_days)
-        # A large body takes time to decode.
+        # Decoding a large body takes time.
         content = await asyncio.to_thread(
             read_body, body, headers.get("content-type", ""), headers.get("content-encoding", ""), items
         )
         read = reader.read_spans if items == "spans" else reader.read_log_records
-        found = await asyncio.to_thread(read, content)
+        decoded = await asyncio.to_thread(read, content)
         _, frames = await custom_logs.encode_frames(
-            [item.log for item in found.logs], origin, [item.identity for item in found.logs]
+            [item.log for item in decoded.logs], origin, [item.identity for item in decoded.logs]
         )
         await log_service.append(frames)
-    return found
+    return decoded
 
 
 def _respond(request: Request[Any, Any, Any], content: Any, items: OtlpItems) -> Response[Any]:  # noqa: ANN401 - one of two structs

@@ -33,13 +33,13 @@ async def get_price_list(file: FileParam, prices: NamedDependency[PriceBook]) ->
     if not file.endswith(FILE_SUFFIX):
         raise NotFoundError(f"there is no price list {file!r}; hint: its name ends with {FILE_SUFFIX}")
     provider = file.removesuffix(FILE_SUFFIX)
-    found = await prices.list_models(provider)
-    if not found:
+    models = await prices.list_models(provider)
+    if not models:
         raise NotFoundError(f"no prices are known for {provider!r}")
     # Clients use this entry for models that are not in the list.
     return {
         "default": ModelPrice(FREE_PRICING),
-        **{slug: ModelPrice(model.pricing_config) for slug, model in found.items()},
+        **{slug: ModelPrice(model.pricing_config) for slug, model in models.items()},
     }
 
 

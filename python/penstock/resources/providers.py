@@ -50,9 +50,9 @@ async def create_provider(session: TenantSession, data: CreateProvider) -> Creat
     description = "integration that may be used in this workspace"
     # Excludes integrations that a virtual key created: a second provider for the same credential would have other
     # limits.
-    may = [usable_condition(session.required_workspace_id), ~integrations.c.brought_along]
+    is_allowed = [usable_condition(session.required_workspace_id), ~integrations.c.brought_along]
     integration = await session.organisation().resolve_reference(
-        "integration_id", integrations, data.integration_id, description, *may
+        "integration_id", integrations, data.integration_id, description, *is_allowed
     )
     row = await PROVIDER_ROUTES.create_row(session, data, integration["id"], data.tags)
     return Created(row["id"], row["slug"], "provider")

@@ -28,7 +28,7 @@ _Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
 
 
 class RerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Logs to re-rate: those in a range of time, which all of the other filters match, too."""
+    """Logs to re-rate: those in a time range that match all other filters."""
 
     time_of_generation_min: Annotated[datetime, Meta(description="only logs from this time on, ISO 8601")]
     time_of_generation_max: Annotated[
@@ -48,7 +48,7 @@ class RerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class RatedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """Costs of one model before and after."""
+    """Costs of one model before and after re-rating."""
 
     ai_org: Annotated[str, Meta(description="provider, such as `openai`")]
     ai_model: Annotated[str, Meta(description="model")]
@@ -68,7 +68,7 @@ class RatedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rerating(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of one part of the range of time."""
+    """Result for one part of the time range."""
 
     data: Annotated[list[RatedModel], Meta(description="costs by model, in this part")]
     dry_run: Annotated[bool, Meta(description="true if nothing was changed")]
@@ -89,34 +89,34 @@ async def rerate_logs(
     log_service: NamedDependency[LogService],
     cost_calculator: NamedDependency[CostCalculator],
 ) -> Rerating:
-    """Computes the costs of stored logs again with the prices of today that apply to the time of each request, and
-    corrects those that differ. Works for some seconds: repeat the request with `next_cursor` until it is null. The same
-    request may be sent again: what is right stays as it is. Corrections are visible within about a second.
+    """Computes the costs of stored logs again with the current prices for the time of each request, and corrects those
+    that differ. Works for some seconds: repeat the request with `next_cursor` until it is null. The same request may be
+    sent again: what is right stays as it is. Corrections are visible within about a second.
     """
     end = data.time_of_generation_max or datetime.now(UTC)
-    given = {
+    values = {
         "time_of_generation_min": data.time_of_generation_min,
         "time_of_generation_max": end,
         "ai_model": data.ai_model,
         "ai_org_model": data.ai_org_model,
         "workspace_slug": data.workspace_slug or ALL_WORKSPACES,
     }
-    filters = parse_filters(given)
+    filters = parse_filters(values)
     access = await open_log_access(work, filters.workspace, "figures")
     if data.cursor is None and not data.dry_run:
         async with work.write_session() as session:
-            shown = {name: str(value) for name, value in given.items() if value is not None}
-            await session.record_change("logs.rerate", after=shown)
+            present = {name: str(value) for name, value in values.items() if value is not None}
+            await session.record_change("logs.rerate", after=present)
     async with work.read_session() as session:
         saved = await load_saved_providers(session)
     rerater = Rerater(log_service, cost_calculator, saved)
-    found = await rerater.run_slice(filters.within(access), data.cursor, is_dry_run=data.dry_run)
-    models = sorted(found.ratings.items(), key=lambda item: (-item[1].logs, item[0]))
+    rated_slice = await rerater.run_slice(filters.within(access), data.cursor, is_dry_run=data.dry_run)
+    models = sorted(rated_slice.ratings.items(), key=lambda item: (-item[1].logs, item[0]))
     return Rerating(
         data=[_to_rated_model(*key, rating) for key, rating in models],
         dry_run=data.dry_run,
         time_of_generation_max=filters.values["time_of_generation_max"],
-        next_cursor=found.next_cursor,
+        next_cursor=rated_slice.next_cursor,
         partial=True if log_service.is_partial else UNSET,
     )
 

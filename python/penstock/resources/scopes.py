@@ -29,8 +29,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 @get("/", guards=[allow_anyone], sync_to_thread=False, summary="List scopes", tags=["API keys"])
 def list_all_scopes(request: Request[Any, Any, Any]) -> ListResponse[Scope]:
     """Lists all scopes that API keys may have."""
-    found = build_scopes(request.app)
-    return ListResponse(len(found), found)
+    scopes = build_scopes(request.app)
+    return ListResponse(len(scopes), scopes)
 
 
 def build_scopes(app: Litestar) -> list[Scope]:
@@ -65,8 +65,8 @@ def build_scopes(app: Litestar) -> list[Scope]:
 def render_markdown(app: Litestar) -> list[str]:
     """Renders the introduction and the table of the page about scopes."""
     rows = [
-        f"| `{one.id}` | {', '.join(one.key_types)} | {', '.join(f'`{route}`' for route in one.routes)} |"
-        for one in build_scopes(app)
+        f"| `{scope.id}` | {', '.join(scope.key_types)} | {', '.join(f'`{route}`' for route in scope.routes)} |"
+        for scope in build_scopes(app)
     ]
     introduction = (
         "A scope allows an action on a resource, such as `configs.create`. Each API key has a list of scopes; users get "

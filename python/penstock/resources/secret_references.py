@@ -193,14 +193,14 @@ async def _encrypt_auth_config(
         sealed = row["sealed_auth_config"]
         before = msgspec.json.decode(await session.open(sealed, owner)) if sealed else {}
         merged = {**row["auth_config"], **sent}
-        wanted = references.auth_config_type(row["manager_type"], merged).__struct_fields__
-        sent = {name: value for name, value in merged.items() if name in wanted or name not in row["auth_config"]}
+        requested = references.auth_config_type(row["manager_type"], merged).__struct_fields__
+        sent = {name: value for name, value in merged.items() if name in requested or name not in row["auth_config"]}
         references.check_auth_config(
             row["manager_type"], sent, lends=session.allows_machine_identity, fetcher=session.fetcher
         )
-    shown, hidden = provider_options.split_secrets("auth_config", sent, row["auth_config"] if row else {}, before)
+    secrets, hidden = provider_options.split_secrets("auth_config", sent, row["auth_config"] if row else {}, before)
     sealed = await session.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
-    return {"auth_config": shown, "sealed_auth_config": sealed}
+    return {"auth_config": secrets, "sealed_auth_config": sealed}
 
 
 async def _resolve_access(

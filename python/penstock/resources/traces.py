@@ -51,10 +51,10 @@ async def get_trace(
         workspace_ids=access.workspace_ids,
         restricted_to=access.restriction,
     )
-    found = await log_service.run(query)
-    if not found["total"]:
+    result = await log_service.run(query)
+    if not result["total"]:
         raise NotFoundError(f"there is no request with the trace id {trace_id[:80]!r} here")
-    return msgspec.convert(found, Trace)
+    return msgspec.convert(result, Trace)
 
 
 routes = [get_trace]

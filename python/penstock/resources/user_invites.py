@@ -139,7 +139,7 @@ async def create_invite(
         await _reject_existing_user_or_invite(session, email)
         session.check_grantable_scopes(user_scopes(data.role), None)
         token, link_columns = invites.create_link()
-        joined = [await _resolve_workspace(session, index, one) for index, one in enumerate(data.workspaces)]
+        joined = [await _resolve_workspace(session, index, item) for index, item in enumerate(data.workspaces)]
         values = {
             **link_columns,
             "email": email,
@@ -148,7 +148,7 @@ async def create_invite(
             "last_name": data.last_name,
             "workspaces": joined,
             "key_scopes": await _validate_key_details(
-                session, data.workspace_api_key_details, [one["id"] for one in joined]
+                session, data.workspace_api_key_details, [item["id"] for item in joined]
             ),
             "accepted_at": None,
             "invited_by": work.caller.actor_id,
@@ -168,9 +168,9 @@ def list_query(role: RoleFilter = None, email: EmailFilter = None, status: Statu
     return ListQuery(None, conditions)
 
 
-async def to_invites(_desk: TenantSession, found: list[Row]) -> list[Invite]:
+async def to_invites(_desk: TenantSession, rows: list[Row]) -> list[Invite]:
     """Converts invitation rows to the response format."""
-    return [_to_invite(row) for row in found]
+    return [_to_invite(row) for row in rows]
 
 
 @get("/{invite_id:str}", guards=[require_scopes("organisation_users.read")], summary="Get invite", tags=TAGS)
@@ -215,7 +215,7 @@ async def resend_invite(
         row = await INVITES.get(session, invite_id)
         if row["status"] != "pending":
             raise ConflictError(f"this invitation is {row['status']}")
-        # Anyone who learns the link can become the invited person, so the caller must hold every right that it grants.
+        # Anyone with the link can become the invited user, so the caller must hold every right that it grants.
         await _reject_existing_user_or_invite(session, row["email"], row["id"])
         session.check_grantable_scopes(user_scopes(row["role"]), None)
         details = invites.key_details(row)
@@ -225,7 +225,7 @@ async def resend_invite(
         for workspace in row["workspaces"]:
             await members.check_grantable_role(session, workspace["role"], workspace["id"])
         token, link_columns = invites.create_link()
-        # The new link is known to this caller, and the person may still have been invited by the first one.
+        # This caller knows the new link, and the first link may still have been used.
         holders = sorted({*(row["holders"] or []), *work.caller.authorities}) or None
         await INVITES.update(session, row, {**link_columns, "holders": holders})
         return ResentInvite(f"{public_base_url(settings, request)}{INVITE_PAGE_PATH}?token={token}")

@@ -1,4 +1,4 @@
-"""Virtual keys: a slug that stands for a provider and its credential. The credential is never returned in clear."""
+"""Virtual keys: a slug for a provider and its credential. The credential is never returned in clear."""
 
 from __future__ import annotations
 

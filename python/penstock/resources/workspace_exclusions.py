@@ -127,10 +127,10 @@ async def _update_exclusions(work: RequestContext, kind: str, data: UpdateExclus
     async with work.write_session() as session:
         row = await _load_row(session)
         settings = row["settings"]
-        ids = await _resolve_workspaces(session, [one.workspace_id for one in data.workspaces])
+        ids = await _resolve_workspaces(session, [workspace.workspace_id for workspace in data.workspaces])
         before = set[str]() if data.override_existing else set[str](settings.get(EXCLUSIONS, {}).get(kind, []))
-        added = {workspace for workspace, one in zip(ids, data.workspaces, strict=True) if one.excluded}
-        # A workspace that is named twice is excluded if one of them says so.
+        added = {workspace for workspace, item in zip(ids, data.workspaces, strict=True) if item.excluded}
+        # A workspace that is listed twice is excluded if one entry excludes it.
         ended = set(ids) - added
         exclusions = {**settings.get(EXCLUSIONS, {}), kind: sorted(before - ended | added)}
         await EXCLUDED_WORKSPACES.update(session, row, {"settings": {**settings, EXCLUSIONS: exclusions}})

@@ -235,15 +235,15 @@ async def create_workspace(data: JSONBody[NewWorkspace], work: NamedDependency[R
         if values["defaults"].get("user_api_key_config"):
             raise field_error("defaults.user_api_key_config", "names a config, and a new workspace has none yet")
         row = await WORKSPACES.create(session, values)
-        await members.add_members(session, row["id"], [_to_new_member(given) for given in data.users])
+        await members.add_members(session, row["id"], [_to_new_member(member) for member in data.users])
         await integrations.create_default_providers(session, row["id"])
         await prompt_workspace.create_initial_rows(session, row["id"])
-        shown = await _to_workspace_details(session, row, "display", await organisation_rules(session))
+        workspace_details = await _to_workspace_details(session, row, "display", await organisation_rules(session))
         first = [
             FirstMember(**{name: getattr(member, name) for name in FirstMember.__struct_fields__})
             for member in await members.list_members(session, row["id"])
         ]
-        return CreatedWorkspace(**_struct_values(shown), users=first)
+        return CreatedWorkspace(**_struct_values(workspace_details), users=first)
 
 
 @get("/", guards=[require_scopes("workspaces.list")], summary="List workspaces", tags=["Workspaces"])
@@ -257,12 +257,12 @@ async def list_workspaces(
     """Lists the workspaces that the caller can access. Archived workspaces are listed only on request, and only for
     admins.
     """
-    wanted = [part.strip() for part in (status or "active").split(",")]
-    if unknown := [value for value in wanted if value not in WORKSPACE_STATUSES]:
+    requested = [part.strip() for part in (status or "active").split(",")]
+    if unknown := [value for value in requested if value not in WORKSPACE_STATUSES]:
         raise field_error("status", f"{unknown[0]!r} is not allowed: use active, archived or both")
-    if "archived" in wanted and not work.caller.is_organisation_admin:
+    if "archived" in requested and not work.caller.is_organisation_admin:
         raise ForbiddenError("only admins of the organisation can list archived workspaces")
-    conditions: list[ColumnElement[bool]] = [workspaces.c.status.in_(wanted)]
+    conditions: list[ColumnElement[bool]] = [workspaces.c.status.in_(requested)]
     if name:
         conditions.append(workspaces.c.name.icontains(name, autoescape=True))
     if exact_name:
@@ -369,8 +369,8 @@ async def _reject_if_not_empty(session: TenantSession) -> None:
     )
     inside = {table.name: await session.count(table, left_out.get(table, ())) for table in tables}
     if any(inside.values()):
-        left = ", ".join(f"{count} {name}" for name, count in inside.items() if count)
-        raise ConflictError(f"the workspace is not empty: {left}; hint: force_delete")
+        remaining = ", ".join(f"{count} {name}" for name, count in inside.items() if count)
+        raise ConflictError(f"the workspace is not empty: {remaining}; hint: force_delete")
 
 
 async def _delete_contents(session: TenantSession) -> None:
@@ -393,8 +393,8 @@ async def _delete_contents(session: TenantSession) -> None:
 async def _reject_loosened_rules(session: TenantSession, row: Row, values: Mapping[str, Any]) -> None:
     """Rejects a change by members of a workspace that loosens limits or rules. Only the organisation may loosen them."""
     name = "user_api_key_rotation_period"
-    why = "would loosen a limit or rule of this workspace: only keys and admins of the organisation may do that"
-    reject_exceeding_limits(row, values, why)
+    reason = "would loosen a limit or rule of this workspace: only keys and admins of the organisation may do that"
+    reject_exceeding_limits(row, values, reason)
     before, after = row["settings"], values.get("settings", row["settings"])
     above = await organisation_rules(session)
     of_all = above.get(name)
@@ -403,14 +403,14 @@ async def _reject_loosened_rules(session: TenantSession, row: Row, values: Mappi
         [rules.get(name) or of_all for rules in both],
         [rules.get("user_api_key_max_ttl") for rules in both],
         # -1 means no limit too.
-        [None if (most := rules.get("user_api_key_count", -1)) == -1 else most for rules in both],
+        [None if (maximum := rules.get("user_api_key_count", -1)) == -1 else maximum for rules in both],
     ]
     looser = any(bound is not None and (other is None or other > bound) for bound, other in bounds)
     # If the organisation lets workspaces decide about inline configs, the workspace may lift its own block too.
     is_left = above.get(OVERRIDES, {}).get(DATA_PLANE) is True
     lifts = before.get("block_inline_config") and not after.get("block_inline_config") and not is_left
     if looser or lifts:
-        raise ForbiddenError(f"settings {why}", [Problem("settings", why)])
+        raise ForbiddenError(f"settings {reason}", [Problem("settings", reason)])
 
 
 async def _column_values(
@@ -484,13 +484,13 @@ def _struct_values(shown: msgspec.Struct) -> dict[str, Any]:
     return {name: getattr(shown, name) for name in shown.__struct_fields__}
 
 
-def _to_new_member(given: NewMember | str) -> NewMember:
-    return NewMember(given, "member") if isinstance(given, str) else given
+def _to_new_member(member: NewMember | str) -> NewMember:
+    return NewMember(member, "member") if isinstance(member, str) else member
 
 
 async def _to_workspace_with_users(session: TenantSession, row: Row, name_format: str) -> WorkspaceWithUsers:
-    shown = await _to_workspace_details(session, row, name_format, await organisation_rules(session))
-    return WorkspaceWithUsers(**_struct_values(shown), users=await members.list_members(session, row["id"]))
+    workspace_details = await _to_workspace_details(session, row, name_format, await organisation_rules(session))
+    return WorkspaceWithUsers(**_struct_values(workspace_details), users=await members.list_members(session, row["id"]))
 
 
 async def _to_workspace_details(
@@ -501,10 +501,10 @@ async def _to_workspace_details(
         query = select(configs.c.slug).where(or_(configs.c.id == config, configs.c.slug == config))
         found = await session.fetch_first(query, configs)
         defaults["user_api_key_config"] = found["slug"] if found else None
-    if named := [name for name in DEFAULT_FIELDS if defaults.get(name)]:
-        slugs = await find_slugs(session, (own_id for name in named for own_id in defaults[name]))
+    if names := [name for name in DEFAULT_FIELDS if defaults.get(name)]:
+        slugs = await find_slugs(session, (own_id for name in names for own_id in defaults[name]))
         # Guardrails of an archived workspace were deleted with its contents.
-        defaults |= {name: [slugs[own_id] for own_id in defaults[name] if own_id in slugs] for name in named}
+        defaults |= {name: [slugs[own_id] for own_id in defaults[name] if own_id in slugs] for name in names}
     emoji = LEADING_EMOJI_PATTERN.match(row["name"])
     used = await read_current_usage(session, "workspace", [row])
     return row_to_struct(

@@ -26,7 +26,7 @@ SCHEMA_FIELD_KEYWORDS = frozenset({"$defs", "definitions", "patternProperties", 
 # A JSON Schema has one of these keywords, or one of these types.
 SCHEMA_KEYWORDS = frozenset({"$defs", "$ref", "allOf", "anyOf", "definitions", "oneOf", "properties"})
 SCHEMA_TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
-# Fields that hold the name, in a list whose rows are pairs of name and value.
+# Fields with the name, in a list of name-value pairs.
 ROW_NAME_FIELDS = ("name", "key")
 URL_PARTS = re.compile(r"([A-Za-z][\w+.-]*://)([^/?#\s]*@)?([^?#\s]*)([?#]\S*)?")
 # Query parameters that are secret only within URLs.
@@ -56,9 +56,9 @@ def join_credentials(divided: SplitDocument) -> Any:  # noqa: ANN401 - JSON
     return replace_strings(divided.masked, divided.secrets)
 
 
-def is_same_document(one: SplitDocument, other: SplitDocument) -> bool:
+def is_same_document(item: SplitDocument, other: SplitDocument) -> bool:
     """Returns true if both encode to the same JSON. Python values are not compared, because `1 == True`."""
-    return msgspec.json.encode(one.masked) == msgspec.json.encode(other.masked) and one.secrets == other.secrets
+    return msgspec.json.encode(item.masked) == msgspec.json.encode(other.masked) and item.secrets == other.secrets
 
 
 def encode_secrets(hidden: Mapping[JsonPath, str]) -> str:
@@ -68,8 +68,8 @@ def encode_secrets(hidden: Mapping[JsonPath, str]) -> str:
 
 def decode_secrets(written: str) -> dict[JsonPath, str]:
     """Decodes the text that `encode_secrets` returned."""
-    found = msgspec.json.decode(written, type=list[tuple[list[str | int], str]])
-    return {tuple(path): text for path, text in found}
+    decoded = msgspec.json.decode(written, type=list[tuple[list[str | int], str]])
+    return {tuple(path): text for path, text in decoded}
 
 
 def iter_strings(value: Any, path: JsonPath = ()) -> Iterator[tuple[JsonPath, str]]:  # noqa: ANN401 - JSON
@@ -141,10 +141,10 @@ def _mask_url(text: str) -> str | None:
     """Masks the user information and the query of a URL if they hold a secret; host and path stay visible. Returns
     `None` if nothing is secret.
     """
-    found = URL_PARTS.fullmatch(text)
-    if found is None:
+    matched = URL_PARTS.fullmatch(text)
+    if matched is None:
         return None
-    scheme, user, rest, query = (part or "" for part in found.groups())
+    scheme, user, rest, query = (part or "" for part in matched.groups())
     names = (unquote_plus(pair.partition("=")[0]) for pair in re.split("[?&#;]", query))
     if not user and not any(
         name == MASK_TEXT or name in SECRET_QUERY_PARAMS or is_secret_field(name) for name in names

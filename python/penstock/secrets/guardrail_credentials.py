@@ -1,5 +1,5 @@
-"""Credentials in the parameters of guardrail checks. They are found by the name of the parameter and by what the engine
-says of the check; masks that a client sends back stand for the stored credentials.
+"""Credentials in the parameters of guardrail checks. They are found by the name of the parameter and by the check's
+definition in the engine. Masks that a client sends back are replaced by the stored credentials.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ AMBIGUOUS_MASK_MESSAGE = (
 
 
 class SecretKey(NamedTuple):
-    """Check and parameter of a credential, and its mask. Other credentials never stand for it."""
+    """Check and parameter of a credential, and its mask. Only this mask is replaced by the credential."""
 
     check_id: str
     path: JsonPath
@@ -60,19 +60,19 @@ def _catalogue() -> dict[str, JsonObject]:
 
 def split_credentials(checks: Sequence[JsonObject]) -> SplitDocument:
     """Separates the secrets of checks from them and masks them there."""
-    found = {path: (text, mask) for path, text, mask in _iter_secrets(checks)}
-    masks = {path: mask for path, (_, mask) in found.items()}
-    return SplitDocument(replace_strings(list(checks), masks), {path: text for path, (text, _) in found.items()})
+    secrets = {path: (text, mask) for path, text, mask in _iter_secrets(checks)}
+    masks = {path: mask for path, (_, mask) in secrets.items()}
+    return SplitDocument(replace_strings(list(checks), masks), {path: text for path, (text, _) in secrets.items()})
 
 
 def secret_paths(body: object) -> list[JsonPath]:
     """Returns the paths of secrets in the body of a request, if it has checks. The body may be malformed."""
     checks = cast("JsonObject", body).get("checks") if isinstance(body, dict) else None
-    found: list[JsonPath] = []
+    json_paths: list[JsonPath] = []
     for index, check in enumerate(cast("list[object]", checks) if isinstance(checks, list) else []):
         if isinstance(check, dict) and isinstance(cast("JsonObject", check).get(PARAMETERS), dict):
-            found += [("checks", index, *path[1:]) for path, _, _ in _iter_secrets([cast("JsonObject", check)])]
-    return found
+            json_paths += [("checks", index, *path[1:]) for path, _, _ in _iter_secrets([cast("JsonObject", check)])]
+    return json_paths
 
 
 def restore_masks(
@@ -92,8 +92,8 @@ def restore_masks(
             key = SecretKey(check["id"], path, text)
             location = (position, PARAMETERS, *path)
             # Older versions count only if the current version has no credential with this key.
-            candidates = next((found[key] for found in known if key in found), list[StoredSecret]())
-            matching = [one for one in candidates if one.digest == digest]
+            candidates = next((by_key[key] for by_key in known if key in by_key), list[StoredSecret]())
+            matching = [candidate for candidate in candidates if candidate.digest == digest]
             if chosen := _choose(matching, position):
                 texts[location] = chosen
             elif candidates or _mask(check, path, text) is not None:
@@ -131,7 +131,7 @@ def _mask(check: JsonObject, path: JsonPath, text: str) -> str | None:
 
 
 def _index_secrets(split: SplitDocument) -> dict[SecretKey, list[StoredSecret]]:
-    found: dict[SecretKey, list[StoredSecret]] = {}
+    stored_secrets: dict[SecretKey, list[StoredSecret]] = {}
     for path, text in split.secrets.items():
         position, inner = cast("int", path[0]), path[2:]
         check: JsonObject = split.masked[position]
@@ -139,16 +139,16 @@ def _index_secrets(split: SplitDocument) -> dict[SecretKey, list[StoredSecret]]:
         for part in inner:
             mask = mask[part]
         stored = StoredSecret(position, text, _binding_digest(check))
-        found.setdefault(SecretKey(check["id"], inner, mask), []).append(stored)
-    return found
+        stored_secrets.setdefault(SecretKey(check["id"], inner, mask), []).append(stored)
+    return stored_secrets
 
 
 def _choose(matching: Sequence[StoredSecret], position: int) -> str | None:
     """Returns the only text, or the one of the check at the same position; `None` if there is no such text."""
-    texts = {one.text for one in matching}
+    texts = {item.text for item in matching}
     if len(texts) == 1:
         return texts.pop()
-    return next((one.text for one in matching if one.position == position), None)
+    return next((item.text for item in matching if item.position == position), None)
 
 
 def _binding_digest(check: JsonObject) -> bytes:

@@ -40,7 +40,7 @@ class SecretMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 async def check_mappings(
     session: TenantSession,
-    given: Sequence[SecretMapping],
+    fields: Sequence[SecretMapping],
     workspace_id: str | None,
     allowed: Sequence[str],
     before: Collection[Mapping[str, Any]] = (),
@@ -49,7 +49,7 @@ async def check_mappings(
     `before` stay allowed.
     """
     listed: list[dict[str, Any]] = []
-    for index, mapping in enumerate(given):
+    for index, mapping in enumerate(fields):
         path = f"secret_mappings[{index}]"
         if any(mapping.target_field == other["target_field"] for other in listed):
             raise field_error(f"{path}.target_field", f"{mapping.target_field!r} is mapped twice")
@@ -74,17 +74,17 @@ async def check_mappings(
     return listed
 
 
-def require_reference_scope(session: TenantSession, path: str, why: str) -> None:
+def require_reference_scope(session: TenantSession, path: str, reason: str) -> None:
     """Raises ForbiddenError with this reason unless the caller may manage secret references."""
     if REFERENCE_SCOPE not in session.caller.granted_scopes(None):
-        message = f"{why}; hint: have it done by who holds {REFERENCE_SCOPE}"
+        message = f"{reason}; hint: have it done by who holds {REFERENCE_SCOPE}"
         raise ForbiddenError(f"{path} {message}", [Problem(path, message)])
 
 
 def mapped_options(listed: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """Returns the names of the options that secret mappings supply."""
-    found = (mapping["target_field"] for mapping in listed)
-    return frozenset(name.removeprefix(OPTION_PREFIX) for name in found if name.startswith(OPTION_PREFIX))
+    fields = (mapping["target_field"] for mapping in listed)
+    return frozenset(name.removeprefix(OPTION_PREFIX) for name in fields if name.startswith(OPTION_PREFIX))
 
 
 async def reject_reference_in_use(session: TenantSession, reference: Row) -> None:

@@ -1,5 +1,5 @@
-"""Restores masked credentials of a config that a client sends back. A mask stands for the credential that was stored
-for the same target.
+"""Restores masked credentials of a config that a client sends back. A mask is replaced by the stored credential of the
+same target.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AMBIGUOUS_MASK_MESSAGE = "is masked, and several credentials of this config look
 
 
 class MatchKey(NamedTuple):
-    """Key by which masks are matched to stored credentials. Credentials with different keys never stand for each other."""
+    """Key by which masks are matched to stored credentials. A mask is never replaced by a credential with another key."""
 
     field_path: JsonPath
     mask: str
@@ -60,7 +60,11 @@ def restore_masks(path: str, sent: Any, before: SplitDocument, older: Iterable[S
     """Replaces masks with the stored credentials. Targets may have been reordered; unknown and ambiguous masks are
     rejected.
     """
-    view, current, earlier = _DocumentView(sent), _StoredCredentials(before), [_StoredCredentials(one) for one in older]
+    view, current, earlier = (
+        _DocumentView(sent),
+        _StoredCredentials(before),
+        [_StoredCredentials(item) for item in older],
+    )
     masks = {likeness[:2] for stored in (current, *earlier) for likeness in stored.places}
     texts: dict[JsonPath, str] = {}
     problems: list[Problem] = []
@@ -69,18 +73,18 @@ def restore_masks(path: str, sent: Any, before: SplitDocument, older: Iterable[S
         knowing = [
             known for known in ([current] if likeness in current.places else earlier) if likeness in known.places
         ]
-        found = _agreed_texts([known.match_masks(view, paths, likeness) for known in knowing])
-        texts |= found
-        # A string under any other name may contain asterisks of its own.
+        agreed = _agreed_texts([known.match_masks(view, paths, likeness) for known in knowing])
+        texts |= agreed
+        # A string under any other name may contain real asterisks.
         is_mask = likeness[:2] in masks
         missing = [
-            one
-            for one in paths
-            if one not in found and (is_mask or mask_if_secret(sent, one, likeness.mask) is not None)
+            item
+            for item in paths
+            if item not in agreed and (is_mask or mask_if_secret(sent, item, likeness.mask) is not None)
         ]
         problems += [
-            Problem(path + _format_path(one), AMBIGUOUS_MASK_MESSAGE if knowing else UNKNOWN_MASK_MESSAGE)
-            for one in missing
+            Problem(path + _format_path(item), AMBIGUOUS_MASK_MESSAGE if knowing else UNKNOWN_MASK_MESSAGE)
+            for item in missing
         ]
     if problems:
         summary = f"{problems[0].path} {problems[0].message}"
@@ -162,12 +166,14 @@ class _StoredCredentials:
         if text := self._single_credential(stored_paths):
             return dict.fromkeys(masked_paths, text)
         # First come masks whose target is unchanged, then those whose target has a name, then the remaining ones.
-        found = self._match_by_digest(stored_paths, masked_paths, self._view.written, sent.written)
-        left = [path for path in masked_paths if path not in found]
-        found |= self._match_by_digest(stored_paths, left, self._view.target_name_digest, sent.target_name_digest)
-        used = set(found.values())
+        matches = self._match_by_digest(stored_paths, masked_paths, self._view.written, sent.written)
+        remaining = [path for path in masked_paths if path not in matches]
+        matches |= self._match_by_digest(
+            stored_paths, remaining, self._view.target_name_digest, sent.target_name_digest
+        )
+        used = set(matches.values())
         text = self._single_credential([location for location in stored_paths if self._hidden[location] not in used])
-        return {**dict.fromkeys(masked_paths, text), **found} if text else found
+        return {**dict.fromkeys(masked_paths, text), **matches} if text else matches
 
     def _match_by_digest(
         self, stored_paths: list[JsonPath], masked_paths: list[JsonPath], before: TargetDigest, now: TargetDigest
@@ -178,12 +184,12 @@ class _StoredCredentials:
         texts = {digest: self._single_credential(paths) for digest, paths in rows.items() if digest is not None}
         digests = ((location, now(_target_path(location))) for location in masked_paths)
         is_exact = before == self._view.written
-        found = {
+        restored = {
             location: self._hidden[location] if is_exact and location in rows[content] else texts[content]
             for location, content in digests
             if content in texts
         }
-        return {location: text for location, text in found.items() if text is not None}
+        return {location: text for location, text in restored.items() if text is not None}
 
     def _single_credential(self, paths: Iterable[JsonPath]) -> str | None:
         texts = {self._hidden[path] for path in paths}
@@ -195,10 +201,10 @@ def _group_masks(sent: Any, view: _DocumentView) -> dict[MatchKey, list[JsonPath
 
 
 def _group_by_key(view: _DocumentView, paths: Iterable[JsonPath]) -> dict[MatchKey, list[JsonPath]]:
-    found: dict[MatchKey, list[JsonPath]] = {}
+    json_paths: dict[MatchKey, list[JsonPath]] = {}
     for path in paths:
-        found.setdefault(view.match_key(path), []).append(path)
-    return found
+        json_paths.setdefault(view.match_key(path), []).append(path)
+    return json_paths
 
 
 def _agreed_texts(responses: Sequence[dict[JsonPath, str]]) -> dict[JsonPath, str]:

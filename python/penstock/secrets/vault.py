@@ -35,7 +35,7 @@ DATA_KEY_ROTATION_MS = 90 * 24 * 3600 * 1000
 
 
 class MissingMasterKeyError(SettingsError):
-    """No master key is configured, and there is no file with one."""
+    """No master key is configured, and no file contains one."""
 
 
 class MasterKeys:
@@ -59,8 +59,10 @@ class MasterKeys:
 
     def has_signed(self, signature: str, text: str, purpose: str) -> bool:
         """Returns true if one of the keys made this signature."""
-        given = signature.encode()
-        return any(hmac.compare_digest(_sign(key, text, purpose).encode(), given) for key in self._signing_keys)
+        signature_bytes = signature.encode()
+        return any(
+            hmac.compare_digest(_sign(key, text, purpose).encode(), signature_bytes) for key in self._signing_keys
+        )
 
     def open(self, sealed: bytes, purpose: str) -> bytes:
         """Decrypts content that one of the keys encrypted. Raises SettingsError if the key is missing or the content

@@ -487,14 +487,14 @@ def load_settings(
     problems = [*_find_unknown_keys(document), *_find_unknown_variables(environ)]
     values: dict[str, dict[str, object]] = {}
     for entry in iter_setting_specs():
-        for source, given in _candidate_values(entry, document, environ, options or {}):
+        for source, value in _candidate_values(entry, document, environ, options or {}):
             try:
-                values.setdefault(entry.section, {})[entry.key] = _convert_value(entry, given)
+                values.setdefault(entry.section, {})[entry.key] = _convert_value(entry, value)
             except msgspec.ValidationError:
                 is_secret = is_secret_type(entry.type)
                 expected = "a string" if is_secret else describe_type(entry.type).removesuffix(" or null")
                 problems.append(
-                    Problem(source, f"{'the value' if is_secret else repr(given)} is not allowed: expected {expected}")
+                    Problem(source, f"{'the value' if is_secret else repr(value)} is not allowed: expected {expected}")
                 )
             break
     sections = {name: _section_type(name)(**keys) for name, keys in values.items()}
@@ -573,15 +573,15 @@ def is_secret_type(annotated: Any) -> bool:  # noqa: ANN401 - a type
     return Secret in get_args(get_args(annotated)[0])
 
 
-def _convert_value(entry: SettingSpec, given: object) -> object:
+def _convert_value(entry: SettingSpec, settings: object) -> object:
     if is_secret_type(entry.type):
-        text = given.strip() if isinstance(given, str) else given
+        text = settings.strip() if isinstance(settings, str) else settings
         return msgspec.convert(text or None, entry.type, dec_hook=decode_secret)
-    if not isinstance(given, str):
-        return msgspec.convert(given, entry.type)
+    if not isinstance(settings, str):
+        return msgspec.convert(settings, entry.type)
     plain: Any = get_args(entry.type)[0]
     if get_origin(plain) is tuple:
-        return msgspec.convert([part.strip() for part in given.split(",") if part.strip()], entry.type)
+        return msgspec.convert([part.strip() for part in settings.split(",") if part.strip()], entry.type)
     if plain in {bool, bool | None}:
-        return msgspec.convert(BOOLEAN_WORDS.get(given.strip().lower(), given), entry.type)
-    return msgspec.convert(given.strip(), entry.type, strict=False)
+        return msgspec.convert(BOOLEAN_WORDS.get(settings.strip().lower(), settings), entry.type)
+    return msgspec.convert(settings.strip(), entry.type, strict=False)

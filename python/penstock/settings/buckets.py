@@ -18,7 +18,7 @@ BUCKET_NAME_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
 class BucketSection(Protocol):
-    """A settings section that says how a bucket is reached."""
+    """Settings of a bucket and its credentials."""
 
     @property
     def s3_endpoint_url(self) -> str:
@@ -44,15 +44,15 @@ class BucketSection(Protocol):
 def validate_bucket(name: str, key: str, store: str, section: BucketSection) -> Iterator[Problem]:
     """Yields the validation errors of the section `name`, whose setting `key` is a folder or a bucket: `store`."""
     if store != FOLDER and not _is_bucket_url(store):
-        why = f"{_show_value(store)} is not allowed: expected `folder`, `s3://bucket` or `s3://bucket/prefix`"
-        yield Problem(f"{name}.{key}", why)
+        reason = f"{_show_value(store)} is not allowed: expected `folder`, `s3://bucket` or `s3://bucket/prefix`"
+        yield Problem(f"{name}.{key}", reason)
     if section.s3_endpoint_url and not _is_http_url(section.s3_endpoint_url):
-        shown = _show_value(section.s3_endpoint_url)
-        why = f"{shown} is not allowed: expected a URL with http:// or https://, without credentials"
-        yield Problem(f"{name}.s3_endpoint_url", why)
+        display = _show_value(section.s3_endpoint_url)
+        reason = f"{display} is not allowed: expected a URL with http:// or https://, without credentials"
+        yield Problem(f"{name}.s3_endpoint_url", reason)
     if bool(section.s3_access_key_id) != bool(section.s3_secret_access_key):
-        why = f"is not allowed without {name}.s3_secret_access_key, nor that without it: set both or none"
-        yield Problem(f"{name}.s3_access_key_id", why)
+        reason = f"is not allowed without {name}.s3_secret_access_key, nor that without it: set both or none"
+        yield Problem(f"{name}.s3_access_key_id", reason)
 
 
 def _show_value(text: str) -> str:

@@ -63,14 +63,14 @@ class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 def parse_issuers(tables: object, problems: list[Problem]) -> tuple[Issuer, ...]:
     """Parses the tables and appends validation errors to `problems`."""
-    found: list[Issuer] = []
+    issuers: list[Issuer] = []
     for index, table in enumerate(cast("list[object]", tables) if isinstance(tables, list) else [tables]):
         try:
-            found.append(msgspec.convert(table, Issuer))
+            issuers.append(msgspec.convert(table, Issuer))
         except msgspec.ValidationError as error:
             message, _, location = str(error).partition(" - at `$")
             problems.append(Problem(f"issuers[{index}]{location.rstrip('`')}", message[:1].lower() + message[1:]))
-    return tuple(found)
+    return tuple(issuers)
 
 
 def trusted_issuers(jwt: Jwt, others: Sequence[Issuer]) -> tuple[Issuer, ...]:

@@ -93,8 +93,10 @@ def validate_log_store(section: LogStore) -> Iterator[Problem]:
     """Yields the validation errors of the section."""
     if section.url and section.url.reveal() != DUCKDB and not _is_clickhouse_url(section.url.reveal()):
         # The value is not repeated, because it may contain a password.
-        why = "is not allowed: expected `duckdb:` or an address such as `clickhouse://user:password@host:8123/database`"
-        yield Problem("log_store.url", why)
+        reason = (
+            "is not allowed: expected `duckdb:` or an address such as `clickhouse://user:password@host:8123/database`"
+        )
+        yield Problem("log_store.url", reason)
     yield from validate_bucket("log_store", "bodies", section.bodies, section)
 
 

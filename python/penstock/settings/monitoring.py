@@ -113,8 +113,8 @@ def validate_metrics(settings: Settings) -> Iterator[Problem]:
         try:
             parse_listen_address(address)
         except ValueError:
-            why = f"{address!r} is not allowed: expected an IP address and a port, such as `127.0.0.1:9464`"
-            yield Problem("metrics.listen", why)
+            reason = f"{address!r} is not allowed: expected an IP address and a port, such as `127.0.0.1:9464`"
+            yield Problem("metrics.listen", reason)
         if not settings.metrics.enabled:
             yield Problem("metrics.listen", "needs metrics.enabled = true")
     labels = optional_labels(settings)
@@ -124,8 +124,8 @@ def validate_metrics(settings: Settings) -> Iterator[Problem]:
     for label in labels:
         if label not in OPTIONAL_LABELS and not metadata_key(label):
             allowed = ", ".join(OPTIONAL_LABELS)
-            why = f"{label!r} is not known; allowed: {allowed}, or `metadata_` and a key, such as `metadata_team`"
-            yield Problem("metrics.labels", why)
+            reason = f"{label!r} is not known; allowed: {allowed}, or `metadata_` and a key, such as `metadata_team`"
+            yield Problem("metrics.labels", reason)
         name = prometheus_label_name(label)
         if (first := first_by_name.setdefault(name, label)) != label:
             yield Problem("metrics.labels", f"{first!r} and {label!r} have the same name in Prometheus: {name!r}")

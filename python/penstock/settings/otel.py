@@ -105,14 +105,14 @@ def find_traces_url(otel: Otel) -> str:
 
 def parse_pairs(text: str) -> dict[str, str]:
     """Parses `name=value,other=value`, whose parts may be percent-encoded. Raises `ValueError`."""
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         name, mark, value = part.partition("=")
         name, value = unquote(name.strip()), unquote(value.strip())
         if not mark or not name:
             raise ValueError(PAIRS_WORDS)
-        found[name] = value
-    return found
+        headers[name] = value
+    return headers
 
 
 def validate_otel(section: Otel) -> Iterator[Problem]:
@@ -122,10 +122,10 @@ def validate_otel(section: Otel) -> Iterator[Problem]:
     for name, url in (("endpoint", section.endpoint), ("traces_endpoint", section.traces_endpoint)):
         if url and not _is_collector_url(url):
             # The value is not repeated, because it may contain a password.
-            why = (
+            reason = (
                 "is not allowed: expected a URL such as `http://127.0.0.1:4318`, without a user, a query and a fragment"
             )
-            yield Problem(f"otel.{name}", why)
+            yield Problem(f"otel.{name}", reason)
     try:
         headers = parse_pairs(section.headers.reveal() if section.headers else "")
         if not all(map(_is_header, headers, headers.values())):

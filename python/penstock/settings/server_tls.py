@@ -22,15 +22,15 @@ def validate_server_tls(server: Server) -> Iterator[Problem]:
     names = {"tls_certificate_file": server.tls_certificate_file, "tls_key_file": server.tls_key_file}
     missing = [name for name, file in names.items() if not file]
     if len(missing) == 1:
-        (given,) = names.keys() - set(missing)
-        yield Problem(f"server.{missing[0]}", f"is needed together with server.{given}")
+        (configured,) = names.keys() - set(missing)
+        yield Problem(f"server.{missing[0]}", f"is needed together with server.{configured}")
     if server.public_url.startswith("http:") and not missing:
         message = f"{server.public_url!r} is not allowed with a certificate: expected a URL with https://"
         yield Problem("server.public_url", message)
-    found = [one for name, file in names.items() if file for one in _check_file(f"server.{name}", file)]
-    yield from found
-    if not missing and not found and (what := describe_pair_error(*names.values())):
-        yield Problem("server.tls_certificate_file", what)
+    items = [item for name, file in names.items() if file for item in _check_file(f"server.{name}", file)]
+    yield from items
+    if not missing and not items and (subject := describe_pair_error(*names.values())):
+        yield Problem("server.tls_certificate_file", subject)
 
 
 def describe_pair_error(certificate_file: str, key_file: str) -> str | None:

@@ -74,8 +74,8 @@ def _find_missing_extras(settings: Settings) -> Iterator[Problem]:
         "files.store": ("aws", settings.files.store.startswith(BUCKET_SCHEME)),
     }
     for path, (extra, is_needed) in needed.items():
-        if is_needed and (what := find_missing_extra(extra)):
-            yield Problem(path, what)
+        if is_needed and (subject := find_missing_extra(extra)):
+            yield Problem(path, subject)
 
 
 def _is_ip_network(text: str) -> bool:
@@ -88,8 +88,8 @@ def _is_ip_network(text: str) -> bool:
 
 def _validate_store(store: Store) -> Iterator[Problem]:
     if store.master_key_reference and (store.master_key or store.master_key_file):
-        why = "is not allowed together with store.master_key or store.master_key_file: set only one of them"
-        yield Problem("store.master_key_reference", why)
+        reason = "is not allowed together with store.master_key or store.master_key_file: set only one of them"
+        yield Problem("store.master_key_reference", reason)
 
 
 def _validate_redis(redis: Redis) -> Iterator[Problem]:

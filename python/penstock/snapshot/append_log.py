@@ -106,9 +106,9 @@ class AppendLog:
 
     def load(self) -> tuple[bytes, dict[str, Chunk]] | None:
         """Returns the head and chunks that were saved last, or `None` if nothing readable was saved."""
-        found = max(filter(None, map(self._load_file, (0, 1))), key=lambda one: one.state.number, default=None)
-        self._known = found.state if found else None
-        return (found.head, found.chunks) if found else None
+        newest = max(filter(None, map(self._load_file, (0, 1))), key=lambda item: item.state.number, default=None)
+        self._known = newest.state if newest else None
+        return (newest.head, newest.chunks) if newest else None
 
     def _write_frame(self, file_index: int, start: int, frame: Frame) -> int:
         content = msgspec.msgpack.encode(frame)

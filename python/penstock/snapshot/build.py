@@ -200,12 +200,12 @@ class SnapshotBackup:
 
     def load_latest(self) -> Snapshot:
         """Returns the newest snapshot that was written completely. Raises `SettingsError` if there is none."""
-        found = self._journal.load()
-        if found is None:
+        loaded = self._journal.load()
+        if loaded is None:
             message = "no snapshot was stored"
             raise SettingsError(message)
-        head = msgspec.msgpack.decode(found[0], type=_SnapshotHeader)
-        return Snapshot(head.epoch, head.base, found[1], head.keys)
+        head = msgspec.msgpack.decode(loaded[0], type=_SnapshotHeader)
+        return Snapshot(head.epoch, head.base, loaded[1], head.keys)
 
     def _duplicate_file(self, file_index: int, _flags: int) -> int:
         return os.dup(self._places[file_index])
@@ -445,8 +445,8 @@ def _resolve_env_references(path: str, value: Any, environ: Mapping[str, str], p
             _resolve_env_references(f"{path}[{index}]", inner, environ, problems) for index, inner in enumerate(items)
         ]
     if isinstance(value, str) and (reference := ENV_REFERENCE_PATTERN.fullmatch(value)):
-        if found := environ.get(reference[1]):
-            return found
+        if variable := environ.get(reference[1]):
+            return variable
         problems.append(Problem(path, f"the environment variable {reference[1]!r} is not set"))
         return ""
     return value
@@ -504,9 +504,9 @@ def _check_slug(path: str, slug: str, problems: list[Problem]) -> None:
 
 
 def _find_duplicates(table: str, field: str, rows: Any) -> Iterator[Problem]:  # noqa: ANN401 - JSON
-    seen: dict[str, int] = {}
+    seen_keys: dict[str, int] = {}
     for index, row in enumerate(rows):
-        first = seen.setdefault(row[field], index)
+        first = seen_keys.setdefault(row[field], index)
         if first != index and row[field]:
             yield Problem(
                 f"{table}[{index}]", f"has the same {'key' if field == 'sha256' else field} as {table}[{first}]"

@@ -70,7 +70,7 @@ class ConfigFileWatcher:
 
     def _file_stamp(self) -> FileStamp:
         try:
-            found = os.stat(self._settings.file or "")
+            file_status = os.stat(self._settings.file or "")
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        return file_status.st_mtime_ns, file_status.st_ino, file_status.st_size

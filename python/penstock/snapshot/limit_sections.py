@@ -62,15 +62,17 @@ class LimitSections:
 
     async def refresh(self, connection: AsyncConnection, changed: frozenset[str] | None) -> None:
         """Reads the sections that changed or in which a usage period ended. Reads all sections if `changed` is `None`."""
-        wanted: set[str] | None = None
+        requested: set[str] | None = None
         if changed is not None and LIMITS not in changed:
-            wanted = {name for name in changed if name.startswith(f"{LIMITS}/")}
-            wanted |= {name for name, part in self.parts.items() if part.end is not None and part.end <= now()}
-            if not wanted:
+            requested = {name for name in changed if name.startswith(f"{LIMITS}/")}
+            requested |= {name for name, part in self.parts.items() if part.end is not None and part.end <= now()}
+            if not requested:
                 return
-        digits = None if wanted is None else sorted(name.rpartition("/")[2] for name in wanted)
+        digits = None if requested is None else sorted(name.rpartition("/")[2] for name in requested)
         fresh = await _read_sections(connection, digits)
-        remaining = {} if wanted is None else {name: part for name, part in self.parts.items() if name not in wanted}
+        remaining = (
+            {} if requested is None else {name: part for name, part in self.parts.items() if name not in requested}
+        )
         self.parts = remaining | fresh
 
     def rules_by_workspace(self) -> RulesByWorkspace:
@@ -109,9 +111,9 @@ async def _fetch(connection: AsyncConnection, query: Select[*tuple[Any, ...]]) -
     return [cast("Row", row) for row in (await connection.execute(query)).mappings()]
 
 
-def _add(found: RulesByWorkspace, workspace_id: str, rules: Iterable[JsonObject]) -> None:
+def _add(rules_by_workspace: RulesByWorkspace, workspace_id: str, rules: Iterable[JsonObject]) -> None:
     for rule in rules:
-        found.setdefault(workspace_id, []).append(rule)
+        rules_by_workspace.setdefault(workspace_id, []).append(rule)
 
 
 def _encode_section(name: str, rows: list[JsonObject]) -> LimitSection:

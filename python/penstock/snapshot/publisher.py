@@ -65,8 +65,8 @@ class SavedSnapshot:
 
     def load(self) -> StoreData | None:
         """Returns the saved snapshot, or `None` if there is none that can be decrypted."""
-        found = self._journal.load()
-        return found and msgspec.structs.replace(msgspec.msgpack.decode(found[0], type=StoreData), pieces=found[1])
+        loaded = self._journal.load()
+        return loaded and msgspec.structs.replace(msgspec.msgpack.decode(loaded[0], type=StoreData), pieces=loaded[1])
 
     def seal(self, content: bytes) -> bytes:
         """Encrypts a snapshot so that it can be decrypted for this purpose only."""
@@ -252,8 +252,8 @@ class SnapshotPublisher:
     async def _changed_sections(self, connection: AsyncConnection, number: int) -> frozenset[str] | None:
         """Returns the sections that changed since the last read, or `None` if they are not known for every change."""
         since = [change_log.c.number > self._number, change_log.c.number <= number]
-        found = (await connection.scalars(select(change_log.c.parts).where(*since))).all()
-        parts = frozenset(part for parts in found for part in parts)
-        if self._number < 0 or len(found) != number - self._number or EVERYTHING in parts:
+        rows = (await connection.scalars(select(change_log.c.parts).where(*since))).all()
+        parts = frozenset(part for parts in rows for part in parts)
+        if self._number < 0 or len(rows) != number - self._number or EVERYTHING in parts:
             return None
         return parts | {REST} if self._fills > self._filled else parts

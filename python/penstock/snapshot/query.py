@@ -261,7 +261,7 @@ async def _read_removed_members(connection: AsyncConnection) -> JsonRows:
         names.setdefault((row["organisation_id"], workspace_id), set()).update(member_names)
     return [
         {"organisation_id": own_id, "workspace_id": location, "names": sorted(removed_names)}
-        for (own_id, location), removed_names in sorted(names.items(), key=lambda one: (one[0][0], one[0][1] or ""))
+        for (own_id, location), removed_names in sorted(names.items(), key=lambda item: (item[0][0], item[0][1] or ""))
     ]
 
 
@@ -283,8 +283,10 @@ async def _read_providers(
         .where(usable_condition(providers.c.workspace_id))
         .order_by(providers.c.id)
     )
-    found = (await connection.execute(query)).all()
-    options_by_id, models = await _read_integrations(connection, vault, secrets, {row.integration_id for row in found})
+    results = (await connection.execute(query)).all()
+    options_by_id, models = await _read_integrations(
+        connection, vault, secrets, {row.integration_id for row in results}
+    )
     rows = [
         {
             "id": row.provider_id,
@@ -294,14 +296,14 @@ async def _read_providers(
             "expires_at": row.expires_at and row.expires_at // 1000,
             **options_by_id[row.integration_id],
         }
-        for row in found
+        for row in results
         if row.integration_id in options_by_id
     ]
-    return rows, models, [row.expires_at for row in found if row.expires_at is not None]
+    return rows, models, [row.expires_at for row in results if row.expires_at is not None]
 
 
 async def _read_integrations(
-    connection: AsyncConnection, vault: Vault, secrets: SecretCache, wanted: set[str]
+    connection: AsyncConnection, vault: Vault, secrets: SecretCache, requested: set[str]
 ) -> tuple[dict[str, dict[str, Any]], JsonRows]:
     """Decrypts the wanted integrations whose providers the engine knows. Returns their options by id, and their models."""
     known_providers = {provider["slug"] for provider in engine.catalogue()}
@@ -312,7 +314,7 @@ async def _read_integrations(
     options_by_id: dict[str, dict[str, Any]] = {}
     models: JsonRows = []
     for row in (await connection.execute(select(integrations).order_by(integrations.c.id))).mappings():
-        if row["id"] not in wanted or row["ai_provider_id"] not in known_providers:
+        if row["id"] not in requested or row["ai_provider_id"] not in known_providers:
             continue
         if why := spoilt.get(row["id"]):
             log.warning(INTEGRATION_SKIPPED, row["slug"], why)
@@ -330,7 +332,7 @@ async def _read_integrations(
             wrong, options, own = [("configurations", "cannot be read")], {}, []
         if wrong:
             # One bad row must not stop publishing for everyone.
-            reasons = ", ".join(f"{path} {why}" for path, why in wrong)
+            reasons = ", ".join(f"{path} {reason}" for path, reason in wrong)
             log.warning(INTEGRATION_SKIPPED, row["slug"], reasons)
             continue
         options_by_id[row["id"]] = options
@@ -374,7 +376,7 @@ async def _read_model_settings(connection: AsyncConnection, vault: Vault) -> tup
     """Returns the settings of single models by integration, and an error for each integration with a model that cannot
     be used.
     """
-    found: dict[str, JsonRows] = {}
+    rows: dict[str, JsonRows] = {}
     spoilt: dict[str, str] = {}
     query = select(integration_models).order_by(integration_models.c.integration_id, integration_models.c.slug)
     for row in (await connection.execute(query)).mappings():
@@ -385,15 +387,15 @@ async def _read_model_settings(connection: AsyncConnection, vault: Vault) -> tup
         except (DecryptionError, msgspec.ValidationError) as error:
             spoilt[row["integration_id"]] = f"its model {row['slug']!r}: {error}"
             continue
-        one = forms.model_row(row["slug"], row["enabled"], options, prices)
-        found.setdefault(row["integration_id"], []).append(one)
-    return found, spoilt
+        item = forms.model_row(row["slug"], row["enabled"], options, prices)
+        rows.setdefault(row["integration_id"], []).append(item)
+    return rows, spoilt
 
 
 def _merge_deployments(model_rows: JsonRows, deployments: Mapping[str, dict[str, str]]) -> JsonRows:
     """Adds each deployment to the settings of the model that requests select it by."""
     rest = dict(deployments)
-    rows = [{**one, "options": rest.pop(one["slug"], {})} for one in model_rows]
+    rows = [{**model_row, "options": rest.pop(model_row["slug"], {})} for model_row in model_rows]
     return [*rows, *({"slug": slug, "enabled": True, "options": options} for slug, options in rest.items())]
 
 

@@ -64,15 +64,15 @@ class SectionedTable:
 
     async def refresh(self, connection: AsyncConnection, changed: frozenset[str] | None) -> None:
         """Reads the sections that changed or that have expired rows. Reads all sections if `changed` is `None`."""
-        wanted: set[str] = set()
+        requested: set[str] = set()
         old: dict[str, Section] = {}
         if changed is not None:
-            wanted = {name for name in changed if name.startswith(f"{self._name}/")}
-            wanted |= {name for name, part in self.parts.items() if part.is_expired(now())}
-            if not wanted:
+            requested = {name for name in changed if name.startswith(f"{self._name}/")}
+            requested |= {name for name, part in self.parts.items() if part.is_expired(now())}
+            if not requested:
                 return
-            old = {name: part for name, part in self.parts.items() if name not in wanted}
-        conditions = [self._digits.in_(sorted(name.rpartition("/")[2] for name in wanted))] if wanted else []
+            old = {name: part for name, part in self.parts.items() if name not in requested}
+        conditions = [self._digits.in_(sorted(name.rpartition("/")[2] for name in requested))] if requested else []
         fresh = {
             f"{self._name}/{digits}": rows
             for digits, rows in (await self._query_sections(connection, conditions)).items()
@@ -95,8 +95,8 @@ class SectionedTable:
             joined = cast(func.group_concat(inner.c.row, ","), LargeBinary)
         query = select(inner.c.digits, joined, func.count(inner.c.counts), func.min(inner.c.ends))
         query = query.group_by(inner.c.digits)
-        found = (await connection.execute(query)).all()
-        return {digits: (rows, count, end) for digits, rows, count, end in found}
+        results = (await connection.execute(query)).all()
+        return {digits: (rows, count, end) for digits, rows, count, end in results}
 
     def _encode_chunk(self, name: str, rows: bytes) -> Chunk:
         """Encodes a section in the format that the engine reads."""
@@ -109,12 +109,12 @@ class CheckedTable(SectionedTable):
     async def _query_sections(
         self, connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]
     ) -> dict[str, SectionRows]:
-        found = await self._query_rows(connection, conditions)
+        result = await self._query_rows(connection, conditions)
         # In a thread, because the engine compiles the rows and the event loop must stay responsive.
-        taken = await asyncio.to_thread(
-            lambda: {digits: drop_invalid_rows(self._member, rows) for digits, (rows, _, _) in found.items()}
+        used = await asyncio.to_thread(
+            lambda: {digits: drop_invalid_rows(self._member, rows) for digits, (rows, _, _) in result.items()}
         )
-        return {digits: (taken[digits], count, end) for digits, (_, count, end) in found.items() if taken[digits]}
+        return {digits: (used[digits], count, end) for digits, (_, count, end) in result.items() if used[digits]}
 
     async def _query_rows(
         self, connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]
@@ -139,11 +139,11 @@ def drop_invalid_rows(member: str, rows: bytes) -> bytes:
         return rows
     valid_rows: list[bytes] = []
     for raw in msgspec.json.decode(b"[%s]" % rows, type=list[msgspec.Raw]):
-        one = bytes(raw)
-        if why := _row_errors(member, one):
-            log.warning(ROW_SKIPPED, member.removesuffix("s"), msgspec.json.decode(one)["slug"], why)
+        item = bytes(raw)
+        if reason := _row_errors(member, item):
+            log.warning(ROW_SKIPPED, member.removesuffix("s"), msgspec.json.decode(item)["slug"], reason)
         else:
-            valid_rows.append(one)
+            valid_rows.append(item)
     return b",".join(valid_rows)
 
 
@@ -152,8 +152,8 @@ def _row_errors(member: str, rows: bytes) -> str | None:
     try:
         engine.check("snapshot", b'{"epoch":"-","parts":[{"name":"-","%s":[%s]}]}' % (member.encode(), rows))
     except engine.EngineError as error:
-        found = [f"{ROW_PATH.sub('', one['path'])} {one['message']}" for one in error.problems]
-        return ", ".join(found) or str(error)
+        problems = [f"{ROW_PATH.sub('', problem['path'])} {problem['message']}" for problem in error.problems]
+        return ", ".join(problems) or str(error)
     return None
 
 

@@ -86,10 +86,10 @@ def newest_revision() -> str | None:
 
 async def _check_foreign_keys(connection: AsyncConnection) -> None:
     """Raises `StartError` if a row violates a foreign key. SQLite does not enforce foreign keys during a migration."""
-    found = (await connection.exec_driver_sql("PRAGMA foreign_key_check")).first()
-    if found:
+    row = (await connection.exec_driver_sql("PRAGMA foreign_key_check")).first()
+    if row:
         message = (
-            f"the store cannot be migrated, and is as it was: a row of {found[0]!r} refers to a row that does not exist"
+            f"the store cannot be migrated, and is as it was: a row of {row[0]!r} refers to a row that does not exist"
         )
         raise StartupError(message)
 

@@ -100,8 +100,8 @@ class TenantStore:
         if self.workspace_id is None and self.among is not None and _workspace_column(table) is not None:
             scope[WORKSPACES_PARAMETER] = sorted(self.among)
         inside = _scoped_query(query, table, tuple(scope))
-        found = await self.connection.execute(inside, {**values, **scope})
-        return [cast("Row", row) for row in found.mappings()]
+        rows = await self.connection.execute(inside, {**values, **scope})
+        return [cast("Row", row) for row in rows.mappings()]
 
     async def fetch_first(self, query: Query, *tables: Table) -> Row | None:
         """Returns the first row of a query over these tables; `None` if there is none."""
@@ -111,8 +111,8 @@ class TenantStore:
     async def fetch_rows(self, query: Query, *tables: Table) -> list[Row]:
         """Returns the rows of a query over these tables."""
         inside = query.where(*self._scope_conditions(tables))
-        found = await self.connection.execute(inside)
-        return [cast("Row", row) for row in found.mappings()]
+        rows = await self.connection.execute(inside)
+        return [cast("Row", row) for row in rows.mappings()]
 
     async def count(self, table: Table, conditions: Sequence[Condition] = ()) -> int:
         """Returns the number of rows in scope that match the conditions."""
@@ -192,16 +192,16 @@ class TenantStore:
         return {name: value for name, value in scope.items() if name in table.c}
 
 
-def _single_row(key: str, found: list[Row]) -> Row | None:
+def _single_row(key: str, rows: list[Row]) -> Row | None:
     """Returns the only row, or the row whose id is `key`. Raises `InvalidError` if several rows have `key` as their
     slug.
     """
-    if len(found) < AMBIGUITY_LIMIT:
-        return found[0] if found else None
-    if found[0]["id"] != key:
-        why = f"is needed: several workspaces have {key!r}; hint: or use its id instead of its slug"
-        raise InvalidError(f"workspace_id {why}", [Problem("workspace_id", why)])
-    return found[0]
+    if len(rows) < AMBIGUITY_LIMIT:
+        return rows[0] if rows else None
+    if rows[0]["id"] != key:
+        reason = f"is needed: several workspaces have {key!r}; hint: or use its id instead of its slug"
+        raise InvalidError(f"workspace_id {reason}", [Problem("workspace_id", reason)])
+    return rows[0]
 
 
 def select_by_id_or_slug(table: Table, key: str | BindParameter[str]) -> Query:

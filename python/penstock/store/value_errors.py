@@ -36,16 +36,18 @@ def reject_invalid_values(context: ExceptionContext) -> None:
 def _find_invalid_values(binds: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[Problem]:
     for row in rows:
         for name, value in row.items():
-            if name in binds and (why := _describe_invalid_value(binds[name].type, value)):
-                yield Problem(PARAMETER_SUFFIX.sub("", name), why)
+            if name in binds and (reason := _describe_invalid_value(binds[name].type, value)):
+                yield Problem(PARAMETER_SUFFIX.sub("", name), reason)
 
 
 def _describe_invalid_value(kind: TypeEngine[Any], value: object) -> str | None:
     if isinstance(value, str):
         if "\0" in value or not _is_encodable(value):
             return "must be Unicode text without the character U+0000"
-        most = kind.length if isinstance(kind, String) else None
-        return f"must be at most {most} characters long, not {len(value)}" if most and len(value) > most else None
+        maximum = kind.length if isinstance(kind, String) else None
+        return (
+            f"must be at most {maximum} characters long, not {len(value)}" if maximum and len(value) > maximum else None
+        )
     if isinstance(value, int) and not isinstance(value, bool):
         end = SMALL if isinstance(kind, Integer) and not isinstance(kind, BigInteger) else LARGE
         return None if -end <= value < end else f"must be between {-end} and {end - 1}"

@@ -30,8 +30,8 @@ def sse_response(*content: dict[str, Any]) -> ScriptedResponse:
     """Returns an event stream as OpenAI, Anthropic and Google send it. An event with a `type` also gets it as its SSE
     event name.
     """
-    heads = [f"event: {one['type']}\n" if "type" in one else "" for one in content]
-    text = "".join(f"{head}data: {json.dumps(one)}\n\n" for head, one in zip(heads, content, strict=True))
+    heads = [f"event: {item['type']}\n" if "type" in item else "" for item in content]
+    text = "".join(f"{head}data: {json.dumps(item)}\n\n" for head, item in zip(heads, content, strict=True))
     return ScriptedResponse(text.encode(), "text/event-stream")
 
 
@@ -50,8 +50,8 @@ class ScriptedProvider(RecordingServer):
 
     def find_responses(self, method: str, path: str) -> list[ScriptedResponse]:
         """Returns the responses for a path. The request's path may have an API version in front of the scripted one."""
-        found = (left for (its, end), left in self.answers.items() if its == method and path.endswith(end))
-        return next(found, [])
+        items = (remaining for (its, end), remaining in self.answers.items() if its == method and path.endswith(end))
+        return next(items, [])
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
@@ -74,11 +74,13 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self.provider.asked.append((self.command, path))
             if "json" in self.headers.get("content-type", ""):
                 self.provider.sent.append(json.loads(body or b"null"))
-            left = self.provider.find_responses(self.command, path)
-            found = left.pop(0) if len(left) > 1 else (left or [None])[0]
-        if found and found.barrier:
-            found.barrier.wait(timeout=10)
-        status, response = (200, found) if found else (404, json_response({"error": {"message": f"nothing at {path}"}}))
+            remaining = self.provider.find_responses(self.command, path)
+            actual = remaining.pop(0) if len(remaining) > 1 else (remaining or [None])[0]
+        if actual and actual.barrier:
+            actual.barrier.wait(timeout=10)
+        status, response = (
+            (200, actual) if actual else (404, json_response({"error": {"message": f"nothing at {path}"}}))
+        )
         self.send_response(status)
         self.send_header("content-type", response.content_type)
         self.send_header("content-length", str(len(response.body)))

@@ -41,9 +41,9 @@ class GoogleProvider(RecordingServer):
     def paths(self) -> list[str]:
         """Returns method and path of the requests since the last call, and forgets them."""
         with self.lock:
-            found = [f"{method} {urlsplit(target).path}" for method, target, _ in self.requests]
+            requests = [f"{method} {urlsplit(target).path}" for method, target, _ in self.requests]
             self.requests.clear()
-        return found
+        return requests
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
@@ -72,9 +72,11 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self._continue_upload(path, body)
             return
         version, _, rest = path.removeprefix("/").partition("/")
-        found = {} if self.command == "DELETE" else RESPONSES.get((self.command, f"/{rest}"))
-        known = found is not None and version in {"v1", "v1beta"}
-        self._send(200 if known else 404, found if known else {"error": {"code": 404, "message": f"nothing at {path}"}})
+        actual = {} if self.command == "DELETE" else RESPONSES.get((self.command, f"/{rest}"))
+        known = actual is not None and version in {"v1", "v1beta"}
+        self._send(
+            200 if known else 404, actual if known else {"error": {"code": 404, "message": f"nothing at {path}"}}
+        )
 
     def _continue_upload(self, path: str, body: bytes) -> None:
         command = self.headers.get("x-goog-upload-command", "")

@@ -40,4 +40,4 @@ def run_sdk_script(script: str, served: Gateway, providers: list[str], key: str 
         },
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return {(provider, call): came for provider, call, came in map(json.loads, done.stdout.splitlines())}
+    return {(provider, call): received for provider, call, received in map(json.loads, done.stdout.splitlines())}

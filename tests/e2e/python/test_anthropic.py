@@ -34,8 +34,8 @@ def test_creates_a_message(client: anthropic.Anthropic, mock: Mock):
     assert response.content[0].type == "text"
     assert response.content[0].text
     assert response.usage.output_tokens > 0
-    (seen,) = mock.ledger()
-    assert (seen["method"], seen["path"], seen["outcome"]) == ("POST", "/v1/messages", "complete")
+    (received,) = mock.ledger()
+    assert (received["method"], received["path"], received["outcome"]) == ("POST", "/v1/messages", "complete")
 
 
 def test_streams_a_message(client: anthropic.Anthropic):

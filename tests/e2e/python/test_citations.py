@@ -58,7 +58,7 @@ WITHOUT_RESPONSES_API = [*TRANSLATED_PROVIDERS, "cometapi"]
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, there: ScriptedProvider) -> Iterator[Gateway]:
-    providers = [{"slug": one, "provider": one, "api_key": "sk", "custom_host": there.url} for one in PROVIDERS]
+    providers = [{"slug": item, "provider": item, "api_key": "sk", "custom_host": there.url} for item in PROVIDERS]
     tables = {
         "keys": [{"name": "k", "id": "k-1", "key": KEY}],
         "providers": providers,
@@ -103,9 +103,9 @@ def test_openai_sdk_reads_citations_of_a_chat(
     else:
         message = chat.chat.completions.create(**request).choices[0].message
     text = message.content or ""
-    cited = [one.url_citation for one in message.annotations or () if one.type == "url_citation"]
+    cited = [item.url_citation for item in message.annotations or () if item.type == "url_citation"]
     # Slices the text as OpenAI's own examples do: by characters, end exclusive.
-    assert sorted((text[one.start_index : one.end_index], one.url) for one in cited) == sorted(
+    assert sorted((text[item.start_index : item.end_index], item.url) for item in cited) == sorted(
         EXPECTED_ANNOTATIONS[provider]
     )
 
@@ -125,7 +125,11 @@ def test_openai_sdk_reads_citations_of_a_response(
     else:
         response = chat.responses.create(**request)
     parts = [part for item in response.output if item.type == "message" for part in item.content]
-    cited = [(part.text[one.start_index : one.end_index], one.url) for part in parts for one in part.annotations]
+    cited = [
+        (part.text[annotation.start_index : annotation.end_index], annotation.url)
+        for part in parts
+        for annotation in part.annotations
+    ]
     assert sorted(cited) == sorted(EXPECTED_ANNOTATIONS[provider])
     assert added == (len(cited) if streams else 0)
 
@@ -135,17 +139,17 @@ def test_anthropic_sdk_reads_citations_as_blocks(there: ScriptedProvider, claude
     request: dict[str, Any] = {"model": model_name(provider), "max_tokens": 64, "messages": [USER_MESSAGE]}
     request["extra_body"] = extra_fields(provider)
     set_golden_response(there, provider, streams=False)
-    whole = claude.messages.create(**request)
+    complete = claude.messages.create(**request)
     set_golden_response(there, provider, streams=True)
     with claude.messages.stream(**request) as stream:
         streamed = stream.get_final_message()
-    blocks, reported = ([block for block in one.content if block.type == "text"] for one in (whole, streamed))
+    blocks, reported = ([block for block in item.content if block.type == "text"] for item in (complete, streamed))
 
     def citation_source(citation: Any) -> str:
         return citation.url if citation.type == "web_search_result_location" else citation.source
 
     cited = [
-        (block.text.strip(), sorted({citation_source(one) for one in block.citations}))
+        (block.text.strip(), sorted({citation_source(citation) for citation in block.citations}))
         for block in blocks
         if block.citations
     ]
@@ -153,9 +157,13 @@ def test_anthropic_sdk_reads_citations_as_blocks(there: ScriptedProvider, claude
     # A block that was already sent cannot be split, so a streamed citation may cover more text than is cited.
     assert "".join(block.text for block in reported) == "".join(block.text for block in blocks)
     describe_item = [
-        (block.text, {citation_source(one) for one in block.citations}) for block in reported if block.citations
+        (block.text, {citation_source(citation) for citation in block.citations})
+        for block in reported
+        if block.citations
     ]
-    assert set().union(*(sources for _, sources in describe_item)) == {one for _, sources in cited for one in sources}
+    assert set().union(*(sources for _, sources in describe_item)) == {
+        source for _, sources in cited for source in sources
+    }
     for words, sources in cited:
         last = words.split()[-1]
         assert any(last in text and set(sources) <= its for text, its in describe_item)
@@ -182,11 +190,11 @@ def test_boto3_reads_citations_as_blocks(there: ScriptedProvider, amazon: Any, p
     parts = [part for block in content for part in block.get("citationsContent", {}).get("content", [block])]
     texts = [part["text"] for part in parts if "text" in part]
     cited = [
-        (block["content"][0]["text"].strip(), sorted({citation_source(one) for one in block["citations"]}))
+        (block["content"][0]["text"].strip(), sorted({citation_source(item) for item in block["citations"]}))
         for block in blocks
     ]
     assert cited == EXPECTED_BLOCKS[provider]
     deltas = [event["contentBlockDelta"]["delta"] for event in events if "contentBlockDelta" in event]
     assert "".join(delta["text"] for delta in deltas if "text" in delta) == "".join(texts)
     reported = {citation_source(delta["citation"]) for delta in deltas if "citation" in delta}
-    assert reported == {one for _, sources in cited for one in sources}
+    assert reported == {source for _, sources in cited for source in sources}

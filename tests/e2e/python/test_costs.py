@@ -59,7 +59,7 @@ CHAT_PRICES = {
 IMAGE_MODEL_PRICES = {
     "request_token": price_in_cents(IN),
     "image": {
-        quality: {size: price_in_cents(one) for size, one in sizes.items()} for quality, sizes in IMAGE_PRICES.items()
+        quality: {size: price_in_cents(item) for size, item in sizes.items()} for quality, sizes in IMAGE_PRICES.items()
     },
 }
 
@@ -247,8 +247,8 @@ def test_bills_gemini_searches_for_every_sdk(
 ):
     there.set_responses("POST", f"{MODELS['google']}{GENERATED}", json_response(gemini_body({"text": "much"})))
     there.set_responses("POST", f"{MODELS['google']}{STREAMED}", sse_response(*gemini_chunks()))
-    came = run_sdk_script("google_search.py", served, [model_name("google")])
-    assert came == {(model_name("google"), "whole"): "much", (model_name("google"), "streamed"): "much"}
+    received = run_sdk_script("google_search.py", served, [model_name("google")])
+    assert received == {(model_name("google"), "whole"): "much", (model_name("google"), "streamed"): "much"}
     request: dict[str, Any] = {"model": model_name("google"), "messages": PROMPT_MESSAGES}
     assert chat.chat.completions.create(**request).choices[0].message.content == "much"
     with chat.chat.completions.create(**request, stream=True) as chunks:
@@ -271,8 +271,8 @@ def test_bills_large_and_array_responses_of_gemini(
         sse_response(*gemini_chunks()[:1], gemini_body({"text": "ch"}, picture)),
         array,
     )
-    came = run_sdk_script("google_search.py", served, [model_name("google")])
-    assert came == {(model_name("google"), "whole"): "much", (model_name("google"), "streamed"): "much"}
+    received = run_sdk_script("google_search.py", served, [model_name("google")])
+    assert received == {(model_name("google"), "whole"): "much", (model_name("google"), "streamed"): "much"}
     assert (
         chat.chat.completions.create(model=model_name("google"), messages=PROMPT_MESSAGES).choices[0].message.content
         == "much"
@@ -322,7 +322,7 @@ def test_bills_images_by_quality_size_and_received_count(
         return {"created": 1_700_000_000, "data": [{"b64_json": base64.b64encode(bytes(size)).decode()}] * count}
 
     there.set_responses(
-        "POST", "/images/generations", *(json_response(image_body(*one)) for one in ((2,), (1,), (1,), (2, 900_000)))
+        "POST", "/images/generations", *(json_response(image_body(*item)) for item in ((2,), (1,), (1,), (2, 900_000)))
     )
     there.set_responses("POST", "/images/edits", json_response(image_body(2)))
     request: dict[str, Any] = {"model": "@openai/image-new", "prompt": "a cat"}
@@ -347,12 +347,12 @@ def test_bills_background_response_once_when_usage_is_seen(
         "/responses/resp_1/cancel",
         json_response(response_body(status="cancelled", background=True, usage=None)),
     )
-    made = chat.responses.create(model=model_name("openai"), input="what is new?", background=True)
-    assert made.status == "queued"
-    named = {"extra_headers": {"x-gateway-provider": "@openai"}}
-    states = [chat.responses.retrieve("resp_1", **named).status for _ in range(3)]
+    created = chat.responses.create(model=model_name("openai"), input="what is new?", background=True)
+    assert created.status == "queued"
+    names = {"extra_headers": {"x-gateway-provider": "@openai"}}
+    states = [chat.responses.retrieve("resp_1", **names).status for _ in range(3)]
     assert states == ["queued", "completed", "completed"]
-    assert chat.responses.cancel("resp_1", **named).status == "cancelled"
+    assert chat.responses.cancel("resp_1", **names).status == "cancelled"
     used = {"input": 100, "output": 10, "web_searches": 1, "file_searches": 1}
     paid = (100 * IN + 10 * OUT + WEB + FILES, used)
     assert costs(5) == [(None, None), (None, None), paid, (None, None), (None, None)]
@@ -375,16 +375,16 @@ def workers(
         running = gateway(request_body)
         if "redis" in request_body:
             wait_for_redis(running, workers=2)
-        found: dict[int, httpx2.Client] = {}
+        actual: dict[int, httpx2.Client] = {}
         # Connections are spread over the workers; more are opened until each worker has one.
         for number in range(MAX_CONNECTIONS):
             headers = {"x-gateway-provider": "@openai", "authorization": f"Bearer {KEY}"}
             client = stack.enter_context(httpx2.Client(base_url=f"{running.base_url}/v1", headers=headers))
             client.get("/responses/none")
-            found.setdefault(running.records(number + 1)[-1]["worker"], client)
-            if len(found) == 2:
+            actual.setdefault(running.records(number + 1)[-1]["worker"], client)
+            if len(actual) == 2:
                 break
-        yield running, [client for _, client in sorted(found.items())]
+        yield running, [client for _, client in sorted(actual.items())]
 
 
 def test_workers_share_pending_charges_of_background_responses(
@@ -403,7 +403,7 @@ def test_workers_share_pending_charges_of_background_responses(
         """Returns the worker and the cost of each request, once they have this total. Costs are added to records."""
         before = len(running.records())
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda one: send_request(*one), requested))
+            list(pool.map(lambda item: send_request(*item), requested))
 
         def read_costs() -> list[tuple[int, int | None]] | None:
             records = running.records(before + len(requested))[before:]
@@ -416,8 +416,8 @@ def test_workers_share_pending_charges_of_background_responses(
     paid = 100 * IN + 10 * OUT + WEB + FILES
     requested = [(here, "POST"), (elsewhere, "GET"), (elsewhere, "GET"), (here, "GET")]
     totals = [0, paid, 0, 0]
-    found = [request_costs(one, total=total) for one, total in zip(requested, totals, strict=True)]
-    assert found == [[(1, None)], [(2, paid)], [(2, None)], [(1, None)]]
+    actual = [request_costs(item, total=total) for item, total in zip(requested, totals, strict=True)]
+    assert actual == [[(1, None)], [(2, paid)], [(2, None)], [(1, None)]]
     # The response was not yet billed when both requests were sent.
     for _ in range(5):
         request_costs((here, "POST"), total=0)

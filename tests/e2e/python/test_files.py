@@ -131,7 +131,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, listening: FakeBucketProvid
 
 @pytest.fixture
 def ai(kind: ProviderCase, served: Gateway, there: FakeBucketProvider) -> Iterator[openai.OpenAI]:
-    slug = next(slug for slug, one in BUCKET_CASES.items() if one is kind)
+    slug = next(slug for slug, item in BUCKET_CASES.items() if item is kind)
     assert there.url
     with build_client(served, slug) as client:
         yield client
@@ -152,43 +152,48 @@ def batch_line(number: int, model: str) -> bytes:
 
 def test_file_makes_a_round_trip(ai: openai.OpenAI, kind: ProviderCase):
     content = b'{"messages": []}\n' * 3
-    made = ai.files.create(file=("train it.jsonl", content, "application/jsonl"), purpose="fine-tune")
-    assert unquote(made.id).startswith(f"{kind.folder}fine-tune/")
-    assert (made.object, made.bytes, made.filename, made.purpose) == (
+    created = ai.files.create(file=("train it.jsonl", content, "application/jsonl"), purpose="fine-tune")
+    assert unquote(created.id).startswith(f"{kind.folder}fine-tune/")
+    assert (created.object, created.bytes, created.filename, created.purpose) == (
         "file",
         len(content),
         "train_it.jsonl",
         "fine-tune",
     )
-    shown = ai.files.retrieve(made.id)
-    assert (shown.id, shown.bytes, shown.filename, shown.purpose) == (made.id, made.bytes, made.filename, made.purpose)
-    assert abs(shown.created_at - made.created_at) <= 2
-    assert ai.files.content(made.id).content == content
-    assert ai.files.content(made.id, extra_headers={"range": "bytes=2-9"}).content == content[2:10]
-    assert made.id in {file.id for file in ai.files.list(purpose="fine-tune")}
-    gone = ai.files.delete(made.id)
-    assert (gone.id, gone.deleted) == (made.id, True)
+    fetched = ai.files.retrieve(created.id)
+    assert (fetched.id, fetched.bytes, fetched.filename, fetched.purpose) == (
+        created.id,
+        created.bytes,
+        created.filename,
+        created.purpose,
+    )
+    assert abs(fetched.created_at - created.created_at) <= 2
+    assert ai.files.content(created.id).content == content
+    assert ai.files.content(created.id, extra_headers={"range": "bytes=2-9"}).content == content[2:10]
+    assert created.id in {file.id for file in ai.files.list(purpose="fine-tune")}
+    gone = ai.files.delete(created.id)
+    assert (gone.id, gone.deleted) == (created.id, True)
     for send_request in (ai.files.retrieve, ai.files.content, ai.files.delete):
         with pytest.raises(openai.NotFoundError):
-            send_request(made.id)
+            send_request(created.id)
 
 
 def test_large_file_is_uploaded_in_parts_and_read_back(ai: openai.OpenAI, there: FakeBucketProvider):
     content = bytes(range(256)) * (LARGE_FILE_BYTES // 256)
     request = len(there.asked)
-    made = ai.files.create(file=("large.bin", content), purpose="user_data")
-    assert made.bytes == len(content)
+    created = ai.files.create(file=("large.bin", content), purpose="user_data")
+    assert created.bytes == len(content)
     parts = [path for method, path in there.asked[request:] if method == "PUT"]
     assert [path.split("?")[1].split("&")[0] for path in parts] == [f"partNumber={number}" for number in (1, 2, 3)]
-    assert ai.files.content(made.id).content == content
-    assert ai.files.retrieve(made.id).purpose == "user_data"
+    assert ai.files.content(created.id).content == content
+    assert ai.files.retrieve(created.id).purpose == "user_data"
 
 
 def test_batch_lines_are_stored_in_the_models_format(ai: openai.OpenAI, kind: ProviderCase, there: FakeBucketProvider):
     count = 2_000
     lines = b"".join(batch_line(number, kind.model) for number in range(count))
-    made = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
-    rows = [json.loads(row) for row in there.read_object(unquote(made.id)).splitlines()]
+    created = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
+    rows = [json.loads(row) for row in there.read_object(unquote(created.id)).splitlines()]
     assert len(rows) == count
     assert rows[-1] == kind.stored_line(count - 1)
     with pytest.raises(openai.BadRequestError, match="line 3: it is `other`"):
@@ -196,17 +201,17 @@ def test_batch_lines_are_stored_in_the_models_format(ai: openai.OpenAI, kind: Pr
 
 
 def test_lists_files_by_page(ai: openai.OpenAI):
-    made = [ai.files.create(file=(f"{number}.png", b"x"), purpose="vision").id for number in range(5)]
-    assert [file.id for file in ai.files.list(purpose="vision", limit=2)] == made
-    page = ai.files.list(purpose="vision", limit=2, after=made[3])
-    assert ([file.id for file in page.data], page.has_more) == (made[4:], False)
+    created = [ai.files.create(file=(f"{number}.png", b"x"), purpose="vision").id for number in range(5)]
+    assert [file.id for file in ai.files.list(purpose="vision", limit=2)] == created
+    page = ai.files.list(purpose="vision", limit=2, after=created[3])
+    assert ([file.id for file in page.data], page.has_more) == (created[4:], False)
 
 
 @pytest.mark.parametrize("kind", ["bedrock"], indirect=True)
 def test_encrypts_stored_files_as_configured(ai: openai.OpenAI, s3: str):
-    made = ai.files.create(file=("a.txt", b"x"), purpose="user_data")
-    shown = httpx2.head(f"{s3}/{unquote(made.id).removeprefix('s3://')}", headers=S3_OWNER_HEADERS)
-    assert shown.headers["x-amz-server-side-encryption"] == "AES256"
+    created = ai.files.create(file=("a.txt", b"x"), purpose="user_data")
+    displayed = httpx2.head(f"{s3}/{unquote(created.id).removeprefix('s3://')}", headers=S3_OWNER_HEADERS)
+    assert displayed.headers["x-amz-server-side-encryption"] == "AES256"
 
 
 def test_aborts_upload_if_client_disconnects(served: Gateway, there: FakeBucketProvider):
@@ -219,7 +224,7 @@ def test_aborts_upload_if_client_disconnects(served: Gateway, there: FakeBucketP
     request = len(there.asked)
 
     def has_upload_request(method: str) -> bool | None:
-        return any(one == method and "uploadId=" in path for one, path in there.asked[request:]) or None
+        return any(item == method and "uploadId=" in path for item, path in there.asked[request:]) or None
 
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
         connection.sendall(head.encode() + bytes(LARGE_FILE_BYTES // 2))
@@ -230,17 +235,22 @@ def test_aborts_upload_if_client_disconnects(served: Gateway, there: FakeBucketP
 def test_fireworks_files_are_datasets(served: Gateway, there: FakeBucketProvider):
     with build_client(served, "fireworks-ai") as ai:
         lines = b"".join(batch_line(number, FIREWORKS_CASE.model) for number in range(3_000))
-        made = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
-        filled = there.objects[made.id].split(b"\r\n\r\n", 1)[1].rpartition(b"\r\n--")[0].splitlines()
+        created = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
+        filled = there.objects[created.id].split(b"\r\n\r\n", 1)[1].rpartition(b"\r\n--")[0].splitlines()
         assert json.loads(filled[2_999]) == FIREWORKS_CASE.stored_line(2_999)
-        shown = ai.files.retrieve(made.id)
-        assert (shown.id, shown.purpose, shown.filename, shown.status) == (made.id, "batch", "lines.jsonl", "processed")
+        fetched = ai.files.retrieve(created.id)
+        assert (fetched.id, fetched.purpose, fetched.filename, fetched.status) == (
+            created.id,
+            "batch",
+            "lines.jsonl",
+            "processed",
+        )
         large = ai.files.create(file=("train.jsonl", bytes(LARGE_FILE_BYTES)), purpose="fine-tune")
         assert (large.bytes, len(there.objects[large.id]) > LARGE_FILE_BYTES) == (LARGE_FILE_BYTES, True)
-        assert [file.id for file in ai.files.list(limit=1)] == [made.id, large.id]
-        assert ai.files.delete(made.id).deleted
+        assert [file.id for file in ai.files.list(limit=1)] == [created.id, large.id]
+        assert ai.files.delete(created.id).deleted
         with pytest.raises(openai.NotFoundError, match="no dataset"):
-            ai.files.retrieve(made.id)
+            ai.files.retrieve(created.id)
         # The content is in result files elsewhere; the file with the errors is read last.
         there.objects[there.signed] = b"one\ntwo\n"
         assert ai.files.content(large.id).content.split() == [b"one", b"two"]

@@ -125,7 +125,7 @@ def client(kind: ProviderCase, served: Gateway, there: FakeFineTuningProvider) -
 
 def create_jobs(client: openai.OpenAI, kind: ProviderCase, count: int) -> list[str]:
     """Creates `count` jobs and returns their ids, newest first."""
-    made = []
+    created = []
     for number in range(count):
         supervised = {"hyperparameters": {"n_epochs": 2}}
         job = client.fine_tuning.jobs.create(
@@ -137,9 +137,9 @@ def create_jobs(client: openai.OpenAI, kind: ProviderCase, count: int) -> list[s
         )
         assert (job.object, job.status) == ("fine_tuning.job", kind.initial_status)
         assert (job.training_file, job.method.type if job.method else None) == (kind.training_file, "supervised")
-        made.insert(0, job.id)
-    assert len(set(made)) == count
-    return made
+        created.insert(0, job.id)
+    assert len(set(created)) == count
+    return created
 
 
 def test_creates_and_retrieves_a_job(client: openai.OpenAI, kind: ProviderCase, there: FakeFineTuningProvider):
@@ -154,21 +154,21 @@ def test_creates_and_retrieves_a_job(client: openai.OpenAI, kind: ProviderCase, 
 
 
 def test_lists_jobs_by_page_newest_first(client: openai.OpenAI, kind: ProviderCase):
-    made = create_jobs(client, kind, 5)
+    created = create_jobs(client, kind, 5)
     jobs = client.fine_tuning.jobs
-    assert [job.id for job in jobs.list()] == made
-    assert [job.id for job in jobs.list(limit=2)] == made
-    page = jobs.list(limit=2, after=made[1])
-    assert ([job.id for job in page.data], page.has_more) == (made[2:4], True)
-    assert not jobs.list(limit=2, after=made[2]).has_more
+    assert [job.id for job in jobs.list()] == created
+    assert [job.id for job in jobs.list(limit=2)] == created
+    page = jobs.list(limit=2, after=created[1])
+    assert ([job.id for job in page.data], page.has_more) == (created[2:4], True)
+    assert not jobs.list(limit=2, after=created[2]).has_more
 
 
 def test_cancels_a_job_and_returns_its_status(client: openai.OpenAI, kind: ProviderCase):
-    made = create_jobs(client, kind, 2)
-    job = client.fine_tuning.jobs.cancel(made[0])
-    assert (job.id, job.object, job.status) == (made[0], "fine_tuning.job", "cancelled")
+    created = create_jobs(client, kind, 2)
+    job = client.fine_tuning.jobs.cancel(created[0])
+    assert (job.id, job.object, job.status) == (created[0], "fine_tuning.job", "cancelled")
     jobs = client.fine_tuning.jobs
-    assert [jobs.retrieve(name).status for name in made] == ["cancelled", kind.retrieved_status]
+    assert [jobs.retrieve(name).status for name in created] == ["cancelled", kind.retrieved_status]
 
 
 def test_lists_checkpoints_by_page_if_supported(client: openai.OpenAI, kind: ProviderCase):
@@ -181,8 +181,8 @@ def test_lists_checkpoints_by_page_if_supported(client: openai.OpenAI, kind: Pro
             checkpoints.list(name)
         return
     all_of_them = list(checkpoints.list(name))
-    assert len({one.id for one in all_of_them}) == CHECKPOINTS
-    assert {(one.object, one.fine_tuning_job_id) for one in all_of_them} == {("fine_tuning.job.checkpoint", name)}
+    assert len({item.id for item in all_of_them}) == CHECKPOINTS
+    assert {(item.object, item.fine_tuning_job_id) for item in all_of_them} == {("fine_tuning.job.checkpoint", name)}
     assert list(checkpoints.list(name, limit=1)) == all_of_them
     page = checkpoints.list(name, limit=1, after=all_of_them[0].id)
     assert (page.data, page.has_more) == (all_of_them[1:2], True)
@@ -195,9 +195,11 @@ def test_lists_events_by_page_if_supported(client: openai.OpenAI, kind: Provider
         with pytest.raises(openai.InternalServerError, match=f"listFinetuneEvents is not supported by {kind.slug}"):
             events(name)
         return
-    assert [(one.id, one.message) for one in events(name, limit=2)] == [(f"ev-{at}", name) for at in range(EVENTS)]
+    assert [(event.id, event.message) for event in events(name, limit=2)] == [
+        (f"ev-{at}", name) for at in range(EVENTS)
+    ]
     page = events(name, limit=1, after="ev-0")
-    assert ([one.id for one in page.data], page.has_more) == (["ev-1"], True)
+    assert ([item.id for item in page.data], page.has_more) == (["ev-1"], True)
 
 
 def test_reports_errors_in_openai_format(client: openai.OpenAI, kind: ProviderCase, there: FakeFineTuningProvider):

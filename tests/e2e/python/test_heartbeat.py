@@ -8,7 +8,7 @@ import anthropic
 import openai
 import pytest
 
-from tests.integration.wire import CHAT_PATH, MESSAGES_PATH, chat_body, send_raw_request
+from tests.integration.raw_http import CHAT_PATH, MESSAGES_PATH, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable

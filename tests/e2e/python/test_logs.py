@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.bootstrapped_store import ADMIN_KEY
 from tests.e2e.python.test_routes import run_sdk_calls
-from tests.founded import ADMIN_KEY
-from tests.integration.managed import Client
+from tests.integration.management_client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.founded import DatabaseTemplates
+    from tests.bootstrapped_store import DatabaseTemplates
     from tests.gateway import Gateway
 
 SCOPES = ["completions.write", "logs.list", "logs.view", "logs.write", "logs.export", "analytics.view"]
@@ -30,13 +30,13 @@ EXPECTED_RESULTS = {
 
 
 def test_portkey_sdk_understands_every_call(
-    gateway: Callable[..., Gateway], founded: DatabaseTemplates, tmp_path: Path
+    gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, tmp_path: Path
 ):
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": founded.copy("sqlite", tmp_path)}
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": store_templates.copy("sqlite", tmp_path)}
     served = gateway({"log_store": {"enabled": True}}, env=env)
     workspace = Client(served).create("/v1/admin/workspaces", {"name": "Sdk"})["id"]
     key = Client(served).with_new_key(workspace_id=workspace, scopes=SCOPES).key
     version, calls = run_sdk_calls("portkey_logs.py", "portkey-ai-2", served, KEY=key, WORKSPACE=workspace)
     assert version.startswith("2.")
-    found = dict(calls)
-    assert found == {name: EXPECTED_RESULTS.get(name, True) for name in found}
+    actual = dict(calls)
+    assert actual == {name: EXPECTED_RESULTS.get(name, True) for name in actual}

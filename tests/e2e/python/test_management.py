@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.bootstrapped_store import ADMIN_KEY
 from tests.e2e.python.test_routes import run_sdk_calls
-from tests.founded import ADMIN_KEY
-from tests.integration.managed import Client, expect_ok
+from tests.integration.management_client import Client, expect_ok
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.founded import DatabaseTemplates
+    from tests.bootstrapped_store import DatabaseTemplates
     from tests.gateway import Gateway
 
 EXPECTED_RESULTS = {
@@ -46,35 +46,35 @@ EXPECTED_RESULTS = {
 }
 
 
-def start_managed_gateway(gateway: Callable[..., Gateway], founded: DatabaseTemplates, folder: Path) -> Gateway:
-    url = founded.copy("sqlite", folder)
+def start_managed_gateway(gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, folder: Path) -> Gateway:
+    url = store_templates.copy("sqlite", folder)
     return gateway(env={"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url})
 
 
 def test_portkey_sdk_understands_every_call(
-    gateway: Callable[..., Gateway], founded: DatabaseTemplates, tmp_path: Path
+    gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, tmp_path: Path
 ):
-    served = start_managed_gateway(gateway, founded, tmp_path)
+    served = start_managed_gateway(gateway, store_templates, tmp_path)
     version, calls = run_sdk_calls("portkey_management.py", "portkey-ai-2", served, KEY=ADMIN_KEY)
     assert version.startswith("2.")
-    found = dict(calls)
-    virtual = found.pop("virtual_keys.create")
-    assert virtual, found
+    actual = dict(calls)
+    virtual = actual.pop("virtual_keys.create")
+    assert virtual, actual
     # Calls without an entry here only have to return something.
-    assert found == {name: EXPECTED_RESULTS.get(name, True) for name in found}
-    assert set(EXPECTED_RESULTS) <= set(found)
+    assert actual == {name: EXPECTED_RESULTS.get(name, True) for name in actual}
+    assert set(EXPECTED_RESULTS) <= set(actual)
 
 
 def test_limits_are_lists_for_all_other_clients(
-    gateway: Callable[..., Gateway], founded: DatabaseTemplates, tmp_path: Path
+    gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, tmp_path: Path
 ):
-    served = start_managed_gateway(gateway, founded, tmp_path)
+    served = start_managed_gateway(gateway, store_templates, tmp_path)
     admin = Client(served)
     rate = {"type": "requests", "unit": "rpm", "value": 7}
     workspace = admin.create("/v1/workspaces", {"name": "w"})["id"]
     admin.create("/v1/virtual-keys", {"name": "v", "provider": "mock", "workspace_id": workspace, "rate_limits": rate})
-    given = {"name": "i", "slug": "i", "ai_provider_id": "mock"}
-    admin.create("/v1/integrations", given)
+    body = {"name": "i", "slug": "i", "ai_provider_id": "mock"}
+    admin.create("/v1/integrations", body)
     expect_ok(
         admin.put(
             "/v1/integrations/i/workspaces", {"workspaces": [{"id": workspace, "enabled": True, "rate_limits": [rate]}]}
@@ -82,8 +82,8 @@ def test_limits_are_lists_for_all_other_clients(
     )
     node = {"x-portkey-package-version": "portkey-3.1.0", "x-portkey-runtime": "node"}
     python = {"x-portkey-package-version": "portkey-2.3.4", "x-portkey-runtime": "CPython"}
-    for headers, shown in (({}, [rate]), (node, [rate]), (python, rate)):
+    for headers, displayed in (({}, [rate]), (node, [rate]), (python, rate)):
         client = Client(served, headers=headers)
         listed = client.read(f"/v1/virtual-keys?workspace_id={workspace}")["data"]
-        assert [row["rate_limits"] for row in listed if row["rate_limits"]] == [shown]
-        assert client.read("/v1/integrations/i/workspaces")["workspaces"][0]["rate_limits"] == shown
+        assert [row["rate_limits"] for row in listed if row["rate_limits"]] == [displayed]
+        assert client.read("/v1/integrations/i/workspaces")["workspaces"][0]["rate_limits"] == displayed

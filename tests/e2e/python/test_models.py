@@ -10,16 +10,16 @@ import anthropic
 import openai
 import pytest
 
+from tests.bootstrapped_store import ADMIN_KEY
 from tests.e2e.python.packages import run_sdk_script
-from tests.founded import ADMIN_KEY
 from tests.gateway import Gateway, Mock
-from tests.integration.managed import Client, expect_ok
+from tests.integration.management_client import Client, expect_ok
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.founded import DatabaseTemplates
+    from tests.bootstrapped_store import DatabaseTemplates
 
 MODELS = ["claude-sonnet-4-5", "gpt-4o-mini"]
 WRONG_KEY = "pk-unknown-0123456789"
@@ -33,15 +33,15 @@ class ServedKey(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, founded: DatabaseTemplates) -> Iterator[ServedKey]:
+def served(tmp_path_factory: pytest.TempPathFactory, store_templates: DatabaseTemplates) -> Iterator[ServedKey]:
     folder = tmp_path_factory.mktemp("models")
     mock = Mock(folder)
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": founded.copy("sqlite", folder)}
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": store_templates.copy("sqlite", folder)}
     running = Gateway(folder, {"mock": {"host": mock.url}}, env)
     admin = Client(running)
     workspace = admin.create("/v1/workspaces", {"name": "w"})["id"]
-    made = {"name": "p", "slug": "p", "ai_provider_id": "mock", "key": "sk-01234567", "workspace_id": workspace}
-    admin.create("/v1/integrations", made)
+    body = {"name": "p", "slug": "p", "ai_provider_id": "mock", "key": "sk-01234567", "workspace_id": workspace}
+    admin.create("/v1/integrations", body)
     models = [{"slug": name, "enabled": True, "is_custom": True} for name in MODELS]
     expect_ok(admin.put("/v1/integrations/p/models", {"models": models, "allow_all_models": False}))
     config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "@p"}, "workspace_id": workspace})["slug"]
@@ -73,8 +73,8 @@ def test_anthropic_sdk_lists_and_finds_models(served: ServedKey):
         assert [(model.id, model.display_name) for model in pages] == [(name, name) for name in MODELS]
         backwards = client.models.list(limit=1, before_id=MODELS[1])
         assert [model.id for model in backwards] == MODELS[:1]
-        found = client.models.retrieve("claude-sonnet-4-5")
-        assert (found.id, found.type, found.created_at.year > 2024) == ("claude-sonnet-4-5", "model", True)
+        actual = client.models.retrieve("claude-sonnet-4-5")
+        assert (actual.id, actual.type, actual.created_at.year > 2024) == ("claude-sonnet-4-5", "model", True)
         with pytest.raises(anthropic.NotFoundError) as failed:
             client.models.retrieve("none")
         assert error_type(failed.value) == "not_found_error"
@@ -84,21 +84,21 @@ def test_anthropic_sdk_lists_and_finds_models(served: ServedKey):
 
 
 def test_other_sdks_list_and_find_models(served: ServedKey):
-    came = run_sdk_script("model_lists.py", served.gateway, ["gpt-4o-mini"], key=served.key)
+    received = run_sdk_script("model_lists.py", served.gateway, ["gpt-4o-mini"], key=served.key)
     not_found = "there is no model 'none'"
     expected = {
         ("google", "catalogue"): [[f"models/{name}" for name in MODELS], "models/gpt-4o-mini", "gpt-4o-mini"],
         ("cohere", "catalogue"): [MODELS, "gpt-4o-mini"],
         ("mistral", "catalogue"): [MODELS, "gpt-4o-mini"],
     }
-    assert {named: came[named] for named in expected} == expected
-    listed = {name: came[name, "provider"] for name in ("google", "cohere", "mistral")}
+    assert {named: received[named] for named in expected} == expected
+    listed = {name: received[name, "provider"] for name in ("google", "cohere", "mistral")}
     assert listed["google"] == [f"models/{name}" for name in listed["mistral"]]
     assert listed["cohere"] == listed["mistral"] != []
-    code, status, message = came["google", "not_found"]
+    code, status, message = received["google", "not_found"]
     assert (code, status, not_found in message) == (404, "NOT_FOUND", True)
-    assert came["google", "unauthorised"][:2] == [401, "UNAUTHENTICATED"]
-    code, message = came["cohere", "not_found"]
+    assert received["google", "unauthorised"][:2] == [401, "UNAUTHENTICATED"]
+    code, message = received["cohere", "not_found"]
     assert (code, not_found in message) == (404, True)
-    assert came["cohere", "unauthorised"][0] == 401
-    assert (came["mistral", "not_found"], came["mistral", "unauthorised"]) == ([404], [401])
+    assert received["cohere", "unauthorised"][0] == 401
+    assert (received["mistral", "not_found"], received["mistral", "unauthorised"]) == ([404], [401])

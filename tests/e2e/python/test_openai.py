@@ -36,8 +36,8 @@ def test_creates_a_chat_completion(client: openai.OpenAI, mock: Mock):
     assert response.choices[0].finish_reason == "stop"
     assert response.usage
     assert response.usage.total_tokens > 0
-    (seen,) = mock.ledger()
-    assert (seen["method"], seen["path"], seen["outcome"]) == ("POST", "/v1/chat/completions", "complete")
+    (received,) = mock.ledger()
+    assert (received["method"], received["path"], received["outcome"]) == ("POST", "/v1/chat/completions", "complete")
 
 
 def test_streams_a_chat_completion(client: openai.OpenAI):

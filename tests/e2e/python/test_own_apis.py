@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
+from tests.bootstrapped_store import ADMIN_KEY
 from tests.e2e.python.google_provider import GoogleProvider
 from tests.e2e.python.packages import run_sdk_script
-from tests.founded import ADMIN_KEY
-from tests.integration.managed import Client, expect_ok
+from tests.integration.management_client import Client, expect_ok
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.founded import DatabaseTemplates
+    from tests.bootstrapped_store import DatabaseTemplates
     from tests.gateway import Gateway
 
 UPLOAD_BYTES = 9 * 1024 * 1024
@@ -45,16 +45,16 @@ def google() -> Iterator[GoogleProvider]:
 
 
 def start_gateway(
-    gateway: Callable[..., Gateway], founded: DatabaseTemplates, folder: Path, provider: str, address: str
+    gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, folder: Path, provider: str, address: str
 ) -> tuple[Gateway, str]:
     """Starts a gateway with a store; returns it with a key whose config names the provider at this address."""
     tables: dict[str, Any] = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": founded.copy("sqlite", folder)}
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": store_templates.copy("sqlite", folder)}
     served = gateway(tables, env=env)
     admin = Client(served)
     workspace = admin.create("/v1/workspaces", {"name": "w"})["id"]
-    made = {"name": "p", "slug": "p", "ai_provider_id": provider, "key": PROVIDER_KEY, "workspace_id": workspace}
-    admin.create("/v1/integrations", made | {"configurations": {"custom_host": address}})
+    body = {"name": "p", "slug": "p", "ai_provider_id": provider, "key": PROVIDER_KEY, "workspace_id": workspace}
+    admin.create("/v1/integrations", body | {"configurations": {"custom_host": address}})
     config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "@p"}, "workspace_id": workspace})["slug"]
     key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"], defaults={"config_id": config}).key
     wait_for("the key", lambda: Client(served, key).get("/v1/models").status == 200 or None, 3)
@@ -62,12 +62,12 @@ def start_gateway(
 
 
 def test_google_sdk_reaches_its_own_api(
-    gateway: Callable[..., Gateway], founded: DatabaseTemplates, tmp_path: Path, google: GoogleProvider
+    gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, tmp_path: Path, google: GoogleProvider
 ):
-    served, key = start_gateway(gateway, founded, tmp_path, "google", google.url)
-    came = run_sdk_script("own_apis.py", served, ["v1", "v1beta"], key=key)
+    served, key = start_gateway(gateway, store_templates, tmp_path, "google", google.url)
+    received = run_sdk_script("own_apis.py", served, ["v1", "v1beta"], key=key)
     for version in ("v1", "v1beta"):
-        assert {call: found for (name, call), found in came.items() if name == version} == EXPECTED_RESULTS
+        assert {call: actual for (name, call), actual in received.items() if name == version} == EXPECTED_RESULTS
     assert [len(content) for content in google.uploads.values()] == [UPLOAD_BYTES] * 2
     requests = [(target, headers) for _, target, headers in google.requests if target.startswith("/upload/")]
     # One that starts, and two parts.
@@ -84,9 +84,9 @@ def test_google_sdk_reaches_its_own_api(
 
 
 def test_upload_url_is_valid_only_for_its_upload(
-    gateway: Callable[..., Gateway], founded: DatabaseTemplates, tmp_path: Path, google: GoogleProvider
+    gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, tmp_path: Path, google: GoogleProvider
 ):
-    served, key = start_gateway(gateway, founded, tmp_path, "google", google.url)
+    served, key = start_gateway(gateway, store_templates, tmp_path, "google", google.url)
     command = "x-goog-upload-command"
     started = httpx2.post(
         f"{served.base_url}/upload/v1/files", headers={"x-goog-api-key": key, command: "start"}, content=b"{}"
@@ -109,17 +109,17 @@ def test_upload_url_is_valid_only_for_its_upload(
     assert google.uploads == {"id-0": b""}
     assert send(url) == 200
     assert google.uploads == {"id-0": b"x"}
-    (found,) = [row["id"] for row in Client(served).read("/v1/api-keys")["data"] if row["name"] == "key of a test"]
-    expect_ok(Client(served).delete(f"/v1/api-keys/{found}"))
+    (actual,) = [row["id"] for row in Client(served).read("/v1/api-keys")["data"] if row["name"] == "key of a test"]
+    expect_ok(Client(served).delete(f"/v1/api-keys/{actual}"))
     wait_for("the end of the key", lambda: send(url) == 401 or None, 3)
 
 
 def test_cohere_sdk_reaches_its_first_api(
-    gateway: Callable[..., Gateway], founded: DatabaseTemplates, tmp_path: Path, google: GoogleProvider
+    gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, tmp_path: Path, google: GoogleProvider
 ):
-    served, key = start_gateway(gateway, founded, tmp_path, "cohere", google.url)
-    came = run_sdk_script("own_apis.py", served, [], key=key)
-    assert came == {
+    served, key = start_gateway(gateway, store_templates, tmp_path, "cohere", google.url)
+    received = run_sdk_script("own_apis.py", served, [], key=key)
+    assert received == {
         ("cohere", "tokenize"): [1, 2],
         ("cohere", "datasets"): ["d-1"],
         ("cohere", "embed_jobs"): [],

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.bootstrapped_store import ADMIN_KEY
 from tests.e2e.python.test_routes import run_sdk_calls
 from tests.e2e.test_node import run_node_test
-from tests.founded import ADMIN_KEY
-from tests.integration.managed import Client, expect_ok
-from tests.integration.wire import send_raw_request
+from tests.integration.management_client import Client, expect_ok
+from tests.integration.raw_http import send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.founded import DatabaseTemplates
+    from tests.bootstrapped_store import DatabaseTemplates
     from tests.gateway import Gateway
 
 SCOPES = ["completions.write", "prompts.create", "prompts.read", "prompts.render"]
@@ -26,10 +26,10 @@ SCOPES = ["completions.write", "prompts.create", "prompts.read", "prompts.render
 
 @pytest.fixture
 def prompting(
-    gateway: Callable[..., Gateway], founded: DatabaseTemplates, tmp_path: Path
+    gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, tmp_path: Path
 ) -> tuple[Gateway, dict[str, str]]:
     """Returns a gateway with a prompt, and the environment that names the prompt and a key."""
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": founded.copy("sqlite", tmp_path)}
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": store_templates.copy("sqlite", tmp_path)}
     served = gateway(env=env)
     admin = Client(served)
     workspace = admin.create("/v1/workspaces", {"name": "Sdk"})["id"]
@@ -52,8 +52,8 @@ def test_portkey_sdk_runs_prompts(prompting: tuple[Gateway, dict[str, str]]):
     served, names = prompting
     version, calls = run_sdk_calls("portkey_prompts.py", "portkey-ai-2", served, **names)
     assert version.startswith("2.")
-    found = dict(calls)
-    assert found == {**dict.fromkeys(found, True), "prompts.render": "Greet Ann"}
+    actual = dict(calls)
+    assert actual == {**dict.fromkeys(actual, True), "prompts.render": "Greet Ann"}
 
 
 def test_portkey_sdk_for_node_runs_prompts(prompting: tuple[Gateway, dict[str, str]]):

@@ -52,7 +52,7 @@ def run_sdk_calls(script: str, folder: str, gateway: Gateway, **more: str) -> tu
 def test_sdk_understands_every_route(gateway: Callable[..., Gateway], mock: Mock, sdk: str, folder: str, major: str):
     version, calls = run_sdk_calls(f"{sdk}_sdk.py", folder, gateway())
     assert version.startswith(major)
-    assert not [(route, came) for route, came in calls if came != "understood"]
+    assert not [(route, received) for route, received in calls if received != "understood"]
     assert [strip_beta_query(f"{entry['method']} {entry['path']}") for entry in mock.ledger()] == [
         strip_beta_query(route) for route, _ in calls
     ]
@@ -64,7 +64,7 @@ def test_sdks_understand_responses_of_aimock(gateway: Callable[..., Gateway], ai
     for sdk, folder, major in SDKS:
         version, calls = run_sdk_calls(f"{sdk}_at_aimock.py", folder, served, AIMOCK=aimock)
         assert version.startswith(major)
-        assert {came for _, came in calls} == {"understood"}, (version, calls)
+        assert {received for _, received in calls} == {"understood"}, (version, calls)
 
 
 def strip_beta_query(route: str) -> str:

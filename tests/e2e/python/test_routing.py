@@ -147,7 +147,7 @@ def test_condition_on_a_request_parameter_selects_the_target(gateway: Callable[.
     with openai_client(gateway(), config) as client:
         for model in ("gpt-5", "o3"):
             client.chat.completions.create(model=model, messages=MESSAGES)
-    assert [seen["model"] for seen in mock.ledger()] == ["mock?chunks=1", "mock?chunks=2"]
+    assert [received["model"] for received in mock.ledger()] == ["mock?chunks=1", "mock?chunks=2"]
 
 
 def test_reports_every_config_error_with_its_path(gateway: Callable[..., Gateway], mock: Mock):

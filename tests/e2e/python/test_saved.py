@@ -24,9 +24,9 @@ ENVIRONMENT = {"MOCK_KEY": "sk-saved"}
 
 def send_chat_request(served: Gateway, **headers: str) -> None:
     """Sends one chat request that carries only the gateway's key."""
-    named = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
+    names = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
     with openai.OpenAI(
-        base_url=f"{served.base_url}/v1", api_key="pk-team-a", default_headers=named, max_retries=0, timeout=10
+        base_url=f"{served.base_url}/v1", api_key="pk-team-a", default_headers=names, max_retries=0, timeout=10
     ) as client:
         client.chat.completions.create(model="mock", messages=[{"role": "user", "content": "say something"}])
 
@@ -36,8 +36,8 @@ def test_saved_provider_or_config_supplies_its_credential(
     gateway: Callable[..., Gateway], mock: Mock, headers: dict[str, str]
 ):
     send_chat_request(gateway(SETTINGS, env=ENVIRONMENT), **headers)
-    (seen,) = mock.ledger()
-    sent = {name.lower(): value for name, value in dict(seen["headers"]).items()}
+    (received,) = mock.ledger()
+    sent = {name.lower(): value for name, value in dict(received["headers"]).items()}
     assert sent["authorization"] == "Bearer sk-saved"
 
 
@@ -47,9 +47,9 @@ def test_model_field_of_a_form_selects_a_saved_provider(gateway: Callable[..., G
     with openai.OpenAI(base_url=f"{served.base_url}/v1", api_key="pk-team-a", max_retries=0, timeout=10) as client:
         sound = ("a.wav", b"RIFF" * (size // 4))
         assert client.audio.transcriptions.create(model="@my-mock/whisper-1", file=sound).text == "Hello."
-    (seen,) = mock.ledger()
-    sent = {name.lower(): value for name, value in dict(seen["headers"]).items()}
-    assert (sent["authorization"], int(sent["content-length"])) == ("Bearer sk-saved", seen["body_bytes"])
+    (received,) = mock.ledger()
+    sent = {name.lower(): value for name, value in dict(received["headers"]).items()}
+    assert (sent["authorization"], int(sent["content-length"])) == ("Bearer sk-saved", received["body_bytes"])
     assert served.records(1)[0]["ai_model"] == "whisper-1"
 
 

@@ -72,7 +72,7 @@ REQUIRED_CALLS = ("whole", "streamed", "tool", "error")
     ],
 )
 def test_sdk_reaches_every_provider_with_streams_tools_and_errors(served: Gateway, script: str, refusal: list[object]):
-    came = run_sdk_script(script, served, list(PATH_PREFIXES))
+    received = run_sdk_script(script, served, list(PATH_PREFIXES))
     expected: dict[str, object] = {
         "whole": [RESPONSE_TEXT, 12, 8],
         "streamed": [RESPONSE_TEXT, 12, 8],
@@ -87,18 +87,20 @@ def test_sdk_reaches_every_provider_with_streams_tools_and_errors(served: Gatewa
     unasked = {("mistral_sdk.py", provider, "streamed"): [RESPONSE_TEXT, None, None] for provider in PATH_PREFIXES}
     special = unasked | EXPECTED_EMBEDDINGS_AND_COUNTS
     wrong = {
-        named: found for named, found in came.items() if found != special.get((script, *named), expected.get(named[1]))
+        named: actual
+        for named, actual in received.items()
+        if actual != special.get((script, *named), expected.get(named[1]))
     }
     assert not wrong
-    assert len({provider.split()[0] for provider, _ in came}) == len(PATH_PREFIXES)
-    assert set(REQUIRED_CALLS) <= {call for _, call in came}
+    assert len({provider.split()[0] for provider, _ in received}) == len(PATH_PREFIXES)
+    assert set(REQUIRED_CALLS) <= {call for _, call in received}
 
 
 def test_cohere_sdk_passes_through_and_its_usage_is_recorded(served: Gateway):
     before = len(served.records(0))
-    came = run_sdk_script("cohere_sdk.py", served, ["cohere"])
+    received = run_sdk_script("cohere_sdk.py", served, ["cohere"])
     called = [["clock", {"zone": "UTC"}]]
-    assert came == {
+    assert received == {
         ("cohere", "whole"): [RESPONSE_TEXT, [12, 8]],
         ("cohere", "streamed"): [RESPONSE_TEXT, [12, 8]],
         ("cohere", "tool"): called,
@@ -108,7 +110,7 @@ def test_cohere_sdk_passes_through_and_its_usage_is_recorded(served: Gateway):
         ("cohere", "ranked"): [0, 1],
         ("cohere", "error"): [429],
     }
-    records = served.records(before + len(came))[before:]
+    records = served.records(before + len(received))[before:]
     used = [(record.get("req_units"), record.get("res_units")) for record in records]
     assert used == [(12, 8)] * 5 + [(12, 0), (0, 0), (None, None)]
     assert records[6]["usage"] == {"rankings": 1}
@@ -120,10 +122,10 @@ def test_cohere_sdk_passes_through_to_aimock(gateway: Callable[..., Gateway], ai
         "providers": [{"slug": "cohere", "provider": "cohere", "api_key": "sk-stored", "custom_host": aimock}],
         "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
     }
-    came = run_sdk_script("cohere_sdk.py", gateway(tables), ["cohere"])
+    received = run_sdk_script("cohere_sdk.py", gateway(tables), ["cohere"])
     weather = "Sunny, with a light wind from the west and no cloud before the evening."
     clock = [["clock", {"zone": "UTC"}]]
-    assert came == {
+    assert received == {
         ("cohere", "whole"): [weather, [0, 0]],
         ("cohere", "streamed"): [weather, [0, 0]],
         ("cohere", "tool"): clock,

@@ -81,9 +81,9 @@ def test_openai_sdk_needs_no_signatures(there: ScriptedProvider, chat: openai.Op
     request: dict[str, Any] = {"model": f"@google/{MODEL}", "tools": tools}
     if streams:
         with chat.chat.completions.stream(**request, messages=[USER_MESSAGE]) as stream:
-            made = stream.get_final_completion().choices[0].message
+            created = stream.get_final_completion().choices[0].message
     else:
-        made = chat.chat.completions.create(**request, messages=[USER_MESSAGE]).choices[0].message
+        created = chat.chat.completions.create(**request, messages=[USER_MESSAGE]).choices[0].message
     # An application that knows nothing of signatures does this.
     calls = [
         {
@@ -91,7 +91,7 @@ def test_openai_sdk_needs_no_signatures(there: ScriptedProvider, chat: openai.Op
             "type": "function",
             "function": {"name": call.function.name, "arguments": call.function.arguments},
         }
-        for call in made.tool_calls or ()
+        for call in created.tool_calls or ()
     ]
     results = [{"role": "tool", "tool_call_id": call["id"], "content": "rain"} for call in calls]
     raw = chat.chat.completions.with_raw_response.create(
@@ -105,8 +105,8 @@ def test_openai_sdk_needs_no_signatures_in_responses(there: ScriptedProvider, ch
     set_tool_call_responses(there, "responses")
     tools: Any = [{"type": "function", "name": "weather", "parameters": TOOL_SCHEMA, "strict": False}]
     request: dict[str, Any] = {"model": f"@google/{MODEL}", "tools": tools}
-    made = chat.responses.create(**request, input="what is the weather?")
-    calls = [item for item in made.output if item.type == "function_call"]
+    created = chat.responses.create(**request, input="what is the weather?")
+    calls = [item for item in created.output if item.type == "function_call"]
     content = [
         {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
         for call in calls
@@ -120,8 +120,8 @@ def test_anthropic_sdk_needs_no_signatures(there: ScriptedProvider, claude: anth
     set_tool_call_responses(there, "messages")
     tools: Any = [{"name": "weather", "input_schema": TOOL_SCHEMA}]
     request: dict[str, Any] = {"model": f"@google/{MODEL}", "max_tokens": 64, "tools": tools}
-    made = claude.messages.create(**request, messages=[USER_MESSAGE])
-    uses = [block for block in made.content if block.type == "tool_use"]
+    created = claude.messages.create(**request, messages=[USER_MESSAGE])
+    uses = [block for block in created.content if block.type == "tool_use"]
     content = [{"type": "tool_use", "id": use.id, "name": use.name, "input": use.input} for use in uses]
     results = [{"type": "tool_result", "tool_use_id": use.id, "content": "rain"} for use in uses]
     turns = [USER_MESSAGE, {"role": "assistant", "content": content}, {"role": "user", "content": results}]
@@ -133,8 +133,8 @@ def test_boto3_needs_no_signatures(there: ScriptedProvider, amazon: Any):
     set_tool_call_responses(there, "converse")
     tools = {"tools": [{"toolSpec": {"name": "weather", "inputSchema": {"json": TOOL_SCHEMA}}}]}
     request = {"role": "user", "content": [{"text": "what is the weather?"}]}
-    made = amazon.converse(modelId=f"@google/{MODEL}", messages=[request], toolConfig=tools)
-    uses = [block for block in made["output"]["message"]["content"] if "toolUse" in block]
+    created = amazon.converse(modelId=f"@google/{MODEL}", messages=[request], toolConfig=tools)
+    uses = [block for block in created["output"]["message"]["content"] if "toolUse" in block]
     results = [
         {"toolResult": {"toolUseId": use["toolUse"]["toolUseId"], "content": [{"text": "rain"}]}} for use in uses
     ]
@@ -146,7 +146,7 @@ def test_boto3_needs_no_signatures(there: ScriptedProvider, amazon: Any):
 def test_backing_model_of_a_profile_decides_format_and_price(
     there: ScriptedProvider, served: Gateway, chat: openai.OpenAI, claude: anthropic.Anthropic, amazon: Any
 ):
-    made = {
+    fields = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
@@ -165,7 +165,7 @@ def test_backing_model_of_a_profile_decides_format_and_price(
         "type": "APPLICATION",
     }
     there.set_responses("GET", f"/inference-profiles/{PROFILE_ARN}", json_response(behind))
-    there.set_responses("POST", f"/model/{PROFILE_ARN}/invoke", json_response(made))
+    there.set_responses("POST", f"/model/{PROFILE_ARN}/invoke", json_response(fields))
     there.set_responses("POST", f"/model/{PROFILE_ARN}/converse", json_response(reported))
     there.asked.clear()
     model = f"@bedrock/{PROFILE_ARN}"
@@ -177,11 +177,11 @@ def test_backing_model_of_a_profile_decides_format_and_price(
     assert conversed["output"]["message"]["content"] == [{"text": "rain"}]
     body = {"anthropic_version": "bedrock-2023-05-31", "max_tokens": 64, "messages": [USER_MESSAGE]}
     invoked = json.loads(amazon.invoke_model(modelId=model, body=json.dumps(body))["body"].read())
-    assert invoked["content"] == made["content"]
+    assert invoked["content"] == fields["content"]
 
     def bedrock_costs() -> list[int | None] | None:
-        found = [record.get("cost_nanodollars") for record in served.records(0) if record["ai_org"] == "bedrock"]
-        return found if len(found) >= 4 else None
+        records = [record.get("cost_nanodollars") for record in served.records(0) if record["ai_org"] == "bedrock"]
+        return records if len(records) >= 4 else None
 
     assert wait_for("four records", bedrock_costs) == [30 * 1_000 + 12 * 2_000] * 4
     # The profile was looked up once for all requests.

@@ -95,32 +95,34 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 @pytest.fixture
 def chat(served: Gateway) -> Iterator[Callable[[str, str], openai.OpenAI]]:
-    made: list[openai.OpenAI] = []
+    created: list[openai.OpenAI] = []
 
     def make_client(provider: str, url: str) -> openai.OpenAI:
         headers = {"x-gateway-provider": provider, "x-gateway-custom-host": url, **PROVIDER_HEADERS}
         base = f"{served.base_url}/v1"
-        made.append(openai.OpenAI(base_url=base, api_key="k", default_headers=headers, max_retries=0, timeout=10))
-        return made[-1]
+        created.append(openai.OpenAI(base_url=base, api_key="k", default_headers=headers, max_retries=0, timeout=10))
+        return created[-1]
 
     yield make_client
-    for one in made:
-        one.close()
+    for item in created:
+        item.close()
 
 
 @pytest.fixture
 def messages(served: Gateway) -> Iterator[Callable[[str, str], anthropic.Anthropic]]:
-    made: list[anthropic.Anthropic] = []
+    created: list[anthropic.Anthropic] = []
 
     def make_client(provider: str, url: str) -> anthropic.Anthropic:
         headers = {"x-gateway-provider": provider, "x-gateway-custom-host": url, **PROVIDER_HEADERS}
         base = served.base_url
-        made.append(anthropic.Anthropic(base_url=base, api_key="k", default_headers=headers, max_retries=0, timeout=10))
-        return made[-1]
+        created.append(
+            anthropic.Anthropic(base_url=base, api_key="k", default_headers=headers, max_retries=0, timeout=10)
+        )
+        return created[-1]
 
     yield make_client
-    for one in made:
-        one.close()
+    for item in created:
+        item.close()
 
 
 def function_calls(message: ChatCompletionMessage) -> list[tuple[str, Any]]:
@@ -166,33 +168,33 @@ def test_anthropic_sdk_gets_equal_complete_and_streamed_messages(
 ):
     case = GoldenCase(provider, "messages", "tools")
     with GoldenProvider(case) as upstream:
-        whole = messages(provider, upstream.url).messages.create(**load_messages_request(case))
+        complete = messages(provider, upstream.url).messages.create(**load_messages_request(case))
     assert upstream.sent == [json.loads(case.path("upstream_request.json").read_text())]
     with (
         GoldenProvider(case.sibling("tools_stream")) as upstream,
         messages(provider, upstream.url).messages.stream(**load_messages_request(case)) as stream,
     ):
         streamed = stream.get_final_message()
-    assert whole.stop_reason == streamed.stop_reason == "tool_use"
-    assert [block.to_dict() for block in whole.content] == [block.to_dict() for block in streamed.content]
-    uses = [(block.name, block.input) for block in whole.content if block.type == "tool_use"]
+    assert complete.stop_reason == streamed.stop_reason == "tool_use"
+    assert [block.to_dict() for block in complete.content] == [block.to_dict() for block in streamed.content]
+    uses = [(block.name, block.input) for block in complete.content if block.type == "tool_use"]
     assert uses == WEATHER_CALLS
-    assert (whole.usage.input_tokens, whole.usage.output_tokens) == (30, 20)
+    assert (complete.usage.input_tokens, complete.usage.output_tokens) == (30, 20)
     assert (streamed.usage.input_tokens, streamed.usage.output_tokens) == (30, 20)
 
 
 def test_anthropic_sdk_gets_each_citation_with_its_text(messages: Callable[..., anthropic.Anthropic]):
     case = GoldenCase("bedrock", "messages", "cited")
     with GoldenProvider(case) as upstream:
-        whole = messages("bedrock", upstream.url).messages.create(**load_messages_request(case))
+        complete = messages("bedrock", upstream.url).messages.create(**load_messages_request(case))
     assert upstream.sent == [json.loads(case.path("upstream_request.json").read_text())]
     with (
         GoldenProvider(case.sibling("cited_stream")) as upstream,
         messages("bedrock", upstream.url).messages.stream(**load_messages_request(case)) as stream,
     ):
         streamed = stream.get_final_message()
-    assert [block.to_dict() for block in whole.content] == [block.to_dict() for block in streamed.content]
-    texts = [block for block in whole.content if block.type == "text"]
+    assert [block.to_dict() for block in complete.content] == [block.to_dict() for block in streamed.content]
+    texts = [block for block in complete.content if block.type == "text"]
     cited = [(block.text, [citation.type for citation in block.citations or ()]) for block in texts]
     page = "page_location"
     assert cited[1:3] == [("it is the capital", [page, "web_search_result_location"]), (" of Norway", [page])]
@@ -203,7 +205,7 @@ def test_anthropic_sdk_gets_each_citation_with_its_text(messages: Callable[..., 
 def test_openai_sdk_gets_equal_complete_and_streamed_responses(chat: Callable[..., openai.OpenAI], provider: str):
     case = GoldenCase(provider, "createModelResponse", "tools")
     with GoldenProvider(case) as upstream:
-        whole = chat(provider, upstream.url).responses.create(**load_request(case))
+        complete = chat(provider, upstream.url).responses.create(**load_request(case))
     assert upstream.sent == [json.loads(case.path("upstream_request.json").read_text())]
     with (
         GoldenProvider(case.sibling("tools_stream")) as upstream,
@@ -212,11 +214,11 @@ def test_openai_sdk_gets_equal_complete_and_streamed_responses(chat: Callable[..
         numbers = [event.sequence_number for event in stream]
         streamed = stream.get_final_response()
     assert numbers == list(range(len(numbers)))
-    assert whole.output_text == streamed.output_text == "I look."
+    assert complete.output_text == streamed.output_text == "I look."
     calls = [(item.name, json.loads(item.arguments)) for item in streamed.output if item.type == "function_call"]
     assert calls == WEATHER_CALLS
-    assert whole.usage
-    assert (whole.usage.input_tokens, whole.usage.output_tokens) == (30, 20)
+    assert complete.usage
+    assert (complete.usage.input_tokens, complete.usage.output_tokens) == (30, 20)
 
 
 @pytest.mark.parametrize("provider", ["cohere", "google"])

@@ -63,8 +63,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self.provider.refused.append(f"{self.command} {self.path}")
             return 403, {"message": "who asks?"}
         for location, dialect in API_HANDLERS.items():
-            if found := re.fullmatch(rf"{location}(?:/([^/:]+))?(?:[/:](\w+))?", path):
-                return dialect(self.provider, self.command, (found[1], found[2]), body | query)
+            if matched := re.fullmatch(rf"{location}(?:/([^/:]+))?(?:[/:](\w+))?", path):
+                return dialect(self.provider, self.command, (matched[1], matched[2]), body | query)
         return 404, {"message": f"nothing at {path}"}
 
     def _is_authorized(self, path: str) -> bool:
@@ -82,15 +82,15 @@ ApiHandler = Callable[[FakeFineTuningProvider, str, tuple[str | None, str | None
 def _page(items: list[Job], query: Job) -> Job:
     """Returns one page of a list in OpenAI's form."""
     if after := query.get("after"):
-        items = items[next(at for at, one in enumerate(items) if one["id"] == after) + 1 :]
+        items = items[next(at for at, item in enumerate(items) if item["id"] == after) + 1 :]
     limit = int(query.get("limit", 20))
     return {"object": "list", "data": items[:limit], "has_more": len(items) > limit}
 
 
 def _handle_openai(
-    there: FakeFineTuningProvider, method: str, named: tuple[str | None, str | None], content: Job
+    there: FakeFineTuningProvider, method: str, names: tuple[str | None, str | None], content: Job
 ) -> tuple[int, Any]:
-    name, what = named
+    name, label = names
     if name is None:
         if method == "GET":
             return 200, _page(list(reversed(there.jobs.values())), content)
@@ -100,35 +100,35 @@ def _handle_openai(
         there.jobs[name] = defaults | content | {"id": name}
     if name not in there.jobs:
         return 404, {"error": {"message": "No such job", "type": "invalid_request_error", "code": "not_found"}}
-    if what == "cancel":
+    if label == "cancel":
         there.jobs[name]["status"] = "cancelled"
-    if what == "events":
+    if label == "events":
         events = [{"object": "fine_tuning.job.event", "id": f"ev-{at}"} for at in range(EVENTS)]
-        return 200, _page([one | {"created_at": MADE, "level": "info", "message": name} for one in events], content)
-    if what == "checkpoints":
+        return 200, _page([event | {"created_at": MADE, "level": "info", "message": name} for event in events], content)
+    if label == "checkpoints":
         checkpoints = [{"object": "fine_tuning.job.checkpoint", "id": f"cp-{at}"} for at in range(CHECKPOINTS)]
         more = {"created_at": MADE, "fine_tuned_model_checkpoint": "m", "step_number": 1, "metrics": {}}
-        return 200, _page([one | more | {"fine_tuning_job_id": name} for one in checkpoints], content)
+        return 200, _page([checkpoint | more | {"fine_tuning_job_id": name} for checkpoint in checkpoints], content)
     return 200, there.jobs[name]
 
 
 def _handle_bedrock(
-    there: FakeFineTuningProvider, method: str, named: tuple[str | None, str | None], content: Job
+    there: FakeFineTuningProvider, method: str, names: tuple[str | None, str | None], content: Job
 ) -> tuple[int, Any]:
-    name, what = named
+    name, label = names
     if name is None:
         if method == "GET":
             return 200, {"modelCustomizationJobSummaries": list(reversed(there.jobs.values()))}
-        made = {
+        body = {
             "jobArn": f"arn:aws:bedrock:{REGION}:1:model-customization-job/{content['jobName']}",
             "status": "InProgress",
         }
         model = {"baseModelArn": f"arn:aws:bedrock:{REGION}::foundation-model/{content['baseModelIdentifier']}"}
-        there.jobs[content["jobName"]] = content | made | model | {"creationTime": MADE_AT}
-        return 201, {"jobArn": made["jobArn"]}
+        there.jobs[content["jobName"]] = content | body | model | {"creationTime": MADE_AT}
+        return 201, {"jobArn": body["jobArn"]}
     if name not in there.jobs:
         return 404, {"message": "The job could not be found"}
-    if what == "stop":
+    if label == "stop":
         there.jobs[name]["status"] = "Stopping"
         return 202, {}
     return 200, there.jobs[name]
@@ -138,9 +138,9 @@ def _google_style_handler(location: str, key: str) -> ApiHandler:
     """Returns a handler for Vertex AI or Fireworks, whose job APIs have the same shape."""
 
     def handle(
-        there: FakeFineTuningProvider, method: str, named: tuple[str | None, str | None], content: Job
+        there: FakeFineTuningProvider, method: str, names: tuple[str | None, str | None], content: Job
     ) -> tuple[int, Any]:
-        name, what = named
+        name, label = names
         if name is None:
             if method == "GET":
                 return 200, {key: list(reversed(there.jobs.values()))}
@@ -153,7 +153,7 @@ def _google_style_handler(location: str, key: str) -> ApiHandler:
             there.jobs[name]["tunedModel"] = {"checkpoints": checkpoints}
         if name not in there.jobs:
             return 404, {"error": {"code": 404, "message": "not found", "status": "NOT_FOUND"}}
-        if what == "cancel":
+        if label == "cancel":
             there.jobs[name]["state"] = "JOB_STATE_CANCELLED"
             return 200, {}
         return 200, there.jobs[name]

@@ -37,9 +37,9 @@ def parse_result(result: dict[str, Any]) -> Any:
     ],
 )
 def test_finds_a_plain_or_nested_response(result: dict[str, Any]):
-    found = parse_result(result)
-    assert found.error is None
-    assert b'"content":"Yes."' in json.dumps(found.response, separators=(",", ":")).encode()
+    actual = parse_result(result)
+    assert actual.error is None
+    assert b'"content":"Yes."' in json.dumps(actual.response, separators=(",", ":")).encode()
 
 
 def test_line_without_a_response_has_failed():
@@ -48,6 +48,6 @@ def test_line_without_a_response_has_failed():
         {"body": None, "error": {"message": "too long"}},
         {"response": CHAT_RESPONSE, "error": "too long"},
     ):
-        found = parse_result(result)
-        assert found.response is None
-        assert found.error["code"] == "provider_failed"
+        actual = parse_result(result)
+        assert actual.response is None
+        assert actual.error["code"] == "provider_failed"

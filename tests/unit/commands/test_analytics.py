@@ -35,8 +35,8 @@ def respond(_method: str, path: str, _body: Any) -> Any:  # noqa: PLR0911 - one 
         }
         return {"data": [row, {**row, key: "b", "cost": "400"}], "total": 3, "object": "list", "partial": True}
     if name == "unpriced":
-        seen = {"first_seen": TIMES[0], "last_seen": TIMES[1]}
-        row = {"ai_org": "openai", "ai_model": "new", "requests": 1200, "total_units": 5, **seen}
+        received = {"first_seen": TIMES[0], "last_seen": TIMES[1]}
+        row = {"ai_org": "openai", "ai_model": "new", "requests": 1200, "total_units": 5, **received}
         return {"data": [row], "total": 1, "requests": 1200, "object": "list"}
     if name == "cache":
         return {"summary": {"hits": 2, "cache_speedup": 12.5}, "object": "analytics-summary"}
@@ -55,8 +55,8 @@ def respond(_method: str, path: str, _body: Any) -> Any:  # noqa: PLR0911 - one 
 
 @pytest.fixture
 def api() -> Iterator[PretendedApi]:
-    with pretended_api(respond) as found:
-        yield found
+    with pretended_api(respond) as actual:
+        yield actual
 
 
 def test_every_graph_and_group_of_the_api_is_reachable():
@@ -111,7 +111,7 @@ def test_groups_are_drawn_with_bars(api: PretendedApi, group: str, path: str):
     assert "one node only" in done.stderr
 
 
-@pytest.mark.parametrize("measure", sorted(name for name, found in MEASURES.items() if found.columns))
+@pytest.mark.parametrize("measure", sorted(name for name, actual in MEASURES.items() if actual.columns))
 def test_every_measure_with_columns_has_groups(api: PretendedApi, measure: str):
     assert api.run("analytics", measure, "--by", "model").exit_code == 0
     assert api.query["order_by_type"] == ["asc" if measure == "errors-rate" else "desc"]

@@ -57,8 +57,8 @@ def respond(_method: str, path: str, _body: Any) -> Any:
 
 @pytest.fixture
 def api() -> Iterator[PretendedApi]:
-    with pretended_api(respond) as found:
-        yield found
+    with pretended_api(respond) as actual:
+        yield actual
 
 
 def test_lists_budgets_that_are_close_to_their_limit(api: PretendedApi):

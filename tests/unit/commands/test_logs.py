@@ -63,8 +63,8 @@ def respond(_method: str, path: str, _body: Any) -> Any:
 
 @pytest.fixture
 def api() -> Iterator[PretendedApi]:
-    with pretended_api(respond) as found:
-        yield found
+    with pretended_api(respond) as actual:
+        yield actual
 
 
 def test_logs_are_listed_as_a_table(api: PretendedApi):
@@ -158,6 +158,6 @@ def test_commands_of_the_documentation_exist(page: str):
     for words in commands:
         group, arguments = main, words
         while isinstance(group, click.Group):
-            found = group.commands[arguments[0]]
-            group, arguments = found, arguments[1:]
+            actual = group.commands[arguments[0]]
+            group, arguments = actual, arguments[1:]
         assert group.make_context("x", [*arguments, "--api-key", "k"])

@@ -27,8 +27,8 @@ def respond(_method: str, path: str, body: Any) -> Any:
 
 @pytest.fixture
 def api() -> Iterator[PretendedApi]:
-    with pretended_api(respond) as found:
-        yield found
+    with pretended_api(respond) as actual:
+        yield actual
 
 
 def test_all_parts_are_summed_by_model(api: PretendedApi):
@@ -72,11 +72,11 @@ def test_dry_run_says_that_nothing_was_changed(api: PretendedApi):
 
 
 def test_json_has_the_sums(api: PretendedApi):
-    found = json.loads(api.run("rerate", "--from", "2026-11-01", "--json").stdout)
-    assert found["total"] == {
+    actual = json.loads(api.run("rerate", "--from", "2026-11-01", "--json").stdout)
+    assert actual["total"] == {
         "logs": 40, "corrected": 12, "unpriced": 3, "skipped": 6, "old_cost": 250.0000002, "new_cost": 320.4,
     }  # fmt: skip
-    assert [row["ai_model"] for row in found["data"]] == ["m", "n"]
+    assert [row["ai_model"] for row in actual["data"]] == ["m", "n"]
 
 
 def test_nothing_to_rate_is_said(api: PretendedApi):

@@ -182,5 +182,5 @@ def all_commands() -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("words", list(all_commands()), ids=" ".join)
 def test_help_of_every_command_has_an_example(words: list[str]):
-    shown = CliRunner().invoke(main, [*words, "--help"]).output
-    assert re.search(rf"Example:.*\bpenstock {' '.join(words)}\b", shown, re.DOTALL), shown
+    displayed = CliRunner().invoke(main, [*words, "--help"]).output
+    assert re.search(rf"Example:.*\bpenstock {' '.join(words)}\b", displayed, re.DOTALL), displayed

@@ -17,8 +17,8 @@ def test_small_values_are_visible_in_bars():
 
 
 def test_costs_are_dollars():
-    shown = {0: "$0.00", 12.5: "$0.1250", 250: "$2.50", 123456.7: "$1,234.57", 1e-7: "$0.000000001", -3: "-$0.0300"}
-    assert {cents: terminal_output.format_cost(cents) for cents in shown} == shown
+    fields = {0: "$0.00", 12.5: "$0.1250", 250: "$2.50", 123456.7: "$1,234.57", 1e-7: "$0.000000001", -3: "-$0.0300"}
+    assert {cents: terminal_output.format_cost(cents) for cents in fields} == fields
     assert terminal_output.format_cost(0.000123) == "$0.0000012"
 
 

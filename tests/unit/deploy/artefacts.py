@@ -54,8 +54,8 @@ def find_unknown_settings(text: str) -> set[str]:
     variables = set(re.findall(r"\bPENSTOCK_[A-Z0-9_]+", text)) - setting_variables() - OTHER_VARIABLES
     sections = "|".join(sorted({path.partition(".")[0] for path in setting_paths()}))
     comments = "\n".join(line for line in text.splitlines() if line.strip().startswith("#"))
-    named = set(re.findall(rf"(?<![\w.-])((?:{sections})\.[a-z_]+)\b(?!\.)", comments))
-    return variables | (named - setting_paths())
+    names = set(re.findall(rf"(?<![\w.-])((?:{sections})\.[a-z_]+)\b(?!\.)", comments))
+    return variables | (names - setting_paths())
 
 
 def load_text(text: str, environ: Mapping[str, str], folder: Path) -> Settings:
@@ -73,6 +73,6 @@ def check_command(words: list[str]) -> None:
 
 
 def unknown_settings_by_file(folder: str) -> dict[str, set[str]]:
-    found = {path.as_posix(): find_unknown_settings(read_text(path)) for path in files_of(folder)}
-    assert found, folder
-    return {path: names for path, names in found.items() if names}
+    posix = {path.as_posix(): find_unknown_settings(read_text(path)) for path in files_of(folder)}
+    assert posix, folder
+    return {path: names for path, names in posix.items() if names}

@@ -27,23 +27,23 @@ class Instruction(NamedTuple):
 
 def read_instructions() -> list[Instruction]:
     lines = re.sub(r"\\\n\s*", " ", re.sub(r"^\s*#.*\n", "", read_text(FILE), flags=re.MULTILINE)).splitlines()
-    found: list[Instruction] = []
+    instructions: list[Instruction] = []
     stage = ""
     for line in filter(str.strip, lines):
         name, _, text = line.partition(" ")
         if name == "FROM":
             stage = text.partition(" AS ")[2]
-        found.append(Instruction(name, text, stage))
-    return found
+        instructions.append(Instruction(name, text, stage))
+    return instructions
 
 
 INSTRUCTIONS = read_instructions()
-IMAGE = [one for one in INSTRUCTIONS if not one.stage and one.name != "ARG"]
+IMAGE = [item for item in INSTRUCTIONS if not item.stage and item.name != "ARG"]
 
 
 def text_of(name: str) -> str:
-    (found,) = (one.text for one in IMAGE if one.name == name)
-    return found
+    (actual,) = (item.text for item in IMAGE if item.name == name)
+    return actual
 
 
 def allowed_sources() -> set[str]:
@@ -54,7 +54,7 @@ def allowed_sources() -> set[str]:
 
 def test_sources_exist_and_are_not_ignored():
     assert not {name for name in allowed_sources() if not (ROOT / name).exists()}
-    copied = [shlex.split(one.text)[:-1] for one in INSTRUCTIONS if one.name == "COPY" and "--from" not in one.text]
+    copied = [shlex.split(item.text)[:-1] for item in INSTRUCTIONS if item.name == "COPY" and "--from" not in item.text]
     sources = {source for words in copied for source in words if not source.startswith("--")} - {"."}
     assert len(sources) >= 5
     tops = allowed_sources()
@@ -75,19 +75,19 @@ def test_docker_and_podman_ignore_the_same_files():
 
 
 def test_stages_exist_and_have_the_versions_of_the_manifests():
-    arguments = dict(one.text.split("=", 1) for one in INSTRUCTIONS if one.name == "ARG" and not one.stage)
+    arguments = dict(item.text.split("=", 1) for item in INSTRUCTIONS if item.name == "ARG" and not item.stage)
     rust = read_toml("Cargo.toml")["workspace"]["package"]["rust-version"]
     assert f":{rust}-" in arguments["RUST"]
     node = json.loads(read_text("console/package.json"))["engines"]["node"].removeprefix(">=")
     assert f":{node}-" in arguments["NODE"]
     # The virtual environment of one stage runs with the Python of another.
     assert all("bookworm" in image for image in arguments.values())
-    stages = {one.stage for one in INSTRUCTIONS} - {""}
+    stages = {item.stage for item in INSTRUCTIONS} - {""}
     assert set(re.findall(r"--from=(\S+)", read_text(FILE))) <= stages
 
 
 def test_image_has_no_build_step_and_a_user_without_rights():
-    assert not [one for one in IMAGE if one.name == "RUN"]
+    assert not [item for item in IMAGE if item.name == "RUN"]
     assert re.fullmatch(r"65532:\d+", text_of("USER"))
     assert text_of("VOLUME") == text_of("WORKDIR") == STATE
 

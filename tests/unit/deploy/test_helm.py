@@ -66,10 +66,10 @@ def leaf_paths(values: dict[str, Any], above: str = "") -> Iterator[str]:
 
 
 def value_at(path: str) -> Any:
-    found: Any = DEFAULTS
+    actual: Any = DEFAULTS
     for name in path.split("."):
-        found = found[name]
-    return found
+        actual = actual[name]
+    return actual
 
 
 def named_values() -> set[str]:
@@ -131,8 +131,8 @@ def test_schema_describes_exactly_the_values():
                 yield from existing(value, f"{above}{name}.")
 
     # Names of single resources are those of Kubernetes.
-    found = {path for path in existing(DEFAULTS) if not re.search(r"resources\.\w+\.", path)}
-    assert set(described(SCHEMA)) - {"global"} == found
+    matched = {path for path in existing(DEFAULTS) if not re.search(r"resources\.\w+\.", path)}
+    assert set(described(SCHEMA)) - {"global"} == matched
 
 
 def test_templates_name_only_values_that_exist():
@@ -163,14 +163,14 @@ def test_files_name_only_settings_that_exist():
 
 
 def test_templates_set_only_settings_that_exist():
-    named = re.findall(r"- name: ([A-Z][A-Z_]+)$", ALL_TEMPLATES, re.MULTILINE)
-    named += re.findall(r'secretEnv" \(list "([A-Z_]+)"', ALL_TEMPLATES)
-    assert len(named) >= 12
-    assert set(named) - setting_variables() == {"PENSTOCK_CONFIG"}
+    names = re.findall(r"- name: ([A-Z][A-Z_]+)$", ALL_TEMPLATES, re.MULTILINE)
+    names += re.findall(r'secretEnv" \(list "([A-Z_]+)"', ALL_TEMPLATES)
+    assert len(names) >= 12
+    assert set(names) - setting_variables() == {"PENSTOCK_CONFIG"}
     # The entries of Secrets have the names of the settings by default.
     for section in ("database", "masterKey", "adminKey", "redis", "logStore"):
-        assert DEFAULTS[section]["key"] in named
-    assert DEFAULTS["metrics"]["token"]["key"] in named
+        assert DEFAULTS[section]["key"] in names
+    assert DEFAULTS["metrics"]["token"]["key"] in names
 
 
 @with_values_files
@@ -179,7 +179,7 @@ def test_settings_of_the_values_file_are_valid(file: Path, tmp_path: Path, monke
     config = values.get("config", "")
     for name in re.findall(r"\$\{(\w+)\}", config):
         monkeypatch.setenv(name, f"value-of-{name.lower()}-for-the-tests")
-    extra = {one["name"]: one.get("value", "http://proxy.example:3128") for one in values.get("extraEnv", [])}
+    extra = {item["name"]: item.get("value", "http://proxy.example:3128") for item in values.get("extraEnv", [])}
     assert extra.keys() <= setting_variables()
     # The file of a certificate authority exists only in the pod.
     extra.pop("TLS_CA", None)
@@ -233,15 +233,15 @@ def render(*options: str) -> list[dict[str, Any]]:
 
 
 def find(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [one for one in objects if one["kind"] == kind]
+    return [item for item in objects if item["kind"] == kind]
 
 
 def pod_specs(objects: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for one in objects:
-        if one["kind"] in {"Deployment", "StatefulSet", "Job"}:
-            yield one, one["spec"]["template"]["spec"]
-        elif one["kind"] == "Pod":
-            yield one, one["spec"]
+    for item in objects:
+        if item["kind"] in {"Deployment", "StatefulSet", "Job"}:
+            yield item, item["spec"]["template"]["spec"]
+        elif item["kind"] == "Pod":
+            yield item, item["spec"]
 
 
 @needs_helm
@@ -256,20 +256,20 @@ def test_helm_accepts_the_values_file(file: Path):
 def test_rendered_objects_are_consistent(file: Path):
     objects = render("--values", str(file))
     values = merge(DEFAULTS, read_yaml(file))
-    names = [(one["kind"], one["metadata"]["name"]) for one in objects]
+    names = [(item["kind"], item["metadata"]["name"]) for item in objects]
     assert len(names) == len(set(names))
-    (workload,) = [one for one in objects if one["kind"] in {"Deployment", "StatefulSet"}]
+    (workload,) = [item for item in objects if item["kind"] in {"Deployment", "StatefulSet"}]
     assert workload["kind"] == ("StatefulSet" if values["persistence"]["enabled"] else "Deployment")
     labels = workload["spec"]["template"]["metadata"]["labels"].items()
-    selectors = [one["spec"]["selector"] for one in find(objects, "Service")]
-    selectors += [one["spec"]["selector"]["matchLabels"] for one in find(objects, "PodDisruptionBudget")]
-    selectors += [one["spec"]["podSelector"]["matchLabels"] for one in find(objects, "NetworkPolicy")]
+    selectors = [item["spec"]["selector"] for item in find(objects, "Service")]
+    selectors += [item["spec"]["selector"]["matchLabels"] for item in find(objects, "PodDisruptionBudget")]
+    selectors += [item["spec"]["podSelector"]["matchLabels"] for item in find(objects, "NetworkPolicy")]
     selectors.append(workload["spec"]["selector"]["matchLabels"])
     assert all(selector.items() <= labels for selector in selectors)
     assert bool(find(objects, "Job")) == ("database" in read_yaml(file))
     claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])}
-    for one, pod in pod_specs(objects):
-        check_pod(pod, claims if one is workload else set(), openshift=values["openshift"])
+    for pod_spec, pod in pod_specs(objects):
+        check_pod(pod, claims if pod_spec is workload else set(), openshift=values["openshift"])
 
 
 def check_pod(pod: dict[str, Any], claims: set[str], *, openshift: bool) -> None:
@@ -303,7 +303,7 @@ def test_rendered_settings_are_valid(file: Path, tmp_path: Path, monkeypatch: py
         "PENSTOCK_LOG_STORE_URL": "clickhouse://user:password@host:8123/penstock",
         "HTTPS_PROXY": "http://proxy.example:3128",
     }
-    for one, pod in pod_specs(objects):
+    for pod_spec, pod in pod_specs(objects):
         config = [volume["configMap"]["name"] for volume in pod.get("volumes", []) if volume["name"] == "config"]
         (text,) = [
             map_["data"]["penstock.toml"] for map_ in find(objects, "ConfigMap") if map_["metadata"]["name"] in config
@@ -315,7 +315,7 @@ def test_rendered_settings_are_valid(file: Path, tmp_path: Path, monkeypatch: py
                 if variable["name"] not in {"TLS_CA", "PENSTOCK_STORE_MASTER_KEY"}
             }
             settings = load_text(text, environ, tmp_path)
-        if one["kind"] in {"Deployment", "StatefulSet"}:
+        if pod_spec["kind"] in {"Deployment", "StatefulSet"}:
             grace = pod["terminationGracePeriodSeconds"]
             assert grace >= settings.server.drain_seconds + SECONDS_AFTER_DRAIN
             assert not settings.is_loopback

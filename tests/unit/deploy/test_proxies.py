@@ -36,12 +36,12 @@ def test_files_name_only_settings_that_exist():
 
 
 def test_nginx_passes_streams_on_and_waits_as_long_as_the_gateway():
-    found = nginx_directives()
-    assert (found["proxy_buffering"], found["proxy_request_buffering"]) == ("off", "off")
-    assert int(found["proxy_read_timeout"].removesuffix("s")) * 1000 > DEFAULTS.upstream.request_timeout_ms
-    assert int(found["keepalive_timeout"].removesuffix("s")) * 1000 < DEFAULTS.server.keep_alive_ms
+    actual = nginx_directives()
+    assert (actual["proxy_buffering"], actual["proxy_request_buffering"]) == ("off", "off")
+    assert int(actual["proxy_read_timeout"].removesuffix("s")) * 1000 > DEFAULTS.upstream.request_timeout_ms
+    assert int(actual["keepalive_timeout"].removesuffix("s")) * 1000 < DEFAULTS.server.keep_alive_ms
     # A request that reached a provider must not be sent again by the proxy.
-    assert found["proxy_next_upstream"] == "off"
+    assert actual["proxy_next_upstream"] == "off"
     assert f"127.0.0.1:{DEFAULTS.server.port}" in NGINX.read_text()
 
 

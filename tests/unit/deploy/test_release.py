@@ -28,20 +28,20 @@ def sbom(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_sbom_lists_every_locked_python_package_with_hashes(sbom: Any):
     pinned = set(re.findall(r"^([a-z0-9._-]+)==(\S+)", read_text("requirements/run.txt"), re.MULTILINE))
-    listed = [one for one in sbom["components"] if one["purl"].startswith("pkg:pypi/")]
-    assert {(one["name"], one["version"]) for one in listed} == {one for one in pinned if one[0] != "maturin"}
-    assert all(one["properties"] for one in listed)
+    listed = [item for item in sbom["components"] if item["purl"].startswith("pkg:pypi/")]
+    assert {(item["name"], item["version"]) for item in listed} == {item for item in pinned if item[0] != "maturin"}
+    assert all(item["properties"] for item in listed)
 
 
 def test_sbom_lists_linked_crates_and_no_crates_of_tests(sbom: Any):
-    crates = {one["name"]: one for one in sbom["components"] if one["purl"].startswith("pkg:cargo/")}
+    crates = {item["name"]: item for item in sbom["components"] if item["purl"].startswith("pkg:cargo/")}
     assert {"tokio", "pyo3", "rustls", "mimalloc"} <= crates.keys()
     assert not {"criterion", "penstock-core"} & crates.keys()
-    assert all(re.fullmatch(r"[0-9a-f]{64}", one["hashes"][0]["content"]) for one in crates.values())
+    assert all(re.fullmatch(r"[0-9a-f]{64}", item["hashes"][0]["content"]) for item in crates.values())
 
 
 def test_sbom_has_the_console_and_unique_references(sbom: Any):
-    references = [one["bom-ref"] for one in sbom["components"]]
+    references = [item["bom-ref"] for item in sbom["components"]]
     assert len(references) == len(set(references))
     assert any(reference.startswith("pkg:npm/svelte@") for reference in references)
     assert (sbom["bomFormat"], sbom["specVersion"]) == ("CycloneDX", "1.6")
@@ -55,9 +55,9 @@ def test_sdist_has_every_crate_and_the_console(tmp_path: Path):
     (archive,) = tmp_path.glob("penstock-*.tar.gz")
     with tarfile.open(archive) as opened:
         opened.extractall(tmp_path, filter="data")
-    (folder,) = (one for one in tmp_path.iterdir() if one.is_dir())
+    (folder,) = (item for item in tmp_path.iterdir() if item.is_dir())
     assert (folder / "python/penstock/console/index.html").is_file()
     # Fails if a crate of the workspace or the lock is missing.
     command = ["cargo", "metadata", "--locked", "--offline", "--format-version", "1", "--no-deps"]
     done = subprocess.run(command, check=True, capture_output=True, timeout=SECONDS, cwd=folder)
-    assert {"penstock-py", "penstock-core"} <= {one["name"] for one in json.loads(done.stdout)["packages"]}
+    assert {"penstock-py", "penstock-core"} <= {load["name"] for load in json.loads(done.stdout)["packages"]}

@@ -31,12 +31,12 @@ HARDENING = {
 
 
 def read_service() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
+    actual: dict[str, list[str]] = defaultdict(list)
     for line in UNIT.read_text().partition("[Service]\n")[2].partition("[Install]")[0].splitlines():
         if "=" in line and not line.startswith("#"):
             name, _, value = line.partition("=")
-            found[name].append(value)
-    return found
+            actual[name].append(value)
+    return actual
 
 
 def test_settings_exist_and_the_command_is_known():

@@ -62,7 +62,7 @@ def test_tensorzero_example_of_the_docs(folder: Path):
     (folder / "config/sub/tensorzero.toml").write_text(example("migrate-from-tensorzero.md", "toml"))
     run("tensorzero", "config/**/*.toml")
     (workspace,) = read_state(folder)["workspaces"]
-    names = [one["then"] for one in workspace["configs"][0]["config"]["strategy"]["conditions"]]
+    names = [item["then"] for item in workspace["configs"][0]["config"]["strategy"]["conditions"]]
     assert names == ["tensorzero::model_name::gpt-4o", "tensorzero::function_name::answer"]
 
 

@@ -191,7 +191,7 @@ def import_text(text: str, name: str = "config.yaml") -> ImportedState:
 
 
 def findings_of(imported: ImportedState, status: Status) -> dict[str, str]:
-    return {one.path: one.message for one in imported.findings if one.status is status}
+    return {finding.path: finding.message for finding in imported.findings if finding.status is status}
 
 
 def with_values(value: Any) -> Any:
@@ -222,17 +222,17 @@ def test_imports_a_configuration(name: str):
             assert find_config_errors(row["config"]) == []
     # Lines are those of the file.
     lines = text.splitlines()
-    for one in imported.findings:
-        last = re.split(r"[.\[]", one.path.rstrip("]"))[-1].strip('"')
-        assert one.line is not None
-        assert last.isdigit() or last in lines[one.line - 1] or "<<" in text
+    for finding in imported.findings:
+        last = re.split(r"[.\[]", finding.path.rstrip("]"))[-1].strip('"')
+        assert finding.line is not None
+        assert last.isdigit() or last in lines[finding.line - 1] or "<<" in text
 
 
 def test_every_value_has_one_finding():
     for name in EXPECTED:
         source = parse_yaml(name, (FOLDER / f"{name}.yaml").read_text())
-        found = import_litellm([source]).findings
-        assert [one.path for one in found] == [render_path(leaf) for leaf in iter_leaves(source.tree)]
+        actual = import_litellm([source]).findings
+        assert [item.path for item in actual] == [render_path(leaf) for leaf in iter_leaves(source.tree)]
 
 
 SECTIONS = ("model_list", "litellm_settings", "router_settings", "general_settings", "credential_list", "include")
@@ -303,7 +303,7 @@ ROWS = st.fixed_dictionaries(
 @settings(max_examples=150, deadline=None)
 def test_no_value_is_dropped_silently(tree: Any, rows: Any):
     imported = check_state(import_litellm([Source("file", tree), Source("database", rows, is_table=True)]))
-    counted = sum(one.count for one in imported.findings if one.source != "state document")
+    counted = sum(finding.count for finding in imported.findings if finding.source != "state document")
     assert counted == sum(1 for source in (tree, rows) for _ in iter_leaves(source))
     assert list(find_shape_problems(imported.state)) == []
 
@@ -323,7 +323,7 @@ environment_variables: {KEY: canary-6}
 general_settings: {master_key: sk-canary-7, database_url: "postgresql://u:canary-8@h/d"}
 """
     imported = import_text(text)
-    report = json.dumps([str(one) for one in imported.findings])
+    report = json.dumps([str(finding) for finding in imported.findings])
     assert "canary" not in report
     state = json.dumps(imported.state)
     assert "sk-canary-1" in state
@@ -389,10 +389,10 @@ def test_reports_what_cannot_be_imported():
     imported = import_text(
         "model_list:\n- {model_name: a, litellm_params: {model: watsonx/granite}}\n- 5\nrouter_settings: {magic: 1}"
     )
-    found = findings_of(imported, Status.UNSUPPORTED)
-    assert found["model_list[0].litellm_params.model"].startswith("the provider 'watsonx' is not supported")
-    assert found["model_list[1]"] == "must be a mapping"
-    assert found["router_settings.magic"] == "is not known to the importer"
+    actual = findings_of(imported, Status.UNSUPPORTED)
+    assert actual["model_list[0].litellm_params.model"].startswith("the provider 'watsonx' is not supported")
+    assert actual["model_list[1]"] == "must be a mapping"
+    assert actual["router_settings.magic"] == "is not known to the importer"
 
 
 def test_included_files_are_sources():

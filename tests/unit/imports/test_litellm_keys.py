@@ -66,7 +66,7 @@ def imported() -> ImportedState:
 
 
 def names_of(config: dict[str, Any]) -> list[str]:
-    return [one["then"] for one in config["strategy"]["conditions"]]
+    return [item["then"] for item in config["strategy"]["conditions"]]
 
 
 def keys_of(workspace: dict[str, Any]) -> dict[str, Any]:
@@ -79,12 +79,12 @@ def keys_of(workspace: dict[str, Any]) -> dict[str, Any]:
 def test_keys_get_their_models_limits_and_metadata(imported: ImportedState):
     keys = keys_of(imported.state["workspaces"][0])
     assert keys.keys() == {"1", "7"}
-    one = keys["1"]
-    assert (one["name"], one["models"], one["expires_at"]) == ("app", ["fast"], "2999-01-01T00:00:00Z")
-    assert one["usage_limits"] == {"type": "cost", "credit_limit": 7}
-    assert one["rate_limits"] == [{"type": "tokens", "unit": "rpm", "value": 1000}]
-    assert one["defaults"]["metadata"] == {"env": "prod", "_user": "ada@x.test"}
-    assert one["defaults"]["allow_config_override"] is False
+    item = keys["1"]
+    assert (item["name"], item["models"], item["expires_at"]) == ("app", ["fast"], "2999-01-01T00:00:00Z")
+    assert item["usage_limits"] == {"type": "cost", "credit_limit": 7}
+    assert item["rate_limits"] == [{"type": "tokens", "unit": "rpm", "value": 1000}]
+    assert item["defaults"]["metadata"] == {"env": "prod", "_user": "ada@x.test"}
+    assert item["defaults"]["allow_config_override"] is False
     limits = {"type": "cost", "credit_limit": 100, "alert_threshold": 80, "periodic_reset_days": 7}
     assert (keys["7"]["usage_limits"], keys["7"]["models"]) == (limits, ["fast"])
 
@@ -97,7 +97,7 @@ def test_teams_become_workspaces(imported: ImportedState):
     assert keys_of(red)["2"]["models"] == ["slow"]
     assert keys_of(other)["3"]["models"] == []
     (integration,) = imported.state["organisation"]["integrations"]
-    assert [one["id"] for one in integration["workspaces"]] == ["litellm", "litellm-red", "litellm-red-t-2"]
+    assert [item["id"] for item in integration["workspaces"]] == ["litellm", "litellm-red", "litellm-red-t-2"]
 
 
 def test_users_become_invitations_and_policies(imported: ImportedState):
@@ -109,14 +109,18 @@ def test_users_become_invitations_and_policies(imported: ImportedState):
 
 
 def test_reports_keys_that_are_left_out(imported: ImportedState):
-    found = {(one.path, one.message.split(",")[0]) for one in imported.findings if one.path.endswith("].token")}
-    assert ("LiteLLM_VerificationToken[*].token", "the team of the key is blocked") in found
-    assert ("LiteLLM_VerificationToken[*].token", "a key of a session of LiteLLM's interface") in found
-    manual = " ".join(one.message for one in imported.findings if one.status is Status.MANUAL)
-    for why in ("a team that is not in the database", "is no SHA-256 digest", "names no imported model"):
-        assert why in manual
-    assert not [one for one in imported.findings if one.status is Status.UNSUPPORTED]
-    assert "canary" not in json.dumps([str(one) for one in imported.findings])
+    findings = {
+        (finding.path, finding.message.split(",")[0])
+        for finding in imported.findings
+        if finding.path.endswith("].token")
+    }
+    assert ("LiteLLM_VerificationToken[*].token", "the team of the key is blocked") in findings
+    assert ("LiteLLM_VerificationToken[*].token", "a key of a session of LiteLLM's interface") in findings
+    manual = " ".join(finding.message for finding in imported.findings if finding.status is Status.MANUAL)
+    for reason in ("a team that is not in the database", "is no SHA-256 digest", "names no imported model"):
+        assert reason in manual
+    assert not [finding for finding in imported.findings if finding.status is Status.UNSUPPORTED]
+    assert "canary" not in json.dumps([str(finding) for finding in imported.findings])
 
 
 def test_large_states_are_written_as_json(imported: ImportedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -160,5 +164,5 @@ def test_older_encryption_needs_another_library(monkeypatch: pytest.MonkeyPatch)
     path = ("LiteLLM_ProxyModelTable", 0)
     source = Source("database", tables, is_table=True, encrypted_rows=frozenset([path]))
     findings = check_state(import_litellm([source])).findings
-    assert {one.status for one in findings} == {Status.MANUAL}
-    assert all("penstock[import]" in one.message for one in findings)
+    assert {finding.status for finding in findings} == {Status.MANUAL}
+    assert all("penstock[import]" in finding.message for finding in findings)

@@ -87,14 +87,14 @@ def import_one(content: object, name: str = "workspace.json") -> ImportedState:
 
 
 def paths_of(imported: ImportedState, status: Status) -> set[str]:
-    return {one.path for one in imported.findings if one.status is status}
+    return {finding.path for finding in imported.findings if finding.status is status}
 
 
 def test_imports_an_exported_workspace():
     imported = import_one(EXPORT)
     (workspace,) = imported.state["workspaces"]
-    one, azure = workspace["virtual_keys"]
-    assert one == {
+    item, azure = workspace["virtual_keys"]
+    assert item == {
         "slug": "openai-prod",
         "name": "OpenAI prod",
         "provider": "openai",
@@ -129,7 +129,7 @@ def test_reports_what_has_no_equivalent():
     manual = paths_of(imported, Status.MANUAL)
     assert {"virtual_keys[0].slug", "prompts[1].string", "api_keys[0].key", "guardrails[0].slug"} <= manual
     assert {"configs.data[0].config", "configs.data[1].config.cache.maxAge"} <= paths_of(imported, Status.APPROXIMATE)
-    assert "canary" not in json.dumps([str(one) for one in imported.findings])
+    assert "canary" not in json.dumps([str(finding) for finding in imported.findings])
 
 
 @pytest.mark.parametrize(

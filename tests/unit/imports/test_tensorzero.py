@@ -121,7 +121,7 @@ def import_text(text: str) -> ImportedState:
 
 
 def paths_of(imported: ImportedState, status: Status) -> set[str]:
-    return {one.path for one in imported.findings if one.status is status}
+    return {finding.path for finding in imported.findings if finding.status is status}
 
 
 def test_imports_models_and_functions():
@@ -167,7 +167,7 @@ def test_reports_what_has_no_equivalent():
     }
     manual = paths_of(imported, Status.MANUAL)
     assert {"gateway.bind_address", "metrics.good.type", "models.gpt-4o.timeouts.streaming.ttft_ms"} <= manual
-    lines = {one.path: one.line for one in imported.findings}
+    lines = {finding.path: finding.line for finding in imported.findings}
     text = CONFIG.splitlines()
     assert text[(lines["models.local.providers.vllm.api_base"] or 0) - 1].startswith("api_base")
     assert text[(lines["functions.chat.variants.a.retries.num_retries"] or 0) - 1].startswith("retries")
@@ -255,12 +255,12 @@ MODEL = {"routing": ["a"], "providers": {"a": {"type": "openai", "model_name": "
 @settings(max_examples=150, deadline=None)
 def test_no_value_is_dropped_silently(tree: Any, variant: Any):
     function = {"functions": {"f": {"variants": {"v": {"model": "a", "x": variant}}}}, "models": {"a": MODEL}}
-    for one in (tree, function):
-        imported = check_state(import_tensorzero([Source("file.toml", one)], FILES))
-        assert len(imported.findings) == sum(1 for _ in iter_leaves(one))
+    for item in (tree, function):
+        imported = check_state(import_tensorzero([Source("file.toml", item)], FILES))
+        assert len(imported.findings) == sum(1 for _ in iter_leaves(item))
         assert list(find_shape_problems(imported.state)) == []
 
 
 def test_every_value_of_the_example_has_one_finding():
-    found = import_text(CONFIG).findings
-    assert len(found) == sum(1 for _ in iter_leaves(tomllib.loads(CONFIG)))
+    actual = import_text(CONFIG).findings
+    assert len(actual) == sum(1 for _ in iter_leaves(tomllib.loads(CONFIG)))

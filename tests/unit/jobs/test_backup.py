@@ -25,7 +25,7 @@ from penstock.store.database import Database
 from penstock.store.migrate import current_revision, migrate, newest_revision
 from penstock.store.prompt_tables import collections
 from penstock.store.tables import organisations
-from tests.founded import PATIENT_STORE
+from tests.bootstrapped_store import PATIENT_STORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,11 +72,11 @@ def read_tables(url: str) -> dict[str, list[dict[str, Any]]]:
         try:
             async with database.read_connection() as connection:
                 await connection.run_sync(metadata.reflect)
-                found = {}
+                actual = {}
                 for table in metadata.sorted_tables:
                     query = select(table).order_by(*table.primary_key.columns)
-                    found[table.name] = [dict(row) for row in (await connection.execute(query)).mappings()]
-                return found
+                    actual[table.name] = [dict(row) for row in (await connection.execute(query)).mappings()]
+                return actual
         finally:
             await database.close()
 
@@ -213,7 +213,7 @@ def test_second_of_two_restores_at_once_reports_that_the_store_is_in_use(
         return await asyncio.gather(restore("one"), restore("two"), return_exceptions=True)
 
     done = asyncio.run(run())
-    (problem,) = [one for one in done if isinstance(one, BaseException)]
+    (problem,) = [item for item in done if isinstance(item, BaseException)]
     assert isinstance(problem, SettingsError)
     assert "it has an organisation" in str(problem)
     assert read_tables(after) == read_tables(url)

@@ -21,7 +21,7 @@ from penstock.settings import load_settings
 from penstock.settings.secret import Secret
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
-from tests.founded import PATIENT_STORE
+from tests.bootstrapped_store import PATIENT_STORE
 from tests.processes import free_port
 from tests.redis_server import RedisServer
 
@@ -36,8 +36,8 @@ PASSWORD = "password-that-nobody-may-see"
 def load(folder: Path, text: str = "", **env: str) -> Settings:
     file = folder / "penstock.toml"
     file.write_text(text or f"[server]\nport = {free_port()}\n")
-    given = {"PENSTOCK_STORE_DATA_DIR": str(folder / "data"), "PENSTOCK_SERVER_PORT": str(free_port()), **env}
-    return load_settings(str(file), given)
+    body = {"PENSTOCK_STORE_DATA_DIR": str(folder / "data"), "PENSTOCK_SERVER_PORT": str(free_port()), **env}
+    return load_settings(str(file), body)
 
 
 def examine(settings: Settings, *, offline: bool = True) -> dict[str, doctor.Finding]:
@@ -47,29 +47,29 @@ def examine(settings: Settings, *, offline: bool = True) -> dict[str, doctor.Fin
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """Settings of a gateway with an embedded store."""
-    found = load(tmp_path)
-    initialise_store(found, None)
-    return found
+    actual = load(tmp_path)
+    initialise_store(actual, None)
+    return actual
 
 
 def test_complete_installation_has_no_failure(settings: Settings):
-    found = examine(settings)
-    assert not [finding for finding in found.values() if finding.status == "failed"]
-    assert {name: found[name].status for name in ("settings", "store", "master key", "port", "log store")} == (
+    actual = examine(settings)
+    assert not [finding for finding in actual.values() if finding.status == "failed"]
+    assert {name: actual[name].status for name in ("settings", "store", "master key", "port", "log store")} == (
         dict.fromkeys(("settings", "store", "master key", "port", "log store"), "ok")
     )
-    assert (found["redis"].status, found["providers"].status) == ("skipped", "skipped")
+    assert (actual["redis"].status, actual["providers"].status) == ("skipped", "skipped")
 
 
 def test_nothing_is_created(tmp_path: Path):
-    found = examine(load(tmp_path))
-    assert found["store"].message == f"there is none yet; penstock serve creates it in {tmp_path / 'data'}"
+    actual = examine(load(tmp_path))
+    assert actual["store"].message == f"there is none yet; penstock serve creates it in {tmp_path / 'data'}"
     assert [path.name for path in tmp_path.iterdir()] == ["penstock.toml"]
 
 
 def test_gateway_without_a_store_skips_it(tmp_path: Path):
-    found = examine(load(tmp_path, PENSTOCK_STORE_ENABLED="false"))
-    assert found["store"].status == "skipped"
+    actual = examine(load(tmp_path, PENSTOCK_STORE_ENABLED="false"))
+    assert actual["store"].status == "skipped"
 
 
 def test_reasons_why_a_store_cannot_be_used_are_reported(tmp_path: Path):
@@ -80,13 +80,13 @@ def test_reasons_why_a_store_cannot_be_used_are_reported(tmp_path: Path):
     (data / "penstock.key").chmod(0o600)
     assert "expected 32 bytes" in examine(settings)["master key"].message
     (data / "penstock.db").write_text("text " * 1000)
-    found = examine(load(tmp_path))["store"]
-    assert (found.status, found.message) == ("failed", "SQLite cannot be used: file is not a database")
+    actual = examine(load(tmp_path))["store"]
+    assert (actual.status, actual.message) == ("failed", "SQLite cannot be used: file is not a database")
     url = f"postgresql://penstock:{PASSWORD}@127.0.0.1:{free_port()}/penstock"
-    found = examine(load(tmp_path, PENSTOCK_STORE_URL=url))["store"]
-    assert found.status == "failed"
-    assert "Connect call failed" in found.message
-    assert PASSWORD not in found.message
+    actual = examine(load(tmp_path, PENSTOCK_STORE_URL=url))["store"]
+    assert actual.status == "failed"
+    assert "Connect call failed" in actual.message
+    assert PASSWORD not in actual.message
 
 
 def test_old_revision_and_open_key_file_are_reported(settings: Settings):
@@ -99,20 +99,20 @@ def test_old_revision_and_open_key_file_are_reported(settings: Settings):
 
     asyncio.run(go_back())
     (data / "penstock.key").chmod(0o644)
-    found = examine(settings)
-    assert found["store"].status == "failed"
-    assert "0017_policies" in found["store"].message
-    assert "penstock migrate" in found["store"].hint
-    assert found["master key"].status == "failed"
-    assert found["master key"].hint == f"chmod 600 {data}/penstock.key"
+    actual = examine(settings)
+    assert actual["store"].status == "failed"
+    assert "0017_policies" in actual["store"].message
+    assert "penstock migrate" in actual["store"].hint
+    assert actual["master key"].status == "failed"
+    assert actual["master key"].hint == f"chmod 600 {data}/penstock.key"
 
 
 def test_another_master_key_is_reported(settings: Settings):
     (Path(settings.store.data_dir) / "penstock.key").write_bytes(base64.b64encode(b"2" * 32))
-    found = examine(settings)["store"]
-    assert found.status == "failed"
-    assert "another master key" in found.message
-    assert "copy penstock.key" in found.hint
+    actual = examine(settings)["store"]
+    assert actual.status == "failed"
+    assert "another master key" in actual.message
+    assert "copy penstock.key" in actual.hint
 
 
 def test_full_disk_is_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch):
@@ -131,15 +131,15 @@ def test_program_on_the_port_is_reported(settings: Settings):
                 connection.sendall(b"SSH-2.0\r\n")
 
         threading.Thread(target=response, daemon=True).start()
-        found = examine(settings)["port"]
-    assert (found.status, found.message.startswith("another program")) == ("failed", True)
+        actual = examine(settings)["port"]
+    assert (actual.status, actual.message.startswith("another program")) == ("failed", True)
 
 
 def test_redis_is_asked_and_its_password_is_not_shown(tmp_path: Path):
     server = RedisServer(tmp_path)
     try:
-        found = examine(load(tmp_path, REDIS_URL=server.url))
-        assert (found["redis"].status, found["clock"].status) == ("ok", "ok")
+        actual = examine(load(tmp_path, REDIS_URL=server.url))
+        assert (actual["redis"].status, actual["clock"].status) == ("ok", "ok")
     finally:
         server.stop()
     away = examine(load(tmp_path, REDIS_URL=f"redis://user:{PASSWORD}@127.0.0.1:{free_port()}/0"))["redis"]
@@ -148,7 +148,7 @@ def test_redis_is_asked_and_its_password_is_not_shown(tmp_path: Path):
 
 
 def test_databases_that_do_not_answer_are_reported_without_passwords(tmp_path: Path):
-    found = examine(
+    actual = examine(
         load(
             tmp_path,
             PENSTOCK_STORE_URL=f"postgresql://user:{PASSWORD}@127.0.0.1:{free_port()}/db",
@@ -156,18 +156,18 @@ def test_databases_that_do_not_answer_are_reported_without_passwords(tmp_path: P
             PENSTOCK_LOG_STORE_URL=f"clickhouse://user:{PASSWORD}@127.0.0.1:{free_port()}/db",
         )
     )
-    assert (found["store"].status, found["log store"].status) == ("failed", "failed")
-    assert PASSWORD not in repr(found)
+    assert (actual["store"].status, actual["log store"].status) == ("failed", "failed")
+    assert PASSWORD not in repr(actual)
 
 
 def test_clock_that_differs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(doctor, "MAX_CLOCK_SECONDS", -1.0)
     server = RedisServer(tmp_path)
     try:
-        found = examine(load(tmp_path, REDIS_URL=server.url))["clock"]
+        actual = examine(load(tmp_path, REDIS_URL=server.url))["clock"]
     finally:
         server.stop()
-    assert (found.status, "synchronise" in found.hint) == ("failed", True)
+    assert (actual.status, "synchronise" in actual.hint) == ("failed", True)
 
 
 class Provider(http.server.BaseHTTPRequestHandler):
@@ -195,18 +195,18 @@ def provider_table(url: str) -> str:
 
 def test_hosts_of_providers_are_asked(tmp_path: Path, provider: str):
     settings = load(tmp_path, provider_table(provider), TRUSTED_CUSTOM_HOSTS="127.0.0.1")
-    found = examine(settings, offline=False)[f"provider {provider.removeprefix('http://')}"]
-    assert (found.status, found.message) == ("ok", "it answers with status 401")
+    actual = examine(settings, offline=False)[f"provider {provider.removeprefix('http://')}"]
+    assert (actual.status, actual.message) == ("ok", "it answers with status 401")
 
 
 @pytest.mark.parametrize(("trusted", "words"), [("127.0.0.1", "cannot be reached"), ("", "is not allowed")])
 def test_provider_that_cannot_be_reached_is_reported(tmp_path: Path, trusted: str, words: str):
     url = f"http://127.0.0.1:{free_port()}"
     settings = load(tmp_path, provider_table(url), **({"TRUSTED_CUSTOM_HOSTS": trusted} if trusted else {}))
-    found = examine(settings, offline=False)[f"provider {url.removeprefix('http://')}"]
-    assert found.status == "failed"
-    assert words in found.message
-    assert "TRUSTED_CUSTOM_HOSTS" in found.hint
+    actual = examine(settings, offline=False)[f"provider {url.removeprefix('http://')}"]
+    assert actual.status == "failed"
+    assert words in actual.message
+    assert "TRUSTED_CUSTOM_HOSTS" in actual.hint
 
 
 def test_command_prints_json_and_fails_with_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -22,14 +22,14 @@ from penstock.settings import Limits, Records, Settings
 from penstock.settings.secret import Secret
 from penstock.store.limit_tables import limit_usage
 from penstock.store.tables import audit_log
-from tests.unit.resources.managed import management_client
+from tests.unit.resources.management_api import management_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from penstock.kit.tenant_session import Services
-    from tests.unit.resources.managed import ManagementClient
+    from tests.unit.resources.management_api import ManagementClient
 
 
 class Receiver:
@@ -67,9 +67,9 @@ class Receiver:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    found = Receiver()
-    yield found
-    found.stop()
+    actual = Receiver()
+    yield actual
+    actual.stop()
 
 
 async def create_key(api: ManagementClient) -> str:
@@ -91,9 +91,9 @@ async def set_usage(services: Services, limit_id: str, requests: int) -> None:
             await connection.execute(insert(limit_usage).values(id=new_id(), **row, **flags, **counts))
 
 
-def test_each_alert_of_a_key_is_sent_once(founded_url: Secret):
+def test_each_alert_of_a_key_is_sent_once(bootstrapped_url: Secret):
     async def run() -> None:
-        async with management_client(founded_url) as api:
+        async with management_client(bootstrapped_url) as api:
             services: Services = api.app.state["services"]
             key_id = await create_key(api)
             limit_id = f"api_key:{key_id}:usage:requests:"
@@ -107,26 +107,26 @@ def test_each_alert_of_a_key_is_sent_once(founded_url: Secret):
             assert [await mark(10), await mark(12)] == [["limit.exhausted"], []]
             async with services.database.read_connection() as connection:
                 rows = (await connection.execute(select(audit_log.c.action))).scalars()
-                found = [action for action in rows if "exhaust" in action or "alert" in action]
-            assert len(found) == 2, found
+                result = [action for action in rows if "exhaust" in action or "alert" in action]
+            assert len(result) == 2, result
 
     asyncio.run(run())
 
 
 def test_groups_that_cannot_be_marked_are_tried_again(
-    founded_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async def run() -> None:
-        async with management_client(founded_url) as api:
+        async with management_client(bootstrapped_url) as api:
             services: Services = api.app.state["services"]
             limit_id = f"api_key:{await create_key(api)}:usage:requests:"
             await set_usage(services, limit_id, 10)
             ledger = UsageLedger(Settings(records=Records(path=str(tmp_path / "records.jsonl"))), services)
-            asked: list[set[str]] = []
+            requested: list[set[str]] = []
 
             async def mark(_services: Services, ids: set[str]) -> list[Any]:
-                asked.append(set(ids))
-                if len(asked) == 1:
+                requested.append(set(ids))
+                if len(requested) == 1:
                     message = "the store is away"
                     raise UnavailableError(message)
                 return []
@@ -136,14 +136,14 @@ def test_groups_that_cannot_be_marked_are_tried_again(
                 await ledger.mark_groups()
             await ledger.mark_groups()
             await ledger.mark_groups()
-            assert asked == [{limit_id}, {limit_id}]
+            assert requested == [{limit_id}, {limit_id}]
 
     asyncio.run(run())
 
 
-def test_webhook_is_tried_again_and_given_up_at_last(founded_url: Secret, receiver: Receiver, caplog: Any):
+def test_webhook_is_tried_again_and_given_up_at_last(bootstrapped_url: Secret, receiver: Receiver, caplog: Any):
     async def run() -> None:
-        async with management_client(founded_url) as api:
+        async with management_client(bootstrapped_url) as api:
             services: Services = api.app.state["services"]
             key_id = await create_key(api)
             limit_id = f"api_key:{key_id}:usage:requests:"

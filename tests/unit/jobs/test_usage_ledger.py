@@ -18,7 +18,7 @@ from penstock.logs.ledger_state import STATE_FILE
 from penstock.logs.spool_writer import NewFrame, SpoolWriter
 from penstock.settings import Records, Settings
 from penstock.store.limit_tables import limit_usage
-from tests.unit.resources.managed import management_client
+from tests.unit.resources.management_api import management_client
 
 if TYPE_CHECKING:
     import pytest
@@ -58,7 +58,7 @@ async def fold(ledger: UsageLedger) -> None:
         await ledger.store_batch()
 
 
-def test_adds_records_and_their_amendments(founded_url: Secret, tmp_path: Path):
+def test_adds_records_and_their_amendments(bootstrapped_url: Secret, tmp_path: Path):
     async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
         writer.append(
             [
@@ -73,11 +73,11 @@ def test_adds_records_and_their_amendments(founded_url: Secret, tmp_path: Path):
         )
         await fold(make_ledger())
 
-    (row,) = run_ledger(founded_url, tmp_path, steps)
+    (row,) = run_ledger(bootstrapped_url, tmp_path, steps)
     assert (row["value_key"], row["requests"], row["tokens"], row["measure"]) == ("ann", 3, 17, "tokens")
 
 
-def test_batch_that_was_stored_before_a_kill_is_added_once(founded_url: Secret, tmp_path: Path):
+def test_batch_that_was_stored_before_a_kill_is_added_once(bootstrapped_url: Secret, tmp_path: Path):
     async def steps(writer: SpoolWriter, make_ledger: Any, folder: Path) -> None:
         writer.append([make_record(1, 10)])
         ledger = make_ledger()
@@ -91,11 +91,11 @@ def test_batch_that_was_stored_before_a_kill_is_added_once(founded_url: Secret, 
         writer.append([make_record(2, 4)])
         await fold(make_ledger())
 
-    (row,) = run_ledger(founded_url, tmp_path, steps)
+    (row,) = run_ledger(bootstrapped_url, tmp_path, steps)
     assert (row["requests"], row["tokens"]) == (2, 14)
 
 
-def test_corrected_costs_change_the_ledger_by_the_difference(founded_url: Secret, tmp_path: Path):
+def test_corrected_costs_change_the_ledger_by_the_difference(bootstrapped_url: Secret, tmp_path: Path):
     def correct(number: int, cost: int, before: int | None) -> NewFrame:
         fields = {
             "cost_nanodollars": cost,
@@ -109,11 +109,11 @@ def test_corrected_costs_change_the_ledger_by_the_difference(founded_url: Secret
         writer.append([correct(1, 10, 3), correct(2, 1, 3), correct(3, 5, None)])
         await fold(make_ledger())
 
-    (row,) = run_ledger(founded_url, tmp_path, steps)
+    (row,) = run_ledger(bootstrapped_url, tmp_path, steps)
     assert (row["requests"], row["tokens"], row["nanodollars"]) == (2, 30, 6 + 7 - 2 + 5)
 
 
-def test_entries_of_past_periods_are_deleted(founded_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_entries_of_past_periods_are_deleted(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
         writer.append([make_record(1, 10), make_record(2, 10, period_start=9), make_record(3, 10, group="bob")])
         ledger = make_ledger()
@@ -124,5 +124,5 @@ def test_entries_of_past_periods_are_deleted(founded_url: Secret, tmp_path: Path
         monkeypatch.setattr(usage_ledger, "PRUNE_AGE_MS", -1000)
         await ledger.prune()
 
-    (row,) = run_ledger(founded_url, tmp_path, steps)
+    (row,) = run_ledger(bootstrapped_url, tmp_path, steps)
     assert row["period_start"] == 9

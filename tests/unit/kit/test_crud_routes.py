@@ -82,18 +82,18 @@ async def exercise_routes(app: Litestar) -> None:
 
     workspace = (await call_api("GET", "workspaces")).json()["data"][0]["id"]
     body = {"name": "top", "workspace_id": workspace}
-    made = (await call_api("POST", "shelves", body)).json()
-    assert (made["name"], made["note"], made["object"]) == ("top", None, "shelf")
+    shelve = (await call_api("POST", "shelves", body)).json()
+    assert (shelve["name"], shelve["note"], shelve["object"]) == ("top", None, "shelf")
     assert (await call_api("POST", "shelves", {**body, "colour": 1})).status == 400
     assert (await call_api("POST", "shelves", body, **{"x-gateway-api-key": "nobody"})).status == 401
-    read = await call_api("GET", f"shelves/{made['id']}")
-    assert read.json() == made
+    read = await call_api("GET", f"shelves/{shelve['id']}")
+    assert read.json() == shelve
     listed = (await call_api("GET", "shelves", query=f"workspace_id={workspace}&page_size=1")).json()
-    assert (listed["total"], listed["data"], listed["object"]) == (1, [made], "list")
+    assert (listed["total"], listed["data"], listed["object"]) == (1, [shelve], "list")
     careful = {"if-match": read.headers["etag"]}
-    changed = (await call_api("PUT", f"shelves/{made['id']}", {"note": "dusty"}, **careful)).json()
+    changed = (await call_api("PUT", f"shelves/{shelve['id']}", {"note": "dusty"}, **careful)).json()
     assert (changed["name"], changed["note"]) == ("top", "dusty")
-    assert (await call_api("DELETE", f"shelves/{made['id']}", **careful)).status == 412
-    assert (await call_api("DELETE", f"shelves/{made['id']}")).json() == {}
-    gone = await call_api("GET", f"shelves/{made['id']}")
+    assert (await call_api("DELETE", f"shelves/{shelve['id']}", **careful)).status == 412
+    assert (await call_api("DELETE", f"shelves/{shelve['id']}")).json() == {}
+    gone = await call_api("GET", f"shelves/{shelve['id']}")
     assert (gone.status, gone.json()["data"]["errorCode"]) == (404, "AB08")

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import schemas
 from penstock.schemas import next_reset
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
@@ -58,7 +58,7 @@ WEEKLY_LIMIT = {"credit_limit": 5, "periodic_reset": "weekly"}
 FIRST, NEXT = f"2026-11-23{MIDNIGHT}", f"2026-12-07{MIDNIGHT}"
 
 
-def test_next_reset_is_computed_on_read_and_stored_on_update(founded_url: Secret, clock: FakeClock):
+def test_next_reset_is_computed_on_read_and_stored_on_update(bootstrapped_url: Secret, clock: FakeClock):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         inside = f"?workspace_id={workspace}"
@@ -103,10 +103,10 @@ def test_next_reset_is_computed_on_read_and_stored_on_update(founded_url: Secret
         api.clear_caller_cache()
         assert await fetch_reset_times() == {NEXT}
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_unchanged_past_expiry_is_accepted(founded_url: Secret, clock: FakeClock):
+def test_unchanged_past_expiry_is_accepted(bootstrapped_url: Secret, clock: FakeClock):
     async def scenario(api: ManagementClient) -> None:
         made, _ = await api.create_key(
             "workspace/service", workspace_id=(await api.create_workspace())["id"], **EXPIRING_KEY_FIELDS
@@ -119,4 +119,4 @@ def test_unchanged_past_expiry_is_accepted(founded_url: Secret, clock: FakeClock
         assert (await api.request_ok("GET", path))["expires_at"] == shown["expires_at"]
         await api.expect_error(400, "expires_at", "PUT", path, {"expires_at": "2026-11-20T10:00:01Z"})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

@@ -32,9 +32,9 @@ async def create_users(connection: AsyncConnection, count: int) -> str:
     row = {"id": organisation, "slug": "o", "name": "o", "settings": {}, **TIMESTAMPS}
     await connection.execute(insert(organisations).values(row))
     fixed = {"organisation_id": organisation, "first_name": "", "last_name": "", "role": "member", **TIMESTAMPS}
-    given = [{"id": new_id(), "email": f"{number}@x", **fixed} for number in range(count)]
-    if given:
-        await connection.execute(insert(users), given)
+    body = [{"id": new_id(), "email": f"{number}@x", **fixed} for number in range(count)]
+    if body:
+        await connection.execute(insert(users), body)
     return organisation
 
 
@@ -57,13 +57,13 @@ def run_in_transaction(url: Secret, scene: Any) -> None:
 def test_every_row_is_on_exactly_one_page(store_url: Secret, count: int, size: int, order: str):
     async def scenario(connection: AsyncConnection) -> None:
         tenant = TenantStore(connection, await create_users(connection, count), None)
-        seen: list[str] = []
+        received: list[str] = []
         for number in range(count // size + 2):
             total, page = await fetch_page(tenant, users, PageRequest(size=size, number=number, order=order))
             assert total == count
-            seen += [row["email"] for row in page]
+            received += [row["email"] for row in page]
         expected = [f"{number}@x" for number in range(count)]
-        assert seen == (expected if order == "asc" else expected[::-1])
+        assert received == (expected if order == "asc" else expected[::-1])
 
     run_in_transaction(store_url, scenario)
 

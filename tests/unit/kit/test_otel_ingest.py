@@ -36,8 +36,8 @@ def read_spans(*spans: Any, workspace: str = "w") -> ReceivedLogs:
 
 
 def read_one(span: Any) -> CustomLog:
-    (found,) = read_spans(span).logs
-    return found.log
+    (spans,) = read_spans(span).logs
+    return spans.log
 
 
 def test_call_of_a_model_is_in_the_format_of_openai():
@@ -166,25 +166,25 @@ def test_id_is_the_same_for_a_span_that_is_sent_again():
     ],
 )
 def test_invalid_span_is_rejected_without_the_others(span: Any, word: str):
-    found = read_spans(make_span(spanId=PARENT), span, make_span())
-    assert (len(found.logs), found.rejected) == (2, 1)
-    assert found.reason.startswith("item 1: ")
-    assert word in found.reason
+    spans = read_spans(make_span(spanId=PARENT), span, make_span())
+    assert (len(spans.logs), spans.rejected) == (2, 1)
+    assert spans.reason.startswith("item 1: ")
+    assert word in spans.reason
 
 
 def test_items_beyond_the_limit_are_rejected(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(otel_ingest, "MAX_ITEMS", 2)
-    found = read_spans(*[make_span()] * 5)
-    assert (len(found.logs), found.rejected) == (2, 3)
-    assert "at most 2 items" in found.reason
+    spans = read_spans(*[make_span()] * 5)
+    assert (len(spans.logs), spans.rejected) == (2, 3)
+    assert "at most 2 items" in spans.reason
 
 
 def test_log_record_without_a_trace_is_read():
     body = json.dumps(make_logs({"body": {"stringValue": "x"}}, {"timeUnixNano": "never"})).encode()
-    found = LogReader("w", 365).read_log_records(body)
-    (item,) = found.logs
+    actual = LogReader("w", 365).read_log_records(body)
+    (item,) = actual.logs
     assert (item.log.response.body, item.log.response.status) == ({"body": "x", "severity": ""}, 200)
-    assert found.rejected == 1
+    assert actual.rejected == 1
 
 
 ODD_VALUES: list[Any] = [
@@ -204,12 +204,12 @@ def test_odd_values_become_logs_that_can_be_stored():
         attributes = [{"key": name, "value": copy.deepcopy(odd)} for name in names]
         operation = {"key": "gen_ai.operation.name", "value": {"stringValue": "chat"}}
         spans += [make_span(attributes=attributes), make_span(attributes=[*attributes, *model, operation])]
-    found = read_spans(*spans)
-    assert (len(found.logs), found.rejected) == (len(spans), 0)
+    result = read_spans(*spans)
+    assert (len(result.logs), result.rejected) == (len(spans), 0)
     settings = Settings()
     writer = CustomLogWriter(settings, CostCalculator(settings))
     origin = LogOrigin({"organisation_id": "o"}, keeps_bodies=True, providers={}, prices={})
-    logs, identities = [item.log for item in found.logs], [item.identity for item in found.logs]
+    logs, identities = [item.log for item in result.logs], [item.identity for item in result.logs]
     ids, frames = asyncio.run(writer.encode_frames(logs, origin, identities))
     assert (len(ids), len(frames)) == (len(spans), 3 * len(spans))
 

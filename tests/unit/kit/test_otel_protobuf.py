@@ -52,10 +52,10 @@ def test_protobuf_and_json_become_the_same_logs():
     span |= {"traceId": TRACE, "spanId": SPAN, "parentSpanId": PARENT}
     reader = LogReader("w", 365)
     body = gzip.compress(request.SerializeToString())
-    found = reader.read_spans(read_body(body, f"{PROTOBUF_TYPE}; x=y", "gzip", "spans"))
-    assert found == reader.read_spans(json.dumps(as_json).encode())
-    assert found.rejected == 0
-    metadata = found.logs[0].log.metadata or {}
+    spans = reader.read_spans(read_body(body, f"{PROTOBUF_TYPE}; x=y", "gzip", "spans"))
+    assert spans == reader.read_spans(json.dumps(as_json).encode())
+    assert spans.rejected == 0
+    metadata = spans.logs[0].log.metadata or {}
     assert (metadata["trace_id"], metadata["parent_span_id"]) == (TRACE, PARENT)
 
 
@@ -64,8 +64,8 @@ def test_log_records_are_read():
     record = request.resource_logs.add().scope_logs.add().log_records.add(severity_number=17, event_name="failed")
     record.trace_id = bytes.fromhex(TRACE)
     record.body.string_value = "no answer"
-    found = LogReader("w", 365).read_log_records(convert_to_json(request.SerializeToString(), "log records"))
-    metadata = found.logs[0].log.metadata or {}
+    actual = LogReader("w", 365).read_log_records(convert_to_json(request.SerializeToString(), "log records"))
+    metadata = actual.logs[0].log.metadata or {}
     assert (metadata["trace_id"], metadata["span_name"]) == (TRACE, "failed")
 
 

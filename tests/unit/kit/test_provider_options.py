@@ -83,9 +83,9 @@ def test_accepts_every_field_that_clients_use(provider: str):
     ],
 )
 def test_rejects_invalid_vertex_ai_options_by_name(given: dict[str, Any], words: str):
-    whole = {"vertex_auth_type": "basic", "vertex_region": "r", **given}
+    complete = {"vertex_auth_type": "basic", "vertex_region": "r", **given}
     with pytest.raises(InvalidError, match=rf"configurations\.{words}"):
-        check_options("configurations", "vertex-ai", whole)
+        check_options("configurations", "vertex-ai", complete)
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_accepts_fields_of_other_clients(provider: str, given: dict[str, Any], o
 
 
 def test_reports_all_problems_at_once():
-    given = {"azure_resource_name": 7, "azure_auth_mode": "none", "azure_resorce": "x", "azure_ad_token": 1}
+    body = {"azure_resource_name": 7, "azure_auth_mode": "none", "azure_resorce": "x", "azure_ad_token": 1}
     with pytest.raises(InvalidError) as raised:
-        check_options("configurations", "azure-openai", given)
-    assert [one.path.removeprefix("configurations.") for one in raised.value.problems] == [
+        check_options("configurations", "azure-openai", body)
+    assert [problem.path.removeprefix("configurations.") for problem in raised.value.problems] == [
         "azure_resorce",
         "azure_ad_token",
         "azure_deployment_config",
@@ -130,15 +130,15 @@ def test_reports_all_problems_at_once():
 def test_exports_vertex_workload_identity_and_ptu_flag():
     account = {"type": "external_account", "audience": "//a", "subject_token_type": "urn:t"}
     account |= {"credential_source": {"file": "/run/token"}}
-    given = {"vertex_auth_type": "workloadIdentityFederation", "vertex_region": "r"}
-    given |= {"vertex_service_account_json": account}
+    body = {"vertex_auth_type": "workloadIdentityFederation", "vertex_region": "r"}
+    body |= {"vertex_service_account_json": account}
     for name in ("skipPtuCostAttribution", "vertex_skip_ptu_cost_attribution"):
-        check_options("configurations", "vertex-ai", {**given, name: True})
-        options = provider_row("vertex-ai", {**given, name: True})["options"]
+        check_options("configurations", "vertex-ai", {**body, name: True})
+        options = provider_row("vertex-ai", {**body, name: True})["options"]
         assert options["vertex_skip_ptu_cost_attribution"] == "true"
         assert json.loads(options["vertex_service_account_json"]) == account
-    shown, hidden = split_secrets("configurations", given, {}, {})
-    assert (shown["vertex_service_account_json"], hidden["vertex_service_account_json"]) == ("*****", account)
+    secrets, hidden = split_secrets("configurations", body, {}, {})
+    assert (secrets["vertex_service_account_json"], hidden["vertex_service_account_json"]) == ("*****", account)
 
 
 ENGINE_OPTIONS = {provider["slug"]: dict(provider["options"]) for provider in engine.catalogue() if provider["options"]}
@@ -213,8 +213,8 @@ def test_hugging_face_endpoint_is_exported():
 
 
 def test_mapped_secret_fields_are_not_required():
-    given = {"aws_auth_type": "accessKey", "aws_region": "r", "aws_access_key_id": "AK"}
-    check_options("configurations", "bedrock", given, frozenset({"aws_secret_access_key"}))
+    body = {"aws_auth_type": "accessKey", "aws_region": "r", "aws_access_key_id": "AK"}
+    check_options("configurations", "bedrock", body, frozenset({"aws_secret_access_key"}))
     check_options("configurations", "openai", {}, frozenset({"custom_host"}))
 
 
@@ -225,16 +225,16 @@ def test_masked_secrets_keep_their_value_when_sent_back():
         "custom_headers": {"a": SECRET_VALUE},
         "vertex_service_account_json": {"private_key": SECRET_VALUE, "n": 1},
     }
-    shown, hidden = split_secrets("auth_config", sent, {}, {})
-    assert SECRET_VALUE not in str(shown)
-    assert shown["aws_role_arn"] == "arn:x"
-    assert split_secrets("auth_config", shown, shown, hidden) == (shown, hidden)
+    secrets, hidden = split_secrets("auth_config", sent, {}, {})
+    assert SECRET_VALUE not in str(secrets)
+    assert secrets["aws_role_arn"] == "arn:x"
+    assert split_secrets("auth_config", secrets, secrets, hidden) == (secrets, hidden)
     changed = {
-        **shown,
-        "custom_headers": {**shown["custom_headers"], "b": "new-value-0123"},
+        **secrets,
+        "custom_headers": {**secrets["custom_headers"], "b": "new-value-0123"},
         "aws_secret_access_key": None,
     }
-    _, remaining = split_secrets("auth_config", changed, shown, hidden)
+    _, remaining = split_secrets("auth_config", changed, secrets, hidden)
     assert remaining["custom_headers"] == {"a": SECRET_VALUE, "b": "new-value-0123"}
     assert "aws_secret_access_key" not in remaining
 

@@ -10,7 +10,7 @@ from penstock.kit import refusals
 from penstock.kit.refusals import MAX_PENDING_PER_CLIENT
 from penstock.store.tables import audit_log
 from tests.unit.asgi import send_request
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     import pytest
@@ -25,21 +25,21 @@ async def read_refusals(api: ManagementClient) -> list[Any]:
         return list((await connection.execute(query)).mappings())
 
 
-def test_entry_and_response_have_the_same_request_id(founded_url: Secret):
+def test_entry_and_response_have_the_same_request_id(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         stranger = api.with_key("wrong")
-        shown: list[str] = []
+        displayed: list[str] = []
         for sent in ({}, {"x_request_id": "not usable"}, {"x_request_id": "own"}):
             status, _, headers = await stranger("GET", "workspaces", **sent)
             assert status == 401
-            shown.append(headers["x-request-id"])
-        assert [row["request_id"] for row in await read_refusals(api)] == shown
-        assert shown[2] == "own"
+            displayed.append(headers["x-request-id"])
+        assert [row["request_id"] for row in await read_refusals(api)] == displayed
+        assert displayed[2] == "own"
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_one_client_does_not_crowd_out_others(founded_url: Secret, monkeypatch: pytest.MonkeyPatch):
+def test_one_client_does_not_crowd_out_others(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(refusals, "MAX_STORED_PER_CALLER", 5)
 
     async def scenario(api: ManagementClient) -> None:
@@ -57,10 +57,10 @@ def test_one_client_does_not_crowd_out_others(founded_url: Secret, monkeypatch: 
         callers = [row["user_id"] for row in await read_refusals(api) if row["user_id"]]
         assert callers == [quiet_id] + [loud_id] * 5
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_refusal_of_a_client_whose_body_is_not_read_yet_is_recorded(founded_url: Secret):
+def test_refusal_of_a_client_whose_body_is_not_read_yet_is_recorded(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         headers = {
             "x-gateway-api-key": "wrong",
@@ -72,10 +72,10 @@ def test_refusal_of_a_client_whose_body_is_not_read_yet_is_recorded(founded_url:
         rows = [(row["method"], row["uri"], row["resource_type"], row["client_ip"]) for row in await read_refusals(api)]
         assert rows == [("POST", "/v1/configs", "configs", "192.0.2.7")]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_visits_of_the_sign_in_page_leave_no_entry(founded_url: Secret):
+def test_visits_of_the_sign_in_page_leave_no_entry(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         visitor = api.with_key("")
         for headers in ({}, {"authorization": "Basic eA=="}):
@@ -92,13 +92,13 @@ def test_visits_of_the_sign_in_page_leave_no_entry(founded_url: Secret):
             assert status == 401
         assert [row["uri"] for row in await read_refusals(api)] == ["/v1/auth/self", "/v1/auth/self", "/v1/workspaces"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_malformed_origin_is_rejected(founded_url: Secret):
+def test_malformed_origin_is_rejected(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         for origin in ("http://[", "http://[::1", "://", "null"):
             status, response, _ = await api.with_key("")("POST", "auth/sessions", {"api_key": api.key}, origin=origin)
             assert (status, response["data"]["errorCode"], origin in response["data"]["message"]) == (403, "AB03", True)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

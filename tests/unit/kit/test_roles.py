@@ -23,7 +23,9 @@ def effective_flags(**flags: bool) -> dict[str, bool]:
 def test_every_flag_of_clients_exists_and_shows_the_role():
     flags = roles.effective_flags({})
     assert len(flags) == 35
-    assert {name for name, may in flags.items() if not may} == {f"membersWrite{what}" for what in roles.WRITE_SCOPES}
+    assert {name for name, is_allowed in flags.items() if not is_allowed} == {
+        f"membersWrite{label}" for label in roles.WRITE_SCOPES
+    }
     assert roles.effective_flags(make_security_settings(membersWriteConfigs=True, managersUpdateWs=False)) == {
         **flags,
         "membersWriteConfigs": True,
@@ -49,10 +51,12 @@ def test_flag_changes_only_its_role_and_never_exceeds_admin(role: str, name: str
     about = roles.FLAG_SCOPES[role][name]
     assert roles.role_scopes(role, effective_flags(**{name: False})) == member_scopes(role) - about
     assert roles.role_scopes(role, effective_flags(**{name: True})) == member_scopes(role) | about
-    for may in (False, True):
+    for is_allowed in (False, True):
         others = {"member", "manager", "admin"} - {role}
-        assert all(roles.role_scopes(other, effective_flags(**{name: may})) == member_scopes(other) for other in others)
-        assert CALL_SCOPES <= roles.role_scopes(role, effective_flags(**{name: may})) <= member_scopes("admin")
+        assert all(
+            roles.role_scopes(other, effective_flags(**{name: is_allowed})) == member_scopes(other) for other in others
+        )
+        assert CALL_SCOPES <= roles.role_scopes(role, effective_flags(**{name: is_allowed})) <= member_scopes("admin")
 
 
 def test_key_is_limited_to_its_scopes_whatever_the_role_gains():
@@ -73,8 +77,8 @@ def test_key_is_limited_to_its_scopes_whatever_the_role_gains():
 
 def test_only_non_default_flags_are_stored_and_null_resets():
     before = make_security_settings(membersWriteConfigs=True, managersViewConfigs=False)
-    given = {"managersViewConfigs": None, "membersViewLogs": True, "membersViewPrompts": False}
-    assert roles.merge_flags(given, before) == {"membersWriteConfigs": True, "membersViewPrompts": False}
+    body = {"managersViewConfigs": None, "membersViewLogs": True, "membersViewPrompts": False}
+    assert roles.merge_flags(body, before) == {"membersWriteConfigs": True, "membersViewPrompts": False}
     assert roles.merge_flags(None, before) == {}
     with pytest.raises(InvalidError, match=r"security_settings\.membersWriteLogs is not known: use managersUpdateWs"):
         roles.merge_flags({"membersWriteLogs": True}, {})
@@ -121,10 +125,10 @@ def test_organisation_flags_are_defaults_unless_locked():
     above = make_security_settings(membersWriteConfigs=True, managersWriteConfigs=False, membersViewLogs=False)
     own = make_security_settings(membersWriteConfigs=False, managersWritePrompts=False)
     assert roles.non_default_flags({}, above) == above["security_settings"]
-    left = {"managersWriteConfigs": False, "membersViewLogs": False, "managersWritePrompts": False}
-    assert roles.non_default_flags(own, above) == left
+    remaining_items = {"managersWriteConfigs": False, "membersViewLogs": False, "managersWritePrompts": False}
+    assert roles.non_default_flags(own, above) == remaining_items
     remaining = {**above, "security_settings_overrides": {"configs": False}}
-    assert roles.non_default_flags(own, remaining) == {**left, "membersWriteConfigs": True}
+    assert roles.non_default_flags(own, remaining) == {**remaining_items, "membersWriteConfigs": True}
     # Flags that are sent back unchanged are not a change.
     assert roles.merge_flags(roles.effective_flags(own, remaining), own, remaining) == own["security_settings"]
     with pytest.raises(
@@ -140,7 +144,9 @@ def test_delegated_flags_become_the_workspaces_own():
     above = make_security_settings(membersWriteConfigs=True)
     own = {**make_security_settings(membersWriteConfigs=False, membersViewLogs=False), "debug_log": 1}
     passed = roles.copy_flags_to_workspace({"configs"}, own, above)
-    configs = {name: may for name, may in roles.effective_flags({}, above).items() if name.endswith("Configs")}
+    configs = {
+        name: is_allowed for name, is_allowed in roles.effective_flags({}, above).items() if name.endswith("Configs")
+    }
     assert passed == {"security_settings": {**configs, "membersViewLogs": False}, "debug_log": 1}
     assert roles.non_default_flags(passed, {}) == {"membersWriteConfigs": True, "membersViewLogs": False}
     assert roles.copy_flags_to_workspace(set(), own, above) == own

@@ -13,7 +13,7 @@ from penstock.kit.sign_in_links import LINK_TTL_MS, create_sign_in_link, find_us
 from penstock.schemas import now
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
-from tests.founded import PATIENT_STORE
+from tests.bootstrapped_store import PATIENT_STORE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -40,7 +40,7 @@ async def is_valid(database: Database, token: str) -> bool:
             return False
 
 
-def test_link_works_once_and_until_the_next_one(founded_url: Secret):
+def test_link_works_once_and_until_the_next_one(bootstrapped_url: Secret):
     async def check(database: Database) -> None:
         first = await create_sign_in_link(database)
         assert await is_valid(database, first)
@@ -52,10 +52,10 @@ def test_link_works_once_and_until_the_next_one(founded_url: Secret):
             with pytest.raises(UnauthorisedError, match="was used or has expired"):
                 await use_link(connection, second)
 
-    run_with(founded_url, check)
+    run_with(bootstrapped_url, check)
 
 
-def test_link_expires_after_an_hour(founded_url: Secret, monkeypatch: pytest.MonkeyPatch):
+def test_link_expires_after_an_hour(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
     async def check(database: Database) -> None:
         created_at = now()
         monkeypatch.setattr(sign_in_links, "now", lambda: created_at)
@@ -65,7 +65,7 @@ def test_link_expires_after_an_hour(founded_url: Secret, monkeypatch: pytest.Mon
         monkeypatch.setattr(sign_in_links, "now", lambda: created_at + LINK_TTL_MS)
         assert not await is_valid(database, token)
 
-    run_with(founded_url, check)
+    run_with(bootstrapped_url, check)
 
 
 def test_missing_user_and_empty_store_are_reported(store_url: Secret):
@@ -77,9 +77,9 @@ def test_missing_user_and_empty_store_are_reported(store_url: Secret):
     run_with(store_url, check)
 
 
-def test_unknown_address_is_reported(founded_url: Secret):
+def test_unknown_address_is_reported(bootstrapped_url: Secret):
     async def check(database: Database) -> None:
         with pytest.raises(SettingsError, match=r"'nobody@example\.com'"):
             await create_sign_in_link(database, "nobody@example.com")
 
-    run_with(founded_url, check)
+    run_with(bootstrapped_url, check)

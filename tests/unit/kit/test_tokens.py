@@ -103,14 +103,14 @@ def test_unreachable_issuer_gives_503_instead_of_401():
 
 def test_cached_keys_go_to_the_issuer_with_the_same_url():
     addresses = ("https://one.test/jwks", "https://other.test/jwks")
-    one, other = (Issuer(jwks_url=url, issuer=url) for url in addresses)
-    before = make_verifier(one, other)
+    item, other = (Issuer(jwks_url=url, issuer=url) for url in addresses)
+    before = make_verifier(item, other)
     for source, name in zip(before.sources, SIGNING_KEYS, strict=True):
         source.load_keys(json.loads(make_jwks(name)))
-    after = make_verifier(other, Issuer(jwks=make_jwks("one")), one)
+    after = make_verifier(other, Issuer(jwks=make_jwks("one")), item)
     after.restore_keys(before.export_keys())
     remaining = {source.own.jwks_url: [row["x"] for row in source.rows] for source in after.sources}
-    assert remaining[one.jwks_url] == [SIGNING_KEYS["one"].as_dict(private=False)["x"]] == remaining[""]
+    assert remaining[item.jwks_url] == [SIGNING_KEYS["one"].as_dict(private=False)["x"]] == remaining[""]
     assert remaining[other.jwks_url] == [SIGNING_KEYS["other"].as_dict(private=False)["x"]]
 
 

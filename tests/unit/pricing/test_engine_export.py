@@ -48,7 +48,7 @@ def prices_by_name(listed: dict[str, Any], provider: str, name: str) -> list[dic
     """Returns the prices of the model whose name clause matches exactly this name."""
 
     def matches_name(clause: dict[str, Any]) -> bool:
-        return clause.get("is") == name or any(matches_name(one) for one in clause.get("any", []))
+        return clause.get("is") == name or any(matches_name(item) for item in clause.get("any", []))
 
     return next(model["prices"] for model in listed["lists"][provider] if matches_name(model["names"]))
 

@@ -31,14 +31,14 @@ def fetch_price(file: Path | None, provider: str, model: str) -> PricingConfig |
 
 
 def test_list_prices_are_in_cents_per_token():
-    found = fetch_price(None, "openai", "gpt-4o")
-    assert found
-    assert found.pay_as_you_go
-    assert found.pay_as_you_go.request_token
-    assert found.pay_as_you_go.request_token.price == 0.00025
-    assert found.pay_as_you_go.additional_units["web_search"].price == 1.0
-    assert found.calculate
-    sums = found.calculate["request"]["operands"]
+    price = fetch_price(None, "openai", "gpt-4o")
+    assert price
+    assert price.pay_as_you_go
+    assert price.pay_as_you_go.request_token
+    assert price.pay_as_you_go.request_token.price == 0.00025
+    assert price.pay_as_you_go.additional_units["web_search"].price == 1.0
+    assert price.calculate
+    sums = price.calculate["request"]["operands"]
     assert {"operation": "multiply", "operands": [{"value": "input_tokens"}, {"value": "rates.request_token"}]} in sums
 
 
@@ -53,11 +53,11 @@ def test_resolves_dated_models_and_provider_names():
 def test_operator_price_applies_from_its_start_date(tmp_path: Path, day: str, price: float):
     file = tmp_path / "penstock.toml"
     file.write_text(OPERATOR_PRICES.format(day=day))
-    found = fetch_price(file, "openai", "gpt-4o")
-    assert found
-    assert found.pay_as_you_go
-    assert found.pay_as_you_go.request_token
-    assert found.pay_as_you_go.request_token.price == price
+    result = fetch_price(file, "openai", "gpt-4o")
+    assert result
+    assert result.pay_as_you_go
+    assert result.pay_as_you_go.request_token
+    assert result.pay_as_you_go.request_token.price == price
 
 
 def test_reloads_a_changed_file_and_ignores_an_invalid_one(tmp_path: Path):
@@ -68,11 +68,11 @@ def test_reloads_a_changed_file_and_ignores_an_invalid_one(tmp_path: Path):
         draft = tmp_path / "draft"
         draft.write_text(content)
         draft.replace(file)
-        found = asyncio.run(book.find_price("openai", "gpt-4o"))
-        assert found
-        assert found.pay_as_you_go
-        assert found.pay_as_you_go.request_token
-        prices.append(found.pay_as_you_go.request_token.price)
+        price = asyncio.run(book.find_price("openai", "gpt-4o"))
+        assert price
+        assert price.pay_as_you_go
+        assert price.pay_as_you_go.request_token
+        prices.append(price.pay_as_you_go.request_token.price)
     assert prices == [0.00025, 7, 7]
 
 

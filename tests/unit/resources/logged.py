@@ -19,7 +19,7 @@ from penstock.logs.query import GetQuery
 from penstock.logs.spool_format import CLIENT_REQUEST, END, UPSTREAM_RESPONSE
 from penstock.logs.spool_writer import NewFrame, SpoolWriter
 from penstock.logs.tail import LiveTail
-from tests.unit.resources.managed import ManagementClient, management_client
+from tests.unit.resources.management_api import ManagementClient, management_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -88,10 +88,10 @@ class LocalLogs:
 
     async def get_bodies(self, record_id: str, organisation_id: str) -> Mapping[str, bytes]:
         self.flush()
-        found = self._engine.run(GetQuery(organisation_id=organisation_id, id=record_id), 10)
-        if found["bodies"] is None:
+        actual = self._engine.run(GetQuery(organisation_id=organisation_id, id=record_id), 10)
+        if actual["bodies"] is None:
             return {}
-        return await self._packs.read(msgspec.convert(found["bodies"], BodyLocation))
+        return await self._packs.read(msgspec.convert(actual["bodies"], BodyLocation))
 
     async def tail(self, filters: LogFilters) -> AsyncIterator[dict[str, Any]]:
         async for event in self._tail.subscribe(filters, 0.05):
@@ -166,6 +166,6 @@ def run_logged(
 
 async def open_workspace(api: ManagementClient, name: str = "w") -> dict[str, str]:
     """Creates a workspace; returns the fields that its records have."""
-    made = await api.create_workspace(name)
+    workspace = await api.create_workspace(name)
     organisation = (await api.request_ok("GET", "workspaces"))["data"][0]["organisation_id"]
-    return {"organisation_id": organisation, "workspace_id": made["id"], "workspace_slug": made["slug"]}
+    return {"organisation_id": organisation, "workspace_id": workspace["id"], "workspace_slug": workspace["slug"]}

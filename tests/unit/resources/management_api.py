@@ -19,7 +19,7 @@ from penstock.settings.jwt import Jwt
 from penstock.settings.secret import Secret
 from penstock.snapshot.build import Snapshot, SnapshotChannel
 from penstock.store.database import Database
-from tests.founded import ADMIN_KEY
+from tests.bootstrapped_store import ADMIN_KEY
 from tests.unit.asgi import send_request, stream_request
 
 if TYPE_CHECKING:
@@ -92,22 +92,22 @@ class ManagementClient:
         return response
 
     async def expect_error(self, status: int, word: str, method: str, path: str, body: object = None) -> None:
-        found, response, _ = await self(method, path, body)
-        assert (found, word in str(response)) == (status, True), (method, path, found, response)
+        actual, response, _ = await self(method, path, body)
+        assert (actual, word in str(response)) == (status, True), (method, path, actual, response)
 
     async def create_workspace(self, name: str = "w") -> Any:
         return await self.request_ok("POST", "workspaces", {"name": name})
 
     async def create_key(self, kind: str, **fields: object) -> tuple[str, ManagementClient]:
         """Creates a key; returns its ID and a client that uses it."""
-        made = await self.request_ok("POST", f"api-keys/{kind}", {"name": "k", **fields})
-        return made["id"], self.with_key(made["key"])
+        key = await self.request_ok("POST", f"api-keys/{kind}", {"name": "k", **fields})
+        return key["id"], self.with_key(key["key"])
 
     async def invite_user(self, email: str, role: str = "member", **fields: object) -> tuple[str, str]:
         """Invites a user; returns the invitation's ID and the secret of its link."""
         body = {"email": email, "role": role, "workspaces": [], **fields}
-        made = await self.request_ok("POST", "admin/users/invites", body)
-        return made["id"], made["invite_link"].partition("token=")[2]
+        invite = await self.request_ok("POST", "admin/users/invites", body)
+        return invite["id"], invite["invite_link"].partition("token=")[2]
 
     async def accept_invite(
         self, token: str, password: str = PASSWORD, **headers: str

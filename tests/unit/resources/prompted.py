@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.unit.resources.managed import ManagementClient
+    from tests.unit.resources.management_api import ManagementClient
 
 MESSAGES = [{"role": "user", "content": "Hello {{name}}"}]
 TEMPLATE: dict[str, Any] = {

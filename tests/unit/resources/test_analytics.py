@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.settings.secret import Secret
-    from tests.unit.resources.managed import ManagementClient
+    from tests.unit.resources.management_api import ManagementClient
 
 ONE_STORE = True
 
@@ -27,7 +27,7 @@ async def read_graph(api: ManagementClient, name: str, query: str = "") -> Any:
     return await api.request_ok("GET", f"analytics/graphs/{name}?{RANGE}&{query}")
 
 
-def test_every_graph_answers_under_every_spelling(founded_url: Secret, tmp_path: Path):
+def test_every_graph_answers_under_every_spelling(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home = await open_workspace(api)
         _, reader = await api.create_key("workspace/service", workspace_id=home["workspace_id"], **SCOPES)
@@ -35,18 +35,18 @@ def test_every_graph_answers_under_every_spelling(founded_url: Secret, tmp_path:
         logs.record(**home, response_status_code=500, is_success=False, after=timedelta(hours=1), cost_nanodollars=None)
         logs.record(**home, cache_status="hit", cost_nanodollars=0, retry_success_count=2, response_time=10)
         for graph in GRAPHS:
-            found = await read_graph(reader, graph.name)
-            assert found["object"] == "analytics-graph"
-            assert found["summary"].keys() == set(graph.summary.__struct_fields__)
-            for point in found["data_points"]:
+            result = await read_graph(reader, graph.name)
+            assert result["object"] == "analytics-graph"
+            assert result["summary"].keys() == set(graph.summary.__struct_fields__)
+            for point in result["data_points"]:
                 assert point.keys() == set(graph.point.__struct_fields__)
             for alias in graph.aliases:
-                assert await read_graph(reader, alias) == found
+                assert await read_graph(reader, alias) == result
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_figures_have_the_units_of_the_description(founded_url: Secret, tmp_path: Path):
+def test_figures_have_the_units_of_the_description(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home = await open_workspace(api)
         _, reader = await api.create_key("workspace/service", workspace_id=home["workspace_id"], **SCOPES)
@@ -70,10 +70,10 @@ def test_figures_have_the_units_of_the_description(founded_url: Secret, tmp_path
         assert (await read_graph(reader, "requests", "cost_min=1"))["summary"] == {"total": 1}
         assert (await read_graph(reader, "requests", "status_code=429,500"))["summary"] == {"total": 1}
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_groups_have_the_requested_columns_and_pages(founded_url: Secret, tmp_path: Path):
+def test_groups_have_the_requested_columns_and_pages(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home = await open_workspace(api)
         _, reader = await api.create_key("workspace/service", workspace_id=home["workspace_id"], **SCOPES)
@@ -91,8 +91,8 @@ def test_groups_have_the_requested_columns_and_pages(founded_url: Secret, tmp_pa
             {"model": "a", "requests": 1, "cost": 2, "unpriced_requests": 0, "object": "analytics-group"}
         ]
         by_cost = f"order_by=cost&order_by_type=asc&columns=cost,avg_latency,success_rate&include_total=true&{RANGE}"
-        found = await reader.request_ok("GET", f"analytics/groups/ai_service?{by_cost}")
-        assert found["data"] == [
+        actual = await reader.request_ok("GET", f"analytics/groups/ai_service?{by_cost}")
+        assert actual["data"] == [
             {
                 "ai_service": "openai",
                 "requests": 6,
@@ -113,10 +113,10 @@ def test_groups_have_the_requested_columns_and_pages(founded_url: Secret, tmp_pa
         await reader.expect_error(400, "columns 'taste'", "GET", f"analytics/groups/model?{RANGE}&columns=taste")
         await reader.expect_error(400, "order_by 'taste'", "GET", f"analytics/groups/model?{RANGE}&order_by=taste")
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_requests_without_a_price_are_counted_and_listed(founded_url: Secret, tmp_path: Path):
+def test_requests_without_a_price_are_counted_and_listed(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home = await open_workspace(api)
         _, reader = await api.create_key("workspace/service", workspace_id=home["workspace_id"], **SCOPES)
@@ -134,9 +134,9 @@ def test_requests_without_a_price_are_counted_and_listed(founded_url: Secret, tm
             "new": (0, 2),
             "draw": (0, 1),
         }
-        found = await reader.request_ok("GET", f"analytics/unpriced?{RANGE}")
-        assert (found["object"], found["total"], found["requests"]) == ("list", 2, 3)
-        assert found["data"] == [
+        actual = await reader.request_ok("GET", f"analytics/unpriced?{RANGE}")
+        assert (actual["object"], actual["total"], actual["requests"]) == ("list", 2, 3)
+        assert actual["data"] == [
             {
                 "ai_org": "openai",
                 "ai_model": "new",
@@ -155,25 +155,25 @@ def test_requests_without_a_price_are_counted_and_listed(founded_url: Secret, tm
             },
         ]
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_cache_summary_compares_hits_with_other_requests(founded_url: Secret, tmp_path: Path):
+def test_cache_summary_compares_hits_with_other_requests(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home = await open_workspace(api)
         _, reader = await api.create_key("workspace/service", workspace_id=home["workspace_id"], **SCOPES)
         logs.record(**home, cache_status="hit", response_time=10)
         logs.record(**home, response_time=100)
-        found = await reader.request_ok("GET", f"analytics/summary/cache?{RANGE}")
-        assert found == {
+        actual = await reader.request_ok("GET", f"analytics/summary/cache?{RANGE}")
+        assert actual == {
             "summary": {"hits": 1, "avg_latency": 10, "total_requests": 2, "cache_speedup": 10},
             "object": "analytics-summary",
         }
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_all_problems_of_filters_are_reported(founded_url: Secret, tmp_path: Path):
+def test_all_problems_of_filters_are_reported(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         bad = f"status_code=2xx,404&ai_org_model=gpt-5&metadata={quote('[1]')}&cost_min=3&cost_max=2&virtual_keys=,"
         status, response, _ = await api("GET", f"analytics/graphs/requests?{bad}")
@@ -193,10 +193,10 @@ def test_all_problems_of_filters_are_reported(founded_url: Secret, tmp_path: Pat
         many = quote("{" + ",".join(f'"k{number}": "v"' for number in range(21)) + "}")
         await api.expect_error(400, "21 keys", "GET", f"analytics/graphs/cost?metadata={many}")
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_failures_of_the_log_store_have_their_status(founded_url: Secret, tmp_path: Path):
+def test_failures_of_the_log_store_have_their_status(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         logs.failure = QueryTooLargeError("the query took longer than 20 seconds")
         await api.expect_error(422, "shorter range of time", "GET", "analytics/graphs/cost")
@@ -204,4 +204,4 @@ def test_failures_of_the_log_store_have_their_status(founded_url: Secret, tmp_pa
         status, _, headers = await api("GET", "analytics/graphs/cost")
         assert (status, headers["retry-after"]) == (503, "1")
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)

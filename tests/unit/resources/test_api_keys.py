@@ -13,7 +13,13 @@ from sqlalchemy import insert, select, update
 from penstock import authorization as rights
 from penstock.ids import new_id
 from penstock.store.tables import api_keys
-from tests.unit.resources.managed import JWT_SETTINGS, ManagementClient, management_client, run_scenario, sign_token
+from tests.unit.resources.management_api import (
+    JWT_SETTINGS,
+    ManagementClient,
+    management_client,
+    run_scenario,
+    sign_token,
+)
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
@@ -58,7 +64,7 @@ CHANGES_WITHIN_LIMITS: list[dict[str, Any]] = [
 ]
 
 
-def test_limited_key_cannot_lift_limits_or_give_more(founded_url: Secret):
+def test_limited_key_cannot_lift_limits_or_give_more(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         own, limited = await api.create_key(
@@ -87,10 +93,10 @@ def test_limited_key_cannot_lift_limits_or_give_more(founded_url: Secret):
         await api.request_ok("PUT", f"api-keys/{own}", dict.fromkeys(KEY_LIMITS) | {"reset_usage": True})
         await limited.request_ok("POST", SERVICE_KEYS_PATH, {"name": "child", "scopes": ["completions.write"]})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_rate_limits_and_expiry_also_bind_created_keys(founded_url: Secret):
+def test_rate_limits_and_expiry_also_bind_created_keys(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         rates = {"rate_limits": KEY_LIMITS["rate_limits"]}
@@ -104,13 +110,13 @@ def test_rate_limits_and_expiry_also_bind_created_keys(founded_url: Secret):
         _, ending = await api.create_key("workspace/service", workspace_id=workspace, scopes=KEY_SCOPES, **warned)
         for late in ({}, {"expires_at": midnight_in_days(31)}):
             await ending.expect_error(403, "expires_at", "POST", SERVICE_KEYS_PATH, {**child, **late})
-        made = await ending.request_ok("POST", SERVICE_KEYS_PATH, {**child, "expires_at": midnight_in_days(29)})
-        await ending.request_ok("POST", f"api-keys/{made['id']}/rotate", {})
+        created = await ending.request_ok("POST", SERVICE_KEYS_PATH, {**child, "expires_at": midnight_in_days(29)})
+        await ending.request_ok("POST", f"api-keys/{created['id']}/rotate", {})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_token_of_an_unknown_user_creates_no_key_beyond_its_expiry(founded_url: Secret):
+def test_token_of_an_unknown_user_creates_no_key_beyond_its_expiry(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = await api.create_workspace()
         organisation = (await api.request_ok("GET", f"workspaces/{workspace['id']}"))["organisation_id"]
@@ -132,13 +138,13 @@ def test_token_of_an_unknown_user_creates_no_key_beyond_its_expiry(founded_url: 
         await stranger.expect_error(
             403, "expires_at", "PUT", f"api-keys/{lasting}", {"expires_at": midnight_in_days(2)}
         )
-        made = await stranger.request_ok("POST", SERVICE_KEYS_PATH, child)
-        end = (await api.request_ok("GET", f"api-keys/{made['id']}"))["expires_at"]
+        created = await stranger.request_ok("POST", SERVICE_KEYS_PATH, child)
+        end = (await api.request_ok("GET", f"api-keys/{created['id']}"))["expires_at"]
         # The fraction of `exp` is cut off.
         assert datetime.fromisoformat(end).timestamp() == int(soon)
         ends = datetime.fromtimestamp(soon - 60, UTC).isoformat()
-        made = await stranger.request_ok("POST", SERVICE_KEYS_PATH, {**child, "expires_at": ends})
-        await stranger.request_ok("POST", f"api-keys/{made['id']}/rotate", {})
+        created = await stranger.request_ok("POST", SERVICE_KEYS_PATH, {**child, "expires_at": ends})
+        await stranger.request_ok("POST", f"api-keys/{created['id']}/rotate", {})
         await stranger.request_ok("PUT", f"api-keys/{lasting}", {"name": "renamed"})
         await client_with_token("ci@idp.example", 1e15).request_ok(
             "POST", SERVICE_KEYS_PATH, {**child, "expires_at": midnight_in_days(2)}
@@ -146,14 +152,14 @@ def test_token_of_an_unknown_user_creates_no_key_beyond_its_expiry(founded_url: 
         # A known user creates keys as with a session.
         await client_with_token(user, soon).request_ok("POST", SERVICE_KEYS_PATH, child)
 
-    run_scenario(founded_url, scenario, JWT_SETTINGS)
+    run_scenario(bootstrapped_url, scenario, JWT_SETTINGS)
 
 
-def test_config_bound_key_binds_the_keys_it_creates(founded_url: Secret):
+def test_config_bound_key_binds_the_keys_it_creates(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
-        wanted = {"name": "c", "config": {"provider": "openai"}, "workspace_id": workspace}
-        config, other = [(await api.request_ok("POST", "configs", wanted))["id"] for _ in range(2)]
+        expected = {"name": "c", "config": {"provider": "openai"}, "workspace_id": workspace}
+        config, other = [(await api.request_ok("POST", "configs", expected))["id"] for _ in range(2)]
         bound = {"config_id": config, "allow_config_override": False}
         own, pinned = await api.create_key(
             "workspace/service", workspace_id=workspace, scopes=KEY_SCOPES, defaults=bound
@@ -175,10 +181,10 @@ def test_config_bound_key_binds_the_keys_it_creates(founded_url: Secret):
         )
         await usual.request_ok("POST", SERVICE_KEYS_PATH, child)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_limited_key_cannot_invite_users_with_unlimited_keys(founded_url: Secret):
+def test_limited_key_cannot_invite_users_with_unlimited_keys(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         scopes = sorted(rights.SCOPES_BY_KEY_TYPE["organisation-service"])
@@ -187,14 +193,14 @@ def test_limited_key_cannot_invite_users_with_unlimited_keys(founded_url: Secret
         along = {"scopes": ["completions.write"]}
         promised = {**body, "workspace_api_key_details": along}
         await limited.expect_error(403, "usage_limits", "POST", "admin/users/invites", promised)
-        made, _ = await api.invite_user("b@x.test", workspaces=body["workspaces"], workspace_api_key_details=along)
-        await limited.expect_error(403, "usage_limits", "POST", f"admin/users/invites/{made}/resend")
+        created, _ = await api.invite_user("b@x.test", workspaces=body["workspaces"], workspace_api_key_details=along)
+        await limited.expect_error(403, "usage_limits", "POST", f"admin/users/invites/{created}/resend")
         await limited.request_ok("POST", "admin/users/invites", body)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_transition_is_shorter_than_the_rotation_period(founded_url: Secret):
+def test_transition_is_shorter_than_the_rotation_period(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         user = await api.create_user("u@x.test", workspaces=[{"id": workspace, "role": "member"}])
@@ -212,10 +218,10 @@ def test_transition_is_shorter_than_the_rotation_period(founded_url: Secret):
                 )
             await api.request_ok("POST", path, {"key_transition_period_ms": 7 * DAY_MS - 1})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_next_reset_is_in_the_future_and_stays_with_its_period(founded_url: Secret):
+def test_next_reset_is_in_the_future_and_stays_with_its_period(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         usage = {"credit_limit": 10, "periodic_reset_days": 9}
@@ -238,15 +244,15 @@ def test_next_reset_is_in_the_future_and_stays_with_its_period(founded_url: Secr
             return (await api.request_ok("GET", path))["next_usage_reset_at"]
 
         assert await fetch_next_reset() == third
-        shown = (await api.request_ok("GET", path))["usage_limits"]
-        for same in (usage, shown, {**usage, "credit_limit": 20}):
+        fetched = (await api.request_ok("GET", path))["usage_limits"]
+        for same in (usage, fetched, {**usage, "credit_limit": 20}):
             await api.request_ok("PUT", path, {"usage_limits": same})
             assert await fetch_next_reset() == third
         # A new period begins when the current one ends.
         await api.request_ok("PUT", path, {"usage_limits": {**usage, "periodic_reset_days": 8}})
         assert await fetch_next_reset() == third
         # A past reset time that is sent back unchanged is accepted.
-        passed = {**shown, "next_usage_reset_at": "2001-01-01T00:00:00.000Z"}
+        passed = {**fetched, "next_usage_reset_at": "2001-01-01T00:00:00.000Z"}
         async with api.database.write_transaction() as connection:
             await connection.execute(update(api_keys).where(api_keys.c.id == key).values(usage_limits=passed))
         await api.request_ok("PUT", path, {"usage_limits": passed})
@@ -256,20 +262,20 @@ def test_next_reset_is_in_the_future_and_stays_with_its_period(founded_url: Secr
         limits = {"usage_limits": [{**usage, "next_usage_reset_at": midnight_in_days(4)}]}
         await api.request_ok("PUT", f"workspaces/{workspace}", limits)
         await api.request_ok("PUT", f"workspaces/{workspace}", {"usage_limits": [usage]})
-        (found,) = (await api.request_ok("GET", f"workspaces/{workspace}"))["usage_limits"]
-        assert found["next_usage_reset_at"] == midnight_in_days(4).replace("Z", ".000Z")
+        (actual,) = (await api.request_ok("GET", f"workspaces/{workspace}"))["usage_limits"]
+        assert actual["next_usage_reset_at"] == midnight_in_days(4).replace("Z", ".000Z")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_new_keys_have_the_prefix_and_old_ones_stay_valid(founded_url: Secret):
+def test_new_keys_have_the_prefix_and_old_ones_stay_valid(bootstrapped_url: Secret):
     async def scenario() -> None:
-        async with management_client(founded_url) as api:
+        async with management_client(bootstrapped_url) as api:
             workspace = (await api.create_workspace())["id"]
-            made = {"name": "k", "scopes": ["models.list"], "workspace_id": workspace}
-            old = await api.request_ok("POST", SERVICE_KEYS_PATH, made)
-        async with management_client(founded_url, key_prefix="acme") as api:
-            texts = [old["key"], (await api.request_ok("POST", SERVICE_KEYS_PATH, made))["key"]]
+            body = {"name": "k", "scopes": ["models.list"], "workspace_id": workspace}
+            old = await api.request_ok("POST", SERVICE_KEYS_PATH, body)
+        async with management_client(bootstrapped_url, key_prefix="acme") as api:
+            texts = [old["key"], (await api.request_ok("POST", SERVICE_KEYS_PATH, body))["key"]]
             texts.append((await api.request_ok("POST", f"api-keys/{old['id']}/rotate", {}))["key"])
             inside: dict[str, Any] = {"workspaces": [{"id": workspace, "role": "member"}]}
             scopes: dict[str, Any] = {"workspace_api_key_details": {"scopes": ["models.list"]}}
@@ -279,14 +285,14 @@ def test_new_keys_have_the_prefix_and_old_ones_stay_valid(founded_url: Secret):
             assert [text.startswith("acme") for text in texts] == [False, True, True, True]
             for text in texts:
                 await api.with_key(text).request_ok("GET", "models")
-        async with management_client(founded_url, key_prefix="other") as api:
+        async with management_client(bootstrapped_url, key_prefix="other") as api:
             for text in texts:
                 await api.with_key(text).request_ok("GET", "models")
 
     asyncio.run(scenario())
 
 
-def test_metadata_nesting_depth_is_limited(founded_url: Secret):
+def test_metadata_nesting_depth_is_limited(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         for depth in (8, 9, 200, 900):
@@ -294,24 +300,24 @@ def test_metadata_nesting_depth_is_limited(founded_url: Secret):
             body = {"name": "k", "scopes": ["completions.write"], "workspace_id": workspace}
             sent = ("POST", "api-keys/workspace/service", {**body, "defaults": {"metadata": metadata}})
             if depth == 8:
-                made = await api.request_ok(*sent)
-                assert (await api.request_ok("GET", f"api-keys/{made['id']}"))["defaults"]["metadata"] == metadata
+                created = await api.request_ok(*sent)
+                assert (await api.request_ok("GET", f"api-keys/{created['id']}"))["defaults"]["metadata"] == metadata
             else:
                 await api.expect_error(400, "defaults.metadata.deep", *sent)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_keys_listed_by_id_are_on_one_page(founded_url: Secret):
+def test_keys_listed_by_id_are_on_one_page(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        made, _ = await api.create_key("organisation/service", scopes=["configs.list"])
+        key, _ = await api.create_key("organisation/service", scopes=["configs.list"])
         async with api.database.write_transaction() as connection:
-            row = (await connection.execute(select(api_keys).where(api_keys.c.id == made))).mappings().one()
+            row = (await connection.execute(select(api_keys).where(api_keys.c.id == key))).mappings().one()
             others = [{**row, "id": new_id()} for _ in range(101)]
             await connection.execute(insert(api_keys), others)
-        ids = ",".join(one["id"] for one in others)
-        for query, found in (("", 101), ("&page_size=7", 7)):
+        ids = ",".join(other["id"] for other in others)
+        for query, actual in (("", 101), ("&page_size=7", 7)):
             page = await api.request_ok("GET", f"api-keys?ids={ids}{query}")
-            assert (page["total"], len(page["data"])) == (101, found)
+            assert (page["total"], len(page["data"])) == (101, actual)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

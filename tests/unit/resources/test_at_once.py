@@ -10,7 +10,7 @@ from sqlalchemy import delete, select, update
 
 from penstock.store.tables import api_keys, key_digests, members, organisations, sessions, users
 from penstock.store.tenant import TenantStore
-from tests.unit.resources.managed import PASSWORD, ManagementClient, run_scenario
+from tests.unit.resources.management_api import PASSWORD, ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -29,23 +29,23 @@ async def gather_statuses(*requested: Awaitable[tuple[int, Any, dict[str, str]]]
     return [status for status, _, _ in await asyncio.gather(*requested)]
 
 
-def test_concurrent_rotations_leave_two_valid_key_texts(founded_url: Secret):
+def test_concurrent_rotations_leave_two_valid_key_texts(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         for _ in range(ROUNDS):
-            made = await api.request_ok(
+            key = await api.request_ok(
                 "POST", "api-keys/organisation/service", {"name": "r", "scopes": ["workspaces.list"]}
             )
-            request = [api("POST", f"api-keys/{made['id']}/rotate", {}) for _ in range(4)]
+            request = [api("POST", f"api-keys/{key['id']}/rotate", {}) for _ in range(4)]
             responses = await asyncio.gather(*request)
             assert sorted(status for status, _, _ in responses) == [200, 409, 409, 409]
-            texts = [made["key"], *(response["key"] for status, response, _ in responses if status == 200)]
+            texts = [key["key"], *(response["key"] for status, response, _ in responses if status == 200)]
             good = [(await api.with_key(text)("GET", "workspaces"))[0] for text in texts]
             assert good == [200, 200]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_concurrent_setting_changes_are_all_stored(founded_url: Secret):
+def test_concurrent_setting_changes_are_all_stored(bootstrapped_url: Secret):
     path, defaults = "admin/organisation/settings", "admin/organisation/defaults"
 
     async def scenario(api: ManagementClient) -> None:
@@ -62,33 +62,33 @@ def test_concurrent_setting_changes_are_all_stored(founded_url: Secret):
                 api("PUT", defaults, {"input_guardrails": before}),
                 api("PUT", defaults, {"output_guardrails": after}),
             )
-            shown = await api.request_ok("GET", path)
+            fetched = await api.request_ok("GET", path)
             remaining = await api.request_ok("GET", defaults)
             assert statuses == [200] * 4
-            assert (shown["block_inline_config"], shown["user_api_key_rotation_period"]) == (True, 30)
-            stored = [[one["id"] for one in remaining[f"{kind}_guardrails"]] for kind in ("input", "output")]
+            assert (fetched["block_inline_config"], fetched["user_api_key_rotation_period"]) == (True, 30)
+            stored = [[item["id"] for item in remaining[f"{kind}_guardrails"]] for kind in ("input", "output")]
             assert stored == [before, after]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_member_removed_meanwhile_keeps_no_key(founded_url: Secret):
+def test_member_removed_meanwhile_keeps_no_key(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         for number in range(ROUNDS):
             user = await api.create_user(f"m{number}@x.test", workspaces=[{"id": workspace, "role": "member"}])
-            wanted = {"name": "k", "workspace_id": workspace, "user_id": user, "scopes": CALL_SCOPES}
-            gone, made = await asyncio.gather(
-                api("DELETE", f"workspaces/{workspace}/users/{user}"), api("POST", "api-keys/workspace/user", wanted)
+            expected = {"name": "k", "workspace_id": workspace, "user_id": user, "scopes": CALL_SCOPES}
+            gone, created = await asyncio.gather(
+                api("DELETE", f"workspaces/{workspace}/users/{user}"), api("POST", "api-keys/workspace/user", expected)
             )
-            assert (gone[0], made[0] in {200, 400}) == (200, True)
-            if made[0] == 200:
-                assert (await api("GET", f"api-keys/{made[1]['id']}"))[0] == 404
+            assert (gone[0], created[0] in {200, 400}) == (200, True)
+            if created[0] == 200:
+                assert (await api("GET", f"api-keys/{created[1]['id']}"))[0] == 404
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_workspace_deleted_meanwhile_keeps_no_key(founded_url: Secret):
+def test_workspace_deleted_meanwhile_keeps_no_key(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         for _ in range(ROUNDS):
             workspace = (await api.create_workspace())["id"]
@@ -108,43 +108,43 @@ def test_workspace_deleted_meanwhile_keeps_no_key(founded_url: Secret):
                 if status == 200:
                     assert (await api("GET", f"api-keys/{response['id']}"))[0] == 404
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_config_of_a_new_key_is_not_deleted_meanwhile(founded_url: Secret):
+def test_config_of_a_new_key_is_not_deleted_meanwhile(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         for _ in range(ROUNDS):
             config = await api.request_ok("POST", "configs", {**CONFIG, "workspace_id": workspace})
-            wanted = {
+            expected = {
                 "name": "k",
                 "workspace_id": workspace,
                 "scopes": CALL_SCOPES,
                 "defaults": {"config_id": config["id"]},
             }
             statuses = await gather_statuses(
-                api("DELETE", f"configs/{config['slug']}"), api("POST", "api-keys/workspace/service", wanted)
+                api("DELETE", f"configs/{config['slug']}"), api("POST", "api-keys/workspace/service", expected)
             )
             assert statuses in ([200, 404], [409, 200])
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_one_default_per_workspace_and_one_delete_per_row(founded_url: Secret):
+def test_one_default_per_workspace_and_one_delete_per_row(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         for _ in range(ROUNDS):
             workspace = (await api.create_workspace())["id"]
-            wanted = {**CONFIG, "workspace_id": workspace, "isDefault": 1}
-            assert await gather_statuses(*(api("POST", "configs", wanted) for _ in range(3))) == [200] * 3
+            expected = {**CONFIG, "workspace_id": workspace, "isDefault": 1}
+            assert await gather_statuses(*(api("POST", "configs", expected) for _ in range(3))) == [200] * 3
             rows = (await api.request_ok("GET", f"configs?workspace_id={workspace}"))["data"]
             assert sum(row["is_default"] for row in rows) == 1
             request = [api("DELETE", f"configs/{rows[0]['id']}") for _ in range(3)]
             assert sorted(await gather_statuses(*request)) == [200, 404, 404]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_concurrent_update_rotate_and_delete_leave_no_valid_key(founded_url: Secret):
+def test_concurrent_update_rotate_and_delete_leave_no_valid_key(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         for _ in range(ROUNDS):
             key, _ = await api.create_key("organisation/service", scopes=["workspaces.list"])
@@ -157,7 +157,7 @@ def test_concurrent_update_rotate_and_delete_leave_no_valid_key(founded_url: Sec
             if rotated[0] == 200:
                 assert (await api.with_key(rotated[1]["key"])("GET", "workspaces"))[0] == 401
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
 async def request_during_change(
@@ -188,7 +188,7 @@ CONCURRENT_KEY_CHANGES = {
 
 
 @pytest.mark.parametrize("fate", list(CONCURRENT_KEY_CHANGES))
-def test_key_waiting_for_the_lock_is_checked_again(founded_url: Secret, fate: str):
+def test_key_waiting_for_the_lock_is_checked_again(bootstrapped_url: Secret, fate: str):
     expected, done = CONCURRENT_KEY_CHANGES[fate]
 
     async def scenario(api: ManagementClient) -> None:
@@ -197,10 +197,10 @@ def test_key_waiting_for_the_lock_is_checked_again(founded_url: Secret, fate: st
         if expected != 401:
             assert (await own("GET", "workspaces"))[1]["total"] == 1 + (expected == 200)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_user_waiting_for_the_lock_is_checked_again(founded_url: Secret):
+def test_user_waiting_for_the_lock_is_checked_again(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         user = await api.create_user("m@x.test", workspaces=[{"id": workspace, "role": "manager"}])
@@ -209,11 +209,11 @@ def test_user_waiting_for_the_lock_is_checked_again(founded_url: Secret):
         requests = api.with_key("")("POST", "configs", config, **cookies[0])
         assert await request_during_change(api, requests, delete(sessions)) == 401
         requests = api.with_key("")("POST", "configs", config, **await sign_in(api, "m@x.test"))
-        left = delete(members).where(members.c.user_id == user)
-        assert await request_during_change(api, requests, left) == 403
+        remaining = delete(members).where(members.c.user_id == user)
+        assert await request_during_change(api, requests, remaining) == 403
         assert (await api.request_ok("GET", f"configs?workspace_id={workspace}"))["total"] == 0
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
 async def sign_in(api: ManagementClient, email: str) -> dict[str, str]:
@@ -222,7 +222,7 @@ async def sign_in(api: ManagementClient, email: str) -> dict[str, str]:
     return {"cookie": headers["set-cookie"].partition(";")[0], "x_csrf_token": response["csrf_token"]}
 
 
-def test_no_session_starts_with_a_password_or_key_just_revoked(founded_url: Secret):
+def test_no_session_starts_with_a_password_or_key_just_revoked(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         user = await api.create_user("m@x.test")
         no_match = api.with_key("")
@@ -234,12 +234,12 @@ def test_no_session_starts_with_a_password_or_key_just_revoked(founded_url: Secr
         back = update(users).where(users.c.id == user).values(password=known)
         assert await request_during_change(api, no_match("POST", "auth/sessions", old), changed) == 401
         assert await request_during_change(api, no_match("POST", "auth/sessions", {"api_key": api.key}), back) == 200
-        wanted = {"current_password": PASSWORD, "new_password": "yet another password"}
-        assert await request_during_change(api, no_match("PUT", "auth/password", wanted, **cookie), changed) == 401
+        expected = {"current_password": PASSWORD, "new_password": "yet another password"}
+        assert await request_during_change(api, no_match("PUT", "auth/password", expected, **cookie), changed) == 401
         async with api.database.read_connection() as connection:
             remaining = await connection.scalar(select(users.c.password).where(users.c.id == user))
         assert remaining == "another hash"
         gone = [delete(key_digests), delete(api_keys)]
         assert await request_during_change(api, no_match("POST", "auth/sessions", {"api_key": api.key}), *gone) == 401
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

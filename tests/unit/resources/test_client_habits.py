@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.prompted import TEMPLATE, create_partial, create_prompt
 
 if TYPE_CHECKING:
@@ -17,17 +17,17 @@ ONE_STORE = True
 VIRTUAL_KEY = {"provider": "openai", "key": "sk-0123456789"}
 
 
-def test_workspace_in_the_body_of_an_update_selects_it(founded_url: Secret):
+def test_workspace_in_the_body_of_an_update_selects_it(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         homes = [await api.create_workspace(name) for name in ("a", "b")]
         for home in homes:
             body = {"name": "k", "slug": "same", **VIRTUAL_KEY, "workspace_id": home["id"]}
             await api.request_ok("POST", "virtual-keys", body)
         for path in ("providers/same", "virtual-keys/same"):
-            for named in (homes[1]["id"], homes[1]["slug"]):
-                await api.request_ok("PUT", path, {"name": f"new {path}", "workspace_id": named})
-            shown = await api.request_ok("GET", f"{path}?workspace_id={homes[1]['id']}")
-            assert shown["name"] == f"new {path}"
+            for names in (homes[1]["id"], homes[1]["slug"]):
+                await api.request_ok("PUT", path, {"name": f"new {path}", "workspace_id": names})
+            fetched = await api.request_ok("GET", f"{path}?workspace_id={homes[1]['id']}")
+            assert fetched["name"] == f"new {path}"
         assert (await api.request_ok("GET", f"providers/same?workspace_id={homes[0]['id']}"))["name"] == "k"
         body = {"name": "c", "config": {"provider": "openai"}, "workspace_id": homes[0]["id"]}
         config = await api.request_ok("POST", "configs", body)
@@ -38,10 +38,10 @@ def test_workspace_in_the_body_of_an_update_selects_it(founded_url: Secret):
         await api.expect_error(400, "workspace_id", "PUT", "providers/same", {"name": "x", "workspace_id": 7})
         await api.expect_error(403, "not open", "PUT", "providers/same", {"name": "x", "workspace_id": "ws-none"})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_objects_can_be_written_back_as_they_were_read(founded_url: Secret):
+def test_objects_can_be_written_back_as_they_were_read(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         home = (await api.create_workspace())["id"]
         inside = f"?workspace_id={home}"
@@ -91,7 +91,7 @@ def test_objects_can_be_written_back_as_they_were_read(founded_url: Secret):
             again = await api.request_ok("GET", path)
             assert without_times(again) == without_times(read), path
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
 def without_times(value: Any) -> Any:
@@ -105,7 +105,7 @@ def without_times(value: Any) -> Any:
     return sorted(map(without_times, value), key=str) if isinstance(value, list) else value
 
 
-def test_fields_that_can_only_be_read_are_not_changed_silently(founded_url: Secret):
+def test_fields_that_can_only_be_read_are_not_changed_silently(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         home = (await api.create_workspace())["id"]
         key, _ = await api.create_key("workspace/service", workspace_id=home, scopes=["logs.write"])
@@ -115,17 +115,19 @@ def test_fields_that_can_only_be_read_are_not_changed_silently(founded_url: Secr
         await api.expect_error(400, "workspace_id", "PUT", f"api-keys/{key}", {"workspace_id": other})
         await api.expect_error(400, "unknown field", "PUT", f"api-keys/{key}", {"colour": "red"})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_amounts_that_are_sent_as_integers_come_back_as_integers(founded_url: Secret):
+def test_amounts_that_are_sent_as_integers_come_back_as_integers(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        given = {"credit_limit": 500, "alert_threshold": 400}
-        workspace = await api.request_ok("POST", "workspaces", {"name": "w", "usage_limits": [given]})
+        fields = {"credit_limit": 500, "alert_threshold": 400}
+        workspace = await api.request_ok("POST", "workspaces", {"name": "w", "usage_limits": [fields]})
         home = workspace["id"]
-        key, _ = await api.create_key("workspace/service", workspace_id=home, scopes=["logs.write"], usage_limits=given)
+        key, _ = await api.create_key(
+            "workspace/service", workspace_id=home, scopes=["logs.write"], usage_limits=fields
+        )
         virtual = await api.request_ok(
-            "POST", "virtual-keys", {"name": "v", **VIRTUAL_KEY, "workspace_id": home, "usage_limits": given}
+            "POST", "virtual-keys", {"name": "v", **VIRTUAL_KEY, "workspace_id": home, "usage_limits": fields}
         )
         await api.request_ok("POST", "integrations", {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": "k"})
         price = {"type": "static", "pay_as_you_go": {"request_token": {"price": 3}, "response_token": {"price": 0.5}}}
@@ -136,21 +138,23 @@ def test_amounts_that_are_sent_as_integers_come_back_as_integers(founded_url: Se
         access = {"enabled": True, "usage_limits": [{"credit_limit": 50, "alert_threshold": 75}]}
         body = {"workspaces": [{"id": home, **access}], "global_workspace_access": access}
         await api.request_ok("PUT", "integrations/i/workspaces", body)
-        shown: list[Any] = [workspace["usage_limits"][0]]
+        displayed: list[Any] = [workspace["usage_limits"][0]]
         for path in (f"workspaces/{home}", f"api-keys/{key}", f"providers/{virtual['slug']}?workspace_id={home}"):
             limits = (await api.request_ok("GET", path))["usage_limits"]
-            shown.append(limits[0] if isinstance(limits, list) else limits)
-        for limits in shown:
+            displayed.append(limits[0] if isinstance(limits, list) else limits)
+        for limits in displayed:
             assert [repr(limits[name]) for name in ("credit_limit", "alert_threshold")] == ["500", "400"]
             # Nothing is invented: what was not sent is null.
-            assert {name: limits[name] for name in limits if name not in given} == dict.fromkeys(
-                limits.keys() - given.keys()
+            assert {name: limits[name] for name in limits if name not in fields} == dict.fromkeys(
+                limits.keys() - fields.keys()
             )
         read = await api.request_ok("GET", "integrations/i/workspaces")
         assert repr(read["workspaces"][0]["usage_limits"][0]["alert_threshold"]) == "75"
         models = (await api.request_ok("GET", "integrations/i/models"))["models"]
         assert repr(models[0]["pricing_config"]["pay_as_you_go"]["request_token"]["price"]) == "3"
-        assert {one["slug"]: one["pricing_config"] for one in models[1:]} == {one["slug"]: None for one in models[1:]}
+        assert {item["slug"]: item["pricing_config"] for item in models[1:]} == {
+            item["slug"]: None for item in models[1:]
+        }
         factors = (await api.request_ok("GET", "integrations/i"))["pricing_adjustments"]["multiplier"]
         assert repr(factors["default"]) == "2"
         await api.expect_error(
@@ -161,10 +165,10 @@ def test_amounts_that_are_sent_as_integers_come_back_as_integers(founded_url: Se
             {"usage_limits": {"credit_limit": 5, "alert_threshold": 7}},
         )
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_a_changed_period_begins_at_the_next_reset(founded_url: Secret):
+def test_a_changed_period_begins_at_the_next_reset(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         home = (await api.create_workspace())["id"]
         monthly = {"credit_limit": 5, "periodic_reset": "monthly"}
@@ -175,37 +179,37 @@ def test_a_changed_period_begins_at_the_next_reset(founded_url: Secret):
         await api.request_ok(
             "PUT", f"api-keys/{key}", {"usage_limits": {"credit_limit": 5, "periodic_reset": "weekly"}}
         )
-        shown = await api.request_ok("GET", f"api-keys/{key}")
-        assert (due is not None, shown["next_usage_reset_at"], shown["usage_limits"]["periodic_reset"]) == (
+        fetched = await api.request_ok("GET", f"api-keys/{key}")
+        assert (due is not None, fetched["next_usage_reset_at"], fetched["usage_limits"]["periodic_reset"]) == (
             True,
             due,
             "weekly",
         )
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_workspace_creation_returns_members_as_strings(founded_url: Secret):
+def test_workspace_creation_returns_members_as_strings(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         user = await api.create_user("u@example.com")
         for users in ([user], [{"id": user, "role": "manager"}]):
-            made = await api.request_ok("POST", "admin/workspaces", {"name": "w", "users": users})
-            assert [type(value) for member in made["users"] for value in member.values()] == [str] * len(
-                made["users"][0]
+            workspace = await api.request_ok("POST", "admin/workspaces", {"name": "w", "users": users})
+            assert [type(value) for member in workspace["users"] for value in member.values()] == [str] * len(
+                workspace["users"][0]
             )
-            assert [member["id"] for member in made["users"]] == [user]
+            assert [member["id"] for member in workspace["users"]] == [user]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_workspace_icon_is_shown_before_the_name(founded_url: Secret):
+def test_workspace_icon_is_shown_before_the_name(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         def shown(read: Any) -> tuple[str, str | None]:
             return read["name"], read["icon"]
 
-        made = await api.request_ok("POST", "admin/workspaces", {"name": "i", "icon": "🧪"})
-        path = f"admin/workspaces/{made['id']}"
-        assert shown(made) == shown(await api.request_ok("GET", path)) == ("🧪 i", "🧪")
+        workspace = await api.request_ok("POST", "admin/workspaces", {"name": "i", "icon": "🧪"})
+        path = f"admin/workspaces/{workspace['id']}"
+        assert shown(workspace) == shown(await api.request_ok("GET", path)) == ("🧪 i", "🧪")
         assert (await api.request_ok("GET", f"{path}?name_format=plain"))["name"] == "i"
         assert (await api.request_ok("GET", "admin/workspaces?exact_name=%F0%9F%A7%AA%20i"))["total"] == 1
         for change, expected in (
@@ -221,10 +225,10 @@ def test_workspace_icon_is_shown_before_the_name(founded_url: Secret):
         ):
             assert shown(await api.request_ok("PUT", path, change)) == expected, change
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_slugs_are_kept_and_generated_ones_are_unique_in_the_organisation(founded_url: Secret):
+def test_slugs_are_kept_and_generated_ones_are_unique_in_the_organisation(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         homes = [
             await api.request_ok("POST", "workspaces", {"name": slug, "slug": slug}) for slug in ("team-a", "team-b")
@@ -252,49 +256,49 @@ def test_slugs_are_kept_and_generated_ones_are_unique_in_the_organisation(founde
         _, member = await api.create_key("workspace/service", workspace_id="team-c", scopes=scopes)
         await member.expect_error(403, "slug", "PUT", "workspaces/team-c", {"slug": "mine"})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_config_responses_have_both_documented_shapes(founded_url: Secret):
+def test_config_responses_have_both_documented_shapes(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         home = (await api.create_workspace())["id"]
-        made = await api.request_ok(
+        config = await api.request_ok(
             "POST", "configs", {"name": "c", "config": {"provider": "openai"}, "workspace_id": home}
         )
-        changed = await api.request_ok("PUT", f"configs/{made['slug']}", {"config": {"provider": "anthropic"}})
-        for response in (made, changed):
+        changed = await api.request_ok("PUT", f"configs/{config['slug']}", {"config": {"provider": "anthropic"}})
+        for response in (config, changed):
             assert response["data"] == {name: response[name] for name in ("id", "slug", "version_id")}
             assert (response["success"], response["object"], "warnings" in response) == (True, "config", False)
-        assert changed["version_id"] != made["version_id"]
+        assert changed["version_id"] != config["version_id"]
         # A new name is no new version.
-        assert (await api.request_ok("PUT", f"configs/{made['slug']}", {"name": "d"}))["version_id"] == changed[
+        assert (await api.request_ok("PUT", f"configs/{config['slug']}", {"name": "d"}))["version_id"] == changed[
             "version_id"
         ]
-        versions = await api.request_ok("GET", f"configs/{made['slug']}/versions")
-        assert [one["version_id"] for one in versions["data"]] == [changed["version_id"], made["version_id"]]
-        await api.request_ok("PUT", f"configs/{made['slug']}", {"status": "inactive"})
-        assert (await api.request_ok("GET", f"configs/{made['slug']}"))["status"] == "archived"
+        versions = await api.request_ok("GET", f"configs/{config['slug']}/versions")
+        assert [item["version_id"] for item in versions["data"]] == [changed["version_id"], config["version_id"]]
+        await api.request_ok("PUT", f"configs/{config['slug']}", {"status": "inactive"})
+        assert (await api.request_ok("GET", f"configs/{config['slug']}"))["status"] == "archived"
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_config_with_a_missing_provider_is_saved_with_a_warning(founded_url: Secret):
+def test_config_with_a_missing_provider_is_saved_with_a_warning(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         home = (await api.create_workspace())["id"]
         await api.request_ok("POST", "virtual-keys", {"name": "open a", **VIRTUAL_KEY, "workspace_id": home})
         config = {"strategy": {"mode": "fallback"}, "targets": [{"provider": "@open-a"}, {"virtual_key": "opne-a"}]}
-        made = await api.request_ok("POST", "configs", {"name": "c", "config": config, "workspace_id": home})
-        assert [one["path"] for one in made["warnings"]] == ["config.targets[1].virtual_key"]
-        assert "did you mean '@open-a'" in made["warnings"][0]["message"]
+        created = await api.request_ok("POST", "configs", {"name": "c", "config": config, "workspace_id": home})
+        assert [item["path"] for item in created["warnings"]] == ["config.targets[1].virtual_key"]
+        assert "did you mean '@open-a'" in created["warnings"][0]["message"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_requests_without_optional_fields_are_accepted(founded_url: Secret):
+def test_requests_without_optional_fields_are_accepted(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         invited = await api.request_ok("POST", "admin/users/invites", {"email": "a@example.com", "role": "admin"})
-        shown = await api.request_ok("GET", f"admin/users/invites/{invited['id']}")
-        assert shown["workspaces"] == []
+        fetched = await api.request_ok("GET", f"admin/users/invites/{invited['id']}")
+        assert fetched["workspaces"] == []
         assert (await api.request_ok("GET", "audit-logs"))["records"][0]["resource_type"] == "organisation_users"
         full = await api.create_workspace("full")
         await api.create_key("workspace/service", workspace_id=full["id"], scopes=["logs.write"])
@@ -303,10 +307,10 @@ def test_requests_without_optional_fields_are_accepted(founded_url: Secret):
         await api.expect_error(409, "not empty", "DELETE", f"admin/workspaces/{full['id']}")
         await api.expect_error(400, "name", "DELETE", f"admin/workspaces/{full['id']}", {"force_delete": True})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_invitation_proposes_names_and_describes_the_keys(founded_url: Secret):
+def test_invitation_proposes_names_and_describes_the_keys(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         home = (await api.create_workspace())["id"]
         details = {
@@ -317,10 +321,10 @@ def test_invitation_proposes_names_and_describes_the_keys(founded_url: Secret):
         }
         body = {"email": "a@example.com", "role": "member", "first_name": "Ann", "last_name": "Lee"}
         body |= {"workspaces": [{"id": home, "role": "member"}], "workspace_api_key_details": details}
-        made = await api.request_ok("POST", "admin/users/invites", body)
-        shown = await api.request_ok("GET", f"admin/users/invites/{made['id']}")
-        assert {name: shown[name] for name in body} == body
-        token = made["invite_link"].partition("token=")[2]
+        invite = await api.request_ok("POST", "admin/users/invites", body)
+        fetched = await api.request_ok("GET", f"admin/users/invites/{invite['id']}")
+        assert {name: fetched[name] for name in body} == body
+        token = invite["invite_link"].partition("token=")[2]
         response = await api.with_key("").request_ok(
             "POST", "auth/invites", {"token": token, "password": "a password of twelve"}
         )
@@ -336,10 +340,10 @@ def test_invitation_proposes_names_and_describes_the_keys(founded_url: Secret):
         renamed = await api.request_ok("GET", f"admin/users/{response['id']}")
         assert (renamed["first_name"], renamed["role"]) == ("Anna", "member")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_key_of_the_organisation_may_have_the_config_of_a_workspace(founded_url: Secret):
+def test_key_of_the_organisation_may_have_the_config_of_a_workspace(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         home = (await api.create_workspace())["id"]
         config = await api.request_ok(
@@ -352,10 +356,10 @@ def test_key_of_the_organisation_may_have_the_config_of_a_workspace(founded_url:
         await api.request_ok("PUT", f"api-keys/{key}", {"defaults": {"config_id": None}})
         await api.request_ok("DELETE", f"configs/{config['slug']}")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_secret_reference_lists_its_workspaces_apart(founded_url: Secret):
+def test_secret_reference_lists_its_workspaces_apart(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         home = (await api.create_workspace())["id"]
         body = {
@@ -383,4 +387,4 @@ def test_secret_reference_lists_its_workspaces_apart(founded_url: Secret):
         access = await api.request_ok("GET", "secret-references/r/workspaces")
         assert (access["allow_all_workspaces"], access["allowed_workspaces"]) == (False, [home])
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from penstock.kit import prompt_collections as kit
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.prompted import SCOPES, create_partial, create_prompt
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ async def default_collection(api: ManagementClient, location: str) -> Any:
     return next(row for row in rows if row["is_default"])
 
 
-def test_every_workspace_has_a_default_collection(founded_url: Secret):
+def test_every_workspace_has_a_default_collection(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         await api.create_workspace()
         workspaces = (await api.request_ok("GET", "workspaces"))["data"]
@@ -37,19 +37,19 @@ def test_every_workspace_has_a_default_collection(founded_url: Secret):
             ("Default", True, None)
         }
         location = workspaces[0]["id"]
-        made = await create_prompt(api, location)
-        shown = await api.request_ok("GET", f"prompts/{made['id']}")
+        prompt = await create_prompt(api, location)
+        fetched = await api.request_ok("GET", f"prompts/{prompt['id']}")
         own = await default_collection(api, location)
-        assert shown["collection_id"] == own["id"]
+        assert fetched["collection_id"] == own["id"]
         path = f"collections/{own['id']}"
         await api.expect_error(409, "the default collection of a workspace cannot be deleted", "DELETE", path)
         assert await api.request_ok("PUT", path, {"name": "Main"}) == {}
         assert (await api.request_ok("GET", path))["name"] == "Main"
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_collections_nest_and_count_what_they_contain(founded_url: Secret):
+def test_collections_nest_and_count_what_they_contain(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         outer = await create_collection(api, workspace, "My prompts")
@@ -60,20 +60,20 @@ def test_collections_nest_and_count_what_they_contain(founded_url: Secret):
         prompt = await create_prompt(api, workspace, collection_id=outer["id"])
         await create_prompt(api, workspace, collection_id=inner["id"])
         await create_prompt(api, workspace, collection_id=inner["id"])
-        shown = await api.request_ok("GET", f"collections/{outer['slug']}")
+        fetched = await api.request_ok("GET", f"collections/{outer['slug']}")
         changed = (await api.request_ok("GET", f"prompts/{prompt['id']}"))["last_updated_at"]
-        assert (shown["name"], shown["is_default"], shown["status"]) == ("My prompts", False, "active")
-        assert [(row["id"], row["name"]) for row in shown["child_collections"]] == [
+        assert (fetched["name"], fetched["is_default"], fetched["status"]) == ("My prompts", False, "active")
+        assert [(row["id"], row["name"]) for row in fetched["child_collections"]] == [
             (other["id"], "another"),
             (inner["id"], "inner"),
         ]
-        assert [row["collection_details"]["prompts_count"] for row in shown["child_collections"]] == [0, 2]
+        assert [row["collection_details"]["prompts_count"] for row in fetched["child_collections"]] == [0, 2]
         rows = (await api.request_ok("GET", f"collections?workspace_id={workspace}"))["data"]
         details = {row["id"]: row["collection_details"] for row in rows}
         assert details[outer["id"]] == {
             "child_collections_count": 2,
             "prompts_count": 1,
-            "child_collections_last_updated_at": shown["child_collections"][0]["last_updated_at"],
+            "child_collections_last_updated_at": fetched["child_collections"][0]["last_updated_at"],
             "prompts_last_updated_at": changed,
         }
         assert details[other["id"]] == {
@@ -84,15 +84,15 @@ def test_collections_nest_and_count_what_they_contain(founded_url: Secret):
         }
         assert next(row for row in rows if row["id"] == inner["id"])["parent_collection_id"] == outer["id"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_collection_with_contents_cannot_be_deleted(founded_url: Secret):
+def test_collection_with_contents_cannot_be_deleted(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         outer = await create_collection(api, workspace, "outer")
         inner = await create_collection(api, workspace, "inner", outer["id"])
-        made = await create_prompt(api, workspace, collection_id=outer["id"])
+        prompt = await create_prompt(api, workspace, collection_id=outer["id"])
         await create_partial(api, workspace, "tone")
         await api.request_ok("PUT", "prompts/partials/tone", {"collection_id": outer["id"]})
         path = f"collections/{outer['id']}"
@@ -100,15 +100,15 @@ def test_collection_with_contents_cannot_be_deleted(founded_url: Secret):
         await api.expect_error(409, message, "DELETE", path)
         await api.request_ok("DELETE", f"collections/{inner['slug']}")
         own = await default_collection(api, workspace)
-        for target in (f"prompts/{made['id']}", "prompts/partials/tone"):
+        for target in (f"prompts/{prompt['id']}", "prompts/partials/tone"):
             await api.request_ok("PUT", target, {"collection_id": own["slug"]})
         assert await api.request_ok("DELETE", path) == {}
         await api.expect_error(404, outer["id"], "GET", path)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_depth_and_number_of_collections_are_limited(founded_url: Secret, monkeypatch: pytest.MonkeyPatch):
+def test_depth_and_number_of_collections_are_limited(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         parent: str | None = None
@@ -123,22 +123,22 @@ def test_depth_and_number_of_collections_are_limited(founded_url: Secret, monkey
         body = {"name": "one too many", "workspace_id": workspace}
         await api.expect_error(409, "has 9 collections; at most 9 are allowed", "POST", "collections", body)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_lists_filter_by_workspace_and_name(founded_url: Secret):
+def test_lists_filter_by_workspace_and_name(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        here, there = [await api.create_workspace(name) for name in ("here", "there")]
-        one = (await create_collection(api, here["id"], "Alpha"))["id"]
-        two = (await create_collection(api, there["id"], "alphabet"))["id"]
-        for query, found in {
-            "search=ALPHA": [two, one],
-            f"search=alpha&workspace_id={here['slug']}": [one],
-            "search=alpha&page_size=1&current_page=1": [one],
+        first_workspace, second_workspace = [await api.create_workspace(name) for name in ("here", "there")]
+        collection = (await create_collection(api, first_workspace["id"], "Alpha"))["id"]
+        two = (await create_collection(api, second_workspace["id"], "alphabet"))["id"]
+        for query, actual in {
+            "search=ALPHA": [two, collection],
+            f"search=alpha&workspace_id={first_workspace['slug']}": [collection],
+            "search=alpha&page_size=1&current_page=1": [collection],
             "search=co-alphabet": [two],
         }.items():
-            assert [row["id"] for row in (await api.request_ok("GET", f"collections?{query}"))["data"]] == found
-        _, inside = await api.create_key("workspace/service", workspace_id=here["id"], scopes=SCOPES)
+            assert [row["id"] for row in (await api.request_ok("GET", f"collections?{query}"))["data"]] == actual
+        _, inside = await api.create_key("workspace/service", workspace_id=first_workspace["id"], scopes=SCOPES)
         assert (await inside.request_ok("GET", "collections"))["total"] == 2
         for method in ("GET", "PUT", "DELETE"):
             body = {"name": "n"} if method == "PUT" else None
@@ -146,18 +146,18 @@ def test_lists_filter_by_workspace_and_name(founded_url: Secret):
         body = {"name": "n", "parent_collection_id": two}
         await inside.expect_error(404, "is no collection of this workspace", "POST", "collections", body)
         await api.expect_error(400, "workspace_id", "POST", "collections", {"name": "n"})
-        await api.expect_error(400, "name", "PUT", f"collections/{one}", {})
+        await api.expect_error(400, "name", "PUT", f"collections/{collection}", {})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_if_match_protects_collections(founded_url: Secret):
+def test_if_match_protects_collections(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         path = f"collections/{(await create_collection(api, workspace, 'c'))['id']}"
-        _, shown, headers = await api("GET", path)
-        assert (await api("PUT", path, {**shown, "name": "a"}, if_match=headers["etag"]))[0] == 200
+        _, fetched, headers = await api("GET", path)
+        assert (await api("PUT", path, {**fetched, "name": "a"}, if_match=headers["etag"]))[0] == 200
         assert (await api("PUT", path, {"name": "b"}, if_match=headers["etag"]))[0] == 412
         assert (await api("DELETE", path, if_match=headers["etag"]))[0] == 412
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
 
 
-def test_config_in_use_cannot_be_archived_or_deleted(founded_url: Secret):
+def test_config_in_use_cannot_be_archived_or_deleted(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
-        wanted = {"name": "c", "config": {"provider": "openai"}, "workspace_id": workspace}
-        of_key, of_workspace, of_nobody = [(await api.request_ok("POST", "configs", wanted))["slug"] for _ in range(3)]
+        expected = {"name": "c", "config": {"provider": "openai"}, "workspace_id": workspace}
+        of_key, of_workspace, of_nobody = [
+            (await api.request_ok("POST", "configs", expected))["slug"] for _ in range(3)
+        ]
         key, _ = await api.create_key(
             "workspace/service", workspace_id=workspace, scopes=["completions.write"], defaults={"config_id": of_key}
         )
@@ -27,30 +29,30 @@ def test_config_in_use_cannot_be_archived_or_deleted(founded_url: Secret):
         await api.request_ok("DELETE", f"api-keys/{key}")
         await api.request_ok("PUT", f"configs/{of_key}", {"status": "archived"})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_dry_run_checks_if_match(founded_url: Secret):
+def test_dry_run_checks_if_match(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
-        made = await api.request_ok(
+        config = await api.request_ok(
             "POST", "configs", {"name": "c", "config": {"provider": "openai"}, "workspace_id": workspace}
         )
-        path = f"configs/{made['slug']}"
+        path = f"configs/{config['slug']}"
         _, _, headers = await api("GET", path)
-        read, wanted = headers["etag"], {"config": {"provider": "anthropic"}}
-        status, response, _ = await api("PUT", f"{path}?dry_run=true", wanted, if_match=read)
+        read, expected = headers["etag"], {"config": {"provider": "anthropic"}}
+        status, response, _ = await api("PUT", f"{path}?dry_run=true", expected, if_match=read)
         assert (status, response["version_id"]) == (200, "")
         # The dry run changed nothing, so the ETag is still valid.
-        status, _, _ = await api("PUT", path, wanted, if_match=read)
+        status, _, _ = await api("PUT", path, expected, if_match=read)
         assert status == 200
         for query in ("?dry_run=true", ""):
-            assert (await api("PUT", f"{path}{query}", wanted, if_match=read))[0] == 412
+            assert (await api("PUT", f"{path}{query}", expected, if_match=read))[0] == 412
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_key_of_the_workspace_sees_versions_that_a_key_of_the_organisation_saved(founded_url: Secret):
+def test_key_of_the_workspace_sees_versions_that_a_key_of_the_organisation_saved(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         body = {"name": "c", "config": {"provider": "openai"}, "workspace_id": workspace}
@@ -61,4 +63,4 @@ def test_key_of_the_workspace_sees_versions_that_a_key_of_the_organisation_saved
             listed = await client.request_ok("GET", f"{path}/versions")
             assert ["anthropic" in row["config"] for row in listed["data"]] == [True, False]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.type_validation import find_problems
 from tests.unit.asgi import send_request
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 ONE_STORE = True
 
 
-def test_all_problems_of_a_body_are_reported_at_once(founded_url: Secret):
+def test_all_problems_of_a_body_are_reported_at_once(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         body = {"email": "ann", "role": "king", "workspces": [], "workspaces": [{"id": 7, "role": "x"}]}
         status, response, _ = await api("POST", "admin/users/invites", body)
         assert status == 400
-        assert {one["path"]: one["message"] for one in response["data"]["errors"]} == {
+        assert {item["path"]: item["message"] for item in response["data"]["errors"]} == {
             "email": "'ann' is not allowed: expected an e-mail address such as ann@example.com",
             "role": "'king' is not allowed: expected admin or member",
             "workspces": "is an unknown field; did you mean 'workspaces'? allowed: email, role, first_name, last_name, "
@@ -32,10 +32,10 @@ def test_all_problems_of_a_body_are_reported_at_once(founded_url: Secret):
         assert response["data"]["message"].startswith("email 'ann' is not allowed: expected")
         assert "; also role 'king'" in response["data"]["message"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_messages_say_what_is_allowed_without_patterns(founded_url: Secret):
+def test_messages_say_what_is_allowed_without_patterns(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         for path, body, words in (
             (
@@ -73,29 +73,29 @@ def test_messages_say_what_is_allowed_without_patterns(founded_url: Secret):
         status, response, _ = await api(
             "POST", "api-keys/organisation/service", {"name": "k", "scopes": ["configs.lst", "x"]}
         )
-        assert [one["path"] for one in response["data"]["errors"]] == ["scopes[0]", "scopes[1]"]
+        assert [item["path"] for item in response["data"]["errors"]] == ["scopes[0]", "scopes[1]"]
         status, response, _ = await api("GET", "configs?page_size=0&sort=size")
-        assert [one["path"] for one in response["data"]["errors"]] == ["page_size", "sort"]
+        assert [item["path"] for item in response["data"]["errors"]] == ["page_size", "sort"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_malformed_json_is_reported_in_plain_words(founded_url: Secret):
+def test_malformed_json_is_reported_in_plain_words(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         fields = {"content-type": "application/json", "x-gateway-api-key": api.key}
         response = await send_request(api.app, "POST", "/v1/workspaces", b'{"name":"Team A",}', fields, "")
         assert response.json()["data"]["message"] == "the body is not valid JSON: trailing comma in object (byte 17)"
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_wrong_method_lists_the_allowed_ones_and_the_right_path(founded_url: Secret):
+def test_wrong_method_lists_the_allowed_ones_and_the_right_path(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         status, response, head = await api("POST", "api-keys", {})
         assert (status, head["allow"]) == (405, "GET, OPTIONS")
         assert response["data"]["message"].endswith("hint: POST /v1/api-keys/{kind}/{sub_kind}")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
 @pytest.mark.parametrize(
@@ -108,4 +108,4 @@ def test_wrong_method_lists_the_allowed_ones_and_the_right_path(founded_url: Sec
     ],
 )
 def test_describes_types(kind: object, value: object, message: str):
-    assert [one.message for one in find_problems(kind, value)] == [message]
+    assert [problem.message for problem in find_problems(kind, value)] == [message]

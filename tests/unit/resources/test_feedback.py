@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.settings.secret import Secret
-    from tests.unit.resources.managed import ManagementClient
+    from tests.unit.resources.management_api import ManagementClient
 
 ONE_STORE = True
 
 SCOPES = {"scopes": ["logs.write", "analytics.view", "logs.view"]}
 
 
-def test_feedback_counts_until_it_is_updated(founded_url: Secret, tmp_path: Path):
+def test_feedback_counts_until_it_is_updated(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home = await open_workspace(api)
         _, client = await api.create_key("workspace/service", workspace_id=home["workspace_id"], **SCOPES)
         log_id = logs.record(**home, trace_id="t")
-        one = await client.request_ok("POST", "feedback", {"trace_id": "t", "value": 5, "weight": 0.5})
-        assert (one["status"], len(one["feedback_ids"])) == ("success", 1)
+        item = await client.request_ok("POST", "feedback", {"trace_id": "t", "value": 5, "weight": 0.5})
+        assert (item["status"], len(item["feedback_ids"])) == ("success", 1)
         items = [{"trace_id": "t", "value": 10, "metadata": {"by": "ann"}}, {"trace_id": "none", "value": -10}]
         many = await client.request_ok("POST", "feedback", items)
         assert len(set(many["feedback_ids"])) == 2
@@ -34,23 +34,23 @@ def test_feedback_counts_until_it_is_updated(founded_url: Secret, tmp_path: Path
             return graph["summary"]["avg"]
 
         assert await weighted() == (2.5 + 10) / 2
-        feedback_id = one["feedback_ids"][0]
+        feedback_id = item["feedback_ids"][0]
         updated = await client.request_ok("PUT", f"feedback/{feedback_id}", {"value": -4})
         assert (updated["status"], updated["feedback_ids"]) == ("success", [feedback_id])
         # The weight stays.
         assert await weighted() == (-2 + 10) / 2
         await client.request_ok("PUT", f"feedback/{many['feedback_ids'][0]}", {"value": 1, "metadata": None})
-        shown = {row["id"]: row for row in (await client.request_ok("GET", f"logs/{log_id}"))["feedback"]}
-        assert shown.keys() == {feedback_id, many["feedback_ids"][0]}
-        assert shown[many["feedback_ids"][0]]["metadata"] == {}
-        assert {type(row["value"]) for row in shown.values()} == {int}
+        fetched = {row["id"]: row for row in (await client.request_ok("GET", f"logs/{log_id}"))["feedback"]}
+        assert fetched.keys() == {feedback_id, many["feedback_ids"][0]}
+        assert fetched[many["feedback_ids"][0]]["metadata"] == {}
+        assert {type(row["value"]) for row in fetched.values()} == {int}
         scores = await client.request_ok("GET", f"analytics/graphs/feedbacks/scores?{RANGE}")
         assert scores["data_points"] == [{"score": -4, "total": 1}, {"score": 1, "total": 1}]
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_feedback_of_another_workspace_cannot_be_updated(founded_url: Secret, tmp_path: Path):
+def test_feedback_of_another_workspace_cannot_be_updated(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, other = await open_workspace(api), await open_workspace(api, "other")
         _, client = await api.create_key("workspace/service", workspace_id=home["workspace_id"], **SCOPES)
@@ -62,10 +62,10 @@ def test_feedback_of_another_workspace_cannot_be_updated(founded_url: Secret, tm
         graph = await client.request_ok("GET", f"analytics/graphs/feedbacks/weighted?{RANGE}")
         assert graph["summary"]["avg"] == 5
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_problems_of_feedback_are_reported(founded_url: Secret, tmp_path: Path):
+def test_problems_of_feedback_are_reported(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         home = await open_workspace(api)
         _, client = await api.create_key("workspace/service", workspace_id=home["workspace_id"], **SCOPES)
@@ -80,4 +80,4 @@ def test_problems_of_feedback_are_reported(founded_url: Secret, tmp_path: Path):
         old = "0199aaaa-0000-7000-8000-000000000001"
         await client.expect_error(404, "no feedback", "PUT", f"feedback/{old}", {"value": 1})
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)

@@ -20,7 +20,7 @@ from tests.faulty_server import BUSY_RESPONSE, run_faulty_server
 from tests.processes import free_port
 from tests.unit.asgi import Response, send_request
 from tests.unit.resources.logged import logged_client, open_workspace
-from tests.unit.resources.managed import ManagementClient, management_client
+from tests.unit.resources.management_api import ManagementClient, management_client
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +82,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_failing_bucket_is_reported_and_leaves_nothing(founded_url: Secret, fault: str):
+def test_failing_bucket_is_reported_and_leaves_nothing(bootstrapped_url: Secret, fault: str):
     response, reason, hint = FAULTS[fault]
 
     async def scenario() -> None:
@@ -92,7 +92,7 @@ def test_failing_bucket_is_reported_and_leaves_nothing(founded_url: Secret, faul
                 url, _ = await stack.enter_async_context(run_faulty_server(response))
             timeout_ms = SHORT_TIMEOUT_MS if fault == "hanging" else TIMEOUT_MS
             settings = bucket_settings(url, timeout_ms)
-            api = await stack.enter_async_context(management_client(founded_url, **settings))
+            api = await stack.enter_async_context(management_client(bootstrapped_url, **settings))
             stack.push_async_callback(api.dependency("blobs").close)
             owner, client = await create_file_key(api)
             started_at = time.monotonic()
@@ -116,30 +116,30 @@ def test_failing_bucket_is_reported_and_leaves_nothing(founded_url: Secret, faul
     asyncio.run(scenario())
 
 
-def test_missing_content_is_not_found(founded_url: Secret, tmp_path: Path):
+def test_missing_content_is_not_found(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario() -> None:
-        async with management_client(founded_url, files=Files(folder=str(tmp_path))) as api:
+        async with management_client(bootstrapped_url, files=Files(folder=str(tmp_path))) as api:
             owner, client = await create_file_key(api)
-            made = (await upload(client)).json()
-            path = f"/v1/files/{made['id']}/content"
-            found = await client.fetch(path)
-            assert (found.status, found.body, found.headers["content-length"]) == (200, CONTENT, "2")
-            (tmp_path / made["id"].removeprefix(FILE)).unlink()
+            created = (await upload(client)).json()
+            path = f"/v1/files/{created['id']}/content"
+            actual = await client.fetch(path)
+            assert (actual.status, actual.body, actual.headers["content-length"]) == (200, CONTENT, "2")
+            (tmp_path / created["id"].removeprefix(FILE)).unlink()
             response = await client.fetch(path)
             assert (response.status, response.json()["data"]["errorCode"]) == (404, "AB08")
             empty = await insert_file(api, owner)
             (tmp_path / empty).touch()
-            found = await client.fetch(f"/v1/files/{FILE}{empty}/content")
-            assert (found.status, found.body, found.headers["content-length"]) == (200, b"", "0")
+            actual = await client.fetch(f"/v1/files/{FILE}{empty}/content")
+            assert (actual.status, actual.body, actual.headers["content-length"]) == (200, b"", "0")
 
     asyncio.run(scenario())
 
 
-def test_link_of_an_export_is_signed_by_the_bucket(founded_url: Secret, tmp_path: Path):
+def test_link_of_an_export_is_signed_by_the_bucket(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario() -> None:
         # Signing needs no connection.
         url = f"http://127.0.0.1:{free_port()}"
-        async with logged_client(founded_url, tmp_path, **bucket_settings(url)) as (api, _):
+        async with logged_client(bootstrapped_url, tmp_path, **bucket_settings(url)) as (api, _):
             owner, client = await create_file_key(api)
             _, stranger = await create_file_key(api, "other")
             file_id = await insert_file(api, owner, bytes=2)

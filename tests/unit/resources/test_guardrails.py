@@ -11,7 +11,7 @@ from penstock import engine
 from penstock.ids import mask_secret
 from penstock.snapshot.guardrail_sections import GuardrailTable
 from penstock.snapshot.query import _read_workspaces
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.test_log_pages import read_requests
 from tests.unit.snapshot.test_limit_sections import last_change
 
@@ -49,8 +49,8 @@ async def published(api: ManagementClient) -> dict[str, Any]:
     """Returns the rows that the data plane gets, by slug."""
     vault: Vault = api.app.state["services"].vault
     async with api.database.read_connection() as connection:
-        found = await GuardrailTable(vault)._query_rows(connection, [])
-    rows = [row for text, _, _ in found.values() for row in msgspec.json.decode(b"[%s]" % text)]
+        actual = await GuardrailTable(vault)._query_rows(connection, [])
+    rows = [row for text, _, _ in actual.values() for row in msgspec.json.decode(b"[%s]" % text)]
     return {row["slug"]: row for row in rows}
 
 
@@ -62,40 +62,40 @@ async def effective(api: ManagementClient, workspace_id: str) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name.endswith("_guardrails")}
 
 
-def test_every_field_is_read_back_and_versions_are_kept(founded_url: Secret):
+def test_every_field_is_read_back_and_versions_are_kept(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = await api.create_workspace()
         checks = [{**WORDS, "name": "Length", "is_enabled": False}]
         actions = {"deny": True, "async": True, "on_fail": {"feedback": {"value": -9, "metadata": '{"team": "a"}'}}}
         body = {"name": "My guardrail!", "checks": checks, "actions": actions, "workspace_id": workspace["slug"]}
-        made = await api.request_ok("POST", "guardrails", body)
-        assert re.fullmatch("pg-my-gua-[0-9a-f]{6}", made["slug"])
-        assert set(made) == {"id", "slug", "version_id", "object"}
-        shown = await api.request_ok("GET", f"guardrails/{made['slug']}")
-        wanted = {
+        guardrail = await api.request_ok("POST", "guardrails", body)
+        assert re.fullmatch("pg-my-gua-[0-9a-f]{6}", guardrail["slug"])
+        assert set(guardrail) == {"id", "slug", "version_id", "object"}
+        fetched = await api.request_ok("GET", f"guardrails/{guardrail['slug']}")
+        expected = {
             **FULL_ACTIONS,
             **actions,
             "on_fail": {"feedback": {"value": -9, "weight": 1, "metadata": {"team": "a"}}},
         }
-        assert (shown["checks"], shown["actions"]) == ([{**checks[0], "soft_deny_200": False}], wanted)
-        assert (shown["workspace_id"], shown["organisation_id"]) == (workspace["id"], workspace["organisation_id"])
-        assert (shown["version_id"], shown["status"]) == (made["version_id"], "active")
+        assert (fetched["checks"], fetched["actions"]) == ([{**checks[0], "soft_deny_200": False}], expected)
+        assert (fetched["workspace_id"], fetched["organisation_id"]) == (workspace["id"], workspace["organisation_id"])
+        assert (fetched["version_id"], fetched["status"]) == (guardrail["version_id"], "active")
         # A client may send back what it read, which changes nothing; a new name makes no version.
-        path = f"guardrails/{made['id']}"
-        assert await api.request_ok("PUT", path, shown) == made
-        assert await api.request_ok("PUT", path, {"name": "renamed"}) == made
+        path = f"guardrails/{guardrail['id']}"
+        assert await api.request_ok("PUT", path, fetched) == guardrail
+        assert await api.request_ok("PUT", path, {"name": "renamed"}) == guardrail
         changed = await api.request_ok("PUT", path, {"checks": [WORDS]})
-        assert changed["version_id"] != made["version_id"]
+        assert changed["version_id"] != guardrail["version_id"]
         listed = await api.request_ok("GET", f"{path}/versions")
-        assert [row["version_id"] for row in listed["data"]] == [changed["version_id"], made["version_id"]]
+        assert [row["version_id"] for row in listed["data"]] == [changed["version_id"], guardrail["version_id"]]
         assert [row["checks"][0]["is_enabled"] for row in listed["data"]] == [True, False]
         assert await api.request_ok("DELETE", path) == {}
-        await api.expect_error(404, made["id"], "GET", path)
+        await api.expect_error(404, guardrail["id"], "GET", path)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_mistakes_are_reported_with_their_paths(founded_url: Secret):
+def test_mistakes_are_reported_with_their_paths(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = await api.create_workspace()
         both = {"workspace_id": workspace["id"], "organisation_id": workspace["organisation_id"]}
@@ -118,16 +118,16 @@ def test_mistakes_are_reported_with_their_paths(founded_url: Secret):
             assert set(response["error"]) == {"message", "type", "param", "code"}
         assert (await api.request_ok("GET", f"guardrails?workspace_id={workspace['id']}"))["total"] == 0
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_credentials_are_masked_kept_and_bound_to_their_destination(founded_url: Secret):
+def test_credentials_are_masked_kept_and_bound_to_their_destination(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
-        made = await create_guardrail(api, workspace_id=workspace, checks=[WORDS, webhook()])
-        path, masked = f"guardrails/{made['id']}", mask_secret(TOKEN)
-        shown = await api.request_ok("GET", path)
-        assert shown["checks"][1]["parameters"]["headers"] == {"authorization": masked}
+        guardrail = await create_guardrail(api, workspace_id=workspace, checks=[WORDS, webhook()])
+        path, masked = f"guardrails/{guardrail['id']}", mask_secret(TOKEN)
+        fetched = await api.request_ok("GET", path)
+        assert fetched["checks"][1]["parameters"]["headers"] == {"authorization": masked}
         versions = await api.request_ok("GET", f"{path}/versions")
         audit = await api.request_ok(
             "GET", f"audit-logs?start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z&workspace_id={workspace}"
@@ -152,25 +152,25 @@ def test_credentials_are_masked_kept_and_bound_to_their_destination(founded_url:
         (row,) = (await published(api)).values()
         assert row["checks"][0]["parameters"]["headers"] == {"authorization": TOKEN}
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_credentials_of_partners_are_bound_to_their_host(founded_url: Secret):
+def test_credentials_of_partners_are_bound_to_their_host(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
 
         def partner(key: str, **parameters: object) -> dict[str, object]:
             return {"id": "lakera.guard", "parameters": {"credentials": {"apiKey": key}, **parameters}}
 
-        made = await api.request_ok(
+        guardrail = await api.request_ok(
             "POST", "guardrails", {"name": "g", "checks": [partner(TOKEN)], "workspace_id": workspace}
         )
-        path, masked = f"guardrails/{made['id']}", mask_secret(TOKEN)
-        shown = await api.request_ok("GET", path)
-        assert shown["checks"][0]["parameters"]["credentials"] == {"apiKey": masked}
+        path, masked = f"guardrails/{guardrail['id']}", mask_secret(TOKEN)
+        fetched = await api.request_ok("GET", path)
+        assert fetched["checks"][0]["parameters"]["credentials"] == {"apiKey": masked}
         # Another timeout keeps the credential, another host does not.
         await api.request_ok("PUT", path, {"checks": [partner(masked, timeout=500)]})
-        assert (await published(api))[made["slug"]]["checks"][0]["parameters"] == partner(TOKEN, timeout=500)[
+        assert (await published(api))[guardrail["slug"]]["checks"][0]["parameters"] == partner(TOKEN, timeout=500)[
             "parameters"
         ]
         moved = partner(masked, baseURL="https://other.example")
@@ -178,36 +178,36 @@ def test_credentials_of_partners_are_bound_to_their_host(founded_url: Secret):
         missing = {"id": "lakera.guard", "parameters": {"credentials": {}}}
         await api.expect_error(400, "checks[0].parameters.credentials.apiKey", "PUT", path, {"checks": [missing]})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_masks_of_equal_looking_credentials_keep_their_check(founded_url: Secret):
+def test_masks_of_equal_looking_credentials_keep_their_check(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         texts = ["ab-first-secret-xyz", "ab-other-secret-xyz"]
         checks = [webhook(headers={"authorization": text}) for text in texts]
-        made = await create_guardrail(api, workspace_id=workspace, checks=checks)
-        path = f"guardrails/{made['id']}"
+        guardrail = await create_guardrail(api, workspace_id=workspace, checks=checks)
+        path = f"guardrails/{guardrail['id']}"
         masked = [webhook(headers={"authorization": mask_secret(text)}, timeout=9) for text in texts]
         await api.request_ok("PUT", path, {"checks": masked})
         (row,) = (await published(api)).values()
         assert [check["parameters"]["headers"]["authorization"] for check in row["checks"]] == texts
         await api.expect_error(400, "several checks", "PUT", path, {"checks": [WORDS, WORDS, masked[0]]})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_owner_decides_scopes_and_visibility(founded_url: Secret):
+def test_owner_decides_scopes_and_visibility(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        here, there = [await api.create_workspace(name) for name in ("here", "there")]
-        organisation = here["organisation_id"]
-        _, inside = await api.create_key("workspace/service", workspace_id=here["id"], scopes=SCOPES)
+        first_workspace, second_workspace = [await api.create_workspace(name) for name in ("here", "there")]
+        organisation = first_workspace["organisation_id"]
+        _, inside = await api.create_key("workspace/service", workspace_id=first_workspace["id"], scopes=SCOPES)
         own = await create_guardrail(inside)
-        theirs = await create_guardrail(api, workspace_id=there["id"])
+        theirs = await create_guardrail(api, workspace_id=second_workspace["id"])
         shared = await create_guardrail(api, organisation_id=organisation)
         lists = {
             "": {own["id"], theirs["id"], shared["id"]},
-            f"?workspace_id={here['slug']}": {own["id"]},
+            f"?workspace_id={first_workspace['slug']}": {own["id"]},
             f"?organisation_id={organisation}": {shared["id"]},
             f"?ids={own['id']},{shared['id']}": {own["id"], shared["id"]},
         }
@@ -236,31 +236,31 @@ def test_owner_decides_scopes_and_visibility(founded_url: Secret):
             assert refused["id"] not in {row["id"] for row in listed}
         await of_workspaces.expect_error(403, "organisation_guardrails.create", "POST", "guardrails", body)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_members_read_and_managers_change(founded_url: Secret):
+def test_members_read_and_managers_change(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
-        made = await create_guardrail(api, workspace_id=workspace)
-        path = f"guardrails/{made['id']}"
+        guardrail = await create_guardrail(api, workspace_id=workspace)
+        path = f"guardrails/{guardrail['id']}"
         statuses: dict[str, list[int]] = {}
         for role in ("member", "manager"):
             user = await api.create_user(f"{role}@x.test", workspaces=[{"id": workspace, "role": role}])
             _, key = await api.create_key("workspace/user", workspace_id=workspace, user_id=user, scopes=SCOPES)
             request = (("GET", "guardrails", None), ("GET", path, None), ("PUT", path, {"name": role}))
-            statuses[role] = [(await key(*one))[0] for one in request]
+            statuses[role] = [(await key(*item))[0] for item in request]
         assert statuses == {"member": [200, 200, 403], "manager": [200, 200, 200]}
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_defaults_are_resolved_and_reach_the_data_plane(founded_url: Secret):
+def test_defaults_are_resolved_and_reach_the_data_plane(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        here, there = [await api.create_workspace(name) for name in ("here", "there")]
-        own = await create_guardrail(api, workspace_id=here["id"])
-        shared = await create_guardrail(api, organisation_id=here["organisation_id"])
-        defaults, workspace = "admin/organisation/defaults", f"workspaces/{here['id']}"
+        first_workspace, second_workspace = [await api.create_workspace(name) for name in ("here", "there")]
+        own = await create_guardrail(api, workspace_id=first_workspace["id"])
+        shared = await create_guardrail(api, organisation_id=first_workspace["organisation_id"])
+        defaults, workspace = "admin/organisation/defaults", f"workspaces/{first_workspace['id']}"
         await api.request_ok("PUT", defaults, {"input_guardrails": [shared["slug"]]})
         read = await api.request_ok("GET", defaults)
         assert (read["input_guardrails"], read["output_guardrails"]) == (
@@ -269,13 +269,13 @@ def test_defaults_are_resolved_and_reach_the_data_plane(founded_url: Secret):
         )
         await api.request_ok("PUT", defaults, read)
         both = {"input_guardrails": [own["id"], shared["id"], own["slug"]], "output_guardrails": [own["slug"]]}
-        shown = await api.request_ok("PUT", workspace, {"defaults": both})
-        assert shown["defaults"]["input_guardrails"] == [own["slug"], shared["slug"]]
-        assert await effective(api, here["id"]) == {
+        fetched = await api.request_ok("PUT", workspace, {"defaults": both})
+        assert fetched["defaults"]["input_guardrails"] == [own["slug"], shared["slug"]]
+        assert await effective(api, first_workspace["id"]) == {
             "input_guardrails": [shared["id"], own["id"]],
             "output_guardrails": [own["id"]],
         }
-        assert await effective(api, there["id"]) == {"input_guardrails": [shared["id"]]}
+        assert await effective(api, second_workspace["id"]) == {"input_guardrails": [shared["id"]]}
         # Unknown and archived guardrails, and those of another owner, are rejected with the field and the value.
         await api.request_ok("PUT", workspace, {"defaults": {}})
         await api.request_ok("PUT", f"guardrails/{own['id']}", {"status": "archived"})
@@ -283,17 +283,21 @@ def test_defaults_are_resolved_and_reach_the_data_plane(founded_url: Secret):
         for path, body, word in (
             (defaults, {"output_guardrails": unknown}, "output_guardrails[1] 'pg-unknown-0123ab' is no guardrail"),
             (workspace, {"defaults": {"input_guardrails": unknown}}, "defaults.input_guardrails[0]"),
-            (f"workspaces/{there['id']}", {"defaults": {"input_guardrails": [own["id"]]}}, "that is not archived"),
+            (
+                f"workspaces/{second_workspace['id']}",
+                {"defaults": {"input_guardrails": [own["id"]]}},
+                "that is not archived",
+            ),
         ):
             await api.expect_error(404, word, "PUT", path, body)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_exclusions_are_merged_or_replaced(founded_url: Secret):
+def test_exclusions_are_merged_or_replaced(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        here, there = [await api.create_workspace(name) for name in ("here", "there")]
-        shared = (await create_guardrail(api, organisation_id=here["organisation_id"]))["id"]
+        first_workspace, second_workspace = [await api.create_workspace(name) for name in ("here", "there")]
+        shared = (await create_guardrail(api, organisation_id=first_workspace["organisation_id"]))["id"]
         defaults = {"input_guardrails": [shared], "output_guardrails": [shared]}
         await api.request_ok("PUT", "admin/organisation/defaults", defaults)
         path = "workspace-exclusions/input-guardrails"
@@ -302,27 +306,27 @@ def test_exclusions_are_merged_or_replaced(founded_url: Secret):
             rows = [{"workspace_id": workspace["slug"], "excluded": is_excluded} for workspace, is_excluded in listed]
             body = {"workspaces": rows, "override_existing": override}
             assert await api.request_ok("PUT", path, body) == {}
-            shown = await api.request_ok("GET", f"{path}?organisation_id={here['organisation_id']}")
-            return {row["workspace_id"] for row in shown["workspaces"] if row["excluded"]}
+            fetched = await api.request_ok("GET", f"{path}?organisation_id={first_workspace['organisation_id']}")
+            return {row["workspace_id"] for row in fetched["workspaces"] if row["excluded"]}
 
-        assert await exclude((here, True)) == {here["id"]}
+        assert await exclude((first_workspace, True)) == {first_workspace["id"]}
         assert await last_change(api) == {"rest"}
-        assert await effective(api, here["id"]) == {"output_guardrails": [shared]}
-        assert await effective(api, there["id"]) == {name: [shared] for name in defaults}
-        assert await exclude((there, True)) == {here["id"], there["id"]}
-        assert await exclude((here, False)) == {there["id"]}
-        assert await exclude((here, True), override=True) == {here["id"]}
+        assert await effective(api, first_workspace["id"]) == {"output_guardrails": [shared]}
+        assert await effective(api, second_workspace["id"]) == {name: [shared] for name in defaults}
+        assert await exclude((second_workspace, True)) == {first_workspace["id"], second_workspace["id"]}
+        assert await exclude((first_workspace, False)) == {second_workspace["id"]}
+        assert await exclude((first_workspace, True), override=True) == {first_workspace["id"]}
         # Settings of the organisation do not end exclusions, and outputs have their own.
         await api.request_ok("PUT", "admin/organisation/settings", {"user_api_key_ttl": 3600})
-        assert await exclude() == {here["id"]}
+        assert await exclude() == {first_workspace["id"]}
         assert (await api.request_ok("GET", "workspace-exclusions/output-guardrails"))["workspaces"] == []
         unknown = {"workspaces": [{"workspace_id": "ws-unknown", "excluded": True}]}
         await api.expect_error(404, "workspaces[0].workspace_id 'ws-unknown'", "PUT", path, unknown)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_guardrail_in_use_is_neither_archived_nor_deleted(founded_url: Secret):
+def test_guardrail_in_use_is_neither_archived_nor_deleted(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = await api.create_workspace("team")
         own = await create_guardrail(api, workspace_id=workspace["id"])
@@ -330,8 +334,8 @@ def test_guardrail_in_use_is_neither_archived_nor_deleted(founded_url: Secret):
         defaults = {"output_guardrails": [shared["id"]]}
         await api.request_ok("PUT", "admin/organisation/defaults", defaults)
         await api.request_ok("PUT", f"workspaces/{workspace['id']}", {"defaults": {"input_guardrails": [own["id"]]}})
-        for made, word in ((own, "of the workspace 'team'"), (shared, "of the organisation")):
-            path = f"guardrails/{made['slug']}"
+        for created, word in ((own, "of the workspace 'team'"), (shared, "of the organisation")):
+            path = f"guardrails/{created['slug']}"
             await api.expect_error(409, word, "DELETE", path)
             await api.expect_error(409, word, "PUT", path, {"status": "archived"})
             await api.request_ok("PUT", path, {"name": "renamed", "status": "active"})
@@ -344,29 +348,29 @@ def test_guardrail_in_use_is_neither_archived_nor_deleted(founded_url: Secret):
         await api.request_ok("DELETE", "configs/my-config")
         await api.request_ok("DELETE", f"guardrails/{own['slug']}")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_published_rows_follow_changes(founded_url: Secret):
+def test_published_rows_follow_changes(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = await api.create_workspace("gone")
-        made = await create_guardrail(api, workspace_id=workspace["id"])
+        guardrail = await create_guardrail(api, workspace_id=workspace["id"])
         shared = await create_guardrail(api, organisation_id=workspace["organisation_id"])
         rows = await published(api)
-        assert rows[made["slug"]] == {
-            "id": made["id"],
-            "slug": made["slug"],
+        assert rows[guardrail["slug"]] == {
+            "id": guardrail["id"],
+            "slug": guardrail["slug"],
             "workspace": workspace["id"],
             "organisation": workspace["organisation_id"],
-            "version": made["version_id"],
+            "version": guardrail["version_id"],
             "checks": [{**WORDS, "is_enabled": True}],
             "actions": FULL_ACTIONS,
         }
         assert rows[shared["slug"]]["workspace"] is None
-        path = f"guardrails/{made['id']}"
+        path = f"guardrails/{guardrail['id']}"
         changed = await api.request_ok("PUT", path, {"actions": {"deny": True}})
-        assert await last_change(api) == {f"guardrails/{made['id'][-2:]}"}
-        row = (await published(api))[made["slug"]]
+        assert await last_change(api) == {f"guardrails/{guardrail['id'][-2:]}"}
+        row = (await published(api))[guardrail["slug"]]
         assert (row["version"], row["actions"]["deny"]) == (changed["version_id"], True)
         await api.request_ok("PUT", path, {"status": "archived"})
         assert set(await published(api)) == {shared["slug"]}
@@ -376,39 +380,39 @@ def test_published_rows_follow_changes(founded_url: Secret):
         listed = await api.request_ok("GET", "guardrails")
         assert [row["id"] for row in listed["data"]] == [shared["id"]]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_repeated_and_outdated_requests_change_nothing(founded_url: Secret):
+def test_repeated_and_outdated_requests_change_nothing(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         body = {"name": "g", "checks": [WORDS], "workspace_id": workspace}
-        made, again = [await api.request_ok("POST", "guardrails", body, idempotency_key="k") for _ in range(2)]
-        assert made == again
-        path = f"guardrails/{made['id']}"
+        created, again = [await api.request_ok("POST", "guardrails", body, idempotency_key="k") for _ in range(2)]
+        assert created == again
+        path = f"guardrails/{created['id']}"
         _, _, headers = await api("GET", path)
         assert (await api("PUT", path, {"name": "first"}, if_match=headers["etag"]))[0] == 200
         status, response, _ = await api("PUT", path, {"name": "lost"}, if_match=headers["etag"])
         assert (status, response["error"]["param"]) == (412, "If-Match")
         assert (await api.request_ok("GET", path))["name"] == "first"
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_catalogue_has_the_checks_of_the_engine(founded_url: Secret):
+def test_catalogue_has_the_checks_of_the_engine(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         _, reader = await api.create_key("workspace/service", workspace_id=workspace, scopes=["guardrails.list"])
-        found = await reader.request_ok("GET", "guardrails/checks")
-        assert found["data"] == engine.guardrail_checks()
-        assert found["total"] == len(found["data"]) > 0
+        actual = await reader.request_ok("GET", "guardrails/checks")
+        assert actual["data"] == engine.guardrail_checks()
+        assert actual["total"] == len(actual["data"]) > 0
         _, other = await api.create_key("workspace/service", workspace_id=workspace, scopes=["configs.list"])
         await other.expect_error(403, "guardrails.list", "GET", "guardrails/checks")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_requests_of_the_page_work(founded_url: Secret):
+def test_requests_of_the_page_work(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace, research = [await api.create_workspace(name) for name in ("team", "research")]
         _, team = await api.create_key(
@@ -426,4 +430,4 @@ def test_requests_of_the_page_work(founded_url: Secret):
             target = path.replace("$GUARDRAIL", own["id"]).replace("$WORKSPACE", workspace["id"])
             await (api if is_organisations else team).request_ok(method, target, msgspec.json.decode(text))
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

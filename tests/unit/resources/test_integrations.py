@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from penstock.store.tables import integrations
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
@@ -18,17 +18,17 @@ HOST, OTHER = {"custom_host": "https://a.example"}, {"custom_host": "https://b.e
 ID_LIKE_SLUG = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
-def test_rejects_slugs_that_have_the_form_of_an_id(founded_url: Secret):
+def test_rejects_slugs_that_have_the_form_of_an_id(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
-        made = {"name": "i", "ai_provider_id": "openai", "key": KEY}
+        fields = {"name": "i", "ai_provider_id": "openai", "key": KEY}
         vault = {"vault_addr": "https://v.example", "vault_auth_type": "token", "vault_token": "t"}
         secret = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
-        await api.request_ok("POST", "integrations", {**made, "slug": "shared"})
+        await api.request_ok("POST", "integrations", {**fields, "slug": "shared"})
         for slug in (ID_LIKE_SLUG, ID_LIKE_SLUG.upper()):
             for path, body in (
-                ("integrations", {**made, "slug": slug}),
-                ("integrations", {**made, "default_provider_slug": slug}),
+                ("integrations", {**fields, "slug": slug}),
+                ("integrations", {**fields, "default_provider_slug": slug}),
                 ("providers", {"name": "p", "integration_id": "shared", "workspace_id": workspace, "slug": slug}),
                 (
                     "virtual-keys",
@@ -40,23 +40,23 @@ def test_rejects_slugs_that_have_the_form_of_an_id(founded_url: Secret):
             access = {"id": workspace, "enabled": True, "default_provider_slug": slug}
             await api.expect_error(400, "slug", "PUT", "integrations/shared/workspaces", {"workspaces": [access]})
             # A slug derived from a name does not have the form of an ID either.
-            wanted = {"name": slug, "provider": "openai", "key": KEY, "workspace_id": workspace}
-            named = await api.request_ok("POST", "virtual-keys", wanted)
+            expected = {"name": slug, "provider": "openai", "key": KEY, "workspace_id": workspace}
+            named = await api.request_ok("POST", "virtual-keys", expected)
             assert named["slug"].startswith("key-")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_id_takes_precedence_over_an_equal_slug(founded_url: Secret):
+def test_id_takes_precedence_over_an_equal_slug(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        made = {"ai_provider_id": "openai", "key": KEY}
+        fields = {"ai_provider_id": "openai", "key": KEY}
         ours, theirs = [
-            await api.request_ok("POST", "integrations", {**made, "name": name}) for name in ("ours", "theirs")
+            await api.request_ok("POST", "integrations", {**fields, "name": name}) for name in ("ours", "theirs")
         ]
         # An earlier release allowed such a slug.
         async with api.database.write_transaction() as connection:
-            taken = update(integrations).where(integrations.c.id == theirs["id"]).values(slug=ours["id"])
-            await connection.execute(taken)
+            used = update(integrations).where(integrations.c.id == theirs["id"]).values(slug=ours["id"])
+            await connection.execute(used)
             # Changes the order of the rows on the disk.
             await connection.execute(
                 update(integrations).where(integrations.c.id == ours["id"]).values(description="x")
@@ -68,10 +68,10 @@ def test_id_takes_precedence_over_an_equal_slug(founded_url: Secret):
             await api.request_ok("PUT", f"integrations/{row['id']}/workspaces", every)
         body = {"name": "p", "integration_id": ours["id"], "workspace_id": workspace}
         provider = await api.request_ok("POST", "providers", body)
-        shown = await api.request_ok("GET", f"providers/{provider['slug']}?workspace_id={workspace}")
-        assert shown["integration_id"] == ours["slug"]
+        fetched = await api.request_ok("GET", f"providers/{provider['slug']}?workspace_id={workspace}")
+        assert fetched["integration_id"] == ours["slug"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
 AZURE_OPTIONS = {"azure_auth_mode": "default", "azure_foundry_url": "https://a.example"}
@@ -149,7 +149,7 @@ NON_ADDRESS_CHANGES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("change", list(NON_ADDRESS_CHANGES))
-def test_key_stays_if_its_address_stays(founded_url: Secret, change: str):
+def test_key_stays_if_its_address_stays(bootstrapped_url: Secret, change: str):
     provider, before, after = NON_ADDRESS_CHANGES[change]
 
     async def scenario(api: ManagementClient) -> None:
@@ -157,14 +157,14 @@ def test_key_stays_if_its_address_stays(founded_url: Secret, change: str):
         path = f"integrations/{(await api.request_ok('POST', 'integrations', body))['id']}"
         masked = (await api.request_ok("GET", path))["masked_key"]
         await api.request_ok("PUT", path, {"configurations": after})
-        shown = await api.request_ok("GET", path)
-        assert (shown["configurations"], shown["masked_key"]) == (after, masked)
+        fetched = await api.request_ok("GET", path)
+        assert (fetched["configurations"], fetched["masked_key"]) == (after, masked)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
 @pytest.mark.parametrize("move", list(ADDRESS_CHANGES))
-def test_new_address_requires_the_key_again(founded_url: Secret, move: str):
+def test_new_address_requires_the_key_again(bootstrapped_url: Secret, move: str):
     provider, before, after = ADDRESS_CHANGES[move]
 
     async def scenario(api: ManagementClient) -> None:
@@ -179,33 +179,33 @@ def test_new_address_requires_the_key_again(founded_url: Secret, move: str):
         await api.request_ok("PUT", path, {"configurations": after, "key": KEY})
         assert (await api.request_ok("GET", path))["configurations"] == after
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_new_host_requires_header_secrets_again(founded_url: Secret):
+def test_new_host_requires_header_secrets_again(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         headers = {"custom_headers": {"x-team": "a-secret-of-the-team"}}
-        made = {"name": "i", "ai_provider_id": "openai", "configurations": {**HOST, **headers}}
-        path = f"integrations/{(await api.request_ok('POST', 'integrations', made))['id']}"
-        shown = (await api.request_ok("GET", path))["configurations"]
+        body = {"name": "i", "ai_provider_id": "openai", "configurations": {**HOST, **headers}}
+        path = f"integrations/{(await api.request_ok('POST', 'integrations', body))['id']}"
+        fetched = (await api.request_ok("GET", path))["configurations"]
         location = "configurations.custom_headers"
-        await api.expect_error(400, location, "PUT", path, {"configurations": {**shown, **OTHER}})
+        await api.expect_error(400, location, "PUT", path, {"configurations": {**fetched, **OTHER}})
         await api.request_ok("PUT", path, {"configurations": {**OTHER, **headers}})
         model = {"slug": "m", "enabled": True, "is_custom": True, "configurations": {**HOST, **headers}}
         # The headers of the integration go to the model's host too.
         await api.expect_error(400, f"'path': '{location}'", "PUT", f"{path}/models", {"models": [model]})
         await api.request_ok("PUT", f"{path}/models", {"models": [model], "configurations": headers})
-        moved = {**model, "configurations": {**shown, **OTHER}}
+        moved = {**model, "configurations": {**fetched, **OTHER}}
         await api.expect_error(400, f"models[0].{location}", "PUT", f"{path}/models", {"models": [moved]})
         await api.request_ok("PUT", f"{path}/models", {"models": [{**model, "configurations": {**OTHER, **headers}}]})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_model_headers_do_not_follow_the_integrations_new_host(founded_url: Secret):
+def test_model_headers_do_not_follow_the_integrations_new_host(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        made = {"name": "i", "ai_provider_id": "openai", "key": KEY, "configurations": HOST}
-        path = f"integrations/{(await api.request_ok('POST', 'integrations', made))['id']}"
+        body = {"name": "i", "ai_provider_id": "openai", "key": KEY, "configurations": HOST}
+        path = f"integrations/{(await api.request_ok('POST', 'integrations', body))['id']}"
         model = {"slug": "m", "enabled": True, "is_custom": True}
         secret = {"custom_headers": {"x-team": "a-secret-of-the-team"}}
         moved = {"configurations": OTHER, "key": KEY}
@@ -218,17 +218,17 @@ def test_model_headers_do_not_follow_the_integrations_new_host(founded_url: Secr
         await api.request_ok("PUT", f"{path}/models", {"models": [{**model, "configurations": None}]})
         await api.request_ok("PUT", path, {"configurations": HOST, "key": KEY})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_new_model_host_requires_the_key_again(founded_url: Secret):
+def test_new_model_host_requires_the_key_again(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        made = {"name": "i", "ai_provider_id": "openai", "key": KEY, "configurations": HOST}
-        path = f"integrations/{(await api.request_ok('POST', 'integrations', made))['id']}"
+        body = {"name": "i", "ai_provider_id": "openai", "key": KEY, "configurations": HOST}
+        path = f"integrations/{(await api.request_ok('POST', 'integrations', body))['id']}"
 
         def make_models_body(slug: str, host: str, **more: object) -> dict[str, Any]:
-            one = {"slug": slug, "enabled": True, "is_custom": True, "configurations": {"custom_host": host}}
-            return {"models": [one], **more}
+            item = {"slug": slug, "enabled": True, "is_custom": True, "configurations": {"custom_host": host}}
+            return {"models": [item], **more}
 
         masked = (await api.request_ok("GET", path))["masked_key"]
         away = "https://b.example/v1"
@@ -245,31 +245,31 @@ def test_new_model_host_requires_the_key_again(founded_url: Secret):
         for host in ("https://b.example/v2", "http://b.example/v1", "https://b.example:8443/v1"):
             await api.expect_error(400, "'path': 'key'", "PUT", f"{path}/models", make_models_body("o", host))
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_new_model_host_requires_header_secrets_again(founded_url: Secret):
+def test_new_model_host_requires_header_secrets_again(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         headers = {"x-team": "a-secret-of-the-team", "x-other": "another-of-the-team"}
         options = {"custom_headers": headers, "openai_project": "p"}
-        made = {"name": "i", "ai_provider_id": "openai", "configurations": options}
-        path = f"integrations/{(await api.request_ok('POST', 'integrations', made))['id']}"
-        shown = (await api.request_ok("GET", path))["configurations"]["custom_headers"]
+        body = {"name": "i", "ai_provider_id": "openai", "configurations": options}
+        path = f"integrations/{(await api.request_ok('POST', 'integrations', body))['id']}"
+        fetched = (await api.request_ok("GET", path))["configurations"]["custom_headers"]
         host = {"custom_host": "https://far.example"}
         models = {"models": [{"slug": "m", "enabled": True, "is_custom": True, "configurations": host}]}
         location = "configurations.custom_headers"
-        partly = {**shown, "x-other": "another-of-the-team"}
-        for sent in ({}, {"custom_headers": shown}, {"custom_headers": partly}, {"custom_headers": None}):
+        partly = {**fetched, "x-other": "another-of-the-team"}
+        for sent in ({}, {"custom_headers": fetched}, {"custom_headers": partly}, {"custom_headers": None}):
             await api.expect_error(400, location, "PUT", f"{path}/models", {**models, "configurations": sent})
         others = {"custom_headers": headers, "openai_project": "q"}
         await api.expect_error(400, "openai_project", "PUT", f"{path}/models", {**models, "configurations": others})
         await api.request_ok("PUT", f"{path}/models", {**models, "configurations": {"custom_headers": headers}})
-        assert (await api.request_ok("GET", path))["configurations"] == {**options, "custom_headers": shown}
+        assert (await api.request_ok("GET", path))["configurations"] == {**options, "custom_headers": fetched}
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_virtual_keys_and_secret_references_bind_credentials_too(founded_url: Secret):
+def test_virtual_keys_and_secret_references_bind_credentials_too(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         body = {"name": "v", "provider": "openai", "key": KEY, "workspace_id": workspace, "model_config": HOST}
@@ -280,25 +280,27 @@ def test_virtual_keys_and_secret_references_bind_credentials_too(founded_url: Se
         await api.request_ok("PUT", path, {"model_config": HOST, "name": "renamed"})
         await api.request_ok("PUT", path, {"model_config": OTHER, "key": KEY})
         vault = {"vault_addr": "https://v.example", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
-        made = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
-        path = f"secret-references/{(await api.request_ok('POST', 'secret-references', made))['id']}"
-        shown = (await api.request_ok("GET", path))["auth_config"]
+        fields = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
+        path = f"secret-references/{(await api.request_ok('POST', 'secret-references', fields))['id']}"
+        fetched = (await api.request_ok("GET", path))["auth_config"]
         moved = {"vault_addr": "https://w.example"}
-        for content in (moved, {**shown, **moved}):
+        for content in (moved, {**fetched, **moved}):
             await api.expect_error(400, "auth_config.vault_token", "PUT", path, {"auth_config": content})
-        await api.request_ok("PUT", path, {"auth_config": shown})
+        await api.request_ok("PUT", path, {"auth_config": fetched})
         await api.request_ok("PUT", path, {"auth_config": {**vault, **moved}})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_integration_of_a_virtual_key_is_not_accessible_directly(founded_url: Secret):
+def test_integration_of_a_virtual_key_is_not_accessible_directly(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
-        made = await api.request_ok(
+        virtual_key = await api.request_ok(
             "POST", "virtual-keys", {"name": "v", "provider": "openai", "key": KEY, "workspace_id": workspace}
         )
-        slug = (await api.request_ok("GET", f"virtual-keys/{made['slug']}?workspace_id={workspace}"))["integration_id"]
+        slug = (await api.request_ok("GET", f"virtual-keys/{virtual_key['slug']}?workspace_id={workspace}"))[
+            "integration_id"
+        ]
         verbs = [f"workspace_integrations.{verb}" for verb in ("read", "update", "delete")]
         _, inside = await api.create_key("workspace/service", workspace_id=workspace, scopes=verbs)
         model = {"slug": "m", "enabled": False}
@@ -312,18 +314,20 @@ def test_integration_of_a_virtual_key_is_not_accessible_directly(founded_url: Se
                 ("DELETE", "", None),
             ):
                 await who.expect_error(404, slug, method, f"integrations/{slug}{rest}", body)
-        await api.request_ok("PUT", f"virtual-keys/{made['slug']}?workspace_id={workspace}", {"key": "sk-another-key"})
+        await api.request_ok(
+            "PUT", f"virtual-keys/{virtual_key['slug']}?workspace_id={workspace}", {"key": "sk-another-key"}
+        )
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
 @pytest.mark.parametrize("kind", ["integrations", "virtual-keys"])
-def test_secret_manager_cannot_choose_the_host_of_a_stored_key(founded_url: Secret, kind: str):
+def test_secret_manager_cannot_choose_the_host_of_a_stored_key(bootstrapped_url: Secret, kind: str):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         vault = {"vault_addr": "https://v.example", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
-        made = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
-        secret = (await api.request_ok("POST", "secret-references", made))["id"]
+        fields = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
+        secret = (await api.request_ok("POST", "secret-references", fields))["id"]
         provider = "ai_provider_id" if kind == "integrations" else "provider"
         body = {"name": "v", provider: "openai", "key": KEY, "workspace_id": workspace}
         path = f"{kind}/{(await api.request_ok('POST', kind, body))['slug']}?workspace_id={workspace}"
@@ -337,32 +341,32 @@ def test_secret_manager_cannot_choose_the_host_of_a_stored_key(founded_url: Secr
         project = {"target_field": "configurations.openai_project", "secret_reference_id": secret}
         await api.request_ok("PUT", path, {"secret_mappings": [project]})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_workspace_given_by_slug_gets_no_unwanted_provider(founded_url: Secret):
+def test_workspace_given_by_slug_gets_no_unwanted_provider(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         await api.request_ok("POST", "integrations", {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": KEY})
         workspaces = [await api.create_workspace() for _ in range(2)]
-        named = [workspaces[0]["id"], workspaces[1]["slug"]]
-        accesses = [{"id": name, "enabled": True, "create_default_provider": False} for name in named]
+        names = [workspaces[0]["id"], workspaces[1]["slug"]]
+        accesses = [{"id": name, "enabled": True, "create_default_provider": False} for name in names]
         body = {"workspaces": accesses, "global_workspace_access": {"enabled": True}}
         await api.request_ok("PUT", "integrations/i/workspaces", body)
-        made = [
+        created = [
             (await api.request_ok("GET", f"providers?workspace_id={workspace['id']}"))["total"]
             for workspace in workspaces
         ]
-        assert made == [0, 0]
+        assert created == [0, 0]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_rejects_models_that_the_engine_would_reject(founded_url: Secret):
+def test_rejects_models_that_the_engine_would_reject(bootstrapped_url: Secret):
     """Such a model was once stored, and then excluded the whole integration from the snapshot."""
 
     async def scenario(api: ManagementClient) -> None:
-        made = {"name": "i", "ai_provider_id": "openai", "key": KEY}
-        path = f"integrations/{(await api.request_ok('POST', 'integrations', made))['id']}/models"
+        body = {"name": "i", "ai_provider_id": "openai", "key": KEY}
+        path = f"integrations/{(await api.request_ok('POST', 'integrations', body))['id']}/models"
         sold = {"slug": "m", "enabled": True, "is_custom": True}
         price = {"pay_as_you_go": {"request_token": {"price": 2e9}}}
         for field, value, location in (
@@ -380,29 +384,30 @@ def test_rejects_models_that_the_engine_would_reject(founded_url: Secret):
         listed = (await api.request_ok("GET", path))["models"]
         assert not [row for row in listed if row["is_custom"]]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_last_usage_reset_is_shown_to_permitted_callers_only(founded_url: Secret):
+def test_last_usage_reset_is_shown_to_permitted_callers_only(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspaces = [(await api.create_workspace())["id"] for _ in range(2)]
-        made = {"name": "i", "ai_provider_id": "openai", "key": KEY}
-        path = f"integrations/{(await api.request_ok('POST', 'integrations', made))['id']}"
+        body = {"name": "i", "ai_provider_id": "openai", "key": KEY}
+        path = f"integrations/{(await api.request_ok('POST', 'integrations', body))['id']}"
         scopes = ["workspace_integrations.list", "workspace_integrations.read"]
         asking = [api] + [
-            (await api.create_key("workspace/service", workspace_id=one, scopes=scopes))[1] for one in workspaces
+            (await api.create_key("workspace/service", workspace_id=workspace, scopes=scopes))[1]
+            for workspace in workspaces
         ]
         shares = [{"id": workspace, "enabled": True} for workspace in workspaces]
         await api.request_ok("PUT", f"{path}/workspaces", {"workspaces": shares})
 
         async def fetch_reset_flags() -> list[bool]:
-            shown = [(await one.request_ok("GET", path))["last_reset_at"] for one in asking]
-            listed = [(await one.request_ok("GET", "integrations"))["data"][0]["last_reset_at"] for one in asking]
-            assert listed == shown
-            return [one is not None for one in shown]
+            fetched = [(await item.request_ok("GET", path))["last_reset_at"] for item in asking]
+            listed = [(await item.request_ok("GET", "integrations"))["data"][0]["last_reset_at"] for item in asking]
+            assert listed == fetched
+            return [item is not None for item in fetched]
 
         assert await fetch_reset_flags() == [False, False, False]
         await api.request_ok("PUT", f"{path}/workspaces", {"workspaces": [{**shares[1], "reset_usage": True}]})
         assert await fetch_reset_flags() == [True, False, True]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

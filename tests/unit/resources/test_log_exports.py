@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.settings.secret import Secret
-    from tests.unit.resources.managed import ManagementClient
+    from tests.unit.resources.management_api import ManagementClient
 
 ONE_STORE = True
 
@@ -48,13 +48,13 @@ async def running_exporter(api: ManagementClient) -> AsyncIterator[None]:
 
 
 async def wait_for_status(client: ManagementClient, export_id: str, *statuses: str) -> Any:
-    found: Any = None
+    actual: Any = None
     for _ in range(400):
-        found = await client.request_ok("GET", f"logs/exports/{export_id}")
-        if found["status"] in statuses:
-            return found
+        actual = await client.request_ok("GET", f"logs/exports/{export_id}")
+        if actual["status"] in statuses:
+            return actual
         await asyncio.sleep(0.02)
-    raise AssertionError(found)
+    raise AssertionError(actual)
 
 
 async def create_exporting_key(api: ManagementClient, name: str = "w") -> tuple[dict[str, str], ManagementClient]:
@@ -77,7 +77,7 @@ async def download(api: ManagementClient, client: ManagementClient, export_id: s
     return [json.loads(line) for line in response.body.splitlines()]
 
 
-def test_export_writes_the_requested_fields_of_matching_logs(founded_url: Secret, tmp_path: Path):
+def test_export_writes_the_requested_fields_of_matching_logs(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, client = await create_exporting_key(api)
         other = await open_workspace(api, "other")
@@ -85,23 +85,23 @@ def test_export_writes_the_requested_fields_of_matching_logs(founded_url: Secret
         logs.record(**home, ai_model="cheap", cost_nanodollars=1)
         first = logs.record(({"a": 1}, {"b": 2}), **home)
         second = logs.record(({"a": 3}, {"b": 4}), **home, after=timedelta(seconds=1), ai_model="o3")
-        made = await client.request_ok(
+        export = await client.request_ok(
             "POST",
             "logs/exports",
             {"filters": {"cost_min": 1, "ai_model": "gpt-5,o3"}, "requested_data": FIELDS, "description": "d"},
         )
-        assert (made["total"], made["object"]) == (2, "export")
-        shown = await client.request_ok("GET", f"logs/exports/{made['id']}")
-        assert (shown["status"], shown["description"], shown["total_records"]) == ("draft", "d", None)
-        assert shown["filters"] == {"cost_min": 1, "ai_model": "gpt-5,o3"}
-        assert (shown["workspace_id"], shown["requested_data"]) == (home["workspace_id"], FIELDS)
-        await client.expect_error(409, "it is draft", "GET", f"logs/exports/{made['id']}/download")
+        assert (export["total"], export["object"]) == (2, "export")
+        fetched = await client.request_ok("GET", f"logs/exports/{export['id']}")
+        assert (fetched["status"], fetched["description"], fetched["total_records"]) == ("draft", "d", None)
+        assert fetched["filters"] == {"cost_min": 1, "ai_model": "gpt-5,o3"}
+        assert (fetched["workspace_id"], fetched["requested_data"]) == (home["workspace_id"], FIELDS)
+        await client.expect_error(409, "it is draft", "GET", f"logs/exports/{export['id']}/download")
         async with running_exporter(api):
-            started = await client.request_ok("POST", f"logs/exports/{made['id']}/start")
+            started = await client.request_ok("POST", f"logs/exports/{export['id']}/start")
             assert started["object"] == "export"
-            done = await wait_for_status(client, made["id"], "success", "failed")
+            done = await wait_for_status(client, export["id"], "success", "failed")
         assert (done["status"], done["total_records"], done["error"]) == ("success", 2, None)
-        rows = await download(api, client, made["id"])
+        rows = await download(api, client, export["id"])
         assert [row["id"] for row in rows] == [second, first]
         assert list(rows[0]) == FIELDS
         assert {name: rows[0][name] for name in ("ai_model", "cost", "request", "response")} == {
@@ -110,13 +110,13 @@ def test_export_writes_the_requested_fields_of_matching_logs(founded_url: Secret
             "request": {"a": 3},
             "response": {"b": 4},
         }
-        await client.expect_error(409, "it is success", "POST", f"logs/exports/{made['id']}/start")
-        await client.expect_error(409, "it is success", "POST", f"logs/exports/{made['id']}/cancel")
+        await client.expect_error(409, "it is success", "POST", f"logs/exports/{export['id']}/start")
+        await client.expect_error(409, "it is success", "POST", f"logs/exports/{export['id']}/cancel")
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_only_drafts_can_be_changed_and_stopped_exports_start_again(founded_url: Secret, tmp_path: Path):
+def test_only_drafts_can_be_changed_and_stopped_exports_start_again(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, client = await create_exporting_key(api)
         logs.record(**home)
@@ -138,21 +138,21 @@ def test_only_drafts_can_be_changed_and_stopped_exports_start_again(founded_url:
             await client.request_ok("POST", f"logs/exports/{export_id}/start")
             assert (await wait_for_status(client, export_id, "success", "failed"))["error"] is None
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_page_of_a_large_export_has_its_rows(founded_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_page_of_a_large_export_has_its_rows(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("penstock.jobs.log_exports.PAGE_SIZE", 3)
     monkeypatch.setattr("penstock.jobs.log_exports.MAX_ROWS", 8)
 
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, client = await create_exporting_key(api)
-        made = [logs.record(**home, after=timedelta(seconds=number)) for number in range(10)][::-1]
+        created = [logs.record(**home, after=timedelta(seconds=number)) for number in range(10)][::-1]
         async with running_exporter(api):
             for filters, expected in (
-                ({}, made[:8]),
-                ({"page_size": 4, "current_page": 1}, made[4:8]),
-                ({"page_size": 4, "current_page": 2}, made[8:]),
+                ({}, created[:8]),
+                ({"page_size": 4, "current_page": 1}, created[4:8]),
+                ({"page_size": 4, "current_page": 2}, created[8:]),
             ):
                 export_id = await create_export(client, filters=filters, requested_data=["id"])
                 await client.request_ok("POST", f"logs/exports/{export_id}/start")
@@ -160,18 +160,18 @@ def test_page_of_a_large_export_has_its_rows(founded_url: Secret, tmp_path: Path
                 assert done["total_records"] == len(expected)
                 assert [row["id"] for row in await download(api, client, export_id)] == expected
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_denied_fields_are_rejected(founded_url: Secret, tmp_path: Path):
+def test_denied_fields_are_rejected(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         home, client = await create_exporting_key(api)
         export_id = await create_export(client)
         denied = {"export_settings": {"deniedFields": ["request", "metadata"]}}
         await api.request_ok("PUT", "admin/organisation/settings", denied)
-        found = await client.request_ok("GET", f"logs/exports/field-restrictions?workspace_id={home['workspace_id']}")
-        assert found["deniedFields"] == ["request", "metadata"]
-        assert "request" not in found["allowedFields"]
+        actual = await client.request_ok("GET", f"logs/exports/field-restrictions?workspace_id={home['workspace_id']}")
+        assert actual["deniedFields"] == ["request", "metadata"]
+        assert "request" not in actual["allowedFields"]
         body = {"filters": {}, "requested_data": FIELDS}
         await client.expect_error(403, "requested_data[3] 'request' may not", "POST", "logs/exports", body)
         await client.expect_error(403, "requested_data[3]", "PUT", f"logs/exports/{export_id}", {"filters": {}})
@@ -179,10 +179,10 @@ def test_denied_fields_are_rejected(founded_url: Secret, tmp_path: Path):
         await client.expect_error(403, "requested_data[3]", "POST", f"logs/exports/{export_id}/start")
         await create_export(client, requested_data=["id"])
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_problems_of_an_export_are_reported(founded_url: Secret, tmp_path: Path):
+def test_problems_of_an_export_are_reported(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         _, client = await create_exporting_key(api)
         body = {"filters": {"status_code": "x", "cost_min": 2, "cost_max": 1}, "requested_data": ["id"]}
@@ -196,10 +196,10 @@ def test_problems_of_an_export_are_reported(founded_url: Secret, tmp_path: Path)
         )
         await client.expect_error(404, "no object", "GET", "logs/exports/x")
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_link_ends_and_cannot_be_changed(founded_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_link_ends_and_cannot_be_changed(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, client = await create_exporting_key(api)
         _, stranger = await create_exporting_key(api, "other")
@@ -235,10 +235,10 @@ def test_link_ends_and_cannot_be_changed(founded_url: Secret, tmp_path: Path, mo
         await client.expect_error(404, "has expired", "GET", f"logs/exports/{export_id}/download")
         assert (await anyone.fetch(f"{url.path}?{url.query}")).status == 403
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_key_of_a_user_sees_own_exports_and_own_logs(founded_url: Secret, tmp_path: Path):
+def test_key_of_a_user_sees_own_exports_and_own_logs(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, service = await create_exporting_key(api)
         user, _ = await join_workspace(api, home["workspace_id"], "manager")
@@ -263,10 +263,10 @@ def test_key_of_a_user_sees_own_exports_and_own_logs(founded_url: Secret, tmp_pa
             await wait_for_status(manager, mine, "success")
         assert {row["id"] for row in await download(api, manager, mine)} == {own, with_token}
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_file_is_only_for_callers_that_may_see_its_logs(founded_url: Secret, tmp_path: Path):
+def test_file_is_only_for_callers_that_may_see_its_logs(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, _ = await create_exporting_key(api)
         user, _ = await join_workspace(api, home["workspace_id"], "manager")
@@ -296,10 +296,10 @@ def test_file_is_only_for_callers_that_may_see_its_logs(founded_url: Secret, tmp
         assert (await api.request_ok("GET", f"logs/exports/{export_id}"))["status"] == "success"
         await manager.request_ok("GET", path)
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_draft_that_an_admin_updated_shows_a_restricted_creator_no_other_logs(founded_url: Secret, tmp_path: Path):
+def test_draft_that_an_admin_updated_shows_a_restricted_creator_no_other_logs(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, _ = await create_exporting_key(api)
         user, _ = await join_workspace(api, home["workspace_id"], "manager")
@@ -319,10 +319,10 @@ def test_draft_that_an_admin_updated_shows_a_restricted_creator_no_other_logs(fo
         await manager.expect_error(403, "logs of other users", "GET", f"logs/exports/{export_id}/download")
         await api.request_ok("GET", f"logs/exports/{export_id}/download")
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_organisation_key_exports_the_default_workspace(founded_url: Secret, tmp_path: Path):
+def test_organisation_key_exports_the_default_workspace(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         home = await open_workspace(api)
         default = next(row for row in (await api.request_ok("GET", "workspaces"))["data"] if row["is_default"])
@@ -339,4 +339,4 @@ def test_organisation_key_exports_the_default_workspace(founded_url: Secret, tmp
         listed = await api.request_ok("GET", f"logs/exports?workspace_id={home['workspace_slug']}&page_size=1")
         assert (listed["total"], len(listed["data"]), listed["object"]) == (2, 1, "list")
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)

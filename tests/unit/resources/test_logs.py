@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.settings.secret import Secret
-    from tests.unit.resources.managed import ManagementClient
+    from tests.unit.resources.management_api import ManagementClient
 
 ONE_STORE = True
 
@@ -49,7 +49,7 @@ async def create_workspace_key(
     return home, client
 
 
-def test_pages_of_a_list_follow_its_cursor(founded_url: Secret, tmp_path: Path):
+def test_pages_of_a_list_follow_its_cursor(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, READ_SCOPES)
         made = [logs.record(**home, after=timedelta(seconds=number)) for number in range(5)]
@@ -69,10 +69,10 @@ def test_pages_of_a_list_follow_its_cursor(founded_url: Secret, tmp_path: Path):
         await reader.expect_error(400, "cursor", "GET", "logs?cursor=x")
         await reader.expect_error(400, "page_size", "GET", "logs?page_size=1001")
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_filters_take_several_values_and_reject_unknown_names(founded_url: Secret, tmp_path: Path):
+def test_filters_take_several_values_and_reject_unknown_names(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, READ_SCOPES)
         made = [logs.record(**home, ai_model=name, outcome="killed" if name == "c" else "complete") for name in "abc"]
@@ -91,11 +91,11 @@ def test_filters_take_several_values_and_reject_unknown_names(founded_url: Secre
         _, error, _ = await reader("GET", "logs?stat=1&outcome=x&page_siz=3")
         assert all(name in str(error) for name in ("'x' is not allowed", "stat", "did you mean page_size?"))
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
 def test_list_of_an_organisation_shows_the_default_workspace_unless_another_is_named(
-    founded_url: Secret, tmp_path: Path
+    bootstrapped_url: Secret, tmp_path: Path
 ):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home = await open_workspace(api, "w")
@@ -111,10 +111,10 @@ def test_list_of_an_organisation_shows_the_default_workspace_unless_another_is_n
         assert await find(f"workspace_slug={home['workspace_slug']}") == {other}
         assert await find("workspace_slug=*") == {shown, other}
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_search_finds_words_of_bodies_for_callers_that_may_view_them(founded_url: Secret, tmp_path: Path):
+def test_search_finds_words_of_bodies_for_callers_that_may_view_them(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, READ_SCOPES)
         found = logs.record((CUSTOM_LOG["request"]["body"], {"choices": [{"message": {"content": "zebra"}}]}), **home)
@@ -125,10 +125,10 @@ def test_search_finds_words_of_bodies_for_callers_that_may_view_them(founded_url
         assert len((await lister.request_ok("GET", "logs"))["data"]) == 2
         await lister.expect_error(403, "logs.view", "GET", "logs?q=zebra")
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_log_has_its_request_response_and_figures(founded_url: Secret, tmp_path: Path):
+def test_log_has_its_request_response_and_figures(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, READ_SCOPES)
         request, responded = {"model": "gpt-5"}, {"id": "r"}
@@ -161,10 +161,10 @@ def test_log_has_its_request_response_and_figures(founded_url: Secret, tmp_path:
         await reader.expect_error(404, "no log with the id", "GET", "logs/0199aaaa-0000-7000-8000-000000000001")
         await reader.expect_error(404, "no log with the id", "GET", "logs/x")
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_workspace_key_sees_its_workspace_only(founded_url: Secret, tmp_path: Path):
+def test_workspace_key_sees_its_workspace_only(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, WRITE_SCOPES)
         other, stranger = await create_workspace_key(api, WRITE_SCOPES, "other")
@@ -190,7 +190,7 @@ def test_workspace_key_sees_its_workspace_only(founded_url: Secret, tmp_path: Pa
         groups = await api.request_ok("GET", f"analytics/groups/workspaces?{RANGE}")
         assert {row["workspace"] for row in groups["data"]} == {home["workspace_slug"], other["workspace_slug"]}
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
 async def join_workspace(api: ManagementClient, workspace_id: str, role: str) -> tuple[str, ManagementClient]:
@@ -200,7 +200,7 @@ async def join_workspace(api: ManagementClient, workspace_id: str, role: str) ->
     return user, client
 
 
-def test_restricted_roles_see_their_own_requests_only(founded_url: Secret, tmp_path: Path):
+def test_restricted_roles_see_their_own_requests_only(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, service = await create_workspace_key(api, READ_SCOPES)
         workspace = home["workspace_id"]
@@ -239,10 +239,10 @@ def test_restricted_roles_see_their_own_requests_only(founded_url: Secret, tmp_p
         assert (await manager.request_ok("GET", "logs"))["data"] == []
         assert await visible(service) == {own, with_token, others}
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_flags_hide_contents_from_members_and_logs_from_admins(founded_url: Secret, tmp_path: Path):
+def test_flags_hide_contents_from_members_and_logs_from_admins(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, service = await create_workspace_key(api, WRITE_SCOPES)
         workspace = home["workspace_id"]
@@ -265,10 +265,10 @@ def test_flags_hide_contents_from_members_and_logs_from_admins(founded_url: Secr
         graph = await api.request_ok("GET", f"analytics/graphs/requests?{RANGE}&workspace_slug=*")
         assert graph["summary"]["total"] == 1
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_scopes_decide_who_reads_and_writes(founded_url: Secret, tmp_path: Path):
+def test_scopes_decide_who_reads_and_writes(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home = await open_workspace(api)
         log_id = logs.record(({}, {}), **home)
@@ -294,10 +294,10 @@ def test_scopes_decide_who_reads_and_writes(founded_url: Secret, tmp_path: Path)
         _, client = await api.create_key("workspace/service", workspace_id=home["workspace_id"], scopes=both)
         await client.request_ok("POST", "logs", CUSTOM_LOG)
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_custom_logs_become_records_without_credentials(founded_url: Secret, tmp_path: Path):
+def test_custom_logs_become_records_without_credentials(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         home, client = await create_workspace_key(api, WRITE_SCOPES)
         made = await client.request_ok("POST", "logs", CUSTOM_LOG)
@@ -338,10 +338,10 @@ def test_custom_logs_become_records_without_credentials(founded_url: Secret, tmp
         for items in ([], [CUSTOM_LOG] * 1001):
             await client.expect_error(400, "expected 1 to 1000", "POST", "logs", items)
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_custom_logs_have_the_prices_of_the_operator_and_of_saved_providers(founded_url: Secret, tmp_path: Path):
+def test_custom_logs_have_the_prices_of_the_operator_and_of_saved_providers(bootstrapped_url: Secret, tmp_path: Path):
     write_prices(tmp_path, priced=0.1)
 
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
@@ -381,20 +381,20 @@ def test_custom_logs_have_the_prices_of_the_operator_and_of_saved_providers(foun
         calculator._checked_at = 0
         assert await price_log("priced", "http://x.test", provider="acme") == ("acme", None, 1)
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_custom_log_is_saved_once_per_idempotency_key(founded_url: Secret, tmp_path: Path):
+def test_custom_log_is_saved_once_per_idempotency_key(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         _, client = await create_workspace_key(api, WRITE_SCOPES)
         first, again = [await client.request_ok("POST", "logs", CUSTOM_LOG, idempotency_key="k") for _ in range(2)]
         assert first == again
         assert len((await client.request_ok("GET", "logs"))["data"]) == 1
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_workspace_without_debug_log_keeps_no_bodies(founded_url: Secret, tmp_path: Path):
+def test_workspace_without_debug_log_keeps_no_bodies(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         home, client = await create_workspace_key(api, WRITE_SCOPES)
         await api.request_ok("PUT", f"workspaces/{home['workspace_id']}", {"settings": {"debug_log": 0}})
@@ -402,10 +402,10 @@ def test_workspace_without_debug_log_keeps_no_bodies(founded_url: Secret, tmp_pa
         log = await client.request_ok("GET", f"logs/{log_id}")
         assert (log["request"]["body"], log["response"]["body"], log["details"]["body"]) == (None, None, "off")
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_trace_is_a_tree_of_spans(founded_url: Secret, tmp_path: Path):
+def test_trace_is_a_tree_of_spans(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, READ_SCOPES)
         logs.record(**home, trace_id="t", span_id="a")
@@ -422,10 +422,10 @@ def test_trace_is_a_tree_of_spans(founded_url: Secret, tmp_path: Path):
         assert spans == ["a", "b", "c"]
         await reader.expect_error(404, "no request with the trace id", "GET", "traces/none")
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_tail_streams_new_logs_of_the_workspace(founded_url: Secret, tmp_path: Path):
+def test_tail_streams_new_logs_of_the_workspace(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, READ_SCOPES)
         other = await open_workspace(api, "other")
@@ -442,10 +442,10 @@ def test_tail_streams_new_logs_of_the_workspace(founded_url: Secret, tmp_path: P
         assert log["metadata"] == {"team": home["workspace_slug"]}
         await stream.aclose()
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_tail_ends_when_the_key_is_deleted(founded_url: Secret, tmp_path: Path, monkeypatch: Any):
+def test_tail_ends_when_the_key_is_deleted(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: Any):
     monkeypatch.setattr("penstock.resources.logs.HEARTBEAT_SECONDS", 0.05)
 
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
@@ -457,10 +457,10 @@ def test_tail_ends_when_the_key_is_deleted(founded_url: Secret, tmp_path: Path, 
         names = [name async for name, _ in stream]
         assert (names[-1], set(names[:-1]) <= {"heartbeat"}) == ("error", True)
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_disabled_logs_are_reported(founded_url: Secret, tmp_path: Path):
+def test_disabled_logs_are_reported(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         home = await open_workspace(api)
         _, client = await api.create_key("workspace/service", workspace_id=home["workspace_id"], scopes=WRITE_SCOPES)
@@ -468,4 +468,4 @@ def test_disabled_logs_are_reported(founded_url: Secret, tmp_path: Path):
         await client.expect_error(404, "log_store.enabled", "POST", "logs", CUSTOM_LOG)
         await client.expect_error(404, "log_store.enabled", "GET", "analytics/graphs/cost")
 
-    run_logged(founded_url, tmp_path, scenario, LogService())
+    run_logged(bootstrapped_url, tmp_path, scenario, LogService())

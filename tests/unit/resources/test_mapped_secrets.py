@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
@@ -47,21 +47,21 @@ class MappedSecretHarness:
 async def set_up_harness(api: ManagementClient, **content: object) -> MappedSecretHarness:
     workspace = (await api.create_workspace())["id"]
     _, inside = await api.create_key("workspace/service", workspace_id=workspace, scopes=WORKSPACE_SCOPES)
-    made = {
+    body = {
         "name": "s",
         "manager_type": "hashicorp_vault",
         "auth_config": VAULT_AUTH_CONFIG,
         "secret_path": "a/b",
         **content,
     }
-    return MappedSecretHarness(api, workspace, inside, (await api.request_ok("POST", "secret-references", made))["id"])
+    return MappedSecretHarness(api, workspace, inside, (await api.request_ok("POST", "secret-references", body))["id"])
 
 
 FOR_EACH_KIND = pytest.mark.parametrize("kind", ["integrations", "virtual-keys"])
 
 
 @FOR_EACH_KIND
-def test_mapped_secret_goes_to_the_providers_own_host_only(founded_url: Secret, kind: str):
+def test_mapped_secret_goes_to_the_providers_own_host_only(bootstrapped_url: Secret, kind: str):
     async def scenario(api: ManagementClient) -> None:
         at = await set_up_harness(api)
         for provider, content in (("openai", {}), ("bedrock", BEDROCK_OPTIONS)):
@@ -78,11 +78,11 @@ def test_mapped_secret_goes_to_the_providers_own_host_only(founded_url: Secret, 
             await at.inside.expect_error(403, REQUIRED_SCOPE, "POST", kind, body)
             await api.request_ok("POST", kind, body)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
 @FOR_EACH_KIND
-def test_mapped_secret_keeps_the_host_set_by_its_owner(founded_url: Secret, kind: str):
+def test_mapped_secret_keeps_the_host_set_by_its_owner(bootstrapped_url: Secret, kind: str):
     async def scenario(api: ManagementClient) -> None:
         at = await set_up_harness(api)
         field = "configurations" if kind == "integrations" else "model_config"
@@ -106,14 +106,14 @@ def test_mapped_secret_keeps_the_host_set_by_its_owner(founded_url: Secret, kind
         await at.inside.expect_error(403, "secret_mappings", "PUT", path, moved)
         await at.inside.request_ok("PUT", path, {**moved, **mapping})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_model_host_cannot_redirect_a_mapped_secret(founded_url: Secret):
+def test_model_host_cannot_redirect_a_mapped_secret(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         at = await set_up_harness(api)
-        made = await at.inside.request_ok("POST", "integrations", at.make_body("integrations", "openai", {}))
-        path = f"integrations/{made['id']}"
+        integration = await at.inside.request_ok("POST", "integrations", at.make_body("integrations", "openai", {}))
+        path = f"integrations/{integration['id']}"
 
         def make_models_body(slug: str, content: dict[str, str], **more: object) -> dict[str, Any]:
             return {"models": [{"slug": slug, "enabled": True, "is_custom": True, "configurations": content}], **more}
@@ -130,11 +130,11 @@ def test_model_host_cannot_redirect_a_mapped_secret(founded_url: Secret):
         await at.inside.request_ok("PUT", f"{path}/models", make_models_body("m", HOST))
         await at.inside.expect_error(403, "models['m']", "PUT", path, {"secret_mappings": [at.make_mapping()]})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
 @FOR_EACH_KIND
-def test_mapping_reads_only_the_secret_key_of_its_reference(founded_url: Secret, kind: str):
+def test_mapping_reads_only_the_secret_key_of_its_reference(bootstrapped_url: Secret, kind: str):
     async def scenario(api: ManagementClient) -> None:
         at = await set_up_harness(api, secret_key="mine")
         own, other = at.make_mapping(secret_key="mine"), at.make_mapping(secret_key="theirs")
@@ -148,14 +148,14 @@ def test_mapping_reads_only_the_secret_key_of_its_reference(founded_url: Secret,
         await at.inside.request_ok("PUT", path, {"secret_mappings": [own]})
         await at.inside.expect_error(403, "secret_mappings[0].secret_key", "PUT", path, {"secret_mappings": [other]})
         # A reference without a secret key allows any of them.
-        whole = await set_up_harness(api)
-        named = whole.make_mapping(secret_key="theirs")
-        await whole.inside.request_ok("POST", kind, whole.make_body(kind, "openai", {}, named))
+        complete = await set_up_harness(api)
+        named = complete.make_mapping(secret_key="theirs")
+        await complete.inside.request_ok("POST", kind, complete.make_body(kind, "openai", {}, named))
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_required_option_stays_mapped_or_is_sent(founded_url: Secret):
+def test_required_option_stays_mapped_or_is_sent(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         at = await set_up_harness(api)
         region = at.make_mapping("configurations.aws_region")
@@ -168,4 +168,4 @@ def test_required_option_stays_mapped_or_is_sent(founded_url: Secret):
         path = await at.create_resource("integrations", "bedrock", {})
         await api.request_ok("PUT", path, {"secret_mappings": [at.make_mapping("configurations.aws_session_token")]})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.settings.secret import Secret
-    from tests.unit.resources.managed import ManagementClient
+    from tests.unit.resources.management_api import ManagementClient
 
 ONE_STORE = True
 
@@ -42,7 +42,7 @@ async def post(client: ManagementClient, path: str, body: bytes, **headers: str)
     return response.status, response.json()
 
 
-def test_span_of_a_model_call_becomes_a_log(founded_url: Secret, tmp_path: Path):
+def test_span_of_a_model_call_becomes_a_log(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         home, client = await create_workspace_key(api, WRITE_SCOPES)
         assert await client.request_ok("POST", "otel/v1/traces", make_traces(make_span())) == {}
@@ -78,24 +78,24 @@ def test_span_of_a_model_call_becomes_a_log(founded_url: Secret, tmp_path: Path)
         assert [item["id"] for item in (await client.request_ok("GET", "logs?q=zebra"))["data"]] == [row["id"]]
         assert (await client.request_ok("GET", f"traces/{TRACE}"))["total"] == 1
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_span_that_is_sent_again_is_stored_once(founded_url: Secret, tmp_path: Path):
+def test_span_that_is_sent_again_is_stored_once(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         _, client = await create_workspace_key(api, WRITE_SCOPES)
         _, other = await create_workspace_key(api, WRITE_SCOPES, "other")
         body = make_traces(make_span(), make_span(spanId=PARENT))
-        for one in (client, client, other):
-            await one.request_ok("POST", "otel/v1/traces", body)
+        for item in (client, client, other):
+            await item.request_ok("POST", "otel/v1/traces", body)
             logs.flush()
-        for one in (client, other):
-            assert len((await one.request_ok("GET", "logs"))["data"]) == 2
+        for item in (client, other):
+            assert len((await item.request_ok("GET", "logs"))["data"]) == 2
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_log_records_become_logs(founded_url: Secret, tmp_path: Path):
+def test_log_records_become_logs(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         _, client = await create_workspace_key(api, WRITE_SCOPES)
         moment = time.time_ns()
@@ -122,10 +122,10 @@ def test_log_records_become_logs(founded_url: Secret, tmp_path: Path):
         assert log["response"]["body"] == {"body": "no giraffe", "severity": "ERROR"}
         assert [row["id"] for row in (await client.request_ok("GET", "logs?q=giraffe"))["data"]] == [first["id"]]
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_ingest_needs_both_scopes(founded_url: Secret, tmp_path: Path):
+def test_ingest_needs_both_scopes(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         home = await open_workspace(api)
         for scopes, missing in ((["logs.write"], "completions.write"), (["completions.write"], "logs.write")):
@@ -133,10 +133,10 @@ def test_ingest_needs_both_scopes(founded_url: Secret, tmp_path: Path):
             await client.expect_error(403, missing, "POST", "otel/v1/traces", make_traces(make_span()))
         await api.with_key("wrong").expect_error(401, "", "POST", "otel/v1/logs", make_logs())
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_errors_have_the_envelope_of_the_management_api(founded_url: Secret, tmp_path: Path):
+def test_errors_have_the_envelope_of_the_management_api(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         _, client = await create_workspace_key(api, WRITE_SCOPES)
         packed = gzip.compress(json.dumps(make_traces(make_span())).encode())
@@ -151,7 +151,7 @@ def test_errors_have_the_envelope_of_the_management_api(founded_url: Secret, tmp
                 (gzip.compress(b" " * 17 * 1024 * 1024), {**json_type, "content_encoding": "gzip"}, 413),
                 (b"{", json_type, 400),
             ):
-                found, response = await post(client, path, body, **headers)
-                assert (found, response["success"], response["data"]["errorCode"]) == (status, False, "AB01")
+                actual, response = await post(client, path, body, **headers)
+                assert (actual, response["success"], response["data"]["errorCode"]) == (status, False, "AB01")
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)

@@ -15,7 +15,7 @@ from penstock.kit import policies as kit
 from penstock.store.limit_tables import limit_usage, usage_limits_policies
 from penstock.store.tables import workspaces
 from tests.unit.kit.test_limits import FakeClock
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.test_log_pages import read_requests
 
 if TYPE_CHECKING:
@@ -88,33 +88,33 @@ async def created_at(api: ManagementClient, policy: str) -> int:
 
 
 @pytest.mark.parametrize("path", [USAGE, RATE])
-def test_created_policy_is_read_listed_updated_and_archived(founded_url: Secret, path: str):
+def test_created_policy_is_read_listed_updated_and_archived(bootstrapped_url: Secret, path: str):
     async def scenario(api: ManagementClient) -> None:
         workspace = await api.create_workspace()
-        made = await api.request_ok("POST", path, {**BODIES[path], "workspace_id": workspace["slug"]})
+        created = await api.request_ok("POST", path, {**BODIES[path], "workspace_id": workspace["slug"]})
         kind = "usage-limits-policy" if path == USAGE else "rate-limits-policy"
-        assert set(made) == {"id", "object"}
-        assert made["object"] == kind
-        shown = await api.request_ok("GET", f"{path}/{made['id']}")
-        assert {name: shown[name] for name in BODIES[path]} == BODIES[path]
-        assert (shown["workspace_id"], shown["status"], shown["object"]) == (workspace["id"], "active", kind)
+        assert set(created) == {"id", "object"}
+        assert created["object"] == kind
+        fetched = await api.request_ok("GET", f"{path}/{created['id']}")
+        assert {name: fetched[name] for name in BODIES[path]} == BODIES[path]
+        assert (fetched["workspace_id"], fetched["status"], fetched["object"]) == (workspace["id"], "active", kind)
         assert await api.request_ok("GET", f"{path}?workspace_id={workspace['slug']}") == {
             "object": "list",
             "total": 1,
-            "data": [shown],
+            "data": [fetched],
         }
         change = {"name": None, "description": "new", "conditions": [{"key": "provider", "value": "x"}]}
-        assert await api.request_ok("PUT", f"{path}/{made['id']}", change) == {}
-        after = await api.request_ok("GET", f"{path}/{made['id']}")
-        assert after == {**shown, **change, "last_updated_at": after["last_updated_at"]}
+        assert await api.request_ok("PUT", f"{path}/{created['id']}", change) == {}
+        after = await api.request_ok("GET", f"{path}/{created['id']}")
+        assert after == {**fetched, **change, "last_updated_at": after["last_updated_at"]}
         # A client may send back everything that it read.
-        await api.request_ok("PUT", f"{path}/{made['id']}", after)
-        assert await api.request_ok("DELETE", f"{path}/{made['id']}") == {}
-        await api.expect_error(404, "archived", "GET", f"{path}/{made['id']}")
-        await api.expect_error(404, "archived", "PUT", f"{path}/{made['id']}", {"name": "n"})
-        await api.expect_error(404, "archived", "DELETE", f"{path}/{made['id']}")
+        await api.request_ok("PUT", f"{path}/{created['id']}", after)
+        assert await api.request_ok("DELETE", f"{path}/{created['id']}") == {}
+        await api.expect_error(404, "archived", "GET", f"{path}/{created['id']}")
+        await api.expect_error(404, "archived", "PUT", f"{path}/{created['id']}", {"name": "n"})
+        await api.expect_error(404, "archived", "DELETE", f"{path}/{created['id']}")
         assert (await api.request_ok("GET", path))["total"] == 0
-        archived = await api.request_ok("GET", f"{path}/{made['id']}?status=archived")
+        archived = await api.request_ok("GET", f"{path}/{created['id']}?status=archived")
         assert archived["status"] == "archived"
         assert (await api.request_ok("GET", f"{path}?status=archived"))["data"] == [archived]
         actions = [
@@ -123,17 +123,17 @@ def test_created_policy_is_read_listed_updated_and_archived(founded_url: Secret,
         ]
         assert actions[:4] == [("policies", verb) for verb in ("delete", "update", "update", "create")]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_lists_filter_by_type_and_unit(founded_url: Secret):
+def test_lists_filter_by_type_and_unit(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         cost = await create_policy(api, USAGE, workspace)
         requests = await create_policy(api, USAGE, workspace, type="requests", credit_limit=20)
         weekly = await create_policy(api, RATE, workspace)
         tokens = await create_policy(api, RATE, workspace, type="tokens", unit="rpm")
-        for query, found in {
+        for query, actual in {
             f"{USAGE}?type=cost": [cost],
             f"{USAGE}?page_size=1&current_page=1": [cost],
             USAGE: [requests, cost],
@@ -141,43 +141,47 @@ def test_lists_filter_by_type_and_unit(founded_url: Secret):
             f"{RATE}?unit=rpw": [weekly],
             f"{RATE}?type=tokens&unit=rpw": [],
         }.items():
-            assert [row["id"] for row in (await api.request_ok("GET", query))["data"]] == found, query
+            assert [row["id"] for row in (await api.request_ok("GET", query))["data"]] == actual, query
         await api.expect_error(400, "unit", "GET", f"{RATE}?unit=rps")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_workspace_key_needs_no_workspace_and_sees_only_its_own(founded_url: Secret):
+def test_workspace_key_needs_no_workspace_and_sees_only_its_own(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
+        first_workspace, second_workspace = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
         scopes = [f"policies.{verb}" for verb in ("create", "read", "update", "delete", "list")]
-        _, inside = await api.create_key("workspace/service", workspace_id=here, scopes=scopes)
+        _, inside = await api.create_key("workspace/service", workspace_id=first_workspace, scopes=scopes)
         for path in (USAGE, RATE):
-            theirs = await create_policy(api, path, there)
+            theirs = await create_policy(api, path, second_workspace)
             own = (await inside.request_ok("POST", path, BODIES[path]))["id"]
-            assert (await inside.request_ok("GET", f"{path}/{own}"))["workspace_id"] == here
+            assert (await inside.request_ok("GET", f"{path}/{own}"))["workspace_id"] == first_workspace
             assert [row["id"] for row in (await inside.request_ok("GET", path))["data"]] == [own]
             for method in ("GET", "PUT", "DELETE"):
                 await inside.expect_error(404, theirs, method, f"{path}/{theirs}", {} if method == "PUT" else None)
-            await inside.expect_error(403, "not open", "POST", path, {**BODIES[path], "workspace_id": there})
+            await inside.expect_error(403, "not open", "POST", path, {**BODIES[path], "workspace_id": second_workspace})
             await api.expect_error(400, "workspace_id", "POST", path, BODIES[path])
             await api.expect_error(
-                403, "organisation", "POST", path, {**BODIES[path], "workspace_id": here, "organisation_id": new_id()}
+                403,
+                "organisation",
+                "POST",
+                path,
+                {**BODIES[path], "workspace_id": first_workspace, "organisation_id": new_id()},
             )
         await inside.expect_error(404, "", "GET", f"{USAGE}/{theirs}/entities")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_routes_have_aliases_under_v2(founded_url: Secret):
+def test_routes_have_aliases_under_v2(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         for path in (USAGE, RATE):
-            made = await create_policy(api, path, workspace)
-            response = await api.fetch(f"/v2/{path}/{made}")
-            assert (response.status, response.json()["id"]) == (200, made)
+            policy = await create_policy(api, path, workspace)
+            response = await api.fetch(f"/v2/{path}/{policy}")
+            assert (response.status, response.json()["id"]) == (200, policy)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
 INVALID_BODIES: list[tuple[str, dict[str, Any], dict[str, str]]] = [
@@ -271,21 +275,21 @@ INVALID_BODIES: list[tuple[str, dict[str, Any], dict[str, str]]] = [
 
 @pytest.mark.parametrize(("path", "fields", "problems"), INVALID_BODIES)
 def test_reports_all_problems_of_a_body(
-    founded_url: Secret, path: str, fields: dict[str, Any], problems: dict[str, str]
+    bootstrapped_url: Secret, path: str, fields: dict[str, Any], problems: dict[str, str]
 ):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         status, response, _ = await api("POST", path, {**BODIES[path], "workspace_id": workspace, **fields})
-        errors = {one["path"]: one["message"] for one in response["data"]["errors"]}
+        errors = {item["path"]: item["message"] for item in response["data"]["errors"]}
         assert (status, set(errors)) == (400, set(problems)), errors
         for field, words in problems.items():
             assert words in errors[field], (field, errors[field])
         assert (await api.request_ok("GET", path))["total"] == 0
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_update_validates_against_the_stored_policy(founded_url: Secret):
+def test_update_validates_against_the_stored_policy(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         usage = await create_policy(api, USAGE, workspace)
@@ -305,20 +309,20 @@ def test_update_validates_against_the_stored_policy(founded_url: Secret):
             await api.expect_error(400, "cannot be changed here", "PUT", f"{USAGE}/{usage}", fixed)
         await api.expect_error(400, "cannot be changed here", "PUT", f"{RATE}/{plain}", {"target": "mcp_tools"})
         await api.request_ok("PUT", f"{RATE}/{plain}", {"unit": "rpm", "value": 7, "window": "fixed", "dry_run": True})
-        shown = await api.request_ok("GET", f"{RATE}/{plain}")
-        assert (shown["unit"], shown["value"], shown["window"], shown["dry_run"]) == ("rpm", 7, "fixed", True)
+        fetched = await api.request_ok("GET", f"{RATE}/{plain}")
+        assert (fetched["unit"], fetched["value"], fetched["window"], fetched["dry_run"]) == ("rpm", 7, "fixed", True)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_period_is_replaced_and_its_next_reset_stays(founded_url: Secret, clock: FakeClock):
+def test_period_is_replaced_and_its_next_reset_stays(bootstrapped_url: Secret, clock: FakeClock):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         policy = f"{USAGE}/{await create_policy(api, USAGE, workspace)}"
 
         async def read(*names: str) -> tuple[Any, ...]:
-            shown = await api.request_ok("GET", policy)
-            return tuple(shown[name] for name in names)
+            fetched = await api.request_ok("GET", policy)
+            return tuple(fetched[name] for name in names)
 
         names = ("periodic_reset", "periodic_reset_days", "next_usage_reset_at", "last_reset_at")
         assert await read(*names) == ("weekly", None, f"2026-11-23{MIDNIGHT}", None)
@@ -340,10 +344,10 @@ def test_period_is_replaced_and_its_next_reset_stays(founded_url: Secret, clock:
         assert await read(*names) == (None, None, None, f"2026-12-20{MIDNIGHT}")
         await api.expect_error(400, "in the past", "PUT", policy, {"next_usage_reset_at": f"2026-12-19{MIDNIGHT}"})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_usage_is_shown_for_the_current_period_and_reset(founded_url: Secret, clock: FakeClock):
+def test_usage_is_shown_for_the_current_period_and_reset(bootstrapped_url: Secret, clock: FakeClock):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         policy = await create_policy(api, USAGE, workspace)
@@ -372,14 +376,14 @@ def test_usage_is_shown_for_the_current_period_and_reset(founded_url: Secret, cl
             {"id": ids["ada"], "value_key": "ada", "current_usage": 12.5, "status": "exhausted"},
             {"id": ids["bob"], "value_key": "bob", "current_usage": 3, "status": "active"},
         ]
-        for query, total, found in (
+        for query, total, actual in (
             ("", 2, rows),
             ("?status=exhausted", 1, rows[:1]),
             ("?search=BO", 1, rows[1:]),
             ("?search=%25", 0, []),
             ("?page_size=1&current_page=1", 2, rows[1:]),
         ):
-            assert await api.request_ok("GET", entities + query) == {"object": "list", "total": total, "data": found}
+            assert await api.request_ok("GET", entities + query) == {"object": "list", "total": total, "data": actual}
         await api.expect_error(400, "page_size", "GET", f"{entities}?page_size=101")
         await api.expect_error(404, "no entity", "PUT", f"{entities}/{new_id()}/reset")
         cleared = {**bob, "current_usage": 0}
@@ -398,7 +402,7 @@ def test_usage_is_shown_for_the_current_period_and_reset(founded_url: Secret, cl
         clock.set_time("2026-11-23T00:00:01")
         assert await read_usage(api, policy) == {}
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
 @pytest.mark.parametrize(
@@ -413,7 +417,7 @@ def test_usage_is_shown_for_the_current_period_and_reset(founded_url: Secret, cl
     ],
 )
 def test_raised_limit_reactivates_and_raised_threshold_clears_its_alert(
-    founded_url: Secret, change: dict[str, Any], ada: tuple[Any, ...], bob: tuple[Any, ...]
+    bootstrapped_url: Secret, change: dict[str, Any], ada: tuple[Any, ...], bob: tuple[Any, ...]
 ):
     async def scenario(api: ManagementClient) -> None:
         policy = await create_policy(api, USAGE, (await api.create_workspace())["id"])
@@ -421,34 +425,34 @@ def test_raised_limit_reactivates_and_raised_threshold_clears_its_alert(
         exhausted = {"status": "exhausted", "is_exhausted_alert_sent": True, **sent}
         await add_usage(api, policy, await created_at(api, policy), ada=exhausted, bob=sent)
         await api.request_ok("PUT", f"{USAGE}/{policy}", change)
-        shown = await read_usage(api, policy)
+        displayed = await read_usage(api, policy)
         states = {
-            name: (one["status"], one["is_threshold_alerts_sent"], one["is_exhausted_alerts_sent"])
-            for name, one in shown.items()
+            name: (item["status"], item["is_threshold_alerts_sent"], item["is_exhausted_alerts_sent"])
+            for name, item in displayed.items()
         }
         assert states == {"ada": ada, "bob": bob}
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_number_of_active_policies_is_limited(founded_url: Secret, monkeypatch: pytest.MonkeyPatch):
+def test_number_of_active_policies_is_limited(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kit, "MAX_ACTIVE_POLICIES", 2)
 
     async def scenario(api: ManagementClient) -> None:
-        here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
-        made = await create_policy(api, USAGE, here)
-        await create_policy(api, RATE, here)
-        await create_policy(api, RATE, there)
+        first_workspace, second_workspace = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
+        policy = await create_policy(api, USAGE, first_workspace)
+        await create_policy(api, RATE, first_workspace)
+        await create_policy(api, RATE, second_workspace)
         for path in (USAGE, RATE):
-            body = {**BODIES[path], "workspace_id": here}
+            body = {**BODIES[path], "workspace_id": first_workspace}
             await api.expect_error(409, "has 2 active policies; at most 2 are allowed", "POST", path, body)
-        await api.request_ok("DELETE", f"{USAGE}/{made}")
-        await create_policy(api, RATE, here)
+        await api.request_ok("DELETE", f"{USAGE}/{policy}")
+        await create_policy(api, RATE, first_workspace)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_map_of_usage_is_limited_to_the_highest(founded_url: Secret, monkeypatch: pytest.MonkeyPatch):
+def test_map_of_usage_is_limited_to_the_highest(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(usage_kit, "MAX_MAPPED_VALUES", 2)
 
     async def scenario(api: ManagementClient) -> None:
@@ -457,10 +461,10 @@ def test_map_of_usage_is_limited_to_the_highest(founded_url: Secret, monkeypatch
         await add_usage(api, policy, start, **{name: {"nanodollars": ord(name)} for name in "abc"})
         assert list(await read_usage(api, policy)) == ["c", "b"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_policies_end_with_their_workspace(founded_url: Secret):
+def test_policies_end_with_their_workspace(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = await api.create_workspace()
         policy = await create_policy(api, USAGE, workspace["id"])
@@ -475,10 +479,10 @@ def test_policies_end_with_their_workspace(founded_url: Secret):
             assert (await connection.execute(select(limit_usage))).all() == []
             assert (await connection.execute(select(workspaces.c.status).order_by(workspaces.c.id))).all()
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_if_match_protects_policies(founded_url: Secret):
+def test_if_match_protects_policies(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         for path in (USAGE, RATE):
@@ -491,7 +495,7 @@ def test_if_match_protects_policies(founded_url: Secret):
             reset = f"{policy}/entities/{new_id()}/reset"
             assert path == RATE or (await api("PUT", reset, if_match=headers["etag"]))[0] == 412
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
 def test_endpoint_types_are_operations_of_the_data_plane():
@@ -502,7 +506,7 @@ def test_endpoint_types_are_operations_of_the_data_plane():
     assert set(kit.ENDPOINT_TYPES) == operations - internal | {"proxy"}
 
 
-def test_requests_of_the_page_work(founded_url: Secret):
+def test_requests_of_the_page_work(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         scopes = [f"policies.{verb}" for verb in ("create", "read", "update", "delete")]
@@ -511,7 +515,7 @@ def test_requests_of_the_page_work(founded_url: Secret):
         assert len(requests) >= 7
         policy = ""
         for method, path, body in requests:
-            made = await client.request_ok(method, path.replace("$POLICY_ID", policy), body)
-            policy = made["id"] if path == USAGE else policy
+            created = await client.request_ok(method, path.replace("$POLICY_ID", policy), body)
+            policy = created["id"] if path == USAGE else policy
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

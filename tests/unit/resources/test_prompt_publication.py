@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.prompted import SCOPES, SMALL, add_version, create_partial, create_prompt, put_label
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ async def writer_and_publisher(
     return writer, publisher
 
 
-def test_prompt_with_a_protected_label_is_removed_by_publishers_only(founded_url: Secret):
+def test_prompt_with_a_protected_label_is_removed_by_publishers_only(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         writer, publisher = await writer_and_publisher(api, place)
@@ -46,10 +46,10 @@ def test_prompt_with_a_protected_label_is_removed_by_publishers_only(founded_url
         await publisher.request_ok("PUT", path, {"status": "active"})
         await publisher.request_ok("DELETE", path)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_shared_prompt_is_removed_by_publishers_only(founded_url: Secret):
+def test_shared_prompt_is_removed_by_publishers_only(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
         writer, publisher = await writer_and_publisher(api, here)
@@ -66,10 +66,10 @@ def test_shared_prompt_is_removed_by_publishers_only(founded_url: Secret):
         await their_publisher.request_ok("POST", "prompts", body)
         await publisher.request_ok("DELETE", path)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_slug_of_a_deleted_prompt_is_used_again_by_publishers_only(founded_url: Secret):
+def test_slug_of_a_deleted_prompt_is_used_again_by_publishers_only(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
         writer, publisher = await writer_and_publisher(api, here)
@@ -87,10 +87,10 @@ def test_slug_of_a_deleted_prompt_is_used_again_by_publishers_only(founded_url: 
         await other_writer.request_ok("POST", "prompts", body)
         await publisher.request_ok("POST", "prompts", body)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_slug_of_a_deleted_partial_is_used_again_by_publishers_only(founded_url: Secret):
+def test_slug_of_a_deleted_partial_is_used_again_by_publishers_only(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
         writer, publisher = await writer_and_publisher(api, here)
@@ -105,4 +105,4 @@ def test_slug_of_a_deleted_partial_is_used_again_by_publishers_only(founded_url:
         await writer.expect_error(403, "prompts.publish", "POST", f"prompts/{source['id']}/fork", {})
         await publisher.request_ok("POST", f"prompts/{source['id']}/fork", {})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.ids import new_id
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.prompted import SCOPES, SMALL, TEMPLATE, add_version, create_partial, create_prompt
 
 if TYPE_CHECKING:
@@ -23,62 +23,62 @@ async def client_of(api: ManagementClient, workspace: Any) -> ManagementClient:
     return client
 
 
-def test_shared_prompt_can_be_read_and_not_changed(founded_url: Secret):
+def test_shared_prompt_can_be_read_and_not_changed(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         owner, friend, stranger = await create_workspaces(api, "owner", "friend", "stranger")
-        made = await create_prompt(api, owner["id"], name="greeting")
+        prompt = await create_prompt(api, owner["id"], name="greeting")
         await create_prompt(api, owner["id"], name="private")
-        path = f"prompts/{made['slug']}"
+        path = f"prompts/{prompt['slug']}"
         theirs, others, own = [await client_of(api, location) for location in (friend, stranger, owner)]
-        await theirs.expect_error(404, made["slug"], "GET", path)
+        await theirs.expect_error(404, prompt["slug"], "GET", path)
         shared = await own.request_ok("POST", f"{path}/share", {"workspaces": [friend["slug"], owner["id"]]})
         expected = {
             "access_level": "organisation",
             "share_organisation_id": owner["organisation_id"],
-            "shared_from_version_id": made["version_id"],
+            "shared_from_version_id": prompt["version_id"],
             "allow_all_workspaces": False,
             "shared_with": [friend["id"]],
             "prompt_owning_workspace_id": owner["id"],
         }
         assert {name: shared[name] for name in expected} == expected
         assert shared["shared_at"]
-        shown = await theirs.request_ok("GET", path)
-        assert {name: shown[name] for name in expected} == expected
+        fetched = await theirs.request_ok("GET", path)
+        assert {name: fetched[name] for name in expected} == expected
         assert (await theirs.request_ok("GET", f"{path}/versions"))["total"] == 1
-        await theirs.request_ok("GET", f"{path}/versions/{made['version_id']}")
+        await theirs.request_ok("GET", f"{path}/versions/{prompt['version_id']}")
         for method, target, body in (
             ("PUT", path, {"name": "stolen"}),
             ("DELETE", path, None),
             ("PUT", f"{path}/makeDefault", {"version": 1}),
             ("POST", f"{path}/share", {}),
             ("DELETE", f"{path}/unshare", None),
-            ("PUT", f"{path}/versions/{made['version_id']}", {"label_id": None}),
+            ("PUT", f"{path}/versions/{prompt['version_id']}", {"label_id": None}),
         ):
-            await theirs.expect_error(404, made["slug"], method, target, body)
+            await theirs.expect_error(404, prompt["slug"], method, target, body)
         (row,) = (await theirs.request_ok("GET", "prompts?type=shared&show_prompt_share=true"))["data"]
-        assert (row["id"], row["shared_with"]) == (made["id"], [friend["id"]])
+        assert (row["id"], row["shared_with"]) == (prompt["id"], [friend["id"]])
         assert (await theirs.request_ok("GET", "prompts"))["total"] == 0
         for client, count in ((others, 0), (own, 0), (api, 1)):
             assert (await client.request_ok("GET", "prompts?type=shared"))["total"] == count
-        await others.expect_error(404, made["slug"], "GET", path)
+        await others.expect_error(404, prompt["slug"], "GET", path)
         await own.request_ok("PUT", f"{path}/share", {"allow_all_workspaces": True})
-        shown = await others.request_ok("GET", path)
-        assert (shown["allow_all_workspaces"], shown["shared_with"]) == (True, [])
+        fetched = await others.request_ok("GET", path)
+        assert (fetched["allow_all_workspaces"], fetched["shared_with"]) == (True, [])
         await own.request_ok("PUT", path, {"status": "archived"})
-        await others.expect_error(404, made["slug"], "GET", path)
+        await others.expect_error(404, prompt["slug"], "GET", path)
         await own.request_ok("PUT", path, {"status": "active"})
         await own.request_ok("DELETE", f"{path}/unshare")
-        await others.expect_error(404, made["slug"], "GET", path)
-        shown = await own.request_ok("GET", path)
-        assert (shown["access_level"], shown["shared_at"]) == ("workspace", None)
+        await others.expect_error(404, prompt["slug"], "GET", path)
+        fetched = await own.request_ok("GET", path)
+        assert (fetched["access_level"], fetched["shared_at"]) == ("workspace", None)
         records = (await api.request_ok("GET", f"audit-logs?workspace_id={owner['id']}"))["records"]
-        actions = [row["action"] for row in records if row["resource_id"] == made["id"]]
+        actions = [row["action"] for row in records if row["resource_id"] == prompt["id"]]
         assert actions == ["unshare", "update", "update", "share", "share", "create"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_share_and_unshare_work_with_each_method_and_path(founded_url: Secret):
+def test_share_and_unshare_work_with_each_method_and_path(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         (owner,) = await create_workspaces(api, "owner")
         path = f"prompts/{(await create_prompt(api, owner['id']))['id']}"
@@ -93,10 +93,10 @@ def test_share_and_unshare_work_with_each_method_and_path(founded_url: Secret):
                 assert await api.request_ok(unshare, f"{prefix}{path}/{below}") == {}
                 assert (await api.request_ok("GET", path))["access_level"] == "workspace"
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_invalid_shares_are_rejected(founded_url: Secret):
+def test_invalid_shares_are_rejected(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         owner, friend = await create_workspaces(api, "owner", "friend")
         path = f"prompts/{(await create_prompt(api, owner['id']))['id']}/share"
@@ -111,10 +111,10 @@ def test_invalid_shares_are_rejected(founded_url: Secret):
         ):
             await api.expect_error(status, word, "POST", path, body)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_fork_copies_the_version_and_missing_partials(founded_url: Secret):
+def test_fork_copies_the_version_and_missing_partials(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         owner, friend = await create_workspaces(api, "owner", "friend")
         await create_partial(api, owner["id"], "inner", "deep")
@@ -122,90 +122,90 @@ def test_fork_copies_the_version_and_missing_partials(founded_url: Secret):
         await create_partial(api, owner["id"], "same", "of the owner")
         await create_partial(api, friend["id"], "same", "of the friend")
         text = "{{>outer}} {{>same}}"
-        made = await create_prompt(api, owner["id"], **{**TEMPLATE, "string": text}, name="greeting")
-        await add_version(api, made["id"], "newer")
+        prompt = await create_prompt(api, owner["id"], **{**TEMPLATE, "string": text}, name="greeting")
+        await add_version(api, prompt["id"], "newer")
         theirs = await client_of(api, friend)
-        await theirs.expect_error(404, made["slug"], "POST", f"prompts/{made['slug']}/fork")
-        await api.request_ok("POST", f"prompts/{made['id']}/share", {"workspaces": [friend["id"]]})
-        fork = await theirs.request_ok("POST", f"v2/prompts/{made['slug']}/fork")
-        shown = await theirs.request_ok("GET", f"prompts/{fork['id']}")
-        assert {name: shown[name] for name in TEMPLATE} == {**TEMPLATE, "string": text}
+        await theirs.expect_error(404, prompt["slug"], "POST", f"prompts/{prompt['slug']}/fork")
+        await api.request_ok("POST", f"prompts/{prompt['id']}/share", {"workspaces": [friend["id"]]})
+        fork = await theirs.request_ok("POST", f"v2/prompts/{prompt['slug']}/fork")
+        fetched = await theirs.request_ok("GET", f"prompts/{fork['id']}")
+        assert {name: fetched[name] for name in TEMPLATE} == {**TEMPLATE, "string": text}
         expected = {
             "name": "greeting",
             "workspace_id": friend["id"],
-            "forked_from_prompt_id": made["id"],
-            "forked_from_prompt_version_id": made["version_id"],
+            "forked_from_prompt_id": prompt["id"],
+            "forked_from_prompt_version_id": prompt["version_id"],
             "access_level": "workspace",
             "latest_version": 1,
         }
-        assert {name: shown[name] for name in expected} == expected
+        assert {name: fetched[name] for name in expected} == expected
         texts = {
             slug: (await theirs.request_ok("GET", f"prompts/partials/{slug}"))["string"]
             for slug in ("inner", "outer", "same")
         }
         assert texts == {"inner": "deep", "outer": "{{>inner}}", "same": "of the friend"}
-        second = await theirs.request_ok("PUT", f"prompts/{made['slug']}/fork", {"version": 2, "name": "second"})
-        shown = await theirs.request_ok("GET", f"prompts/{second['id']}")
-        assert (shown["string"], shown["name"]) == ("newer", "second")
+        second = await theirs.request_ok("PUT", f"prompts/{prompt['slug']}/fork", {"version": 2, "name": "second"})
+        fetched = await theirs.request_ok("GET", f"prompts/{second['id']}")
+        assert (fetched["string"], fetched["name"]) == ("newer", "second")
         # A fork does not depend on its source.
-        await api.request_ok("DELETE", f"prompts/{made['id']}/unshare")
-        await api.request_ok("DELETE", f"prompts/{made['id']}")
-        assert (await theirs.request_ok("GET", f"prompts/{fork['id']}"))["forked_from_prompt_id"] == made["id"]
+        await api.request_ok("DELETE", f"prompts/{prompt['id']}/unshare")
+        await api.request_ok("DELETE", f"prompts/{prompt['id']}")
+        assert (await theirs.request_ok("GET", f"prompts/{fork['id']}"))["forked_from_prompt_id"] == prompt["id"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_key_of_the_organisation_forks_into_any_workspace(founded_url: Secret):
+def test_key_of_the_organisation_forks_into_any_workspace(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         owner, friend = await create_workspaces(api, "owner", "friend")
-        made = await create_prompt(api, owner["id"])
-        inside = await api.request_ok("POST", f"prompts/{made['id']}/fork")
+        prompt = await create_prompt(api, owner["id"])
+        inside = await api.request_ok("POST", f"prompts/{prompt['id']}/fork")
         assert (await api.request_ok("GET", f"prompts/{inside['id']}"))["workspace_id"] == owner["id"]
         folder = await api.request_ok("POST", "collections", {"name": "c", "workspace_id": friend["id"]})
         target = {"workspace_id": friend["slug"], "collection_id": folder["slug"]}
-        there = await api.request_ok("POST", f"prompts/{made['slug']}/fork", target)
-        shown = await api.request_ok("GET", f"prompts/{there['id']}")
-        assert (shown["workspace_id"], shown["collection_id"]) == (friend["id"], folder["id"])
-        path = f"prompts/{made['id']}/fork"
+        there = await api.request_ok("POST", f"prompts/{prompt['slug']}/fork", target)
+        fetched = await api.request_ok("GET", f"prompts/{there['id']}")
+        assert (fetched["workspace_id"], fetched["collection_id"]) == (friend["id"], folder["id"])
+        path = f"prompts/{prompt['id']}/fork"
         await api.expect_error(404, "version 3 does not exist", "POST", path, {"version": 3})
         await api.expect_error(404, "is no collection", "POST", path, {"collection_id": new_id()})
         await api.expect_error(403, "not open", "POST", path, {"workspace_id": "ws-none"})
-        _, _, headers = await api("GET", f"prompts/{made['id']}")
-        await api.request_ok("PUT", f"prompts/{made['id']}", {"name": "n"})
+        _, _, headers = await api("GET", f"prompts/{prompt['id']}")
+        await api.request_ok("PUT", f"prompts/{prompt['id']}", {"name": "n"})
         assert (await api("PUT", path, {}, if_match=headers["etag"]))[0] == 412
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_member_of_both_workspaces_forks_between_them(founded_url: Secret):
+def test_member_of_both_workspaces_forks_between_them(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         owner, friend, stranger = await create_workspaces(api, "owner", "friend", "stranger")
         roles = [{"id": workspace["id"], "role": "manager"} for workspace in (owner, friend)]
         user = await api.create_user("u@example.test", workspaces=roles)
         _, client = await api.create_key("organisation/user", user_id=user, scopes=SCOPES)
-        made = await create_prompt(api, owner["id"])
+        prompt = await create_prompt(api, owner["id"])
         hidden = await create_prompt(api, stranger["id"])
-        fork = await client.request_ok("POST", f"prompts/{made['id']}/fork", {"workspace_id": friend["id"]})
+        fork = await client.request_ok("POST", f"prompts/{prompt['id']}/fork", {"workspace_id": friend["id"]})
         assert (await client.request_ok("GET", f"prompts/{fork['id']}"))["workspace_id"] == friend["id"]
-        fork = await client.request_ok("POST", f"prompts/{made['id']}/fork")
+        fork = await client.request_ok("POST", f"prompts/{prompt['id']}/fork")
         assert (await client.request_ok("GET", f"prompts/{fork['id']}"))["workspace_id"] == owner["id"]
         for body in ({}, {"workspace_id": friend["id"]}):
             await client.expect_error(404, hidden["id"], "POST", f"prompts/{hidden['id']}/fork", body)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_workspace_with_shared_prompts_cannot_be_deleted(founded_url: Secret):
+def test_workspace_with_shared_prompts_cannot_be_deleted(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         owner, _ = await create_workspaces(api, "owner", "friend")
-        made = await create_prompt(api, owner["id"])
+        prompt = await create_prompt(api, owner["id"])
         await create_partial(api, owner["id"], "tone")
         path, forced = f"workspaces/{owner['id']}", {"name": "owner", "force_delete": True}
         await api.expect_error(409, "1 prompts, 1 prompt_partials", "DELETE", path)
-        await api.request_ok("POST", f"prompts/{made['id']}/share")
+        await api.request_ok("POST", f"prompts/{prompt['id']}/share")
         for body in (None, forced):
             await api.expect_error(409, "unshare them first", "DELETE", path, body)
-        await api.request_ok("POST", f"prompts/{made['id']}/unshare")
+        await api.request_ok("POST", f"prompts/{prompt['id']}/unshare")
         await api.request_ok("DELETE", path, forced)
         for listed in ("prompts", "prompts/partials"):
             assert (await api.request_ok("GET", listed))["total"] == 0
@@ -213,20 +213,20 @@ def test_workspace_with_shared_prompts_cannot_be_deleted(founded_url: Secret):
             rows = (await api.request_ok("GET", listed))["data"]
             assert owner["id"] not in {row["workspace_id"] for row in rows}
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_slug_of_several_shared_prompts_is_ambiguous(founded_url: Secret):
+def test_slug_of_several_shared_prompts_is_ambiguous(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        one, two, friend = await create_workspaces(api, "one", "two", "friend")
-        made = [await create_prompt(api, location["id"], slug="same") for location in (one, two)]
-        for prompt in made:
+        workspaces, two, friend = await create_workspaces(api, "one", "two", "friend")
+        created = [await create_prompt(api, location["id"], slug="same") for location in (workspaces, two)]
+        for prompt in created:
             await api.request_ok("POST", f"prompts/{prompt['id']}/share")
         client = await client_of(api, friend)
         await client.expect_error(400, "several shared prompts", "GET", "prompts/same")
-        assert (await client.request_ok("GET", f"prompts/{made[1]['id']}"))["workspace_id"] == two["id"]
+        assert (await client.request_ok("GET", f"prompts/{created[1]['id']}"))["workspace_id"] == two["id"]
         # Its own prompt comes first.
         own = await client.request_ok("POST", "prompts", {"name": "p", **SMALL, "slug": "same"})
         assert (await client.request_ok("GET", "prompts/same"))["id"] == own["id"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

@@ -12,7 +12,7 @@ from penstock.kit import prompts as kit
 from penstock.kit.prompt_templates import MAX_TEMPLATE_BYTES
 from penstock.store.prompt_tables import prompt_labels
 from penstock.store.tables import versions
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.prompted import (
     SCOPES,
     SMALL,
@@ -41,7 +41,7 @@ async def read_version(api: ManagementClient, prompt: str, selector: str = "") -
     return await api.request_ok("GET", f"prompts/{prompt}{query}")
 
 
-def test_every_field_is_read_back(founded_url: Secret):
+def test_every_field_is_read_back(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = await api.create_workspace()
         folder = await api.request_ok("POST", "collections", {"name": "c", "workspace_id": place["id"]})
@@ -100,10 +100,10 @@ def test_every_field_is_read_back(founded_url: Secret):
         assert {name: shown[name] for name in expected} == expected
         assert (shown["prompt_version"], shown["prompt_version_description"]) == (2, "second")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_template_change_makes_a_version_that_is_not_published(founded_url: Secret):
+def test_template_change_makes_a_version_that_is_not_published(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         made = await create_prompt(api, place)
@@ -132,10 +132,10 @@ def test_template_change_makes_a_version_that_is_not_published(founded_url: Secr
         assert {row["prompt_id"] for row in listed["data"]} == {made["id"]}
         assert [row["id"] for row in listed["data"]][2] == made["version_id"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_unknown_versions_are_not_found(founded_url: Secret):
+def test_unknown_versions_are_not_found(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         made, other = await create_prompt(api, place), await create_prompt(api, place)
@@ -150,10 +150,10 @@ def test_unknown_versions_are_not_found(founded_url: Secret):
             await api.expect_error(400, "version", "PUT", f"{path}/makeDefault", {"version": version})
         await api.expect_error(404, "was found", "GET", f"prompts/{new_id()}")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_new_version_without_patch_needs_all_template_fields(founded_url: Secret):
+def test_new_version_without_patch_needs_all_template_fields(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         made = await create_prompt(api, place, functions=[{"name": "f"}], version_description="d")
@@ -172,10 +172,10 @@ def test_new_version_without_patch_needs_all_template_fields(founded_url: Secret
         shown = await read_version(api, made["id"])
         assert (shown["prompt_version"], shown["prompt_version_description"]) == (4, "a reason")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_prompt_can_be_written_back_as_it_was_read(founded_url: Secret):
+def test_prompt_can_be_written_back_as_it_was_read(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         for fields in (TEMPLATE, SMALL, {"functions": [], "tools": [], "template_metadata": {}}):
@@ -188,10 +188,10 @@ def test_prompt_can_be_written_back_as_it_was_read(founded_url: Secret):
         await api.expect_error(400, "cannot be changed here", "PUT", path, {**shown, "prompt_version": 7})
         await api.expect_error(400, "cannot be changed here", "PUT", path, {"slug": "other"})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_invalid_fields_are_all_reported(founded_url: Secret):
+def test_invalid_fields_are_all_reported(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         body = {
@@ -219,10 +219,10 @@ def test_invalid_fields_are_all_reported(founded_url: Secret):
         await create_prompt(api, place, slug="mine")
         await api.expect_error(409, "this slug is taken", "POST", "prompts", {**inside, "slug": "mine"})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_problems_of_all_checks_are_reported_together(founded_url: Secret):
+def test_problems_of_all_checks_are_reported_together(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         wrong: dict[str, Any] = {
@@ -248,10 +248,10 @@ def test_problems_of_all_checks_are_reported_together(founded_url: Secret):
         status, answer, _ = await api("POST", "prompts/partials", partial)
         assert {one["path"] for one in answer["data"]["errors"]} == {"string", "collection_id"}
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_missing_provider_is_a_warning(founded_url: Secret):
+def test_missing_provider_is_a_warning(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         made = await create_prompt(api, place)
@@ -264,10 +264,10 @@ def test_missing_provider_is_a_warning(founded_url: Secret):
         answer = await api.request_ok("PUT", f"prompts/{made['id']}", body)
         assert "did you mean '@my-openai'?" in answer["warnings"][0]["message"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_partials_of_a_template_must_exist(founded_url: Secret):
+def test_partials_of_a_template_must_exist(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
         await create_partial(api, here, "tone")
@@ -300,10 +300,10 @@ def test_partials_of_a_template_must_exist(founded_url: Secret):
         path = f"prompts/{made['id']}/versions/{made['version_id']}"
         await api.expect_error(400, "'tone'", "PUT", path, {"label_id": label})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_label_moves_from_one_version_to_another(founded_url: Secret):
+def test_label_moves_from_one_version_to_another(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
         made = await create_prompt(api, here)
@@ -337,10 +337,10 @@ def test_label_moves_from_one_version_to_another(founded_url: Secret):
         actions = [row["action"] for row in records if row["resource_type"] == "prompt_labels"]
         assert actions == ["delete", "update", "create", "create"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_lists_filter_and_page(founded_url: Secret):
+def test_lists_filter_and_page(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
         folder = await api.request_ok("POST", "collections", {"name": "c", "workspace_id": here})
@@ -369,10 +369,10 @@ def test_lists_filter_and_page(founded_url: Secret):
         assert (row["access_level"], row["prompt_owning_workspace_id"]) == ("workspace", there)
         await api.expect_error(400, "type", "GET", "prompts?type=mine")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_prompt_is_deleted_with_its_versions_and_labels(founded_url: Secret):
+def test_prompt_is_deleted_with_its_versions_and_labels(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         made = await create_prompt(api, place)
@@ -386,10 +386,10 @@ def test_prompt_is_deleted_with_its_versions_and_labels(founded_url: Secret):
         actions = [(row["resource_type"], row["action"]) for row in records]
         assert actions[:3] == [("prompts", "delete"), ("prompt_labels", "create"), ("prompts", "create")]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_prompt_moves_to_another_collection_and_can_be_archived(founded_url: Secret):
+def test_prompt_moves_to_another_collection_and_can_be_archived(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
         folder = await api.request_ok("POST", "collections", {"name": "c", "workspace_id": here})
@@ -402,10 +402,10 @@ def test_prompt_moves_to_another_collection_and_can_be_archived(founded_url: Sec
         await api.expect_error(404, "is no collection", "PUT", path, {"collection_id": theirs["id"]})
         await api.expect_error(400, "expected active or archived", "PUT", path, {"status": "deleted"})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_largest_template_is_read_back(founded_url: Secret):
+def test_largest_template_is_read_back(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         # Each character takes six bytes in the request.
@@ -417,10 +417,10 @@ def test_largest_template_is_read_back(founded_url: Secret):
         body = {"name": "n", "string": f"{largest}x", "workspace_id": place}
         await api.expect_error(400, "string has 1048577 bytes", "POST", "prompts/partials", body)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_number_of_versions_is_limited(founded_url: Secret, monkeypatch: pytest.MonkeyPatch):
+def test_number_of_versions_is_limited(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kit, "MAX_VERSIONS", 2)
 
     async def scenario(api: ManagementClient) -> None:
@@ -431,10 +431,10 @@ def test_number_of_versions_is_limited(founded_url: Secret, monkeypatch: pytest.
         await api.expect_error(409, "has 2 versions, and at most 2", "PUT", f"prompts/{made['id']}", body)
         assert await api.request_ok("PUT", f"prompts/{made['id']}", {"name": "n"}) == {}
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_if_match_and_idempotency_keys_are_observed(founded_url: Secret):
+def test_if_match_and_idempotency_keys_are_observed(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         body = {"name": "p", **SMALL, "workspace_id": place}
@@ -460,10 +460,10 @@ def test_if_match_and_idempotency_keys_are_observed(founded_url: Secret):
             assert status == 200, (method, target)
             assert method == "DELETE" or after["etag"].partition(".")[0] != headers["etag"].partition(".")[0]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_keys_of_a_workspace_reach_only_its_prompts(founded_url: Secret):
+def test_keys_of_a_workspace_reach_only_its_prompts(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
         _, inside = await api.create_key("workspace/service", workspace_id=here, scopes=SCOPES)
@@ -486,10 +486,10 @@ def test_keys_of_a_workspace_reach_only_its_prompts(founded_url: Secret):
             404, "is no collection", "POST", "prompts", {"name": "p", **SMALL, "collection_id": folder}
         )
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_publishing_needs_its_own_scope(founded_url: Secret):
+def test_publishing_needs_its_own_scope(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         _, writer = await api.create_key("workspace/service", workspace_id=place, scopes=SCOPES)
@@ -505,10 +505,10 @@ def test_publishing_needs_its_own_scope(founded_url: Secret):
             await publisher.request_ok(method, target, body)
         await publisher.expect_error(403, "prompts.update", "PUT", path, {"name": "n"})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_members_read_prompts_and_write_them_only_if_the_workspace_lets_them(founded_url: Secret):
+def test_members_read_prompts_and_write_them_only_if_the_workspace_lets_them(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         user = await api.create_user("m@example.test", workspaces=[{"id": place, "role": "member"}])
@@ -538,10 +538,10 @@ def test_members_read_prompts_and_write_them_only_if_the_workspace_lets_them(fou
         for target in (path, "prompts", "labels"):
             await member.expect_error(403, "prompts.", "GET", target)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_user_of_several_workspaces_selects_one_with_the_collection(founded_url: Secret):
+def test_user_of_several_workspaces_selects_one_with_the_collection(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
         roles = [{"id": place, "role": "manager"} for place in (here, there)]
@@ -553,10 +553,10 @@ def test_user_of_several_workspaces_selects_one_with_the_collection(founded_url:
         await client.request_ok("PUT", f"prompts/{made['id']}", {"string": "two", "patch": True})
         await client.expect_error(400, "workspace_id", "POST", "prompts", {"name": "p", **SMALL})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_routes_have_aliases_under_v2(founded_url: Secret):
+def test_routes_have_aliases_under_v2(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         made = await create_prompt(api, place)
@@ -565,10 +565,10 @@ def test_routes_have_aliases_under_v2(founded_url: Secret):
             for prefix in ("/v2", "/v1/v2"):
                 assert (await api.fetch(f"{prefix}/{path}")).status == 200, (prefix, path)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_requests_of_the_page_work(founded_url: Secret):
+def test_requests_of_the_page_work(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         await api.create_workspace("support")
@@ -597,7 +597,7 @@ def test_requests_of_the_page_work(founded_url: Secret):
             if (method, path) == ("POST", "collections"):
                 made["co-support-1f2e3d"] = answer["slug"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
 def fill_in(body: Any, name: str, value: str) -> Any:

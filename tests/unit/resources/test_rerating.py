@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pytest
 
     from penstock.settings.secret import Secret
-    from tests.unit.resources.managed import ManagementClient
+    from tests.unit.resources.management_api import ManagementClient
 
 ONE_STORE = True
 
@@ -28,17 +28,17 @@ CENT = 10_000_000
 
 async def rerate(api: ManagementClient, **fields: Any) -> dict[str, dict[str, Any]]:
     """Re-rates all parts; returns the sums by model."""
-    body, found = {**BODY, **fields}, dict[str, dict[str, Any]]()
+    body, actual = {**BODY, **fields}, dict[str, dict[str, Any]]()
     while True:
         part = await api.request_ok("POST", "admin/logs/rerate", body)
         assert (part["object"], part["dry_run"]) == ("rerating", fields.get("dry_run", False))
         for row in part["data"]:
             model, provider = row.pop("ai_model"), row.pop("ai_org")
             assert provider == "openai"
-            before = found.get(model, dict.fromkeys(row, 0))
-            found[model] = {name: round(before[name] + value, 7) for name, value in row.items()}
+            before = actual.get(model, dict.fromkeys(row, 0))
+            actual[model] = {name: round(before[name] + value, 7) for name, value in row.items()}
         if part["next_cursor"] is None:
-            return found
+            return actual
         body |= {name: part[src] for name, src in (("cursor", "next_cursor"), ("time_of_generation_max",) * 2)}
 
 
@@ -51,7 +51,7 @@ async def read_costs(api: ManagementClient) -> list[tuple[Any, ...]]:
     return [(log["ai_model"], log["cost"], log["previous_cost_nanodollars"]) for log in logs]
 
 
-def test_wrong_costs_are_corrected_once(founded_url: Secret, tmp_path: Path):
+def test_wrong_costs_are_corrected_once(bootstrapped_url: Secret, tmp_path: Path):
     write_prices(tmp_path, cheap=0.1, new=0.3)
 
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
@@ -87,7 +87,7 @@ def test_wrong_costs_are_corrected_once(founded_url: Secret, tmp_path: Path):
         entries = (await api.request_ok("GET", "audit-logs?resource_type=logs"))["records"]
         assert [entry["action"] for entry in entries] == ["rerate"] * 2
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
     lines = read_amendments(tmp_path)
     assert [(line["cost_nanodollars"], line["previous_cost_nanodollars"]) for line in lines] == [
         (1 * CENT, 5 * CENT),
@@ -105,7 +105,7 @@ def read_amendments(folder: Path) -> list[dict[str, Any]]:
     return [line for line in lines if line.get("is_amendment")]
 
 
-def test_filters_and_parts_cover_the_range(founded_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_filters_and_parts_cover_the_range(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_prices(tmp_path, a=0.1, b=0.1)
     # Every slice ends after one page, and every page after two logs.
     monkeypatch.setattr(rerating, "SLICE_SECONDS", 0)
@@ -119,18 +119,18 @@ def test_filters_and_parts_cover_the_range(founded_url: Secret, tmp_path: Path, 
             # Some at the same moment, and after hours without logs.
             after = timedelta(hours=number // 4 * 5)
             logs.record(**home, ai_model="ab"[number % 2], after=after, cost_nanodollars=CENT * 2)
-        whole = await rerate(api, dry_run=True)
-        assert {model: row["logs"] for model, row in whole.items()} == {"a": 5, "b": 4}
+        complete = await rerate(api, dry_run=True)
+        assert {model: row["logs"] for model, row in complete.items()} == {"a": 5, "b": 4}
         assert (await rerate(api, dry_run=True, workspace_slug=second["workspace_slug"]))["a"]["logs"] == 2
         assert (await rerate(api, dry_run=True, ai_model="b")).keys() == {"b"}
         assert await rerate(api, dry_run=True, ai_org_model="anthropic__") == {}
         assert (await rerate(api))["a"] == expect(logs=5, corrected=5, old_cost=10, new_cost=5)
         assert {cost for _, cost, _ in await read_costs(api)} == {1}
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_saved_prices_contracts_batches_and_tiers_apply(founded_url: Secret, tmp_path: Path):
+def test_saved_prices_contracts_batches_and_tiers_apply(bootstrapped_url: Secret, tmp_path: Path):
     write_prices(tmp_path, listed=0.1)
 
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
@@ -162,15 +162,15 @@ def test_saved_prices_contracts_batches_and_tiers_apply(founded_url: Secret, tmp
         gone = {**usual, "cost_nanodollars": CENT, "price_version": "v"}
         logs.record(**gone, ai_model="listed", virtual_key="gone", after=timedelta(seconds=6))
         logs.record(**gone, ai_model="listed", integration_id="gone", after=timedelta(seconds=7))
-        found = await rerate(api)
-        assert {model: row["skipped"] for model, row in found.items()} == {"listed": 2, "own": 0, "x": 0}
+        actual = await rerate(api)
+        assert {model: row["skipped"] for model, row in actual.items()} == {"listed": 2, "own": 0, "x": 0}
         # Ten input tokens each; a batch costs half, and the contract doubles what its provider costs.
         assert [cost for _, cost, _ in await read_costs(api)] == [1, 0.5, 2, 8, 8, 8, 1, 1]
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)
 
 
-def test_wrong_requests_are_rejected(founded_url: Secret, tmp_path: Path):
+def test_wrong_requests_are_rejected(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         path = "admin/logs/rerate"
         await api.expect_error(400, "time_of_generation_min", "POST", path, {})
@@ -184,4 +184,4 @@ def test_wrong_requests_are_rejected(founded_url: Secret, tmp_path: Path):
         _, reader = await api.create_key("organisation/service", scopes=["analytics.view", "logs.list"])
         await reader.expect_error(403, "organisation_integrations.update", "POST", path, BODY)
 
-    run_logged(founded_url, tmp_path, scenario)
+    run_logged(bootstrapped_url, tmp_path, scenario)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select, update
 
 from penstock.store.tables import audit_log, key_digests, organisations, sessions
-from tests.unit.resources.managed import PASSWORD, ManagementClient, run_scenario
+from tests.unit.resources.management_api import PASSWORD, ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
@@ -20,13 +20,13 @@ async def sign_in(api: ManagementClient, body: dict[str, Any]) -> tuple[Manageme
     return anybody, {"cookie": headers["set-cookie"].split(";")[0], "x_csrf_token": response["csrf_token"]}
 
 
-def test_session_ends_with_the_key_text_that_opened_it(founded_url: Secret):
+def test_session_ends_with_the_key_text_that_opened_it(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        made = await api.request_ok(
+        key = await api.request_ok(
             "POST", "api-keys/organisation/service", {"name": "o", "scopes": ["workspaces.list"]}
         )
-        anybody, old = await sign_in(api, {"api_key": made["key"]})
-        text = (await api.request_ok("POST", f"api-keys/{made['id']}/rotate", {}))["key"]
+        anybody, old = await sign_in(api, {"api_key": key["key"]})
+        text = (await api.request_ok("POST", f"api-keys/{key['id']}/rotate", {}))["key"]
         _, new = await sign_in(api, {"api_key": text})
         # During the transition both key texts are valid.
         assert [(await anybody("GET", "workspaces", **fields))[0] for fields in (old, new)] == [200, 200]
@@ -35,13 +35,13 @@ def test_session_ends_with_the_key_text_that_opened_it(founded_url: Secret):
             await connection.execute(update(key_digests).where(ended).values(expires_at=1))
         api.clear_caller_cache()
         assert [(await anybody("GET", "workspaces", **fields))[0] for fields in (old, new)] == [401, 200]
-        await api.request_ok("DELETE", f"api-keys/{made['id']}")
+        await api.request_ok("DELETE", f"api-keys/{key['id']}")
         assert (await anybody("GET", "workspaces", **new))[0] == 401
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_password_change_records_the_sessions_it_ends(founded_url: Secret):
+def test_password_change_records_the_sessions_it_ends(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         await api.create_user("a@x.test")
         body = {"email": "a@x.test", "password": PASSWORD}
@@ -60,10 +60,10 @@ def test_password_change_records_the_sessions_it_ends(founded_url: Secret):
             noted = (await connection.execute(query)).scalars().all()
         assert sorted(noted) == sorted(begun[1:])
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_session_lifetime_is_at_most_one_year(founded_url: Secret):
+def test_session_lifetime_is_at_most_one_year(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         await api.create_user("a@x.test")
         longest = 366 * 24 * 3600
@@ -73,9 +73,9 @@ def test_session_lifetime_is_at_most_one_year(founded_url: Secret):
         # An earlier release may have stored such a value.
         async with api.database.write_transaction() as connection:
             await connection.execute(update(organisations).values(settings=rules))
-        shown = await api.request_ok("GET", "admin/organisation/settings")
-        assert shown["session_settings"]["max_session_ttl"] == longest
+        fetched = await api.request_ok("GET", "admin/organisation/settings")
+        assert fetched["session_settings"]["max_session_ttl"] == longest
         anybody, fields = await sign_in(api, {"email": "a@x.test", "password": PASSWORD})
         await anybody.request_ok("GET", "auth/self", **fields)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import event
 
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -189,7 +189,7 @@ MORE_LISTS = {"members": ("user", "admin/workspaces/{workspace}/users"), "models
 
 
 @pytest.mark.parametrize("name", [*LISTS, *MORE_LISTS])
-def test_statements_of_a_list_do_not_grow_with_its_rows(founded_url: Secret, name: str):
+def test_statements_of_a_list_do_not_grow_with_its_rows(bootstrapped_url: Secret, name: str):
     creation, template = MORE_LISTS.get(name, (name, LISTS.get(name, "")))
 
     async def scenario(api: ManagementClient) -> None:
@@ -206,4 +206,4 @@ def test_statements_of_a_list_do_not_grow_with_its_rows(founded_url: Secret, nam
         assert many >= few + 6, "the list shows the created rows"
         assert len(after) == len(before), "\n".join(after)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

@@ -11,7 +11,7 @@ from sqlalchemy import update
 from penstock.authorization import SCOPES_BY_KEY_TYPE, user_scopes
 from penstock.schemas import now
 from penstock.store.tables import invites
-from tests.unit.resources.managed import PASSWORD, ManagementClient, run_scenario
+from tests.unit.resources.management_api import PASSWORD, ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
@@ -25,7 +25,7 @@ async def expire_invite(api: ManagementClient, invite_id: str) -> None:
         await connection.execute(update(invites).where(invites.c.id == invite_id).values(expires_at=1))
 
 
-def test_expired_invite_cannot_open_an_existing_account(founded_url: Secret):
+def test_expired_invite_cannot_open_an_existing_account(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         old, old_token = await api.invite_user("ada@x.test")
         await expire_invite(api, old)
@@ -44,10 +44,10 @@ def test_expired_invite_cannot_open_an_existing_account(founded_url: Secret):
             body = {"email": "ada@x.test", "password": password}
             assert (await api.with_key("")("POST", "auth/sessions", body))[0] == expected
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_resending_requires_the_right_to_grant_the_roles(founded_url: Secret):
+def test_resending_requires_the_right_to_grant_the_roles(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = await api.create_workspace()
         scopes = sorted(
@@ -65,20 +65,20 @@ def test_resending_requires_the_right_to_grant_the_roles(founded_url: Secret):
         await api.invite_user("d@x.test")
         await api.expect_error(409, "invited already", "POST", f"{INVITES_PATH}/{first}/resend")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_one_of_two_concurrent_invites_is_created(founded_url: Secret):
+def test_one_of_two_concurrent_invites_is_created(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         for number in range(8):
             bodies = [{"email": f"e{number}@x.test", "role": role, "workspaces": []} for role in ("member", "admin")]
             responses = await asyncio.gather(*(api("POST", INVITES_PATH, body) for body in bodies))
             assert sorted(status for status, _, _ in responses) == [200, 409]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_accepting_again_with_an_idempotency_key_is_replayed(founded_url: Secret):
+def test_accepting_again_with_an_idempotency_key_is_replayed(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = await api.create_workspace()
         promised = [{"id": workspace["id"], "role": "member"}]
@@ -92,26 +92,26 @@ def test_accepting_again_with_an_idempotency_key_is_replayed(founded_url: Secret
         assert (await api.accept_invite(token, idempotency_key="twice"))[0] == 404
         assert (await api.accept_invite(token))[0] == 404
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_invite_link_uses_the_public_url_of_the_gateway(founded_url: Secret):
+def test_invite_link_uses_the_public_url_of_the_gateway(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         for number, (fields, scheme) in enumerate(
             (({}, "http"), ({"x_forwarded_proto": "https"}, "https"), ({"x_forwarded_proto": "gopher"}, "http"))
         ):
             body = {"email": f"u{number}@x.test", "role": "member", "workspaces": []}
-            _, made, _ = await api("POST", "admin/users/invites", body, host="gateway.example", **fields)
+            _, invite, _ = await api("POST", "admin/users/invites", body, host="gateway.example", **fields)
             _, again, _ = await api(
-                "POST", f"admin/users/invites/{made['id']}/resend", host="gateway.example", **fields
+                "POST", f"admin/users/invites/{invite['id']}/resend", host="gateway.example", **fields
             )
-            for link in (made["invite_link"], again["inviteLink"]):
+            for link in (invite["invite_link"], again["inviteLink"]):
                 assert link.startswith(f"{scheme}://gateway.example/")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_key_details_obey_the_rules_of_their_workspaces(founded_url: Secret):
+def test_key_details_obey_the_rules_of_their_workspaces(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         rule = {"settings": {"user_api_key_max_ttl": 3600, "user_key_metadata": {f"r{n}": "" for n in range(60)}}}
@@ -127,18 +127,18 @@ def test_key_details_obey_the_rules_of_their_workspaces(founded_url: Secret):
         ):
             body = {**invite, "workspace_api_key_details": {**ok, **details}}
             await api.expect_error(400, word, "POST", INVITES_PATH, body)
-        made = await api.request_ok("POST", INVITES_PATH, {**invite, "workspace_api_key_details": ok})
+        created = await api.request_ok("POST", INVITES_PATH, {**invite, "workspace_api_key_details": ok})
         # A stricter rule shortens the key, and does not keep the person out.
         await api.request_ok("PUT", f"workspaces/{workspace}", {"settings": {"user_api_key_max_ttl": 60}})
-        status, response, _ = await api.accept_invite(made["invite_link"].partition("token=")[2])
+        status, response, _ = await api.accept_invite(created["invite_link"].partition("token=")[2])
         assert status == 200, response
         key = await api.request_ok("GET", f"api-keys/{response['api_keys'][0]['id']}")
         assert datetime.fromisoformat(key["expires_at"]) <= datetime.now(UTC) + timedelta(seconds=60)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_metadata_of_rules_and_keys_is_limited_together(founded_url: Secret):
+def test_metadata_of_rules_and_keys_is_limited_together(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         user = await api.create_user("a@x.test", workspaces=[{"id": workspace, "role": "member"}])
@@ -152,4 +152,4 @@ def test_metadata_of_rules_and_keys_is_limited_together(founded_url: Secret):
         await api.expect_error(400, "at most 64 keys, not 65", "POST", path, body)
         await api.request_ok("POST", path, {**key, "defaults": {"metadata": {f"r{n}": "own" for n in range(64)}}})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.authorization import SCOPES_BY_KEY_TYPE
-from tests.unit.resources.managed import JWT_SETTINGS, PASSWORD, ManagementClient, run_scenario, sign_token
+from tests.unit.resources.management_api import JWT_SETTINGS, PASSWORD, ManagementClient, run_scenario, sign_token
 from tests.unit.resources.test_sessions import sign_in
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
 
 
-def test_removed_users_credentials_are_invalid(founded_url: Secret):
+def test_removed_users_credentials_are_invalid(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = await api.create_workspace()
         organisation = (await api.request_ok("GET", "workspaces"))["data"][0]["organisation_id"]
@@ -34,7 +34,7 @@ def test_removed_users_credentials_are_invalid(founded_url: Secret):
         async def fetch_statuses() -> list[int]:
             requested = [own("GET", path), api.with_key("")("GET", path, **cookie)]
             requested += [api.with_key(text)("GET", path) for text in texts]
-            return [(await one)[0] for one in requested]
+            return [(await item)[0] for item in requested]
 
         assert await fetch_statuses() == [200] * 5
         # Removing the user must not grant a right that the role lacks.
@@ -48,10 +48,10 @@ def test_removed_users_credentials_are_invalid(founded_url: Secret):
         await api.create_user("u@x.test", workspaces=inside)
         assert await fetch_statuses() == [401] * 3 + [200] * 2
 
-    run_scenario(founded_url, scenario, JWT_SETTINGS)
+    run_scenario(bootstrapped_url, scenario, JWT_SETTINGS)
 
 
-def test_org_admin_has_keys_in_every_workspace_until_demoted(founded_url: Secret):
+def test_org_admin_has_keys_in_every_workspace_until_demoted(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspaces = [(await api.create_workspace())["id"] for _ in range(2)]
         inside = [{"id": workspaces[0], "role": "member"}]
@@ -64,21 +64,21 @@ def test_org_admin_has_keys_in_every_workspace_until_demoted(founded_url: Secret
             "scopes": ["configs.create", "configs.list"],
         }
         await api.expect_error(400, "not a member of this workspace", "POST", "api-keys/workspace/user", key)
-        made = [
+        created = [
             await api.create_key("workspace/user", **{**key, "workspace_id": location, "user_id": admin})
             for location in workspaces
         ]
         config = {"name": "c", "config": {"provider": "openai"}}
-        for _, own in made:
+        for _, own in created:
             await own.request_ok("POST", "configs", config)
         await api.request_ok("PUT", f"admin/users/{admin}", {"role": "member"})
-        assert [(await own("GET", "configs"))[0] for _, own in made] == [200, 401]
-        await made[0][1].expect_error(403, "configs.create", "POST", "configs", config)
+        assert [(await own("GET", "configs"))[0] for _, own in created] == [200, 401]
+        await created[0][1].expect_error(403, "configs.create", "POST", "configs", config)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_service_keys_cannot_outlive_their_user_by_a_request_of_that_user(founded_url: Secret):
+def test_service_keys_cannot_outlive_their_user_by_a_request_of_that_user(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         inside = {"id": workspace, "role": "manager"}
@@ -89,37 +89,37 @@ def test_service_keys_cannot_outlive_their_user_by_a_request_of_that_user(founde
             "a@x.test": ("organisation", {"scopes": sorted(SCOPES_BY_KEY_TYPE["organisation-service"])}),
             "m@x.test": ("workspace", {"scopes": ["workspace_users.delete"], "workspace_id": workspace}),
         }
-        held: list[ManagementClient] = []
+        buffered: list[ManagementClient] = []
         for email, path in paths.items():
             browser, own = await sign_in(api, {"email": email, "password": PASSWORD})
             kind, body = bodies[email]
-            made = await browser.request_ok("POST", f"api-keys/{kind}/service", {"name": "k", **body}, **own)
-            held.append(api.with_key(made["key"]))
-            await held[-1].expect_error(403, "keep_service_keys", "DELETE", f"{path}?keep_service_keys=true")
+            key = await browser.request_ok("POST", f"api-keys/{kind}/service", {"name": "k", **body}, **own)
+            buffered.append(api.with_key(key["key"]))
+            await buffered[-1].expect_error(403, "keep_service_keys", "DELETE", f"{path}?keep_service_keys=true")
             status, response, _ = await browser("DELETE", f"{path}?keep_service_keys=true", **own)
             assert (status, "another user" in str(response)) == (403, True), response
         # Another caller may keep the key. The key of `penstock init` belongs to nobody, and then neither does this one.
         await api.request_ok("DELETE", f"{paths['a@x.test']}?keep_service_keys=true")
-        await held[0].request_ok("GET", "workspaces")
+        await buffered[0].request_ok("GET", "workspaces")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_invitation_sent_with_a_deleted_key_ends_with_the_user(founded_url: Secret):
+def test_invitation_sent_with_a_deleted_key_ends_with_the_user(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         for number, change in enumerate((("DELETE", None), ("PUT", {"role": "member"}))):
             email = f"a{number}@x.test"
             user = await api.create_user(email, role="admin")
             browser, own = await sign_in(api, {"email": email, "password": PASSWORD})
             body = {"name": "k", "scopes": sorted(SCOPES_BY_KEY_TYPE["organisation-service"])}
-            made = await browser.request_ok("POST", "api-keys/organisation/service", body, **own)
-            invite, token = await api.with_key(made["key"]).invite_user(f"late{number}@x.test", "admin")
+            key = await browser.request_ok("POST", "api-keys/organisation/service", body, **own)
+            invite, token = await api.with_key(key["key"]).invite_user(f"late{number}@x.test", "admin")
             _, remaining = await api.invite_user(f"other{number}@x.test")
-            await api.request_ok("DELETE", f"api-keys/{made['id']}")
+            await api.request_ok("DELETE", f"api-keys/{key['id']}")
             method, sent = change
             await api.request_ok(method, f"admin/users/{user}", sent)
             assert (await api.request_ok("GET", f"admin/users/invites/{invite}"))["status"] == "cancelled"
             assert (await api.accept_invite(token))[0] == 404
             assert (await api.accept_invite(remaining))[0] == 200
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

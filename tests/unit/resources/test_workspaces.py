@@ -7,7 +7,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from tests.unit.resources.managed import JWT_SETTINGS, PASSWORD, ManagementClient, run_scenario, sign_token
+from tests.unit.resources.management_api import JWT_SETTINGS, PASSWORD, ManagementClient, run_scenario, sign_token
 from tests.unit.resources.prompted import SMALL
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ LOOSER_LIMITS: list[dict[str, Any]] = [
 ]
 
 
-def test_workspace_key_cannot_loosen_the_workspaces_limits(founded_url: Secret):
+def test_workspace_key_cannot_loosen_the_workspaces_limits(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         path = f"workspaces/{workspace}"
@@ -51,10 +51,10 @@ def test_workspace_key_cannot_loosen_the_workspaces_limits(founded_url: Secret):
             "description": "ours",
         }
         await inside.request_ok("PUT", path, tighter)
-        shown = await api.request_ok("GET", path)
+        fetched = await api.request_ok("GET", path)
         # Omitted settings are unchanged.
-        assert shown["settings"] == {"block_inline_config": True, "user_api_key_rotation_period": 6}
-        assert shown["description"] == "ours"
+        assert fetched["settings"] == {"block_inline_config": True, "user_api_key_rotation_period": 6}
+        assert fetched["description"] == "ours"
         for more in LOOSER_LIMITS:
             await api.request_ok("PUT", path, more)
         await api.request_ok(
@@ -62,10 +62,10 @@ def test_workspace_key_cannot_loosen_the_workspaces_limits(founded_url: Secret):
         )
         assert (await api.request_ok("GET", path))["settings"] == {}
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_workspace_without_a_rotation_period_uses_the_orgs(founded_url: Secret):
+def test_workspace_without_a_rotation_period_uses_the_orgs(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         await api.request_ok("PUT", "admin/organisation/settings", {"user_api_key_rotation_period": "weekly"})
         workspace = (await api.create_workspace())["id"]
@@ -78,10 +78,10 @@ def test_workspace_without_a_rotation_period_uses_the_orgs(founded_url: Secret):
         await inside.expect_error(403, "settings", "PUT", path, {"settings": {"user_api_key_rotation_period": None}})
         await api.request_ok("PUT", path, {"settings": {"user_api_key_rotation_period": 365}})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_workspace_admins_cannot_loosen_its_limits(founded_url: Secret):
+def test_workspace_admins_cannot_loosen_its_limits(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = await api.create_workspace()
         path = f"workspaces/{workspace['id']}"
@@ -105,7 +105,7 @@ def test_workspace_admins_cannot_loosen_its_limits(founded_url: Secret):
                     )
                     await api.request_ok("PUT", path, WORKSPACE_LIMITS)
 
-    run_scenario(founded_url, scenario, JWT_SETTINGS)
+    run_scenario(bootstrapped_url, scenario, JWT_SETTINGS)
 
 
 async def clients_by_credential(
@@ -121,7 +121,7 @@ async def clients_by_credential(
     return [(no_match, cookie), (own, {}), *((api.with_key(text), {}) for text in tokens)]
 
 
-def test_etag_changes_with_every_part_of_the_response(founded_url: Secret):
+def test_etag_changes_with_every_part_of_the_response(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         user = await api.create_user("a@x.test")
@@ -133,8 +133,8 @@ def test_etag_changes_with_every_part_of_the_response(founded_url: Secret):
         await api.request_ok("POST", f"{path}/users", {"users": [{"id": user, "role": "member"}]})
         status, body, headers = await api("GET", path, if_none_match=tag)
         assert (status, len(body["users"]), headers["etag"] != tag) == (200, 1, True)
-        made = {"name": "i", "ai_provider_id": "openai", "key": "sk-0123456789", "workspace_id": workspace}
-        integration = await api.request_ok("POST", "integrations", made)
+        fields = {"name": "i", "ai_provider_id": "openai", "key": "sk-0123456789", "workspace_id": workspace}
+        integration = await api.request_ok("POST", "integrations", fields)
         (provider,) = (await api.request_ok("GET", f"providers?workspace_id={workspace}"))["data"]
         behind = f"providers/{provider['slug']}?workspace_id={workspace}"
         _, _, headers = await api("GET", behind)
@@ -143,10 +143,10 @@ def test_etag_changes_with_every_part_of_the_response(founded_url: Secret):
         status, body, _ = await api("GET", behind, if_none_match=headers["etag"])
         assert (status, body["model_config"]) == (200, {"openai_project": "p"})
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_if_match_covers_the_row_and_not_related_rows(founded_url: Secret):
+def test_if_match_covers_the_row_and_not_related_rows(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         user = await api.create_user("a@x.test")
@@ -161,23 +161,23 @@ def test_if_match_covers_the_row_and_not_related_rows(founded_url: Secret):
         status, _, _ = await api("PUT", path, {"name": "second"}, if_match=changed)
         assert status == 200
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_guardrails_are_ids_or_slugs_and_at_most_100(founded_url: Secret):
+def test_guardrails_are_ids_or_slugs_and_at_most_100(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         path = f"workspaces/{(await api.create_workspace())['id']}"
-        for given in (["a b"], [""], ["x" * 256], [*map(str, range(101))], [{"name": "pg-a"}]):
+        for fields in (["a b"], [""], ["x" * 256], [*map(str, range(101))], [{"name": "pg-a"}]):
             for target, body in (
-                (path, {"defaults": {"input_guardrails": given}}),
-                ("admin/organisation/defaults", {"output_guardrails": given}),
+                (path, {"defaults": {"input_guardrails": fields}}),
+                ("admin/organisation/defaults", {"output_guardrails": fields}),
             ):
                 await api.expect_error(400, "_guardrails", "PUT", target, body)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_equal_names_get_unique_slugs_despite_collisions(founded_url: Secret, monkeypatch: pytest.MonkeyPatch):
+def test_equal_names_get_unique_slugs_despite_collisions(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
     async def scenario(api: ManagementClient) -> None:
         workspace = {"workspace_id": (await api.create_workspace())["id"]}
         vault = {"vault_addr": "https://v.example", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
@@ -195,7 +195,7 @@ def test_equal_names_get_unique_slugs_despite_collisions(founded_url: Secret, mo
         ):
             chance = (f"{number // 2:06x}" for number in itertools.count())
             monkeypatch.setattr(secrets, "token_hex", lambda _count, chance=chance: next(chance))
-            made = [(await api.request_ok("POST", path, {"name": "alike", **body}))["slug"] for _ in range(3)]
-            assert len(set(made)) == 3, (path, made)
+            created = [(await api.request_ok("POST", path, {"name": "alike", **body}))["slug"] for _ in range(3)]
+            assert len(set(created)) == 3, (path, created)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

@@ -64,14 +64,14 @@ def test_finds_and_restores_secrets_at_any_depth(config: dict[str, Any]):
 
 def test_url_secrets_are_masked_and_the_host_is_shown():
     config = {"custom_host": f"https://me:{KEY}@host.test/v1", "default_params": {"url": f"https://a.test/b?sig={KEY}"}}
-    shown = split_credentials(config).masked
-    assert (shown["custom_host"], shown["default_params"]["url"]) == (
+    credentials = split_credentials(config).masked
+    assert (credentials["custom_host"], credentials["default_params"]["url"]) == (
         "https://*****@host.test/v1",
         "https://a.test/b?*****",
     )
-    shown["default_params"]["url"] = "https://elsewhere.test/b?*****"
+    credentials["default_params"]["url"] = "https://elsewhere.test/b?*****"
     with pytest.raises(InvalidError, match=r"default_params\.url is masked"):
-        restore_masks("config", shown, split_credentials(config))
+        restore_masks("config", credentials, split_credentials(config))
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_credentials_follow_reordered_added_and_removed_targets():
         ([first, second, second], [KEY, OTHER, OTHER]),
         ([second], [OTHER]),
     ):
-        whole = restore_masks("config", {**before.masked, "targets": sent}, before)
-        assert [target["api_key"] for target in whole["targets"]] == keys
+        complete = restore_masks("config", {**before.masked, "targets": sent}, before)
+        assert [target["api_key"] for target in complete["targets"]] == keys
 
 
 def test_named_targets_keep_their_credentials():
@@ -130,8 +130,8 @@ def test_named_targets_keep_their_credentials():
         target["name"] = name
     before = split_credentials(config)
     swapped = [{**target, "weight": 7} for target in reversed(before.masked["targets"])]
-    whole = restore_masks("config", {**before.masked, "targets": swapped}, before)
-    assert [target["api_key"] for target in whole["targets"]] == [OTHER, KEY]
+    complete = restore_masks("config", {**before.masked, "targets": swapped}, before)
+    assert [target["api_key"] for target in complete["targets"]] == [OTHER, KEY]
 
 
 def test_rejects_ambiguous_masks_with_their_path():
@@ -178,8 +178,8 @@ def test_credential_is_not_sent_to_another_provider_or_host():
 def test_credential_requires_unchanged_address_fields(member: str, other: object):
     group = {"provider": "one", "targets": [{"api_key": KEY, member: "first", "weight": 1}]}
     for before in (split_credentials(group), split_credentials({"targets": [group]})):
-        whole = {**before.masked, "cache": "simple", "request_timeout": 5, "override_params": {"a": 1}}
-        assert KEY in str(restore_masks("config", whole, before))
+        complete = {**before.masked, "cache": "simple", "request_timeout": 5, "override_params": {"a": 1}}
+        assert KEY in str(restore_masks("config", complete, before))
     before = split_credentials(group)
     (target,) = before.masked["targets"]
     lost = {name: item for name, item in target.items() if name != member}
@@ -293,16 +293,16 @@ def test_older_version_is_used_only_for_unknown_masks():
     )
     sent = {"targets": [*last.masked["targets"], *older.masked["targets"]]}
     assert has_unknown_masks(sent, last)
-    whole = restore_masks("config", sent, last, [last, older])
-    assert [target["api_key"] for target in whole["targets"]] == [KEY, OTHER]
+    complete = restore_masks("config", sent, last, [last, older])
+    assert [target["api_key"] for target in complete["targets"]] == [KEY, OTHER]
     another = split_credentials({"targets": [{"provider": "mock", "api_key": "sk-quite-another-abc"}]})
     with pytest.raises(InvalidError, match="several credentials"):
         restore_masks("config", sent, last, [older, another])
 
 
 def test_compares_json_types_strictly():
-    for one, other in ((1, True), (1, 1.0), (0, False)):
-        assert not is_same_document(split_credentials({"a": one}), split_credentials({"a": other}))
+    for item, other in ((1, True), (1, 1.0), (0, False)):
+        assert not is_same_document(split_credentials({"a": item}), split_credentials({"a": other}))
     assert is_same_document(split_credentials({"api_key": KEY}), split_credentials({"api_key": KEY}))
     assert not is_same_document(split_credentials({"api_key": KEY}), split_credentials({"api_key": OTHER}))
 

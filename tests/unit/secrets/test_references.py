@@ -35,14 +35,20 @@ class FakeSecretBackend:
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> FakeSecretBackend:
-    found = FakeSecretBackend()
-    monkeypatch.setattr(backends, "fetch", found.fetch)
-    return found
+    actual = FakeSecretBackend()
+    monkeypatch.setattr(backends, "fetch", actual.fetch)
+    return actual
 
 
 def fill_fields(secrets: SecretCache, kind: str = "aws_sm", **mapping: str | None) -> Any:
-    whole = {"target_field": "key", "secret_reference_id": "r-1", "secret_key": None, "value_format": None, **mapping}
-    return secrets.fill_mapped_fields([whole], None, {}, {"r-1": {"secret_key": None, "manager_type": kind}})
+    complete = {
+        "target_field": "key",
+        "secret_reference_id": "r-1",
+        "secret_key": None,
+        "value_format": None,
+        **mapping,
+    }
+    return secrets.fill_mapped_fields([complete], None, {}, {"r-1": {"secret_key": None, "manager_type": kind}})
 
 
 def refresh_cache(secrets: SecretCache, *questions: SecretLookup) -> bool:
@@ -68,11 +74,11 @@ def test_fresh_value_is_not_fetched_again(place: FakeSecretBackend):
     ],
 )
 def test_machine_identity_requires_identity_lend(place: FakeSecretBackend, auth: dict[str, str]):
-    question = SecretLookup("r-1", "one", "aws_sm", auth, "a/b")
+    lookup = SecretLookup("r-1", "one", "aws_sm", auth, "a/b")
     secrets = SecretCache(Settings())
-    assert (refresh_cache(secrets, question), place.asked, fill_fields(secrets)) == (True, 0, None)
+    assert (refresh_cache(secrets, lookup), place.asked, fill_fields(secrets)) == (True, 0, None)
     borrowed = SecretCache(Settings(identity=Identity(allow_provider_use=True)))
-    assert (refresh_cache(borrowed, question), place.asked, fill_fields(borrowed)) == (True, 1, ("first", {}))
+    assert (refresh_cache(borrowed, lookup), place.asked, fill_fields(borrowed)) == (True, 1, ("first", {}))
 
 
 def test_changed_lookup_is_fetched_at_once_without_the_old_value(place: FakeSecretBackend):

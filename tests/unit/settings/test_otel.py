@@ -25,13 +25,13 @@ def test_standard_environment_names_are_used():
         "PENSTOCK_OTEL_CONTENT": "true",
         "PENSTOCK_OTEL_BATCH_RECORDS": "7",
     }
-    found = load_settings(None, environ).otel
-    assert find_traces_url(found) == "http://collector:4318/base/v1/traces"
-    assert found.headers
-    assert parse_pairs(found.headers.reveal()) == {"x-api-key": CANARY}
-    assert (found.service_name, found.resource_attributes, found.timeout_ms) == ("gateway", "env=prod", 500)
-    assert (found.content, found.batch_records) == (True, 7)
-    assert CANARY not in repr(found)
+    settings = load_settings(None, environ).otel
+    assert find_traces_url(settings) == "http://collector:4318/base/v1/traces"
+    assert settings.headers
+    assert parse_pairs(settings.headers.reveal()) == {"x-api-key": CANARY}
+    assert (settings.service_name, settings.resource_attributes, settings.timeout_ms) == ("gateway", "env=prod", 500)
+    assert (settings.content, settings.batch_records) == (True, 7)
+    assert CANARY not in repr(settings)
 
 
 def test_specific_environment_names_take_precedence():
@@ -43,12 +43,12 @@ def test_specific_environment_names_take_precedence():
         "OTEL_RESOURCE_ATTRIBUTES": "c=3",
         "EXPERIMENTAL_GEN_AI_OTEL_RESOURCE_ATTRIBUTES": "d=4",
     }
-    found = load_settings(None, environ).otel
-    assert find_traces_url(found) == "http://genai:4318/v1/traces"
-    assert (found.headers and found.headers.reveal(), found.resource_attributes) == ("b=2", "d=4")
-    whole = {**environ, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://traces.test/x"}
-    assert find_traces_url(load_settings(None, whole).otel) == "https://traces.test/x"
-    off = {**whole, "EXPERIMENTAL_GEN_AI_OTEL_TRACES_ENABLED": "false"}
+    settings = load_settings(None, environ).otel
+    assert find_traces_url(settings) == "http://genai:4318/v1/traces"
+    assert (settings.headers and settings.headers.reveal(), settings.resource_attributes) == ("b=2", "d=4")
+    complete = {**environ, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://traces.test/x"}
+    assert find_traces_url(load_settings(None, complete).otel) == "https://traces.test/x"
+    off = {**complete, "EXPERIMENTAL_GEN_AI_OTEL_TRACES_ENABLED": "false"}
     assert find_traces_url(load_settings(None, off).otel) == ""
 
 
@@ -91,9 +91,9 @@ def test_settings_of_the_page_are_valid(tmp_path: Path):
     (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     file = tmp_path / "penstock.toml"
     file.write_text(block)
-    found = load_settings(str(file), {}).otel
-    assert find_traces_url(found) == "https://collector.example.com:4318/v1/traces"
-    assert parse_pairs(found.headers.reveal() if found.headers else "") == {"authorization": "Bearer secret"}
+    settings = load_settings(str(file), {}).otel
+    assert find_traces_url(settings) == "https://collector.example.com:4318/v1/traces"
+    assert parse_pairs(settings.headers.reveal() if settings.headers else "") == {"authorization": "Bearer secret"}
     lines = re.findall(r"^(?:PENSTOCK|OTEL)_\w+=\S+", page, re.MULTILINE)
     environ = dict(line.split("=", 1) for line in lines if "_PROTOCOL" not in line)
     assert load_settings(None, environ).otel.content

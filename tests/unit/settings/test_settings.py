@@ -122,8 +122,8 @@ def test_all_problems_are_reported_with_path_and_allowed_values(tmp_path: Path):
     )
     with pytest.raises(SettingsError) as caught:
         load_settings(file, {"REQUEST_TIMEOUT": "soon", "PENSTOCK_RECORDS_PAHT": "x", "PENSTOCK_MY_OWN": "fine"})
-    found = problems_by_path(caught.value)
-    assert set(found) == {
+    actual = problems_by_path(caught.value)
+    assert set(actual) == {
         "server.prot",
         "server.port",
         "sever",
@@ -132,10 +132,10 @@ def test_all_problems_are_reported_with_path_and_allowed_values(tmp_path: Path):
         "PENSTOCK_RECORDS_PAHT",
         "upstream.tls_ca",
     }
-    assert "allowed: host, port, workers" in found["server.prot"]
-    assert "allowed: server, security" in found["sever"]
-    assert "PENSTOCK_RECORDS_PATH" in found["PENSTOCK_RECORDS_PAHT"]
-    assert "'x'" in found["server.port"]
+    assert "allowed: host, port, workers" in actual["server.prot"]
+    assert "allowed: server, security" in actual["sever"]
+    assert "PENSTOCK_RECORDS_PATH" in actual["PENSTOCK_RECORDS_PAHT"]
+    assert "'x'" in actual["server.port"]
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_invalid_issuers_are_reported_with_their_paths(tmp_path: Path, text: str
 def test_jwt_section_precedes_the_issuer_tables(tmp_path: Path):
     text = "[jwt]\nenabled = true\njwks_url = 'https://a.test'\n[[issuers]]\njwks_url = 'https://b.test'\nissuer = 'b'"
     read = load_settings(write_settings_file(tmp_path, text), {})
-    assert [(one.jwks_url, one.issuer) for one in read.trusted_issuers] == [
+    assert [(trusted_issuer.jwks_url, trusted_issuer.issuer) for trusted_issuer in read.trusted_issuers] == [
         ("https://a.test", ""),
         ("https://b.test", "b"),
     ]
@@ -406,8 +406,8 @@ def test_key_prefix_is_short_and_alphanumeric(prefix: str):
     [("", None), ("duckdb:", None), ("clickhouse://u:p@host:8123/logs", "clickhouse://u:p@host:8123/logs")],
 )
 def test_log_store_is_shared_only_with_clickhouse(url: str, clickhouse: str | None):
-    found = load_settings(None, {"PENSTOCK_LOG_STORE_URL": url}).log_store.clickhouse_url
-    assert (found.reveal() if found else None) == clickhouse
+    settings = load_settings(None, {"PENSTOCK_LOG_STORE_URL": url}).log_store.clickhouse_url
+    assert (settings.reveal() if settings else None) == clickhouse
 
 
 BUCKET_MISTAKES = {

@@ -62,10 +62,10 @@ def test_partial_write_is_ignored(tmp_path: Path):
     remaining = open_log(tmp_path)
     remaining.save(b"first", first)
     (path,) = tmp_path.iterdir()
-    whole = path.stat().st_size
+    complete = path.stat().st_size
     remaining.save(b"second", second)
     content = path.read_bytes()
-    for size in range(whole, len(content)):
+    for size in range(complete, len(content)):
         path.write_bytes(content[:size])
         assert open_log(tmp_path).load() == (b"first", first)
     again = open_log(tmp_path)

@@ -96,10 +96,10 @@ def test_epoch_depends_on_the_content_only(tmp_path: Path):
 
 
 def test_key_keeps_its_id_when_it_moves_in_the_file(tmp_path: Path):
-    one, two = "[[keys]]\nname = 'a'\nkey = 'key-of-x'\n", "[[keys]]\nname = 'b'\nkey = 'key-of-y'\n"
-    ids = {key["name"]: key["id"] for key in read_document(build_snapshot(make_settings(tmp_path, one + two)))["keys"]}
+    item, two = "[[keys]]\nname = 'a'\nkey = 'key-of-x'\n", "[[keys]]\nname = 'b'\nkey = 'key-of-y'\n"
+    ids = {key["name"]: key["id"] for key in read_document(build_snapshot(make_settings(tmp_path, item + two)))["keys"]}
     assert {
-        key["name"]: key["id"] for key in read_document(build_snapshot(make_settings(tmp_path, two + one)))["keys"]
+        key["name"]: key["id"] for key in read_document(build_snapshot(make_settings(tmp_path, two + item)))["keys"]
     } == ids
 
 
@@ -236,9 +236,9 @@ def test_crash_during_a_write_keeps_the_previous_snapshot(monkeypatch: pytest.Mo
     def write_partially(location: int, data: bytes, offset: int) -> int:
         if len(data) < 10:
             raise KeyboardInterrupt
-        return whole(location, data[: len(data) - 9], offset)
+        return complete(location, data[: len(data) - 9], offset)
 
-    whole = os.pwrite
+    complete = os.pwrite
     with monkeypatch.context() as dying:
         dying.setattr("os.pwrite", write_partially)
         with pytest.raises(KeyboardInterrupt):

@@ -12,7 +12,7 @@ from penstock.snapshot.limit_sections import LimitSections
 from penstock.store.snapshot_sections import LIMITS, limits_section
 from penstock.store.tables import change_log
 from tests.unit.kit.test_limits import FakeClock
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.test_policies import RATE, RATE_POLICY, USAGE, create_policy
 
 if TYPE_CHECKING:
@@ -66,18 +66,18 @@ async def create_limits(api: ManagementClient, location: str) -> dict[str, str]:
     }
 
 
-def test_limits_of_all_owners_are_published(founded_url: Secret):
+def test_limits_of_all_owners_are_published(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
-        made = await create_limits(api, here)
+        first_workspace, second_workspace = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
+        limits = await create_limits(api, first_workspace)
         await api.request_ok("POST", "integrations", {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": "k"})
-        own = {"id": here, "enabled": True, "rate_limits": [{**RATE_LIMITS[0], "value": 8}]}
+        own = {"id": first_workspace, "enabled": True, "rate_limits": [{**RATE_LIMITS[0], "value": 8}]}
         await api.request_ok(
             "PUT", "integrations/i/workspaces", {"workspaces": [own], "global_workspace_access": SHARED}
         )
         sections = LimitSections()
         rules = await read_rules(api, sections)
-        assert rules[here] == sorted(
+        assert rules[first_workspace] == sorted(
             [
                 "usage workspace 9000000000",
                 "usage api_key 5000000000",
@@ -89,37 +89,37 @@ def test_limits_of_all_owners_are_published(founded_url: Secret):
             ]
         )
         # The other workspaces have the access of all.
-        others = [name for name in rules if name != here]
-        assert there in others
+        others = [name for name in rules if name != first_workspace]
+        assert second_workspace in others
         assert [rules[name] for name in others] == [["usage integration 3000000000"]] * len(others)
-        every = [rule for found in sections.rules_by_workspace().values() for rule in found]
+        every = [rule for actual in sections.rules_by_workspace().values() for rule in actual]
         assert len({rule["id"] for rule in every}) == len(every)
         assert {rule["owner"]["slug"] for rule in every} == {
-            *("k", "i", made["provider"], "monthly budget", "fair use"),
-            (await api.request_ok("GET", f"workspaces/{here}"))["slug"],
+            *("k", "i", limits["provider"], "monthly budget", "fair use"),
+            (await api.request_ok("GET", f"workspaces/{first_workspace}"))["slug"],
         }
-        for kind, policy in ((USAGE, made["usage"]), (RATE, made["rate"])):
+        for kind, policy in ((USAGE, limits["usage"]), (RATE, limits["rate"])):
             await api.request_ok("DELETE", f"{kind}/{policy}")
-        await api.request_ok("DELETE", f"api-keys/{made['key']}")
+        await api.request_ok("DELETE", f"api-keys/{limits['key']}")
         rules = await read_rules(api, sections)
-        assert rules[here] == ["rate integration 8", "rate provider 5", "usage workspace 9000000000"]
+        assert rules[first_workspace] == ["rate integration 8", "rate provider 5", "usage workspace 9000000000"]
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_change_reads_only_the_section_of_its_workspace(founded_url: Secret):
+def test_change_reads_only_the_section_of_its_workspace(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
-        made = await create_limits(api, workspace)
+        limits = await create_limits(api, workspace)
         sections, section = LimitSections(), limits_section(workspace)
         before = await read_rules(api, sections)
         changes: list[tuple[str, str, Any, str]] = [
-            ("PUT", f"{USAGE}/{made['usage']}", {"credit_limit": 40}, "usage policy 40000000000"),
-            ("PUT", f"{RATE}/{made['rate']}", {"value": 41}, "rate policy 41"),
-            ("PUT", f"api-keys/{made['key']}", {"usage_limits": {"credit_limit": 42}}, "usage api_key 42000000000"),
+            ("PUT", f"{USAGE}/{limits['usage']}", {"credit_limit": 40}, "usage policy 40000000000"),
+            ("PUT", f"{RATE}/{limits['rate']}", {"value": 41}, "rate policy 41"),
+            ("PUT", f"api-keys/{limits['key']}", {"usage_limits": {"credit_limit": 42}}, "usage api_key 42000000000"),
             (
                 "PUT",
-                f"virtual-keys/{made['provider']}?workspace_id={workspace}",
+                f"virtual-keys/{limits['provider']}?workspace_id={workspace}",
                 {"usage_limits": {"credit_limit": 43}},
                 "usage provider 43000000000",
             ),
@@ -141,10 +141,10 @@ def test_change_reads_only_the_section_of_its_workspace(founded_url: Secret):
         await api.request_ok("DELETE", f"workspaces/{workspace}", {"name": "w", "force_delete": True})
         assert workspace not in await read_rules(api, sections, frozenset({section}))
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_section_is_read_again_when_a_period_ends(founded_url: Secret, clock: FakeClock):
+def test_section_is_read_again_when_a_period_ends(bootstrapped_url: Secret, clock: FakeClock):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         await create_policy(api, USAGE, workspace)
@@ -173,4 +173,4 @@ def test_section_is_read_again_when_a_period_ends(founded_url: Secret, clock: Fa
         restored.restore(stored)
         assert restored.rules_by_workspace() == sections.rules_by_workspace()
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

@@ -12,7 +12,7 @@ from penstock.kit.prompt_templates import MAX_DEPTH
 from penstock.snapshot.prompt_sections import PartialTable, PromptTable
 from penstock.store.snapshot_sections import prompt_section
 from tests.unit.kit.test_prompt_templates import nest
-from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.prompted import (
     TEMPLATE,
     add_version,
@@ -35,9 +35,9 @@ async def read_rows(api: ManagementClient, table: CheckedTable, *sections: str) 
     """Returns the published rows by slug, of all sections or of some, before the engine checks them."""
     conditions = [table._digits.in_(sections)] if sections else []
     async with api.database.read_connection() as connection:
-        found = await table._query_rows(connection, conditions)
+        result = await table._query_rows(connection, conditions)
     rows: dict[str, Any] = {}
-    for digits, (text, count, end) in found.items():
+    for digits, (text, count, end) in result.items():
         section = msgspec.json.decode(b"[%s]" % text)
         assert (len(section), end) == (count, None)
         assert {row["id"][-2:] for row in section} == {digits}
@@ -45,18 +45,18 @@ async def read_rows(api: ManagementClient, table: CheckedTable, *sections: str) 
     return rows
 
 
-def test_prompt_is_published_with_the_versions_that_have_a_name(founded_url: Secret):
+def test_prompt_is_published_with_the_versions_that_have_a_name(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
-        made = await create_prompt(api, workspace, slug="greeting", name='Say "hi" \\ 🙂', **TEMPLATE)
-        ids = [made["version_id"], *[await add_version(api, "greeting", f"{number}") for number in (2, 3, 4, 5)]]
+        prompt = await create_prompt(api, workspace, slug="greeting", name='Say "hi" \\ 🙂', **TEMPLATE)
+        ids = [prompt["version_id"], *[await add_version(api, "greeting", f"{number}") for number in (2, 3, 4, 5)]]
         await put_label(api, "greeting", ids[1], await find_label(api, workspace, "production"))
         await put_label(api, "greeting", ids[4], await find_label(api, workspace, "staging"))
         await api.request_ok("PUT", "prompts/greeting/makeDefault", {"version": 3})
         rows = await read_rows(api, PromptTable())
         assert rows == {
             "greeting": {
-                "id": made["id"],
+                "id": prompt["id"],
                 "slug": "greeting",
                 "name": 'Say "hi" \\ 🙂',
                 "workspace": workspace,
@@ -74,10 +74,10 @@ def test_prompt_is_published_with_the_versions_that_have_a_name(founded_url: Sec
         rows = await read_rows(api, PromptTable())
         assert rows["greeting"]["versions"][0] == {"number": 1, "id": ids[0], "content": CONTENT}
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_small_prompt_and_odd_text_are_published_as_stored(founded_url: Secret):
+def test_small_prompt_and_odd_text_are_published_as_stored(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         await create_partial(api, workspace, "tone", ODD_TEXT.replace("{{>tone}}", ""))
@@ -96,10 +96,10 @@ def test_small_prompt_and_odd_text_are_published_as_stored(founded_url: Secret):
         (version,) = (await read_rows(api, PartialTable()))["tone"]["versions"]
         assert version["string"] == ODD_TEXT.replace("{{>tone}}", "")
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_deepest_fields_are_published(founded_url: Secret):
+def test_deepest_fields_are_published(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
         await create_prompt(api, workspace, slug="deep", parameters={"a": nest(MAX_DEPTH - 1)}, tool_choice={"b": 1})
@@ -108,20 +108,20 @@ def test_deepest_fields_are_published(founded_url: Secret):
         body = {"patch": True, "tools": [{"a": nest(MAX_DEPTH - 1)}]}
         await api.expect_error(400, "tools nests too deep", "PUT", "prompts/deep", body)
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_partial_is_published_with_its_default_and_newest_version(founded_url: Secret):
+def test_partial_is_published_with_its_default_and_newest_version(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
-        made = await create_partial(api, workspace, "tone", "one")
-        ids = [made["version_id"]]
+        partial = await create_partial(api, workspace, "tone", "one")
+        ids = [partial["version_id"]]
         for text in ("two", "three"):
             after = await api.request_ok("PUT", "prompts/partials/tone", {"string": text})
             ids.append(after["prompt_partial_version_id"])
         assert await read_rows(api, PartialTable()) == {
             "tone": {
-                "id": made["id"],
+                "id": partial["id"],
                 "slug": "tone",
                 "workspace": workspace,
                 "default": 1,
@@ -133,15 +133,15 @@ def test_partial_is_published_with_its_default_and_newest_version(founded_url: S
             }
         }
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_only_active_prompts_of_active_workspaces_are_published(founded_url: Secret):
+def test_only_active_prompts_of_active_workspaces_are_published(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        here, gone = [await api.create_workspace(name) for name in ("here", "gone")]
+        first_workspace, gone = [await api.create_workspace(name) for name in ("here", "gone")]
         for name in ("active", "archived"):
-            await create_prompt(api, here["id"], slug=name)
-            await create_partial(api, here["id"], name)
+            await create_prompt(api, first_workspace["id"], slug=name)
+            await create_partial(api, first_workspace["id"], name)
             for path in ("prompts", "prompts/partials"):
                 await api.request_ok("PUT", f"{path}/{name}", {"status": name})
         await create_prompt(api, gone["id"], slug="gone")
@@ -151,40 +151,40 @@ def test_only_active_prompts_of_active_workspaces_are_published(founded_url: Sec
         for table in (PromptTable(), PartialTable()):
             assert set(await read_rows(api, table)) == {"active"}
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_full_read_has_the_rows_of_every_section(founded_url: Secret):
+def test_full_read_has_the_rows_of_every_section(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
-        made = {f"p{number}": (await create_prompt(api, workspace, slug=f"p{number}"))["id"] for number in range(24)}
+        prompt = {f"p{number}": (await create_prompt(api, workspace, slug=f"p{number}"))["id"] for number in range(24)}
         rows = await read_rows(api, PromptTable())
-        assert {slug: row["id"] for slug, row in rows.items()} == made
-        for digits in {own_id[-2:] for own_id in made.values()}:
+        assert {slug: row["id"] for slug, row in rows.items()} == prompt
+        for digits in {own_id[-2:] for own_id in prompt.values()}:
             part = await read_rows(api, PromptTable(), digits)
             assert part == {slug: row for slug, row in rows.items() if row["id"].endswith(digits)}
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_sharing_is_published(founded_url: Secret):
+def test_sharing_is_published(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
-        owner, one, two = [(await api.create_workspace(name))["id"] for name in ("owner", "one", "two")]
+        owner, item, two = [(await api.create_workspace(name))["id"] for name in ("owner", "one", "two")]
         await create_prompt(api, owner, slug="p")
-        for body, shared_with in (({"workspaces": [two, one]}, sorted([one, two])), ({}, "*")):
+        for body, shared_with in (({"workspaces": [two, item]}, sorted([item, two])), ({}, "*")):
             await api.request_ok("POST", "prompts/p/share", body)
             assert (await read_rows(api, PromptTable()))["p"]["shared_with"] == shared_with
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
-def test_change_names_only_the_section_of_its_prompt(founded_url: Secret):
+def test_change_names_only_the_section_of_its_prompt(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
-        made, partial = await create_prompt(api, workspace), await create_partial(api, workspace, "tone")
+        prompt, partial = await create_prompt(api, workspace), await create_partial(api, workspace, "tone")
         label = (await api.request_ok("POST", "labels", {"name": "beta", "workspace_id": workspace}))["id"]
-        section, path = prompt_section(made["id"]), f"prompts/{made['id']}"
-        version = f"{path}/versions/{made['version_id']}"
+        section, path = prompt_section(prompt["id"]), f"prompts/{prompt['id']}"
+        version = f"{path}/versions/{prompt['version_id']}"
         changes: list[tuple[str, str, Any, str]] = [
             ("PUT", path, {"string": "new", "patch": True}, section),
             ("PUT", f"{path}/makeDefault", {"version": 2}, section),
@@ -204,7 +204,7 @@ def test_change_names_only_the_section_of_its_prompt(founded_url: Secret):
         await api.request_ok("POST", "collections", {"name": "c", "workspace_id": workspace})
         assert await count_changes(api) == before
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)
 
 
 async def count_changes(api: ManagementClient) -> int:
@@ -212,21 +212,21 @@ async def count_changes(api: ManagementClient) -> int:
         return (await connection.exec_driver_sql("SELECT number FROM changes")).scalar() or 0
 
 
-def test_engine_reads_other_versions_one_by_one(founded_url: Secret):
+def test_engine_reads_other_versions_one_by_one(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = await api.create_workspace()
-        made = await create_prompt(api, workspace["id"], **TEMPLATE)
-        second = await add_version(api, made["id"], "two")
-        path = f"/internal/prompts/{made['id']}"
+        prompt = await create_prompt(api, workspace["id"], **TEMPLATE)
+        second = await add_version(api, prompt["id"], "two")
+        path = f"/internal/prompts/{prompt['id']}"
         response = await api.fetch(f"{path}/1")
         assert (response.status, response.json()) == (
             200,
-            {"number": 1, "id": made["version_id"], "content": CONTENT},
+            {"number": 1, "id": prompt["version_id"], "content": CONTENT},
         )
         assert json.loads((await api.fetch(f"{path}/2")).body)["id"] == second
         for unknown in (f"{path}/3", f"{path}/0", f"{path}/-1", f"{path}/{10**12}", f"/internal/prompts/{new_id()}/1"):
             assert (await api.fetch(unknown)).status == 404, unknown
-        await api.request_ok("PUT", f"prompts/{made['id']}", {"status": "archived"})
+        await api.request_ok("PUT", f"prompts/{prompt['id']}", {"status": "archived"})
         assert (await api.fetch(f"{path}/1")).status == 404
 
-    run_scenario(founded_url, scenario)
+    run_scenario(bootstrapped_url, scenario)

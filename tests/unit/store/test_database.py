@@ -16,7 +16,7 @@ from penstock.store.database import Database, parse_url
 from penstock.store.migrate import migrate
 from penstock.store.tables import change_counter, organisations
 from penstock.store.tenant import TenantStore
-from tests.founded import PATIENT_STORE
+from tests.bootstrapped_store import PATIENT_STORE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,8 +101,8 @@ def test_waiting_changes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 async def select_organisations(database: Database, **values: object) -> None:
     async with database.read_connection() as connection:
-        named = [organisations.c[name] == value for name, value in values.items()]
-        await connection.execute(select(organisations).where(*named))
+        names = [organisations.c[name] == value for name, value in values.items()]
+        await connection.execute(select(organisations).where(*names))
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ def test_postgresql_rejects_long_text_and_nul(postgres: Postgres, values: dict[s
 def test_programming_errors_are_not_reported_as_an_outage(store_url: Secret):
     async def run_faulty_query(database: Database, mistake: int) -> None:
         async with database.read_connection() as connection:
-            found = await connection.execute(select(organisations))
+            rows = await connection.execute(select(organisations))
             match mistake:
                 case 0:
-                    found.one()
+                    rows.one()
                 case 1:
                     _ = (await connection.execute(text("SELECT 1 AS one"))).mappings().one()["two"]
                 case 2:
@@ -286,9 +286,9 @@ async def backend_pids(url: Secret) -> list[int]:
     other = Database(PATIENT_STORE, url)
     async with other.read_connection() as connection:
         query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        found = [*(await connection.scalars(text(query)))]
+        rows = [*(await connection.scalars(text(query)))]
     await other.close()
-    return found
+    return rows
 
 
 def test_terminated_idle_connection_is_replaced_on_read(postgres: Postgres):
@@ -305,9 +305,9 @@ def test_terminated_idle_connection_is_replaced_on_read(postgres: Postgres):
                     assert await connection.scalar(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
                 await asyncio.sleep(0.1)
             async with database.read_connection() as connection:
-                found = await connection.scalar(text("SELECT pg_backend_pid()"))
+                row = await connection.scalar(text("SELECT pg_backend_pid()"))
             # The first round reuses the idle connection; in the second it was terminated.
-            assert (found == pid) == (not rested)
+            assert (row == pid) == (not rested)
         await database.close()
         await other.close()
 

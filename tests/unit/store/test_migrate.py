@@ -19,7 +19,7 @@ from penstock.store.database import Database
 from penstock.store.migrate import SCRIPTS_DIR, current_revision, migrate, newest_revision
 from penstock.store.prompt_tables import collections, labels
 from penstock.store.tables import audit_log, key_digests, metadata, organisations, removed_members, users, versions
-from tests.founded import PATIENT_STORE
+from tests.bootstrapped_store import PATIENT_STORE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,8 +77,8 @@ def insert_sample_rows(connection: Connection) -> None:
 
 def count_rows(connection: Connection) -> dict[str, int]:
     there = [name for name in inspect(connection).get_table_names() if name != "alembic_version"]
-    found = {name: connection.scalar(select(func.count()).select_from(named(name))) for name in there}
-    return {name: count or 0 for name, count in found.items()}
+    row = {name: connection.scalar(select(func.count()).select_from(named(name))) for name in there}
+    return {name: count or 0 for name, count in row.items()}
 
 
 def test_downgrade_and_upgrade_lose_no_row(store_url: Secret):
@@ -152,8 +152,8 @@ def test_migration_lowercases_emails_unless_ambiguous(store_url: Secret):
             )
         await migrate(database)
         async with database.read_connection() as connection:
-            found = (await connection.execute(select(users.c.id, users.c.email))).all()
-        assert {row.id: row.email for row in found} == {**typed, "1": "owner@example.com"}
+            rows = (await connection.execute(select(users.c.id, users.c.email))).all()
+        assert {row.id: row.email for row in rows} == {**typed, "1": "owner@example.com"}
         await database.close()
 
     asyncio.run(scenario())
@@ -194,10 +194,10 @@ def test_migration_ends_keys_whose_creator_has_no_access(store_url: Secret):
         await migrate(database, sealing=MigrationSealer.from_key(MasterKeys([bytes(32)])))
         async with database.read_connection() as connection:
             query = select(key_digests.c.id, key_digests.c.holders, key_digests.c.expires_at)
-            found = {row.id: row for row in (await connection.execute(query)).all()}
-        ended = {own for own, row in found.items() if row.expires_at is not None}
+            rows = {row.id: row for row in (await connection.execute(query)).all()}
+        ended = {own for own, row in rows.items() if row.expires_at is not None}
         assert ended == {"by-gone", "by-outsider"}
-        holders = {own: row.holders for own, row in found.items() if row.holders}
+        holders = {own: row.holders for own, row in rows.items() if row.holders}
         assert holders == {"by-member": ["member"], "by-outsider": ["outsider"], "by-admin": ["admin"]}
         await database.close()
 

@@ -68,7 +68,7 @@ class ErrorEnvelope(msgspec.Struct):
 
 
 class LineResponse(msgspec.Struct):
-    """Outcome of one line: a message or an error."""
+    """Result of one line: a message or an error."""
 
     type: str
     message: dict[str, Any] = {}
@@ -89,9 +89,9 @@ class Anthropic(BatchProvider):
         """Yields an error if the line cannot be translated."""
         return batch_provider.check_translatable(SLUG, line)
 
-    async def submit(self, given: BatchInput) -> str:
+    async def submit(self, batch_input: BatchInput) -> str:
         """Submits all lines and returns the provider's batch id."""
-        upload = Upload("POST", "/v1/messages/batches", JSON_MEDIA_TYPE, _encode_requests(given))
+        upload = Upload("POST", "/v1/messages/batches", JSON_MEDIA_TYPE, _encode_requests(batch_input))
         return (await self._client.upload_and_decode(CreatedObject, upload)).id
 
     async def fetch_status(self, name: str) -> BatchStatus:
@@ -110,19 +110,23 @@ class Anthropic(BatchProvider):
 
     def parse_result(self, line: BatchLine, result: bytes) -> LineResult:
         """Parses the result of one line."""
-        found = msgspec.json.decode(result, type=ResultLine).result
-        if found.type == "succeeded":
-            return batch_provider.translate_result(SLUG, line, 200, found.message, str(found.message.get("id", "")))
-        if found.type == "errored" and found.error:
-            status = STATUS_BY_ERROR_TYPE.get(found.error.error.type, 500)
-            return batch_provider.translate_result(SLUG, line, status, found.error, found.error.request_id or "")
-        code = "batch_expired" if found.type == "expired" else "batch_cancelled"
+        result_line = msgspec.json.decode(result, type=ResultLine).result
+        if result_line.type == "succeeded":
+            return batch_provider.translate_result(
+                SLUG, line, 200, result_line.message, str(result_line.message.get("id", ""))
+            )
+        if result_line.type == "errored" and result_line.error:
+            status = STATUS_BY_ERROR_TYPE.get(result_line.error.error.type, 500)
+            return batch_provider.translate_result(
+                SLUG, line, status, result_line.error, result_line.error.request_id or ""
+            )
+        code = "batch_expired" if result_line.type == "expired" else "batch_cancelled"
         return LineResult(None, {"code": code, "message": "the batch ended before this line was answered"})
 
 
-async def _encode_requests(given: BatchInput) -> AsyncIterator[bytes]:
+async def _encode_requests(batch_input: BatchInput) -> AsyncIterator[bytes]:
     before = b'{"requests":['
-    async for number, line in given.requests():
+    async for number, line in batch_input.requests():
         params, _ = batch_provider.translate_line(SLUG, line)
         yield before + msgspec.json.encode({"custom_id": custom_id_of_line(number), "params": params})
         before = b","

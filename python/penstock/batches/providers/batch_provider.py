@@ -91,7 +91,7 @@ class BatchProvider(Protocol):
         """Yields the reasons why this provider cannot run a line; `first` is the first line of the file."""
         return iter(())
 
-    async def submit(self, given: BatchInput) -> str:
+    async def submit(self, batch_input: BatchInput) -> str:
         """Submits all lines and returns the provider's batch id."""
         ...
 
@@ -134,9 +134,9 @@ def parse_line_number(name: str) -> int:
     return int(name.removeprefix("line-"))
 
 
-async def model_of_batch(given: BatchInput) -> str:
+async def model_of_batch(batch_input: BatchInput) -> str:
     """Returns the model of a batch: the model of its first line, which all lines share."""
-    async with aclosing(given.requests()) as requests:
+    async with aclosing(batch_input.requests()) as requests:
         async for _, line in requests:
             return str(line.body["model"])
     return ""
@@ -158,10 +158,10 @@ def check_translatable(provider: str, line: BatchLine) -> Iterator[LineFault]:
 
 
 def check_same_model(line: BatchLine, first: BatchLine) -> Iterator[LineFault]:
-    """Yields an error for a line with another model, for providers whose batches have one model."""
-    wanted = first.body.get("model")
-    if line.body.get("model") != wanted:
-        message = f"body.model is {line.body.get('model')!r}: all lines of this provider's batches must use one model, here {wanted!r}"
+    """Yields an error for each line whose model differs, for providers whose batches have one model."""
+    requested = first.body.get("model")
+    if line.body.get("model") != requested:
+        message = f"body.model is {line.body.get('model')!r}: all lines of this provider's batches must use one model, here {requested!r}"
         yield "mismatched_model", message, "body.model"
 
 

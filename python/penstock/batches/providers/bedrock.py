@@ -84,18 +84,18 @@ class Bedrock(BatchProvider):
         yield from batch_provider.check_same_model(line, first)
         yield from batch_provider.check_translatable(SLUG, line)
 
-    async def submit(self, given: BatchInput) -> str:
+    async def submit(self, batch_input: BatchInput) -> str:
         """Submits all lines and returns the ARN of the job."""
         row, needs = self._client.row, self._client.row["job"]["needs"]
         batch_id = row["id"]
-        await object_batches.put_object(self._client, f"{batch_id}.jsonl", _encode_records(given))
+        await object_batches.put_object(self._client, f"{batch_id}.jsonl", _encode_records(batch_input))
         base_uri = f"s3://{needs[BUCKET]}/{object_batches.OBJECT_FOLDER}/{batch_id}"
         payload = {
             "jobName": f"gateway-batch-{batch_id}",
             "roleArn": needs[ROLE],
             # Idempotency token: a repeated request does not create a second job.
             "clientRequestToken": batch_id,
-            "modelId": await batch_provider.model_of_batch(given),
+            "modelId": await batch_provider.model_of_batch(batch_input),
             "modelInvocationType": "InvokeModel" if row["endpoint"] == EMBEDDINGS_PATH else "Converse",
             "inputDataConfig": {"s3InputDataConfig": {"s3Uri": f"{base_uri}.jsonl"}},
             "outputDataConfig": {"s3OutputDataConfig": {"s3Uri": f"{base_uri}/"}},
@@ -122,10 +122,10 @@ class Bedrock(BatchProvider):
 
     def parse_result(self, line: BatchLine, result: bytes) -> LineResult:
         """Parses the result of one line."""
-        found = msgspec.json.decode(result, type=ResultRecord)
-        if found.model_output is not None:
-            return batch_provider.translate_result(SLUG, line, 200, found.model_output)
-        problem = found.error or RecordError()
+        result_record = msgspec.json.decode(result, type=ResultRecord)
+        if result_record.model_output is not None:
+            return batch_provider.translate_result(SLUG, line, 200, result_record.model_output)
+        problem = result_record.error or RecordError()
         return batch_provider.translate_result(SLUG, line, problem.error_code, {"message": problem.error_message})
 
 
@@ -133,8 +133,8 @@ def _job_path(arn: str) -> str:
     return f"{object_batches.JOBS_PATH}/{quote(arn, safe='')}"
 
 
-async def _encode_records(given: BatchInput) -> AsyncIterator[bytes]:
-    async for number, line in given.requests():
+async def _encode_records(batch_input: BatchInput) -> AsyncIterator[bytes]:
+    async for number, line in batch_input.requests():
         body, _ = batch_provider.translate_line(SLUG, line)
         # Bedrock requires a record id of eleven alphanumeric characters.
         yield msgspec.json.encode({"recordId": f"{number:011}", "modelInput": body})

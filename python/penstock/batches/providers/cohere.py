@@ -111,7 +111,7 @@ class Cohere(BatchProvider):
         untranslatable = list(batch_provider.check_translatable(SLUG, line))
         yield from untranslatable or _validate_batch_fields(line)
 
-    async def submit(self, given: BatchInput) -> str:
+    async def submit(self, batch_input: BatchInput) -> str:
         """Submits all lines and returns the batch id. Raises `ProviderBusyError` while Cohere still validates the
         dataset.
         """
@@ -119,19 +119,23 @@ class Cohere(BatchProvider):
         name = f"gateway-{client.row['id']}"
         if not self._dataset:
             kind = EMBED_KIND if client.row["endpoint"] == EMBEDDINGS else CHAT_KIND
-            content = build_multipart_form(secrets.token_hex(16), {}, _encode_lines(given), field="data")
+            content = build_multipart_form(secrets.token_hex(16), {}, _encode_lines(batch_input), field="data")
             self._dataset = (
                 await client.upload_and_decode(
                     CreatedObject, Upload("POST", f"{DATASETS}/{name}?type={kind}", *content)
                 )
             ).id
-        found = await self._fetch_dataset(self._dataset)
-        if found.validation_status in WRONG:
-            raise RequestRejectedError(found.validation_error or "Cohere rejected the lines of this batch")
-        if found.validation_status != READY:
+        dataset = await self._fetch_dataset(self._dataset)
+        if dataset.validation_status in WRONG:
+            raise RequestRejectedError(dataset.validation_error or "Cohere rejected the lines of this batch")
+        if dataset.validation_status != READY:
             message = "Cohere is still validating the lines of this batch"
             raise ProviderBusyError(message)
-        payload = {"name": name, "input_dataset_id": self._dataset, "model": await batch_provider.model_of_batch(given)}
+        payload = {
+            "name": name,
+            "input_dataset_id": self._dataset,
+            "model": await batch_provider.model_of_batch(batch_input),
+        }
         return (await client.request_json(BatchEnvelope, "POST", JOBS, msgspec.json.encode(payload))).batch.id
 
     async def fetch_status(self, name: str) -> BatchStatus:
@@ -148,10 +152,10 @@ class Cohere(BatchProvider):
 
     async def fetch_results(self, path: str) -> AsyncIterator[tuple[int, bytes]]:
         """Yields the results of a dataset, from all of its files, with their line numbers."""
-        found = await self._fetch_dataset(path)
-        if found.validation_status in WRONG:
-            raise RequestRejectedError(found.validation_error or "Cohere's results cannot be read")
-        if found.validation_status != READY:
+        dataset = await self._fetch_dataset(path)
+        if dataset.validation_status in WRONG:
+            raise RequestRejectedError(dataset.validation_error or "Cohere's results cannot be read")
+        if dataset.validation_status != READY:
             message = "Cohere is still validating the results of this batch"
             raise IncompleteResponseError(message)
         async for result in self._client.download_results(f"{FILES}/{quote(path, safe='')}/content", self.line_number):
@@ -159,10 +163,10 @@ class Cohere(BatchProvider):
 
     def parse_result(self, line: BatchLine, result: bytes) -> LineResult:
         """Parses the result of one line."""
-        found = msgspec.json.decode(result, type=ResultRecord)
-        raw_body = found.body or found.response
-        if found.error or not raw_body:
-            return LineResult(None, _error_object(found.error))
+        result_record = msgspec.json.decode(result, type=ResultRecord)
+        raw_body = result_record.body or result_record.response
+        if result_record.error or not raw_body:
+            return LineResult(None, _error_object(result_record.error))
         body: Any = msgspec.json.decode(raw_body) if isinstance(raw_body, str) else raw_body
         body = body.get("body", body)
         return batch_provider.translate_result(SLUG, line, 200, body, str(body.get("id") or ""))
@@ -209,7 +213,7 @@ def _render_line(line: BatchLine) -> dict[str, Any]:
     return body
 
 
-async def _encode_lines(given: BatchInput) -> AsyncIterator[bytes]:
-    async for number, line in given.requests():
+async def _encode_lines(batch_input: BatchInput) -> AsyncIterator[bytes]:
+    async for number, line in batch_input.requests():
         yield msgspec.json.encode({"custom_id": custom_id_of_line(number), "body": _render_line(line)})
         yield b"\n"

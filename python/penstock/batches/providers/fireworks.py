@@ -80,7 +80,7 @@ class Fireworks(BatchProvider):
             yield "invalid_url", f"url is {line.url!r}: batches of this provider support only {CHATS!r}", "url"
         yield from batch_provider.check_same_model(line, first)
 
-    async def submit(self, given: BatchInput) -> str:
+    async def submit(self, batch_input: BatchInput) -> str:
         """Submits all lines and returns the name of the job."""
         client, name = self._client, f"gateway-{self._client.row['id']}"
         datasets_path = f"accounts/{client.row['job']['needs'][ACCOUNT]}/datasets"
@@ -88,11 +88,11 @@ class Fireworks(BatchProvider):
         await self._create_if_absent(DATASETS, dataset)
         boundary = secrets.token_hex(16)
         await client.send_upload(
-            Upload("POST", f"{DATASETS}/{name}", *build_multipart_form(boundary, {}, _encode_lines(given)))
+            Upload("POST", f"{DATASETS}/{name}", *build_multipart_form(boundary, {}, _encode_lines(batch_input)))
         )
         job = {
             "displayName": name,
-            "model": await batch_provider.model_of_batch(given),
+            "model": await batch_provider.model_of_batch(batch_input),
             "inputDatasetId": f"{datasets_path}/{name}",
             "outputDatasetId": f"{datasets_path}/{name}-out",
         }
@@ -115,9 +115,9 @@ class Fireworks(BatchProvider):
             return BatchStatus("cancelled")
         progress = job.job_progress or JobProgress()
         status = STATUS_BY_STATE.get(job.state.removeprefix("JOB_STATE_"), "in_progress")
-        why = job.status.message if job.status else ""
+        reason = job.status.message if job.status else ""
         counts = (progress.successfully_processed_requests, progress.failed_requests)
-        return BatchStatus(status, *counts, (f"/v1/files/{name}-out/content",), why)
+        return BatchStatus(status, *counts, (f"/v1/files/{name}-out/content",), reason)
 
     async def cancel(self, name: str) -> None:
         """Cancels the job by deleting it."""
@@ -125,19 +125,20 @@ class Fireworks(BatchProvider):
 
     def parse_result(self, line: BatchLine, result: bytes) -> LineResult:  # noqa: ARG002 - others need it
         """Parses the result of one line."""
-        found = msgspec.json.decode(result, type=ResultLine)
-        if found.error is not None or found.response is None:
-            error = found.error or {"message": "the model returned no response"}
+        result_line = msgspec.json.decode(result, type=ResultLine)
+        if result_line.error is not None or result_line.response is None:
+            error = result_line.error or {"message": "the model returned no response"}
             code = error.get("code")
             status = code if isinstance(code, int) and LOWEST <= code <= HIGHEST else 500
             return LineResult({"status_code": status, "request_id": "", "body": {"error": error}}, None)
         return LineResult(
-            {"status_code": 200, "request_id": str(found.response.get("id", "")), "body": found.response}, None
+            {"status_code": 200, "request_id": str(result_line.response.get("id", "")), "body": result_line.response},
+            None,
         )
 
 
-async def _encode_lines(given: BatchInput) -> AsyncIterator[bytes]:
-    async for number, line in given.requests():
+async def _encode_lines(batch_input: BatchInput) -> AsyncIterator[bytes]:
+    async for number, line in batch_input.requests():
         body = {name: value for name, value in line.body.items() if name != "model"}
         yield msgspec.json.encode({"custom_id": custom_id_of_line(number), "body": body})
         yield b"\n"

@@ -21,8 +21,8 @@ CONTENT_TYPE = "application/jsonl"
 
 def require_option(stated: ProviderSettings, key: str, description: str) -> str:
     """Returns an option that the batch needs; rejects the batch if it is not set."""
-    if found := stated.find_option(key):
-        return found
+    if option := stated.find_option(key):
+        return option
     message = f"need {description}: set {key!r} on the saved provider, or send x-gateway-{key.replace('_', '-')}"
     raise field_error("gateway_options", message)
 

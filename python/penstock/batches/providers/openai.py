@@ -87,11 +87,11 @@ class OpenAi(BatchProvider):
 
     CAN_RESUBMIT = True
 
-    async def submit(self, given: BatchInput) -> str:
+    async def submit(self, batch_input: BatchInput) -> str:
         """Submits all lines and returns the provider's batch id."""
         boundary = secrets.token_hex(16)
         upload = Upload(
-            "POST", "/v1/files", *build_multipart_form(boundary, {"purpose": "batch"}, _encode_lines(given))
+            "POST", "/v1/files", *build_multipart_form(boundary, {"purpose": "batch"}, _encode_lines(batch_input))
         )
         row = self._client.row
         payload = {
@@ -124,8 +124,8 @@ class OpenAi(BatchProvider):
         batch = await self._client.request_json(Batch, "GET", f"/v1/batches/{name}")
         counts = batch.request_counts or RequestCounts()
         paths = [f"/v1/files/{file}/content" for file in (batch.output_file_id, batch.error_file_id) if file]
-        why = next((problem.message for problem in (batch.errors or ErrorList()).data), "")
-        return BatchStatus(batch.status, counts.completed, counts.failed, tuple(paths), why)
+        reason = next((problem.message for problem in (batch.errors or ErrorList()).data), "")
+        return BatchStatus(batch.status, counts.completed, counts.failed, tuple(paths), reason)
 
     async def cancel(self, name: str) -> None:
         """Requests cancellation of the batch."""
@@ -137,8 +137,8 @@ class OpenAi(BatchProvider):
         return LineResult(read.response, read.error)
 
 
-async def _encode_lines(given: BatchInput) -> AsyncIterator[bytes]:
-    async for number, line in given.requests():
+async def _encode_lines(batch_input: BatchInput) -> AsyncIterator[bytes]:
+    async for number, line in batch_input.requests():
         yield msgspec.json.encode(
             {"custom_id": custom_id_of_line(number), "method": "POST", "url": line.url, "body": line.body}
         )

@@ -123,12 +123,12 @@ class VertexAi(BatchProvider):
         else:
             yield from batch_provider.check_translatable(SLUG, line)
 
-    async def submit(self, given: BatchInput) -> str:
+    async def submit(self, batch_input: BatchInput) -> str:
         """Submits all lines and returns the id of the job."""
         batch_id = self._client.row["id"]
-        await object_batches.put_object(self._client, f"{batch_id}.jsonl", _encode_requests(given))
+        await object_batches.put_object(self._client, f"{batch_id}.jsonl", _encode_requests(batch_input))
         base_uri = f"gs://{self._client.row['job']['needs'][BUCKET]}/{object_batches.OBJECT_FOLDER}/{batch_id}"
-        vendor, model = _split_vendor(await batch_provider.model_of_batch(given))
+        vendor, model = _split_vendor(await batch_provider.model_of_batch(batch_input))
         payload = {
             "displayName": f"gateway-batch-{batch_id}",
             "model": f"publishers/{vendor}/models/{model}",
@@ -160,17 +160,17 @@ class VertexAi(BatchProvider):
 
     def line_number(self, result: bytes) -> int | None:
         """Returns the number of the line that a result belongs to."""
-        found = msgspec.json.decode(result, type=ResultLine)
-        return parse_line_number(found.custom_id or found.request.labels.get(LINE_LABEL, ""))
+        result_line = msgspec.json.decode(result, type=ResultLine)
+        return parse_line_number(result_line.custom_id or result_line.request.labels.get(LINE_LABEL, ""))
 
     def parse_result(self, line: BatchLine, result: bytes) -> LineResult:
         """Parses the result of one line."""
-        found = msgspec.json.decode(result, type=ResultLine)
-        if found.response and not found.status:
+        result_line = msgspec.json.decode(result, type=ResultLine)
+        if result_line.response and not result_line.status:
             return batch_provider.translate_result(
-                SLUG, line, 200, found.response, str(found.response.get("responseId", ""))
+                SLUG, line, 200, result_line.response, str(result_line.response.get("responseId", ""))
             )
-        problem = _parse_error_status(found.status)
+        problem = _parse_error_status(result_line.status)
         return batch_provider.translate_result(
             SLUG, line, problem.code, {"error": {"code": problem.code, "message": problem.message}}
         )
@@ -194,8 +194,8 @@ def _split_vendor(model: str) -> tuple[str, str]:
     return (CLAUDE if model.startswith("claude") else GEMINI if model.startswith("gemini") else ""), model
 
 
-async def _encode_requests(given: BatchInput) -> AsyncIterator[bytes]:
-    async for number, line in given.requests():
+async def _encode_requests(batch_input: BatchInput) -> AsyncIterator[bytes]:
+    async for number, line in batch_input.requests():
         body, _ = batch_provider.translate_line(SLUG, line)
         name = custom_id_of_line(number)
         if _split_vendor(str(line.body["model"]))[0] == CLAUDE:

@@ -1,5 +1,5 @@
-"""Requests as limits see them: who sent them, to what, and what they used. For simulations of policies, and for lists of
-what limits refused.
+"""Requests from the point of view of limits: caller, target and usage. For simulations of policies, and for lists of
+rejected requests.
 """
 
 from __future__ import annotations

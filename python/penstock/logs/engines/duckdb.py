@@ -48,7 +48,7 @@ class DuckDbEngine:
         self._connection: duckdb.DuckDBPyConnection | None = None
 
     def open(self) -> None:
-        """Opens the file, which replays what a killed process left, and migrates the schema."""
+        """Opens the file, which replays the writes of a killed process, and migrates the schema."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._connection = duckdb.connect(
@@ -99,7 +99,7 @@ class DuckDbEngine:
             else:
                 return 0
         prepared = prepare_batch(batch)
-        # This index ignores what it has, so it may be ahead of the transaction.
+        # Existing words are ignored, so the index may be ahead of the transaction.
         self._text.add(
             (identifier, head.organisation_id or "", _utc_day(head.created_at), text)
             for identifier, text in batch.texts.items()

@@ -41,7 +41,7 @@ def select_records(fragments: SqlFragments, filters: LogFilters, statement: Stat
 
 
 def build_scope(filters: LogFilters, statement: Statement) -> list[str]:
-    """Returns the conditions that decide who may see a record, and the range of time."""
+    """Returns the conditions for access to records and for the time range."""
     conditions = build_tenant_scope(filters.organisation_id, filters.workspace_ids, statement)
     if filters.restricted_to is not None:
         conditions.append(_build_restriction(filters.restricted_to, statement))

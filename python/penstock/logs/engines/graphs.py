@@ -247,7 +247,7 @@ OTHER_GRAPHS = {
 
 
 def run_summary(fragments: SqlFragments, query: SummaryQuery) -> dict[str, Any]:
-    """Summarises the cache. The speed-up is the average time without a hit, divided by that with one."""
+    """Summarises the cache. The speed-up is the average time without a hit, divided by the average time with a hit."""
     statement = Statement(fragments)
     records = select_records(fragments, query.filters, statement)
     time = 'r."response_time"'

@@ -71,7 +71,7 @@ METADATA_COLUMNS = ("requests", "cost", "avg_tokens", "last_seen", *FEEDBACK_COL
 
 
 def run_group(fragments: SqlFragments, query: GroupQuery) -> dict[str, Any]:
-    """Runs one page of a group. Records without the property are left out; `total` counts the groups."""
+    """Runs one page of a group. Records without the property are omitted; `total` counts the groups."""
     statement = Statement(fragments)
     key, name = _choose_key(statement, query)
     columns = list(dict.fromkeys((*_fixed_columns(query.group_by), *query.columns)))

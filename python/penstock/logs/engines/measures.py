@@ -36,10 +36,10 @@ def to_cents(nanodollars: Number | None) -> Number:
 
 
 def divide(amount: Number | None, count: Number | None) -> Number:
-    """Returns an average, and 0 for nothing."""
+    """Returns an average; 0 without values."""
     return (amount or 0) / count if count else 0
 
 
 def to_percent(part: Number | None, whole: Number | None) -> Number:
-    """Returns a share in percent, and 0 for nothing."""
+    """Returns a share in percent; 0 without values."""
     return divide(100 * (part or 0), whole)

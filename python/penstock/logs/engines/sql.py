@@ -93,7 +93,7 @@ class Statement:
         return self.fragments.placeholder(name, value_type)
 
     def bind_list(self, values: Iterable[object], value_type: ValueType = ValueType.STRING) -> str:
-        """Binds the items of a list for use after `IN`. No items match nothing."""
+        """Binds the items of a list for use after `IN`. An empty list matches nothing."""
         return "(" + (", ".join(self.bind(value, value_type) for value in values) or "NULL") + ")"
 
     def fetch(self, sql: str) -> list[Row]:

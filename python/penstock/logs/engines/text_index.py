@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-# Every document contains a word that stands for its organisation, so that a search reads no others.
+# Every document contains a word that identifies its organisation, so that a search reads only that organisation.
 TENANT_WORD_CHARS = 24
 MAX_OPEN_DAYS = 4
 SCHEMA = """

@@ -20,7 +20,7 @@ USAGE_COLUMNS = (
     *("workspace_id", "virtual_key", "integration_id", "source", "ai_org", "ai_model", "req_units", "res_units"),
     *("usage", "cost_nanodollars", "price_version", "limits"),
 )
-# Cache hits cost nothing, whatever the price.
+# Cache hits cost nothing.
 IS_USED = f'(r."total_units" IS NOT NULL OR r."usage" IS NOT NULL) AND NOT coalesce({HIT}, false)'
 
 

@@ -50,7 +50,7 @@ class InviteApiKey(msgspec.Struct, frozen=True):
 
 
 class AcceptedInvite(msgspec.Struct, frozen=True):
-    """The new user, who can sign in from now on."""
+    """The new user, who can sign in now."""
 
     id: Id
     email: Email

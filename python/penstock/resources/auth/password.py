@@ -41,7 +41,7 @@ async def change_password(
         raise ForbiddenError("only a person who signed in has a password")
     async with work.unchecked_read_session() as session:
         row = await USER_RESOURCE.get(session, caller.user_id)
-    # A session is a place of its own: failed sign-ins elsewhere do not delay it.
+    # Failed sign-ins elsewhere do not delay a session.
     await passwords.check_password(row["email"], f"session {caller.session_id}", row["password"], data.current_password)
     hashed = await passwords.hash_password(data.new_password)
     async with work.unchecked_write_session() as session:

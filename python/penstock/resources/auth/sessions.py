@@ -114,9 +114,9 @@ async def sign_out(
 async def _authenticate(
     data: SignIn, address: str, services: Services, passwords: PasswordService, identities: CallerAuthenticator
 ) -> tuple[Caller, str]:
-    """Returns the caller who signs in, and the password hash that was checked; empty for a key or a link."""
-    given = {name for name in SignIn.__struct_fields__ if getattr(data, name) is not None}
-    if data.sign_in_token is not None and given == {"sign_in_token"}:
+    """Returns the caller who signs in, and the checked password hash; empty for a key or a link."""
+    credentials = {name for name in SignIn.__struct_fields__ if getattr(data, name) is not None}
+    if data.sign_in_token is not None and credentials == {"sign_in_token"}:
         await passwords.throttle.wait_for_turn(None, address)
         try:
             async with services.database.read_connection() as connection:
@@ -124,7 +124,7 @@ async def _authenticate(
         except UnauthorisedError:
             passwords.throttle.record_failure(None, address)
             raise
-    if data.api_key is not None and given == {"api_key"}:
+    if data.api_key is not None and credentials == {"api_key"}:
         await passwords.throttle.wait_for_turn(None, address)
         try:
             caller = await identities.authenticate(PresentedCredential("key", data.api_key.strip()))
@@ -134,7 +134,7 @@ async def _authenticate(
         if caller.type != "organisation-service" or caller.by != "key":
             raise ForbiddenError("only a key of the organisation can sign in; keys of workspaces are for requests")
         return caller, ""
-    if data.email is None or data.password is None or given != {"email", "password"}:
+    if data.email is None or data.password is None or credentials != {"email", "password"}:
         raise field_error("", "needs either email and password, or api_key, or sign_in_token")
     email = data.email.lower()
     async with services.database.read_connection() as connection:

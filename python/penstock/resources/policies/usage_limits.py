@@ -282,7 +282,7 @@ def _merge_limit(row: Row, sent: Mapping[str, Any]) -> dict[str, Any]:
     for name, other in (limits.PERIOD_FIELDS, limits.PERIOD_FIELDS[::-1]):
         if sent.get(name) and other not in sent:
             merged[other] = None
-    was_periodic, is_periodic = (any(one[name] for name in limits.PERIOD_FIELDS) for one in (before, merged))
+    was_periodic, is_periodic = (any(item[name] for name in limits.PERIOD_FIELDS) for item in (before, merged))
     if was_periodic and not is_periodic and "next_usage_reset_at" not in sent:
         merged["next_usage_reset_at"] = None
     return merged
@@ -290,17 +290,17 @@ def _merge_limit(row: Row, sent: Mapping[str, Any]) -> dict[str, Any]:
 
 def _limit_problems(limit: limits.UsageLimits, before: Mapping[str, Any]) -> list[Problem]:
     problems = limits.find_usage_problems("", limit, before)
-    type_, most = limit.type or limits.DEFAULT_USAGE_TYPE, MAX_AMOUNTS[limit.type or limits.DEFAULT_USAGE_TYPE]
+    type_, maximum = limit.type or limits.DEFAULT_USAGE_TYPE, MAX_AMOUNTS[limit.type or limits.DEFAULT_USAGE_TYPE]
     least = MIN_TOKENS if type_ == "tokens" else 1
     for name, value, lowest in (
         ("credit_limit", limit.credit_limit, least),
         ("alert_threshold", limit.alert_threshold, 0),
     ):
         is_whole = type_ == "cost" or value is None or value == int(value)
-        if value is not None and not (is_whole and lowest <= value <= most):
-            what = "a number" if type_ == "cost" else "a whole number"
+        if value is not None and not (is_whole and lowest <= value <= maximum):
+            subject = "a number" if type_ == "cost" else "a whole number"
             problems.append(
-                Problem(name, f"{value:g} is not allowed for {type_}: expected {what} from {lowest} to {most}")
+                Problem(name, f"{value:g} is not allowed for {type_}: expected {subject} from {lowest} to {maximum}")
             )
     return problems
 
@@ -318,17 +318,17 @@ async def _record_reset(session: TenantSession, row: Row, entity: UsageEntity | 
     """Records the reset of an entity's usage in the audit log."""
     if entity is None:
         return
-    shown = {"id": row["id"], "workspace_id": row["workspace_id"], "value_key": entity.value_key}
-    before = {**shown, "current_usage": entity.current_usage, "usage_status": entity.status}
-    after = {**shown, "current_usage": 0, "usage_status": policies.ACTIVE}
+    fields = {"id": row["id"], "workspace_id": row["workspace_id"], "value_key": entity.value_key}
+    before = {**fields, "current_usage": entity.current_usage, "usage_status": entity.status}
+    after = {**fields, "current_usage": 0, "usage_status": policies.ACTIVE}
     await session.record_change("policies.reset", before=before, after=after)
 
 
 def _shown_limit(row: Row) -> dict[str, Any]:
     limit = to_limit(row)
-    shown = with_next_reset(limit)
+    current_limit = with_next_reset(limit)
     return {
-        **{name: shown[name] for name in ("credit_limit", "alert_threshold", "next_usage_reset_at")},
+        **{name: current_limit[name] for name in ("credit_limit", "alert_threshold", "next_usage_reset_at")},
         "last_reset_at": format_timestamp(last_reset(limit, row["last_reset_at"])),
     }
 

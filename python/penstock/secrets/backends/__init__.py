@@ -44,8 +44,8 @@ async def load_backend(manager: str) -> ModuleType:
     Raises UnavailableError if the library is not installed.
     """
     extra = BACKEND_EXTRAS.get(manager)
-    if extra and (what := find_missing_extra(extra)):
-        message = f"the secret manager {manager} {what}"
+    if extra and (subject := find_missing_extra(extra)):
+        message = f"the secret manager {manager} {subject}"
         raise UnavailableError(message)
     return await asyncio.to_thread(importlib.import_module, f"penstock.secrets.backends.{BACKEND_MODULES[manager]}")
 

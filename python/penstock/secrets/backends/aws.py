@@ -26,9 +26,9 @@ async def fetch(settings: Settings, _fetcher: Fetcher, auth: Mapping[str, Any], 
     async with AsyncExitStack() as stack:
         keys = await _credentials(settings, auth, stack)
         client = await _create_client("secretsmanager", settings, auth, keys, stack)
-        found = await client.get_secret_value(SecretId=path)
-    text = found.get("SecretString")
-    return text if text is not None else found["SecretBinary"].decode()
+        secret_value = await client.get_secret_value(SecretId=path)
+    text = secret_value.get("SecretString")
+    return text if text is not None else secret_value["SecretBinary"].decode()
 
 
 async def _credentials(settings: Settings, auth: Mapping[str, Any], stack: AsyncExitStack) -> dict[str, str]:
@@ -46,11 +46,11 @@ async def _credentials(settings: Settings, auth: Mapping[str, Any], stack: Async
     if auth.get("aws_external_id"):
         request["ExternalId"] = auth["aws_external_id"]
     client = await _create_client("sts", settings, auth, {}, stack)
-    given = (await client.assume_role(**request))["Credentials"]
+    credentials = (await client.assume_role(**request))["Credentials"]
     return {
-        "aws_access_key_id": given["AccessKeyId"],
-        "aws_secret_access_key": given["SecretAccessKey"],
-        "aws_session_token": given["SessionToken"],
+        "aws_access_key_id": credentials["AccessKeyId"],
+        "aws_secret_access_key": credentials["SecretAccessKey"],
+        "aws_session_token": credentials["SessionToken"],
     }
 
 

@@ -46,8 +46,8 @@ async def fetch(settings: Settings, fetcher: Fetcher, auth: Mapping[str, Any], p
     transport = AioHttpTransport(session=session, **verify)
     client = SecretClient(url, credential, transport=transport, permit_redirects=False, **options)
     async with session, credential, client:
-        found = await client.get_secret(name, version or None)
-    return found.value or ""
+        secret = await client.get_secret(name, version or None)
+    return secret.value or ""
 
 
 class BoundedResponse(aiohttp.ClientResponse):
@@ -72,7 +72,7 @@ class CheckedResolver(AbstractResolver):
     """Resolver that returns only addresses that the address policy allows."""
 
     def __init__(self, fetcher: Fetcher, endpoint: Endpoint) -> None:
-        """Takes the policy and the destination of the URL."""
+        """Stores the policy and the destination of the URL."""
         self._fetcher = fetcher
         self._endpoint = endpoint
 

@@ -43,7 +43,7 @@ class VaultClient:
         self._seconds = seconds
 
     async def sign_in(self, auth: Mapping[str, Any]) -> None:
-        """Takes the token of the auth config, or obtains one with its AppRole or service account."""
+        """Returns the token of the auth config, or obtains one with its AppRole or service account."""
         if auth["vault_auth_type"] == "token":
             token: str = auth["vault_token"]
         elif auth["vault_auth_type"] == "approle":
@@ -58,13 +58,13 @@ class VaultClient:
         mount, _, name = path.partition("/")
         # A policy for `mount/data/*` alone makes Vault answer 403 for `mount/name`, which may not exist.
         absent = {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}
-        found = await self._send("GET", path, absent) or await self._send("GET", f"{mount}/data/{name}", set())
-        data: dict[str, Any] = (found or {})["data"]
+        response = await self._send("GET", path, absent) or await self._send("GET", f"{mount}/data/{name}", set())
+        data: dict[str, Any] = (response or {})["data"]
         return data["data"] if set(data) == {"data", "metadata"} else data
 
     async def _log_in(self, method: str, **credentials: str) -> str:
-        found = await self._send("POST", f"auth/{method}/login", set(), credentials)
-        return (found or {})["auth"]["client_token"]
+        response = await self._send("POST", f"auth/{method}/login", set(), credentials)
+        return (response or {})["auth"]["client_token"]
 
     async def _send(
         self, method: str, path: str, absent: set[HTTPStatus], body: object = None

@@ -30,7 +30,7 @@ def run_calls(calls: Calls, client: object) -> None:
 
 def describe_result(call: Callable[[Any], object], client: object) -> str:
     try:
-        found = call(client)
+        actual = call(client)
     except Exception as error:  # noqa: BLE001 — whatever it is, the test shows it
         return f"{type(error).__name__}: {error}"
-    return "understood" if found else f"misunderstood: {found!r}"
+    return "understood" if actual else f"misunderstood: {actual!r}"

@@ -32,17 +32,17 @@ WAIT_SECONDS = 15
 CREATED: dict[str, Any] = {}
 
 
-def store_created(name: str, made: Any) -> Any:
-    CREATED[name] = made
-    return made
+def store_created(name: str, created: Any) -> Any:
+    CREATED[name] = created
+    return created
 
 
 def wait_for(look: Callable[[], Any]) -> Any:
     """Calls `look` until it returns something."""
     deadline = time.monotonic() + WAIT_SECONDS
-    while not (found := look()) and time.monotonic() < deadline:
+    while not (actual := look()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return found
+    return actual
 
 
 def wait_for_requests(count: int) -> int:

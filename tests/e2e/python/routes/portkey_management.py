@@ -19,9 +19,9 @@ SCOPES = ["completions.write"]
 CREATED: dict[str, Any] = {}
 
 
-def store_created(name: str, made: Any) -> object:
-    CREATED[name] = made
-    return getattr(made, "slug", None) or getattr(made, "id", None)
+def store_created(name: str, created: Any) -> object:
+    CREATED[name] = created
+    return getattr(created, "slug", None) or getattr(created, "id", None)
 
 
 def created_workspace_id() -> str:
@@ -75,8 +75,8 @@ CALLS: dict[str, Callable[[], object]] = {
         )
     ),
     "integrations.workspaces.list": lambda: [
-        [one.usage_limits["credit_limit"], one.rate_limits["value"]]
-        for one in CLIENT.integrations.workspaces.list(slug="shared").workspaces
+        [item.usage_limits["credit_limit"], item.rate_limits["value"]]
+        for item in CLIENT.integrations.workspaces.list(slug="shared").workspaces
     ],
     "integrations.models.update": lambda: bool(
         CLIENT.integrations.models.update(
@@ -85,7 +85,7 @@ CALLS: dict[str, Callable[[], object]] = {
     ),
     "integrations.models.list": lambda: CLIENT.integrations.models.list(slug="shared").allow_all_models,
     "integrations.models.delete": lambda: bool(CLIENT.integrations.models.delete(slug="shared", slugs="m")),
-    "integrations.list": lambda: [one.slug for one in CLIENT.integrations.list().data],
+    "integrations.list": lambda: [item.slug for item in CLIENT.integrations.list().data],
     "integrations.retrieve": lambda: CLIENT.integrations.retrieve(slug="shared").global_workspace_access["enabled"],
     "integrations.update": lambda: bool(CLIENT.integrations.update(slug="shared", description="d")),
     "providers.create": lambda: store_created(
@@ -100,8 +100,8 @@ CALLS: dict[str, Callable[[], object]] = {
         ),
     ),
     "providers.list": lambda: [
-        [one.slug, one.rate_limits and one.rate_limits["value"]]
-        for one in CLIENT.providers.list(workspace_id=created_workspace_id()).data
+        [item.slug, item.rate_limits and item.rate_limits["value"]]
+        for item in CLIENT.providers.list(workspace_id=created_workspace_id()).data
     ],
     "providers.retrieve": lambda: CLIENT.providers.retrieve(slug="p", workspace_id=created_workspace_id()).rate_limits[
         0

@@ -40,6 +40,6 @@ def describe_result(way: Callable[[portkey_ai.Portkey], object]) -> list[object]
         return [response.status_code, response.headers.get("x-should-retry")] if response is not None else [repr(error)]
 
 
-for one in REQUEST_FUNCTIONS:
-    print(json.dumps(describe_result(one)))
+for item in REQUEST_FUNCTIONS:
+    print(json.dumps(describe_result(item)))
 sys.stderr.write(portkey_ai.__version__)

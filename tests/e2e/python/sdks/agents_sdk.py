@@ -14,7 +14,7 @@ import pydantic
 import pydantic_ai
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
-from said import (
+from sdk_calls import (
     GATEWAY,
     KEY,
     MOCK_REJECTION,
@@ -46,9 +46,9 @@ def weather(city: str) -> str:
 
 
 def drain_tool_calls() -> list[str]:
-    found = [*TOOL_CALLS]
+    actual = [*TOOL_CALLS]
     TOOL_CALLS.clear()
-    return found
+    return actual
 
 
 def build_client(headers: dict[str, str]) -> openai.AsyncOpenAI:
@@ -104,39 +104,39 @@ AGENT_SDKS = [
 ]
 
 
-def check_tool_call(made: Any, provider: str) -> object:
-    response = asyncio.run(made.whole(provider, tool_call_headers()))
+def check_tool_call(created: Any, provider: str) -> object:
+    response = asyncio.run(created.whole(provider, tool_call_headers()))
     return ["weather", drain_tool_calls() == [TOOL_ARGUMENTS["city"]], bool(response[0])]
 
 
 def find_status(error: BaseException | None) -> object:
     while error is not None:
-        if found := getattr(error, "status_code", None):
-            return [found]
+        if actual := getattr(error, "status_code", None):
+            return [actual]
         error = error.__cause__
     return "no status"
 
 
-def check_error(made: Any, provider: str) -> object:
+def check_error(created: Any, provider: str) -> object:
     return failure_status(
-        lambda: asyncio.run(made.whole(provider, mock_headers(**MOCK_REJECTION))), Exception, find_status
+        lambda: asyncio.run(created.whole(provider, mock_headers(**MOCK_REJECTION))), Exception, find_status
     )
 
 
 def check_instructor(provider: str) -> object:
-    made = instructor.from_openai(openai.OpenAI(default_headers=tool_call_headers("City"), **CLIENT_OPTIONS))
+    created = instructor.from_openai(openai.OpenAI(default_headers=tool_call_headers("City"), **CLIENT_OPTIONS))
     request = [{"role": "user", "content": PROMPT}]
-    city = made.chat.completions.create(
+    city = created.chat.completions.create(
         model=model_name(provider), response_model=City, messages=request, max_retries=1
     )
     return city.model_dump() == TOOL_ARGUMENTS
 
 
 for provider in PROVIDERS:
-    for made in AGENT_SDKS:
-        label = f"{provider} by {made.name}"
-        report_call(label, "whole", lambda made=made, provider=provider: asyncio.run(made.whole(provider, {})))
-        report_call(label, "streamed", lambda made=made, provider=provider: asyncio.run(made.streamed(provider)))
-        report_call(label, "tool", lambda made=made, provider=provider: check_tool_call(made, provider))
-        report_call(label, "error", lambda made=made, provider=provider: check_error(made, provider))
+    for sdk in AGENT_SDKS:
+        label = f"{provider} by {sdk.name}"
+        report_call(label, "whole", lambda sdk=sdk, provider=provider: asyncio.run(sdk.whole(provider, {})))
+        report_call(label, "streamed", lambda sdk=sdk, provider=provider: asyncio.run(sdk.streamed(provider)))
+        report_call(label, "tool", lambda sdk=sdk, provider=provider: check_tool_call(sdk, provider))
+        report_call(label, "error", lambda sdk=sdk, provider=provider: check_error(sdk, provider))
     report_call(f"{provider} by instructor", "instructed", lambda provider=provider: check_instructor(provider))

@@ -8,7 +8,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from said import (
+from sdk_calls import (
     GATEWAY,
     KEY,
     MOCK_REJECTION,
@@ -37,7 +37,7 @@ CLAUDE_BODY = json.dumps(
 
 
 def build_client(headers: dict[str, str]) -> Any:
-    made = boto3.client(
+    client = boto3.client(
         "bedrock-runtime",
         endpoint_url=GATEWAY,
         region_name="eu-west-1",
@@ -50,8 +50,8 @@ def build_client(headers: dict[str, str]) -> Any:
         for name, value in headers.items():
             request.headers.add_header(name, value)
 
-    made.meta.events.register("before-sign.bedrock-runtime.*", add_headers)
-    return made
+    client.meta.events.register("before-sign.bedrock-runtime.*", add_headers)
+    return client
 
 
 def whole(provider: str) -> object:
@@ -68,13 +68,13 @@ def streamed(provider: str) -> object:
 
 
 def tool(provider: str) -> object:
-    made = build_client(tool_call_headers())
-    first = made.converse(modelId=model_name(provider), messages=PROMPT_MESSAGES, toolConfig=TOOLS)
+    client = build_client(tool_call_headers())
+    first = client.converse(modelId=model_name(provider), messages=PROMPT_MESSAGES, toolConfig=TOOLS)
     message = first["output"]["message"]
     call = next(block["toolUse"] for block in message["content"] if "toolUse" in block)
     result = {"toolResult": {"toolUseId": call["toolUseId"], "content": [{"text": "rain"}]}}
     turns = [*PROMPT_MESSAGES, message, {"role": "user", "content": [result]}]
-    second = made.converse(modelId=model_name(provider), messages=turns, toolConfig=TOOLS)
+    second = client.converse(modelId=model_name(provider), messages=turns, toolConfig=TOOLS)
     text = second["output"]["message"]["content"][0]["text"]
     return [call["name"], call["input"] == TOOL_ARGUMENTS and first["stopReason"] == "tool_use", bool(text)]
 

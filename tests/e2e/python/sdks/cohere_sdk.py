@@ -6,7 +6,7 @@ import json
 
 import cohere
 import httpx
-from said import GATEWAY, KEY, MOCK_REJECTION, PROVIDERS, failure_status, mock_headers, report_call
+from sdk_calls import GATEWAY, KEY, MOCK_REJECTION, PROVIDERS, failure_status, mock_headers, report_call
 
 WEATHER_MESSAGES = [{"role": "user", "content": "how is the weather?"}]
 CLOCK_MESSAGES = [{"role": "user", "content": "what time is it?"}]
@@ -73,14 +73,14 @@ def embedded(provider: str) -> object:
 
 def ranked(provider: str) -> object:
     response = build_client(provider).rerank(model="rerank-v3.5", query="weather", documents=["sun", "rain"])
-    return [one.index for one in response.results]
+    return [item.index for item in response.results]
 
 
 def error(provider: str) -> object:
-    made = build_client(provider, mock_headers(**MOCK_REJECTION))
+    client = build_client(provider, mock_headers(**MOCK_REJECTION))
     request_body = [{"role": "user", "content": "what nobody has an answer to"}]
     return failure_status(
-        lambda: made.chat(model="command-a-03-2025", messages=request_body, request_options={"max_retries": 0}),
+        lambda: client.chat(model="command-a-03-2025", messages=request_body, request_options={"max_retries": 0}),
         cohere.core.api_error.ApiError,
         lambda error: [error.status_code],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google import genai
 from google.genai import errors, types
-from said import (
+from sdk_calls import (
     GATEWAY,
     KEY,
     MOCK_REJECTION,
@@ -37,23 +37,23 @@ def text_and_usage(response: types.GenerateContentResponse, text: str) -> object
 
 
 def whole(provider: str) -> object:
-    made = build_client({}, "v1")
-    response = made.models.generate_content(model=model_name(provider), contents=PROMPT)
+    client = build_client({}, "v1")
+    response = client.models.generate_content(model=model_name(provider), contents=PROMPT)
     return text_and_usage(response, response.text or "")
 
 
 def streamed(provider: str) -> object:
-    made = build_client({})
-    chunks = list(made.models.generate_content_stream(model=model_name(provider), contents=PROMPT))
+    client = build_client({})
+    chunks = list(client.models.generate_content_stream(model=model_name(provider), contents=PROMPT))
     return text_and_usage(chunks[-1], "".join(chunk.text or "" for chunk in chunks))
 
 
 def tool(provider: str) -> object:
-    made = build_client(tool_call_headers())
+    client = build_client(tool_call_headers())
     config = types.GenerateContentConfig(
         tools=TOOLS, automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True)
     )
-    first = made.models.generate_content(model=model_name(provider), contents=PROMPT, config=config)
+    first = client.models.generate_content(model=model_name(provider), contents=PROMPT, config=config)
     assert first.function_calls
     assert first.candidates
     call = first.function_calls[0]
@@ -63,7 +63,7 @@ def tool(provider: str) -> object:
         first.candidates[0].content,
         types.Content(role="user", parts=[result]),
     ]
-    second = made.models.generate_content(model=model_name(provider), contents=turns, config=config)
+    second = client.models.generate_content(model=model_name(provider), contents=turns, config=config)
     return [call.name, call.args == TOOL_ARGUMENTS, bool(second.text)]
 
 
@@ -71,16 +71,16 @@ def tool_streamed(provider: str) -> object:
     config = types.GenerateContentConfig(
         tools=TOOLS, automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True)
     )
-    made = build_client(tool_call_headers())
-    chunks = made.models.generate_content_stream(model=model_name(provider), contents=PROMPT, config=config)
+    client = build_client(tool_call_headers())
+    chunks = client.models.generate_content_stream(model=model_name(provider), contents=PROMPT, config=config)
     calls = [call for chunk in chunks for call in chunk.function_calls or ()]
     return [[call.name, call.args == TOOL_ARGUMENTS] for call in calls]
 
 
 def error(provider: str) -> object:
-    made = build_client(mock_headers(**MOCK_REJECTION))
+    client = build_client(mock_headers(**MOCK_REJECTION))
     return failure_status(
-        lambda: made.models.generate_content(model=model_name(provider), contents=PROMPT),
+        lambda: client.models.generate_content(model=model_name(provider), contents=PROMPT),
         errors.ClientError,
         lambda error: [error.code, error.status],
     )
@@ -91,17 +91,17 @@ def vectors(provider: str) -> object:
     embeddings.
     """
     config = types.EmbedContentConfig(output_dimensionality=3, task_type="CLUSTERING")
-    made = build_client({})
+    client = build_client({})
     try:
-        response = made.models.embed_content(model=model_name(provider), contents=[PROMPT, PROMPT], config=config)
+        response = client.models.embed_content(model=model_name(provider), contents=[PROMPT, PROMPT], config=config)
     except errors.APIError as error:
         return [error.code, error.status]
-    return [len(one.values or ()) for one in response.embeddings or ()]
+    return [len(item.values or ()) for item in response.embeddings or ()]
 
 
 def counted(provider: str) -> object:
-    made = build_client({})
-    return made.models.count_tokens(model=model_name(provider), contents=PROMPT).total_tokens
+    client = build_client({})
+    return client.models.count_tokens(model=model_name(provider), contents=PROMPT).total_tokens
 
 
 for provider in PROVIDERS:

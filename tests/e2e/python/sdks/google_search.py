@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google import genai
 from google.genai import types
-from said import GATEWAY, KEY, PROVIDERS, report_call
+from sdk_calls import GATEWAY, KEY, PROVIDERS, report_call
 
 client = genai.Client(api_key=KEY, http_options=types.HttpOptions(base_url=GATEWAY))
 SEARCH_CONFIG = types.GenerateContentConfig(tools=[types.Tool(google_search=types.GoogleSearch())])

@@ -8,7 +8,7 @@ from typing import Any
 from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
-from said import (
+from sdk_calls import (
     GATEWAY,
     KEY,
     MOCK_REJECTION,
@@ -60,10 +60,10 @@ def whole(make: Any, provider: str) -> object:
 
 def streamed(make: Any, provider: str) -> object:
     chunks = list(make(provider, {}).stream(PROMPT))
-    whole: AIMessageChunk = chunks[0]
+    complete: AIMessageChunk = chunks[0]
     for chunk in chunks[1:]:
-        whole += chunk
-    return text_and_usage(whole)
+        complete += chunk
+    return text_and_usage(complete)
 
 
 def tool(make: Any, provider: str) -> object:
@@ -75,9 +75,9 @@ def tool(make: Any, provider: str) -> object:
 
 
 def error(make: Any, provider: str) -> object:
-    made = make(provider, mock_headers(**MOCK_REJECTION))
+    created = make(provider, mock_headers(**MOCK_REJECTION))
     return failure_status(
-        lambda: made.invoke(PROMPT), Exception, lambda error: [getattr(error, "status_code", repr(error))]
+        lambda: created.invoke(PROMPT), Exception, lambda error: [getattr(error, "status_code", repr(error))]
     )
 
 

@@ -6,7 +6,7 @@ import json
 from functools import partial
 
 import litellm
-from said import (
+from sdk_calls import (
     GATEWAY,
     KEY,
     MOCK_REJECTION,

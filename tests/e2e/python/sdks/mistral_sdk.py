@@ -6,7 +6,7 @@ import json
 
 from mistralai.client import Mistral
 from mistralai.client.errors import MistralError
-from said import (
+from sdk_calls import (
     GATEWAY,
     KEY,
     MOCK_REJECTION,

@@ -8,7 +8,7 @@ from google import genai
 from google.genai import errors, types
 from mistralai.client import Mistral
 from mistralai.client.errors import MistralError
-from said import GATEWAY, KEY, PROVIDERS, failure_status, report_call
+from sdk_calls import GATEWAY, KEY, PROVIDERS, failure_status, report_call
 
 WRONG_KEY = "pk-unknown-0123456789"
 MODEL = PROVIDERS[0]
@@ -19,17 +19,21 @@ def google_client(key: str, headers: dict[str, str]) -> genai.Client:
 
 
 def google(key: str, headers: dict[str, str]) -> object:
-    made = google_client(key, headers)
-    found = [model.name for model in made.models.list(config={"page_size": 1})]
-    return found if headers else [found, made.models.get(model=MODEL).name, made.models.get(model=MODEL).display_name]
+    client = google_client(key, headers)
+    actual = [model.name for model in client.models.list(config={"page_size": 1})]
+    return (
+        actual
+        if headers
+        else [actual, client.models.get(model=MODEL).name, client.models.get(model=MODEL).display_name]
+    )
 
 
 def google_error(key: str) -> object:
     def status(error: Exception) -> object:
         return [error.code, error.status, error.message] if isinstance(error, errors.APIError) else repr(error)
 
-    made = google_client(key, {})
-    return failure_status(lambda: made.models.get(model="none"), errors.APIError, status)
+    client = google_client(key, {})
+    return failure_status(lambda: client.models.get(model="none"), errors.APIError, status)
 
 
 def cohere_client(key: str, headers: dict[str, str]) -> cohere.ClientV2:
@@ -37,13 +41,13 @@ def cohere_client(key: str, headers: dict[str, str]) -> cohere.ClientV2:
 
 
 def cohere_list(key: str, headers: dict[str, str]) -> object:
-    made = cohere_client(key, headers)
-    page = made.models.list(page_size=1)
-    found = [model.name for model in page.models]
+    client = cohere_client(key, headers)
+    page = client.models.list(page_size=1)
+    models = [model.name for model in page.models]
     if headers:
-        return found
-    rest = made.models.list(page_size=5, page_token=page.next_page_token)
-    return [found + [model.name for model in rest.models], made.models.get(MODEL).name]
+        return models
+    rest = client.models.list(page_size=5, page_token=page.next_page_token)
+    return [models + [model.name for model in rest.models], client.models.get(MODEL).name]
 
 
 def cohere_error(key: str) -> object:
@@ -60,8 +64,8 @@ def mistral_client(key: str) -> Mistral:
 
 def mistral(key: str, headers: dict[str, str]) -> object:
     listed = mistral_client(key).models.list(http_headers=headers).data
-    found = [model.raw["id"] for model in listed]
-    return found if headers else [found, mistral_client(key).models.retrieve(model_id=MODEL).raw["id"]]
+    actual = [model.raw["id"] for model in listed]
+    return actual if headers else [actual, mistral_client(key).models.retrieve(model_id=MODEL).raw["id"]]
 
 
 def mistral_error(key: str) -> object:
@@ -77,8 +81,8 @@ for name, list_models, error in (
     ("cohere", cohere_list, cohere_error),
     ("mistral", mistral, mistral_error),
 ):
-    named = {"x-gateway-provider": "@p"}
+    names = {"x-gateway-provider": "@p"}
     report_call(name, "catalogue", lambda list_models=list_models: list_models(KEY, {}))
-    report_call(name, "provider", lambda list_models=list_models, named=named: list_models(KEY, named))
+    report_call(name, "provider", lambda list_models=list_models, named=names: list_models(KEY, named))
     report_call(name, "not_found", lambda error=error: error(KEY))
     report_call(name, "unauthorised", lambda error=error: error(WRONG_KEY))

@@ -11,7 +11,7 @@ import cohere
 import httpx
 from google import genai
 from google.genai import types
-from said import GATEWAY, KEY, PROVIDERS, report_call
+from sdk_calls import GATEWAY, KEY, PROVIDERS, report_call
 
 # Larger than a part of an upload.
 UPLOAD_BYTES = 9 * 1024 * 1024
@@ -23,8 +23,8 @@ def google_client(version: str) -> genai.Client:
 
 
 def upload(version: str) -> object:
-    made = google_client(version)
-    return made.files.upload(file=io.BytesIO(b"x" * UPLOAD_BYTES), config={"mime_type": "text/plain"}).name
+    client = google_client(version)
+    return client.files.upload(file=io.BytesIO(b"x" * UPLOAD_BYTES), config={"mime_type": "text/plain"}).name
 
 
 def get_file(version: str) -> object:
@@ -79,6 +79,6 @@ for version in PROVIDERS:
     ):
         report_call(version, call.__name__, partial(call, version))
 report_call("cohere", "tokenize", lambda: cohere_client().tokenize(text="ab", model="command", offline=False).tokens)
-report_call("cohere", "datasets", lambda: [one.id for one in cohere_client().datasets.list().datasets])
+report_call("cohere", "datasets", lambda: [item.id for item in cohere_client().datasets.list().datasets])
 report_call("cohere", "embed_jobs", lambda: cohere_client().embed_jobs.list().embed_jobs)
 report_call("cohere", "chat", lambda: cohere_client().chat(message="hi", model="command").text)

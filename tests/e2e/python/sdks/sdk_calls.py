@@ -36,16 +36,18 @@ MOCK_REJECTION = {"status": "429"}
 
 def report_call(provider: str, call: str, made: Callable[[], object]) -> None:
     try:
-        came = made()
+        received = made()
     except Exception as error:  # noqa: BLE001 — whatever it is, the test shows it
-        came = f"{type(error).__name__}: {error}"
-    print(json.dumps([provider, call, came]), flush=True)
+        received = f"{type(error).__name__}: {error}"
+    print(json.dumps([provider, call, received]), flush=True)
 
 
-def failure_status(made: Callable[[], object], kind: type[Exception], status: Callable[[Exception], object]) -> object:
+def failure_status(
+    created: Callable[[], object], kind: type[Exception], status: Callable[[Exception], object]
+) -> object:
     """Returns the status with which a call fails, as the SDK's own exception reports it."""
     try:
-        made()
+        created()
     except kind as error:
         return status(error)
     return "it did not fail"

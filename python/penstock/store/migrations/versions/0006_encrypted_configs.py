@@ -60,11 +60,11 @@ def downgrade() -> None:
 
 
 def _config_sealer() -> SyncConfigSealer:
-    found: SyncConfigSealer | None = context.config.attributes.get("rewriting")
-    if found is None:
+    sealer: SyncConfigSealer | None = context.config.attributes.get("rewriting")
+    if sealer is None:
         message = "the store has configs, but there is no key to encrypt their credentials with"
         raise LookupError(message)
-    return found
+    return sealer
 
 
 def _fetch_rows(query: sa.Select[Any]) -> list[sa.RowMapping]:

@@ -17,11 +17,11 @@ def upgrade() -> None:
     """Converts each address to lower case, except where another user of the organisation already has the result."""
     connection = op.get_bind()
     rows = connection.execute(sa.select(USERS).order_by(USERS.c.id)).all()
-    taken = {(row.organisation_id, row.email) for row in rows}
+    used = {(row.organisation_id, row.email) for row in rows}
     for row in rows:
         small = (row.organisation_id, row.email.lower())
-        if small not in taken:
-            taken.add(small)
+        if small not in used:
+            used.add(small)
             connection.execute(sa.update(USERS).where(USERS.c.id == row.id).values(email=small[1]))
 
 
