@@ -102,7 +102,7 @@ WORKSPACE_LISTS = {
     *("/configs", "/guardrails", "/virtual-keys", "/providers", "/api-keys", "/integrations"),
     *("/logs/exports", "/logs/exports/field-restrictions"),
     *(f"/policies/{kind}" for kind in POLICIES),
-    *("/limits/usage", "/limits/refusals"),
+    *("/limits/usage", "/limits/rates", "/limits/refusals", "/limits/unmatched"),
     *("/prompts", "/prompts/partials", "/collections", "/labels"),
 }
 

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -44,6 +45,15 @@ PRICES = [
 
 @pytest.fixture
 def nodes(tmp_path: Path, provider: Mock, postgres: Postgres, redis: RedisServer) -> Iterator[list[Gateway]]:
+    with run_nodes(tmp_path, provider, postgres, redis) as nodes:
+        for node in nodes:
+            wait_for_redis(node)
+        yield nodes
+
+
+@contextmanager
+def run_nodes(tmp_path: Path, provider: Mock, postgres: Postgres, redis: RedisServer) -> Iterator[list[Gateway]]:
+    """Starts nodes that share PostgreSQL and Redis."""
     env = {
         "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
         "PENSTOCK_STORE_URL": postgres.create_database(),
@@ -67,7 +77,6 @@ def nodes(tmp_path: Path, provider: Mock, postgres: Postgres, redis: RedisServer
     ):
         for node in (item, two, three):
             edge_pids(node, 1)
-            wait_for_redis(node)
         yield [item, two, three]
 
 
@@ -75,6 +84,14 @@ def send_chat(node: Gateway, key: str, *, tokens: int, stream: bool = False, mod
     body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": tokens, "stream": stream}
     headers = {"x-gateway-api-key": key, "x-gateway-provider": "mock", **JSON_HEADERS}
     return send_raw_request(node.base_url, CHAT_PATH, json.dumps(body).encode(), headers)
+
+
+def wait_for_key(nodes: list[Gateway], key: str) -> None:
+    """Waits until all nodes know a key. An invalid body is rejected after the key is checked, and counts for no limit."""
+    headers = {"x-gateway-api-key": key, "x-gateway-provider": "mock", **JSON_HEADERS}
+    for node in nodes:
+        url = node.base_url
+        wait_for("the key", lambda url=url: send_raw_request(url, CHAT_PATH, b"{", headers).status == 400 or None, 20)
 
 
 def list_costs(nodes: list[Gateway], policy: str) -> dict[str, int]:
@@ -162,12 +179,7 @@ def test_rate_limit_of_three_nodes_admits_exactly_its_value(nodes: list[Gateway]
         rate_limits=[{"type": "requests", "unit": "rpd", "value": 90}],
     )
 
-    def is_known(node: Gateway) -> bool | None:
-        headers = {"x-gateway-api-key": caller.key, "x-gateway-provider": "mock", **JSON_HEADERS}
-        return send_raw_request(node.base_url, CHAT_PATH, b"{", headers).status == 400 or None
-
-    for node in nodes:
-        wait_for("the key", lambda node=node: is_known(node), 20)
+    wait_for_key(nodes, caller.key)
     with ThreadPoolExecutor(12) as pool:
         statuses = list(pool.map(lambda at: send_chat(nodes[at % NODES], caller.key, tokens=5).status, range(200)))
     assert statuses.count(200) <= 90
@@ -186,3 +198,31 @@ def test_rate_limit_of_three_nodes_admits_exactly_its_value(nodes: list[Gateway]
         wait_for_redis(node)
     statuses = [send_chat(nodes[at % NODES], caller.key, tokens=5).status for at in range(30)]
     assert set(statuses) == {429}
+
+
+def test_nodes_that_start_without_redis_share_limits(
+    tmp_path: Path, provider: Mock, postgres: Postgres, redis: RedisServer
+):
+    redis.stop()
+    try:
+        with run_nodes(tmp_path, provider, postgres, redis) as nodes:
+
+            def know_each_other() -> bool | None:
+                files = list(tmp_path.glob("**/members"))
+                return (len(files) == NODES and {file.read_text() for file in files} == {str(NODES)}) or None
+
+            wait_for("the number of workers", know_each_other, 30)
+            admin = Client(nodes[0])
+            (workspace,) = admin.read("/v1/workspaces")["data"]
+            caller = admin.with_new_key(
+                scopes=["completions.write"],
+                workspace_id=workspace["id"],
+                rate_limits=[{"type": "requests", "unit": "rpd", "value": 90}],
+            )
+            wait_for_key(nodes, caller.key)
+            responses = [send_chat(nodes[at % NODES], caller.key, tokens=5) for at in range(150)]
+            statuses = [response.status for response in responses]
+            assert (statuses.count(200), set(statuses)) == (90, {200, 429})
+            assert "penstock-share" in (responses[-1].get_header("ratelimit-policy") or "")
+    finally:
+        redis.start()

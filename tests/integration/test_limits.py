@@ -6,6 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import anthropic
 import openai
 import pytest
 
@@ -246,6 +247,42 @@ def test_sdk_does_not_repeat_rejected_requests(admin: Client, provider: Mock):
     assert len(provider.ledger()) == before
 
 
+def test_sdks_do_not_repeat_requests_over_a_budget(admin: Client, provider: Mock):
+    limits = {"type": "requests", "credit_limit": 2}
+    client = new_key(admin, name="spent sdk", usage_limits=limits)
+    headers = {"x-gateway-provider": "mock", "x-gateway-api-key": client.key}
+    messages: Any = [{"role": "user", "content": "hello"}]
+    url = client.gateway.base_url
+    with (
+        openai.OpenAI(api_key=client.key, base_url=f"{url}/v1", default_headers=headers) as of_openai,
+        anthropic.Anthropic(api_key=client.key, base_url=url, default_headers=headers) as of_anthropic,
+    ):
+        of_openai.chat.completions.create(model="mock", messages=messages)
+        of_anthropic.messages.create(model="mock", max_tokens=5, messages=messages)
+        before = len(provider.ledger())
+        with pytest.raises(openai.APIStatusError) as refused:
+            of_openai.chat.completions.create(model="mock", messages=messages)
+        with pytest.raises(anthropic.APIStatusError) as also_refused:
+            of_anthropic.messages.create(model="mock", max_tokens=5, messages=messages)
+        limited = new_key(admin, name="fast sdk", rate_limits=[{"type": "requests", "unit": "rpd", "value": 0}])
+        with pytest.raises(anthropic.RateLimitError):
+            of_anthropic.with_options(default_headers={**headers, "x-gateway-api-key": limited.key}).messages.create(
+                model="mock", max_tokens=5, messages=messages
+            )
+    assert (refused.value.status_code, refused.value.code) == (412, "04")
+    assert also_refused.value.status_code == 412
+    assert "usage limit of API key `spent sdk`" in also_refused.value.message
+    # None of them reached the provider, and none was sent again.
+    assert len(provider.ledger()) == before
+
+    def find_refusals() -> list[str] | None:
+        records = [record for record in client.gateway.records() if (record.get("limits") or {}).get("rejections")]
+        names = [record["api_key_name"] for record in records if record["api_key_name"].endswith(" sdk")]
+        return names if len(names) >= 3 else None
+
+    assert sorted(wait_for("the refusals", find_refusals)) == ["fast sdk", "spent sdk", "spent sdk"]
+
+
 def test_workers_share_a_limit_and_remember_it(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "server": {"workers": 3}}
     env = {"PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/penstock.db", "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
@@ -329,5 +366,66 @@ def test_keys_workspaces_and_providers_show_their_usage(admin: Client):
     assert row["current_usage"] == 3
     assert admin.read(f"/v1/workspaces/{workspace_id(admin)}")["current_usage"] is None
     # What was read may be sent back, although the usage has changed since.
-    fetched = admin.read(f"/v1/api-keys/{key_id}")
-    expect_ok(admin.put(f"/v1/api-keys/{key_id}", {**fetched, "current_usage": 1}))
+    shown = admin.read(f"/v1/api-keys/{key_id}")
+    expect_ok(admin.put(f"/v1/api-keys/{key_id}", {**shown, "current_usage": 1}))
+
+
+def test_rates_that_come_close_to_their_limit_are_listed(admin: Client, workspace: Client):
+    place = workspace_id(admin)
+    policy = create_policy(admin, "rate", **case_policy("rates"), type="requests", unit="rpd", value=10)
+    client = new_key(admin, name="rated", rate_limits=[{"type": "requests", "unit": "rpd", "value": 4}])
+    metadata = json.dumps({"case": "rates", "user": "kim"})
+    wait_for_limit(workspace, x_gateway_metadata=json.dumps({"case": "rates", "user": "first"}))
+    assert {send_chat(workspace, x_gateway_metadata=metadata).status for _ in range(8)} == {200}
+    count, _ = send_until_limited(client)
+    assert count == 4
+
+    def find_rates() -> dict[tuple[str, str], dict[str, Any]] | None:
+        rows = admin.read(f"/v1/limits/rates?workspace_id={place}")["data"]
+        found = {(row["kind"], row["value_key"]): row for row in rows if row["limit_id"] == policy}
+        found |= {(row["kind"], ""): row for row in rows if row["owner_name"] == "rated"}
+        is_logged = found.get(("policy", "kim"), {}).get("peak_usage") == 8
+        return found if is_logged and found.get(("api_key", ""), {}).get("peak_usage") == 4 else None
+
+    rates = wait_for("the rates", find_rates, 10)
+    of_policy, of_key = rates["policy", "kim"], rates["api_key", ""]
+    assert (of_policy["used_percent"], of_policy["unit"], of_policy["value"]) == (80, "rpd", 10)
+    # Refused requests are no usage.
+    assert (of_key["used_percent"], of_key["current_usage"]) == (100, 4)
+    near = admin.read(f"/v1/limits/rates?workspace_id={place}&min_used_percent=90")["data"]
+    assert {row["owner_name"] for row in near} >= {"rated"}
+    assert not [row for row in near if row["limit_id"] == policy]
+
+
+def test_policies_that_match_nothing_are_listed(admin: Client, workspace: Client):
+    place = workspace_id(admin)
+    lost = create_policy(
+        admin,
+        "rate",
+        name="lost",
+        conditions=[{"key": "model", "value": ["@nobody/*", "@gone/gpt"]}, {"key": "config", "value": "pc-none"}],
+        group_by=[{"key": "api_key"}],
+        type="requests",
+        unit="rpm",
+        value=5,
+    )
+    idle = create_policy(admin, "usage", **case_policy("nobody sends this"), type="requests", credit_limit=4)
+    met = create_policy(admin, "usage", **case_policy("met"), type="requests", credit_limit=400)
+    assert send_chat(workspace, x_gateway_metadata='{"case": "met"}').status == 200
+
+    def read_warnings(client: Client, **query: str) -> dict[str, dict[str, str]]:
+        words = "&".join(f"{name}={value}" for name, value in {"workspace_id": place, "days": "1", **query}.items())
+        found: dict[str, dict[str, str]] = {}
+        for row in client.read(f"/v1/limits/unmatched?{words}")["data"]:
+            found.setdefault(row["policy_id"], {})[row["path"]] = row["message"]
+        return found
+
+    wait_for("the log", lambda: met not in read_warnings(admin) or None, 10)
+    warnings = read_warnings(admin)
+    assert warnings[lost]["conditions[0].value"] == "'@nobody/*', '@gone/gpt' name no provider of the workspace"
+    assert warnings[lost]["conditions[1].value"] == "'pc-none' names no config of the workspace"
+    assert "requests met its conditions" in warnings[idle][""]
+    assert list(read_warnings(admin, policy_id=lost)) == [lost]
+    # A caller that may not list objects of a kind does not learn whether one exists.
+    reader = admin.with_new_key(workspace_id=place, scopes=["policies.list", "analytics.view", "configs.list"])
+    assert set(read_warnings(reader)[lost]) == {"conditions[1].value", ""}

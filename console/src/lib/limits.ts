@@ -1,6 +1,7 @@
 // Rate limits and usage limits of keys and providers, as forms have them and as people read them.
 import type { Schema } from "./api";
 import { formatCompact } from "./format";
+import { link } from "./router.svelte";
 
 export interface LimitFields {
   usageType: "" | "cost" | "tokens" | "requests";
@@ -53,4 +54,13 @@ export function describeLimits(usage: Usage, rates: Rate[] | null | undefined): 
   }
   for (const rate of rates ?? []) parts.push(`${formatCompact(rate.value)} ${rate.type} per ${UNITS[rate.unit] ?? rate.unit}`);
   return parts.join(", ") || "none";
+}
+
+/** Kinds of objects with limits, as people call them, and their pages. */
+export const LIMIT_KINDS: Record<string, string> = { policy: "policy", api_key: "API key", provider: "provider", integration: "integration", workspace: "workspace" };
+const PAGES: Record<string, string> = { policy: "limits", api_key: "keys", provider: "providers", integration: "providers/integrations", workspace: "workspaces" };
+
+/** Returns the link to the object that has a limit. */
+export function limitOwnerLink(row: { kind: string | null; owner_id: string | null }): string {
+  return link(`${PAGES[row.kind ?? ""] ?? "limits"}/${row.owner_id ?? ""}`);
 }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 CENTS_PER_DOLLAR = 100
 MAX_ROWS = 1000
 PARTIAL_HINT = "these figures are of one node only; each node has a log store of its own"
+UNCHECKED_HINT = "not everything could be checked: there are too many values or logs, or the key does not see all logs"
 INCOMPLETE_HINT = "there are too many logs; only the first of them count: choose fewer days"
 
 
@@ -39,20 +40,46 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON."
     type=click.FloatRange(0),
     default=80,
     show_default=True,
-    help="Only budgets of which this much is used, in percent.",
+    help="Only limits of which this much is used, in percent.",
 )
 @JSON_OPTION
 def near(url: str, api_key: str, workspace: str | None, *, min_used: float, as_json: bool) -> None:
-    """List the budgets that are close to their limit, the most used first."""
-    response = _read(url, api_key, "usage", workspace, min_used_percent=min_used, page_size=MAX_ROWS)
+    """List the budgets and rate limits that are close to their limit, the most used first. Rates are those of the logs."""
+    budgets = _read(url, api_key, "usage", workspace, min_used_percent=min_used, page_size=MAX_ROWS)
+    rates = _read(url, api_key, "rates", workspace, min_used_percent=min_used)
+    if as_json:
+        print_json({"budgets": budgets, "rates": rates})
+        return
+    if budgets["data"]:
+        heads = ("limit of", "group", "used", "limit", "%", "status", "reset")
+        print_table(heads, map(_usage_row, budgets["data"]))
+    else:
+        click.echo(f"no budget is used to {min_used:g} % or more")
+    if rates["data"]:
+        heads = ("limit of", "group", "now", "peak", "limit", "%")
+        print_table(heads, map(_rate_row, rates["data"]))
+    else:
+        click.echo(f"no rate limit was used to {min_used:g} % or more")
+    _explain(rates)
+
+
+@limits.command(epilog="Example: penstock limits unmatched --days 30")
+@with_connection_options
+@WORKSPACE_OPTION
+@DAYS_OPTION
+@JSON_OPTION
+def unmatched(url: str, api_key: str, workspace: str | None, *, days: int, as_json: bool) -> None:
+    """List policies that name no existing object, or that no request of the last days met."""
+    response = _read(url, api_key, "unmatched", workspace, days=days)
     if as_json:
         print_json(response)
         return
-    if not response["data"]:
-        click.echo(f"no budget is used to {min_used:g} % or more")
-        return
-    heads = ("limit of", "group", "used", "limit", "%", "status", "reset")
-    print_table(heads, map(_usage_row, response["data"]))
+    if response["data"]:
+        print_table(("policy", "kind", "condition", "why"), map(_unmatched_row, response["data"]))
+    else:
+        click.echo("no policy is known to match nothing")
+    if not response["complete"]:
+        click.echo(UNCHECKED_HINT, err=True)
 
 
 @limits.command(epilog="Example: penstock limits refused --days 1")
@@ -166,6 +193,21 @@ def _usage_row(row: Mapping[str, Any]) -> list[str]:
         row["status"],
         (row["next_usage_reset_at"] or "never")[:10],
     ]
+
+
+def _rate_row(row: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{row['kind']} {row['owner_name']}",
+        row["value_key"] or "-",
+        format_number(row["current_usage"]),
+        format_number(row["peak_usage"]),
+        f"{format_number(row['value'])} {row['type']} {row['unit']}",
+        format_number(row["used_percent"]),
+    ]
+
+
+def _unmatched_row(row: Mapping[str, Any]) -> list[str]:
+    return [row["policy_name"] or row["policy_id"], row["kind"], row["path"] or "-", row["message"]]
 
 
 def _refusal_row(row: Mapping[str, Any]) -> list[str]:

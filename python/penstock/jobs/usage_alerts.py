@@ -11,7 +11,8 @@ from sqlalchemy import or_, select, update
 
 from penstock.authorization import Caller
 from penstock.kit.audit import RequestInfo
-from penstock.kit.limit_rules import MAX_LIMIT, to_units
+from penstock.kit.integration_limits import list_accesses
+from penstock.kit.limit_rules import MAX_LIMIT, integration_counter_id, to_units
 from penstock.kit.limit_usage import ACTIVE, EXHAUSTED, USAGE_COLUMNS, shown_amount
 from penstock.kit.limits import DEFAULT_USAGE_TYPE, list_limits
 from penstock.schemas import format_timestamp, now
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from sqlalchemy import Table
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.tenant_session import Services
     from penstock.store.tenant import Row
@@ -113,7 +115,23 @@ async def _load_limits(services: Services, limit_ids: Collection[str]) -> list[A
                 continue
             rows = (await connection.execute(select(table).where(table.c.id.in_(list(ids))))).mappings()
             alerted_limits += [limit for row in rows for limit in _embedded_limits(kind, cast("Row", row), table, path)]
+        wanted = {one for one in limit_ids if one.startswith("integration:")}
+        if wanted:
+            alerted_limits += [limit for limit in await _load_access_limits(connection) if limit.id in wanted]
     return alerted_limits
+
+
+async def _load_access_limits(connection: AsyncConnection) -> list[AlertedLimit]:
+    """Returns the budgets of workspaces at integrations. Their ids cannot be reversed, so all of them are read."""
+    found: list[AlertedLimit] = []
+    for access in await list_accesses(connection):
+        for limit in list_limits(access.limits["usage_limits"]):
+            type_ = limit.get("type") or DEFAULT_USAGE_TYPE
+            name = f"integration:{integration_counter_id(access.integration_id, access.workspace_id)}:usage:{type_}:"
+            owner = ("integration", access.integration_id, access.slug, access.organisation_id, access.workspace_id)
+            path = f"/v1/integrations/{access.slug}/workspaces"
+            found.append(AlertedLimit(name, *owner, type_, *_to_amounts(type_, limit), "integrations", path))
+    return found
 
 
 def _embedded_limits(kind: str, row: Row, table: Table, path: str) -> Iterator[AlertedLimit]:

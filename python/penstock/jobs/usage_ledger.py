@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from penstock.engine import set_recorded_usage
@@ -22,7 +23,7 @@ from penstock.jobs.alert_webhook import AlertWebhook
 from penstock.jobs.usage_alerts import mark_used_groups
 from penstock.kit.limit_usage import ACTIVE, NO_ALERTS, USAGE_COLUMNS
 from penstock.logs import spool_format as spool
-from penstock.logs.ledger_state import LedgerState, UsageKey, UsageSum
+from penstock.logs.ledger_state import STATE_FILE, LedgerState, UsageKey, UsageSum, save_member_count
 from penstock.logs.record_lines import PREVIOUS_COST, decode_fields
 from penstock.logs.spool_reader import KILLED, SpoolFollower
 from penstock.metrics import JobMetrics
@@ -48,6 +49,9 @@ MAX_PENDING = 100_000
 MAX_BATCH = 1000
 # Other nodes' usage is read again this often.
 SYNC_SECONDS = 1.0
+# A node shows that it is alive this often. It counts for a while after it was stopped: a share that is too small does no
+# harm, and nodes are often restarted together.
+REPORT_SECONDS, NODE_EXPIRY_MS = 5.0, 10 * 60 * 1000
 # Clocks of nodes may differ, and transactions take time.
 SYNC_OVERLAP_MS = 10_000
 # Entries of past periods are deleted after this time, in batches.
@@ -67,6 +71,8 @@ class UsageLedger:
         self._pending = dict(self._state.pending)
         self._follower = SpoolFollower(settings.spool_folder, self._state.positions, keeps_bodies=False)
         self._synced_until = now() - SYNC_OVERLAP_MS
+        self._worker_count = settings.server.workers
+        self._report_due = 0.0
         self._is_failing = False
         self._unmarked: set[str] | None = None
         self._figures = figures or JobMetrics()
@@ -87,6 +93,8 @@ class UsageLedger:
                     with suppress(UnavailableError):
                         await self._sync_counters()
                         await self.mark_groups()
+                    with suppress(UnavailableError):
+                        await self.report_workers()
                 if time.monotonic() - pruned_at > PRUNE_SECONDS:
                     pruned_at = time.monotonic()
                     with suppress(UnavailableError):
@@ -129,7 +137,9 @@ class UsageLedger:
             total = self._pending.setdefault(key, UsageSum())
             total.requests += not is_amendment
             if is_correction:
-                total.nanodollars += (record.get("cost_nanodollars") or 0) - (record[PREVIOUS_COST] or 0)
+                difference = (record.get("cost_nanodollars") or 0) - (record[PREVIOUS_COST] or 0)
+                total.nanodollars += difference
+                total.corrected += difference
             elif is_complete and not budget.get("is_failed_attempt"):
                 total.tokens += record.get("total_units") or 0
                 total.nanodollars += record.get("cost_nanodollars") or 0
@@ -229,11 +239,36 @@ class UsageLedger:
                 row["period_start"],
                 max(row[USAGE_COLUMNS[row["measure"]]], 0),
                 row["resets"],
+                row["corrected_nanodollars"] if row["measure"] == "cost" else 0,
             )
             for row in rows
         ]
         if usages:
             await asyncio.to_thread(set_recorded_usage, self._folder, usages)
+
+    async def report_workers(self) -> None:
+        """Tells the store that this node is alive, and the data plane how many workers all nodes have. They divide limits
+        among themselves while Redis is away.
+        """
+        if time.monotonic() < self._report_due:
+            return
+        self._report_due = time.monotonic() + REPORT_SECONDS
+        column, workers = usage_ledger_nodes.c, self._worker_count
+        await asyncio.to_thread(self._save_new_state)
+        async with self._database.write_transaction() as connection:
+            alive = {"workers": workers, "seen_at": now()}
+            own = column.node == self._state.node
+            if (await connection.execute(update(usage_ledger_nodes).where(own).values(alive))).rowcount == 0:
+                new = {"node": self._state.node, "sequence": self._state.sequence - 1}
+                await connection.execute(insert(usage_ledger_nodes).values({**new, **alive}))
+            seen = column.seen_at > now() - NODE_EXPIRY_MS
+            total = await connection.scalar(select(func.sum(column.workers)).where(seen))
+        await asyncio.to_thread(save_member_count, self._folder, int(total or workers))
+
+    def _save_new_state(self) -> None:
+        """Saves the state if there is no file yet, so that the node has the same id after a restart."""
+        if not os.path.exists(os.path.join(self._folder, STATE_FILE)):
+            self._save_state()
 
     def _save_state(self) -> None:
         self._state.pending = list(self._pending.items())
@@ -242,7 +277,12 @@ class UsageLedger:
 
 async def _add_usage(connection: AsyncConnection, key: UsageKey, total: UsageSum) -> None:
     """Adds usage to the entry of a budget and group, which is created if there is none."""
-    added = {"requests": total.requests, "tokens": total.tokens, "nanodollars": total.nanodollars}
+    added = {
+        "requests": total.requests,
+        "tokens": total.tokens,
+        "nanodollars": total.nanodollars,
+        "corrected_nanodollars": total.corrected,
+    }
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     names = {"limit_id": key.limit_id, "value_key": key.group, "period_start": key.period_start}
     values = {**names, **added, **NO_ALERTS, "status": ACTIVE, "measure": key.measure, "resets": 0}

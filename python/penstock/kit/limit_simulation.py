@@ -18,7 +18,7 @@ from penstock.kit.policies import condition_values
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-UNIT_MS = {"rpm": 60_000, "rph": 3_600_000, "rpd": 86_400_000, "rpw": 7 * 86_400_000}
+UNIT_MS = {"rps": 1000, "rpm": 60_000, "rph": 3_600_000, "rpd": 86_400_000, "rpw": 7 * 86_400_000}
 DAY_MS = 86_400_000
 # Monday 1970-01-05 00:00 UTC.
 FIRST_MONDAY_MS = 4 * DAY_MS
@@ -83,7 +83,7 @@ class LimitSimulation:
 
     def __init__(self, policy: SimulatedPolicy, start_ms: int) -> None:
         """Starts without logs."""
-        self._policy = policy
+        self.policy = policy
         self._start_ms = start_ms
         self._find_window = self._choose_window()
         self.requests = 0
@@ -92,13 +92,13 @@ class LimitSimulation:
     def add(self, at_ms: int, log: Mapping[str, Any]) -> None:
         """Adds one log. `log` has `LOG_COLUMNS`, the columns of amounts, and `metadata` with the policy's keys."""
         self.requests += 1
-        if not all(_is_met(condition, log) for condition in self._policy.conditions):
+        if not self.matches(log):
             return
-        name = group_value(self._policy.group_by, log)
+        name = group_value(self.policy.group_by, log)
         if name not in self.groups and len(self.groups) >= MAX_GROUPS:
             name = OTHER_GROUPS
         group = self.groups.setdefault(name, GroupResult())
-        column = AMOUNT_COLUMNS.get(self._policy.type)
+        column = AMOUNT_COLUMNS.get(self.policy.type)
         amount = 1 if column is None else max(log[column] or 0, 0)
         group.requests += 1
         group.usage += amount
@@ -113,21 +113,29 @@ class LimitSimulation:
         group.first_refused = group.first_refused or at_ms
         group.last_refused = at_ms
 
+    def matches(self, log: Mapping[str, Any]) -> bool:
+        """Returns true if a log meets all conditions."""
+        return all(_is_met(condition, log) for condition in self.policy.conditions)
+
+    def window_start(self, at_ms: int) -> int:
+        """Returns the start of the window or period that contains a moment."""
+        return self._find_window(at_ms)
+
     def _admit(self, group: GroupResult, window: int, at_ms: int, amount: int) -> bool:
         part, oldest = window, window
-        if self._policy.unit and self._policy.is_sliding:
-            length = UNIT_MS[self._policy.unit] // SLIDING_PARTS
+        if self.policy.unit and self.policy.is_sliding:
+            length = UNIT_MS[self.policy.unit] // SLIDING_PARTS
             part = at_ms - at_ms % length
             oldest = part - SLIDING_PARTS * length
         if any(start < oldest for start in group.admitted):
             group.admitted = {start: used for start, used in group.admitted.items() if start >= oldest}
-        if sum(group.admitted.values()) >= self._policy.limit:
+        if sum(group.admitted.values()) >= self.policy.limit:
             return False
         group.admitted[part] = group.admitted.get(part, 0) + amount
         return True
 
     def _choose_window(self) -> Callable[[int], int]:
-        policy = self._policy
+        policy = self.policy
         if policy.unit:
             length = UNIT_MS[policy.unit]
             offset = FIRST_MONDAY_MS if policy.unit == "rpw" else 0

@@ -174,6 +174,12 @@ async def _integration_rules(session: TenantSession) -> list[FoundRule]:
     return found
 
 
+async def list_integration_providers(session: TenantSession) -> list[Row]:
+    """Returns integration, workspace and slug of the active providers in the workspaces of a session."""
+    columns = (providers.c.workspace_id, providers.c.integration_id, providers.c.slug)
+    return await session.fetch_rows(select(*columns).where(providers.c.status == ACTIVE), providers)
+
+
 def _usage_rules(owner: LimitOwner, row: Mapping[str, Any], counter_id: str | None = None) -> list[JsonObject]:
     return list(embedded_rules(owner, {**row, "rate_limits": None}, counter_id))
 

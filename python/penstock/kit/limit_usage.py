@@ -28,7 +28,7 @@ NANODOLLARS = 1_000_000_000
 MAX_MAPPED_VALUES = 1000
 # Column that a limit of each type counts.
 USAGE_COLUMNS = {"cost": "nanodollars", "tokens": "tokens", "requests": "requests"}
-CLEARED = {"requests": 0, "tokens": 0, "nanodollars": 0, "status": ACTIVE}
+CLEARED = {"requests": 0, "tokens": 0, "nanodollars": 0, "corrected_nanodollars": 0, "status": ACTIVE}
 NO_ALERTS = {"is_threshold_alert_sent": False, "is_exhausted_alert_sent": False}
 
 CurrentUsage = Annotated[

@@ -12,7 +12,8 @@ from penstock.logs.batch import Position
 
 log = logging.getLogger("penstock")
 
-STATE_FILE = "usage-ledger.json"
+# Files beside the counters of the data plane. It reads the second: the number of workers of all nodes.
+STATE_FILE, MEMBERS_FILE = "usage-ledger.json", "members"
 
 
 class UsageKey(msgspec.Struct, frozen=True):
@@ -31,6 +32,8 @@ class UsageSum(msgspec.Struct):
     requests: int = 0
     tokens: int = 0
     nanodollars: int = 0
+    # Corrections of costs that `nanodollars` includes.
+    corrected: int = 0
 
 
 class LedgerState(msgspec.Struct):
@@ -59,11 +62,20 @@ class LedgerState(msgspec.Struct):
 
     def save(self, folder: str) -> None:
         """Replaces the saved state at once."""
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        draft = os.path.join(folder, f"{STATE_FILE}.new")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(self))
-        os.replace(draft, os.path.join(folder, STATE_FILE))
+        _replace_file(folder, STATE_FILE, msgspec.json.encode(self))
+
+
+def save_member_count(folder: str, count: int) -> None:
+    """Tells the data plane how many workers all nodes have."""
+    _replace_file(folder, MEMBERS_FILE, b"%d" % count)
+
+
+def _replace_file(folder: str, name: str, content: bytes) -> None:
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    draft = os.path.join(folder, f"{name}.new")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(content)
+    os.replace(draft, os.path.join(folder, name))
 
 
 def read_ledger_positions(folder: str) -> dict[str, Position] | None:

@@ -14,7 +14,15 @@ from msgspec import UNSET, Meta, UnsetType
 from penstock.authorization import require_scopes
 from penstock.errors import Problem
 from penstock.kit import limit_status, policies
+from penstock.kit.limit_coverage import PolicyWarning, ReferenceCheck, find_idle_policies, list_policies
 from penstock.kit.limit_demand import DemandReader, RefusedGroup, list_refusals
+from penstock.kit.limit_rates import (
+    UNITS_BY_WINDOW,
+    RateEntry,
+    find_integration_providers,
+    list_rate_rules,
+    read_rates,
+)
 from penstock.kit.limit_rules import LimitOwner, to_units
 from penstock.kit.limit_simulation import LimitSimulation, SimulatedPolicy
 from penstock.kit.limit_usage import shown_amount
@@ -31,7 +39,7 @@ from penstock.store.limit_tables import rate_limits_policies, usage_limits_polic
 TAGS = ["Limits"]
 LIST_SCOPE, FIGURES_SCOPE = "policies.list", "analytics.view"
 MAX_DAYS, DEFAULT_DAYS = 90, 7
-MAX_REFUSALS, MAX_SHOWN_GROUPS = 1000, 100
+MAX_REFUSALS, MAX_RATES, MAX_SHOWN_GROUPS = 1000, 1000, 100
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 50, 1000
 
 _Number = int | float
@@ -47,6 +55,7 @@ MinUsed = Annotated[
     float,
     QueryParameter(ge=0, le=1_000_000, description="only budgets of which at least this much is used, in percent"),
 ]
+PolicyFilter = Annotated[str | None, QueryParameter(description="only this policy: its id")]
 PageSize = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE, description="rows on a page; default 50")]
 PageNumber = Annotated[int, QueryParameter(ge=0, le=1_000_000, description="page number, from 0")]
 
@@ -99,6 +108,67 @@ class RefusalList(msgspec.Struct, frozen=True, kw_only=True):
     data: Annotated[list[LimitRefusal], Meta(description="entries, the most refused first; at most 1,000")]
     object: ObjectType = "list"
     partial: Partial = UNSET
+
+
+class RateUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Usage of one rate limit, or of one group of a policy."""
+
+    limit_id: LimitId
+    kind: OwnerKind
+    owner_id: Annotated[str, Meta(description="id of what has the limit")]
+    owner_name: Annotated[str, Meta(description="its slug or name")]
+    workspace_id: WorkspaceId
+    value_key: ValueKey
+    type: Annotated[str, Meta(description="`tokens` or `requests`")]
+    unit: Annotated[str, Meta(description="`rps`, `rpm`, `rph`, `rpd` or `rpw`: per second, minute, hour, day or week")]
+    value: Annotated[int, Meta(description="the limit")]
+    window: Annotated[str, Meta(description="`fixed` or `sliding`")]
+    current_usage: Annotated[int, Meta(description="usage in the current window, aligned to UTC")]
+    peak_usage: Annotated[
+        int,
+        Meta(
+            description="highest usage in one aligned window of the last 10 minutes (rps), hour (rpm), day (rph), 2 days (rpd) or 7 days (rpw)"
+        ),
+    ]
+    used_percent: Annotated[float, Meta(description="highest usage in percent of the limit")]
+    dry_run: Annotated[bool, Meta(description="true if the limit refuses nothing")]
+    object: ObjectType = "rate-limit-usage"
+
+
+class RateUsageList(msgspec.Struct, frozen=True, kw_only=True):
+    """Usage of rate limits."""
+
+    total: Annotated[int, Meta(description="number of entries")]
+    complete: Complete
+    data: Annotated[list[RateUsage], Meta(description="entries, the most used first; at most 1,000")]
+    object: ObjectType = "list"
+    partial: Partial = UNSET
+
+
+class UnmatchedPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy that may match nothing."""
+
+    policy_id: Annotated[str, Meta(description="id of the policy")]
+    policy_name: Annotated[str | None, Meta(description="its display name")]
+    kind: Annotated[str, Meta(description="`usage-limits` or `rate-limits`")]
+    workspace_id: WorkspaceId
+    path: Annotated[str, Meta(description="the condition, such as `conditions[0].value`; empty for the whole policy")]
+    message: Annotated[str, Meta(description="why the policy may match nothing")]
+    object: ObjectType = "unmatched-policy"
+
+
+class UnmatchedList(msgspec.Struct, frozen=True, kw_only=True):
+    """Policies that may match nothing."""
+
+    total: Annotated[int, Meta(description="number of entries")]
+    complete: Annotated[
+        bool,
+        Meta(
+            description="false if not everything could be checked: too many values or logs, or the caller does not see all logs"
+        ),
+    ]
+    data: Annotated[list[UnmatchedPolicy], Meta(description="entries, by policy")]
+    object: ObjectType = "list"
 
 
 class SimulationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -201,6 +271,66 @@ async def list_limit_refusals(
     data = [_to_refusal(one, owners.get(one.limit_id)) for one in found[:MAX_REFUSALS]]
     partial = True if log_service.is_partial else UNSET
     return RefusalList(total=len(found), complete=reader.is_complete, data=data, partial=partial)
+
+
+@get(
+    "/rates",
+    guards=[require_scopes(LIST_SCOPE), require_scopes(FIGURES_SCOPE)],
+    summary="List usage of rate limits",
+    tags=TAGS,
+)
+async def list_rate_usage(
+    work: NamedDependency[RequestContext],
+    log_service: NamedDependency[LogService],
+    workspace_id: WorkspaceFilter = None,
+    min_used_percent: MinUsed = 0,
+) -> RateUsageList:
+    """Lists how close the logged requests came to rate limits: those of policies, workspaces, keys, providers and
+    integrations. The one of which most was used in one window comes first.
+    """
+    access = await open_log_access(work, workspace_id or "*", "figures")
+    async with work.read_session(workspace_id) as session:
+        rules = await list_rate_rules(session, await limit_status.list_rules(session))
+        slugs = await find_integration_providers(session)
+    entries, is_complete = await read_rates(log_service, access, rules, slugs)
+    shown = [entry for entry in entries if entry.used_percent >= min_used_percent]
+    partial = True if log_service.is_partial else UNSET
+    data = [_to_rate_usage(entry) for entry in shown[:MAX_RATES]]
+    return RateUsageList(total=len(shown), complete=is_complete, data=data, partial=partial)
+
+
+@get(
+    "/unmatched",
+    guards=[require_scopes(LIST_SCOPE), require_scopes(FIGURES_SCOPE)],
+    summary="List policies that match nothing",
+    tags=TAGS,
+)
+async def list_unmatched_policies(
+    work: NamedDependency[RequestContext],
+    log_service: NamedDependency[LogService],
+    workspace_id: WorkspaceFilter = None,
+    policy_id: PolicyFilter = None,
+    days: Days = DEFAULT_DAYS,
+) -> UnmatchedList:
+    """Lists active policies with conditions that name no object of the workspace, or that no logged request met. Objects
+    are only looked up if the caller may list them, and at most 50 of them.
+    """
+    access = await open_log_access(work, workspace_id or "*", "figures")
+    async with work.read_session(workspace_id) as session:
+        found = await list_policies(session, policy_id)
+        check = ReferenceCheck(session)
+        warnings = await check.find_warnings(found)
+    is_complete = check.is_complete
+    # A caller who sees only some requests cannot tell that there were none.
+    if access.restriction is None and not log_service.is_partial:
+        end = datetime.now(UTC)
+        reader = DemandReader(log_service, access, end - timedelta(days=days), end)
+        warnings += await find_idle_policies(found, reader)
+        is_complete &= reader.is_complete
+    else:
+        is_complete = False
+    data = [_to_unmatched(warning) for warning in warnings]
+    return UnmatchedList(total=len(data), complete=is_complete, data=data)
 
 
 @post(
@@ -337,6 +467,38 @@ def _to_usage(entry: limit_status.UsageEntry) -> LimitUsage:
     )
 
 
+def _to_rate_usage(entry: RateEntry) -> RateUsage:
+    rule = entry.found.rule
+    owner = LimitOwner(**rule["owner"])
+    return RateUsage(
+        limit_id=rule["id"],
+        kind=owner.kind,
+        owner_id=owner.id,
+        owner_name=owner.slug,
+        workspace_id=entry.found.workspace_id,
+        value_key=entry.value_key,
+        type=rule["type"],
+        unit=UNITS_BY_WINDOW[rule["window"]["unit"]],
+        value=rule["limit"],
+        window="sliding" if rule["window"]["sliding"] else "fixed",
+        current_usage=entry.current,
+        peak_usage=entry.peak,
+        used_percent=entry.used_percent,
+        dry_run=rule["dry_run"],
+    )
+
+
+def _to_unmatched(warning: PolicyWarning) -> UnmatchedPolicy:
+    return UnmatchedPolicy(
+        policy_id=warning.policy["id"],
+        policy_name=warning.policy["name"],
+        kind=warning.kind,
+        workspace_id=warning.policy["workspace_id"],
+        path=warning.path,
+        message=warning.message,
+    )
+
+
 def _to_refusal(found: RefusedGroup, owner: dict[str, Any] | None) -> LimitRefusal:
     return LimitRefusal(
         limit_id=found.limit_id,
@@ -353,4 +515,4 @@ def _to_refusal(found: RefusedGroup, owner: dict[str, Any] | None) -> LimitRefus
     )
 
 
-routes = [list_limit_usage, list_limit_refusals, simulate_policy]
+routes = [list_limit_usage, list_rate_usage, list_limit_refusals, list_unmatched_policies, simulate_policy]

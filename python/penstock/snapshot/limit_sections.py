@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from sqlalchemy import and_, or_, select
 
-from penstock.kit.integrations import usable_condition
+from penstock.kit.integration_limits import list_accesses
 from penstock.kit.limit_rules import (
     LimitOwner,
     embedded_rules,
@@ -23,7 +23,7 @@ from penstock.snapshot.append_log import Chunk
 from penstock.snapshot.sectioned_table import section_digits
 from penstock.store.limit_tables import rate_limits_policies, usage_limits_policies
 from penstock.store.snapshot_sections import LIMITS, limits_section
-from penstock.store.tables import api_keys, integration_workspaces, integrations, providers, workspaces
+from penstock.store.tables import api_keys, providers, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,10 +86,10 @@ async def _read_sections(connection: AsyncConnection, digits: list[str] | None) 
     for owner, table in TABLES_BY_OWNER.items():
         for row in await _fetch(connection, _select_owners(table, digits)):
             _add(found, row["workspace"], embedded_rules(LimitOwner(owner, row["id"], row["slug"]), row))
-    for row in await _fetch(connection, _select_accesses(digits)):
-        owner = LimitOwner("integration", row["id"], row["slug"])
-        counter = integration_counter_id(row["id"], row["workspace"])
-        _add(found, row["workspace"], embedded_rules(owner, _effective_access(row), counter))
+    for access in await list_accesses(connection, *_in_sections(providers.c.workspace_id, digits)):
+        owner = LimitOwner("integration", access.integration_id, access.slug)
+        counter = integration_counter_id(access.integration_id, access.workspace_id)
+        _add(found, access.workspace_id, embedded_rules(owner, access.limits, counter))
     for row in await _fetch(connection, _select_policies(usage_limits_policies, digits)):
         _add(found, row["workspace_id"], [usage_policy_rule(row)])
     llm = rate_limits_policies.c.target == "llm"
@@ -135,39 +135,6 @@ def _select_owners(table: Table, digits: list[str] | None) -> Select[*tuple[Any,
     if table is not workspaces:
         query = query.join(workspaces, and_(workspaces.c.id == workspace_id, workspaces.c.status == "active"))
     return query.where(*_in_sections(workspace_id, digits)).order_by(own.id)
-
-
-def _select_accesses(digits: list[str] | None) -> Select[*tuple[Any, ...]]:
-    """Selects the integrations of the organisation that a workspace uses, each with the workspace's own access if it has
-    one.
-    """
-    own, access = integrations.c, integration_workspaces.c
-    uses = (
-        select(providers.c.workspace_id, providers.c.integration_id).where(providers.c.status == "active").distinct()
-    ).subquery()
-    query = (
-        select(own.id, own.slug, own.global_access, own.created_at, uses.c.workspace_id.label("workspace"))
-        .add_columns(*(access[name].label(f"own_{name}") for name in ("id", *ACCESS_COLUMNS)))
-        .join(uses, uses.c.integration_id == own.id)
-        .join(workspaces, and_(workspaces.c.id == uses.c.workspace_id, workspaces.c.status == "active"))
-        .outerjoin(
-            integration_workspaces,
-            and_(access.integration_id == own.id, access.workspace_id == uses.c.workspace_id),
-        )
-        .where(own.status == "active", own.workspace_id.is_(None), usable_condition(uses.c.workspace_id))
-    )
-    return query.where(*_in_sections(uses.c.workspace_id, digits)).order_by(own.id)
-
-
-ACCESS_COLUMNS = ("usage_limits", "rate_limits", "last_reset_at", "created_at")
-
-
-def _effective_access(row: Row) -> JsonObject:
-    """Returns the limits of a workspace at an integration: its own, or else those of all workspaces."""
-    if row["own_id"] is not None:
-        return {name: row[f"own_{name}"] for name in ACCESS_COLUMNS}
-    shared: JsonObject = row["global_access"]
-    return {**{name: shared.get(name) for name in ACCESS_COLUMNS}, "created_at": row["created_at"]}
 
 
 def _select_policies(table: Table, digits: list[str] | None) -> Select[*tuple[Any, ...]]:

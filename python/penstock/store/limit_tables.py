@@ -75,15 +75,19 @@ limit_usage = Table(
     *(Column(f"is_{name}_alert_sent", Boolean, nullable=False) for name in ("threshold", "exhausted")),
     # What the limit counts: `cost`, `tokens` or `requests`.
     Column("measure", WORD, nullable=False),
+    # Sum of the corrections of costs that `nanodollars` includes. The counters of the data plane do not know of them.
+    Column("corrected_nanodollars", BigInteger, nullable=False, server_default="0"),
     # How often the usage was set back. Counters of the data plane start again when it grows.
     Column("resets", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False, index=True),
 )
 
-# Number of the last batch of usage that each node has added.
+# Number of the last batch of usage that each node has added, its workers, and when it was last alive.
 usage_ledger_nodes = Table(
     "usage_ledger_nodes",
     metadata,
     Column("node", UUID, primary_key=True),
     Column("sequence", BigInteger, nullable=False),
+    Column("workers", Integer, nullable=False, server_default="0"),
+    Column("seen_at", BigInteger, nullable=False, server_default="0", index=True),
 )

@@ -18,7 +18,7 @@ use penstock_core::{
     gateway_state::GatewayState,
     guardrails,
     ingress::{Request, client_sdk, message::RequestHead},
-    limits::node_counters::NodeCounters,
+    limits::{counter::RecordedUsage, node_counters::NodeCounters},
     process::{
         preempt, secret,
         settings::{Settings, TargetLimits},
@@ -415,13 +415,15 @@ pub fn replace_inline_data<'py>(py: Python<'py>, body: &[u8]) -> Option<Bound<'p
 }
 
 /// Passes the budget usage of the ledger to the data plane of this node. `usages` are tuples of limit id, group value,
-/// start of the period in milliseconds, amount, and number of resets by operators. Returns how many could be written.
+/// start of the period in milliseconds, amount, number of resets by operators, and sum of corrections of costs. Returns
+/// how many could be written.
 #[pyfunction]
-pub fn set_recorded_usage(py: Python<'_>, folder: &str, usages: Vec<(String, String, u64, u64, u64)>) -> usize {
+pub fn set_recorded_usage(py: Python<'_>, folder: &str, usages: Vec<(String, String, u64, u64, u64, i64)>) -> usize {
     py.detach(|| {
         let counters = NodeCounters::new(Some(Path::new(folder)));
-        let write = |(limit_id, group, start_ms, amount, resets): (String, String, u64, u64, u64)| {
-            counters.set_recorded(&limit_id, &group, start_ms, amount, resets).is_ok()
+        let write = |(limit_id, group, start_ms, recorded, resets, corrected): (String, String, u64, u64, u64, i64)| {
+            let known = RecordedUsage { recorded, resets, corrected };
+            counters.set_recorded(&limit_id, &group, start_ms, known).is_ok()
         };
         usages.into_iter().map(write).filter(|is_written| *is_written).count()
     })

@@ -1,4 +1,4 @@
-"""CLI commands `limits near`, `limits refused` and `limits simulate`: their requests and tables."""
+"""CLI commands of limits: their requests and tables."""
 
 from __future__ import annotations
 
@@ -23,6 +23,24 @@ USAGE = {
     "used_percent": 92.5,
     "status": "active",
     "next_usage_reset_at": "2026-12-01T00:00:00.000Z",
+}
+RATE = {
+    "kind": "api_key",
+    "owner_name": "app",
+    "value_key": "",
+    "type": "requests",
+    "unit": "rpm",
+    "value": 60,
+    "current_usage": 7,
+    "peak_usage": 57,
+    "used_percent": 95.0,
+}
+UNMATCHED = {
+    "policy_id": "p-1",
+    "policy_name": "old",
+    "kind": "rate-limits",
+    "path": "conditions[0].value",
+    "message": "'@gone/*' names no provider of the workspace",
 }
 REFUSAL = {
     "limit_id": "gone",
@@ -50,6 +68,8 @@ SIMULATED = {"refused": 5, "matched": 50, "refused_percent": 10.0, "groups": 3, 
 def respond(_method: str, path: str, _body: Any) -> Any:
     return {
         "/v1/limits/usage": {"data": [USAGE], "total": 1},
+        "/v1/limits/rates": {"data": [RATE], "total": 1, "complete": True},
+        "/v1/limits/unmatched": {"data": [UNMATCHED], "total": 1, "complete": False},
         "/v1/limits/refusals": {"data": [REFUSAL], "total": 1, "complete": True, "partial": True},
         "/v1/limits/simulate": SIMULATED,
     }[path]
@@ -64,8 +84,20 @@ def api() -> Iterator[PretendedApi]:
 def test_lists_budgets_that_are_close_to_their_limit(api: PretendedApi):
     done = api.run("limits", "near", "--min-used", "90", "--workspace", "here")
     assert (api.query["min_used_percent"], api.query["workspace_id"]) == (["90.0"], ["here"])
-    row = done.output.splitlines()[1].split()
-    assert row == ["policy", "budget", "ada", "$18.50", "$20.00", "92.5", "active", "2026-12-01"]
+    rows = [line.split() for line in done.output.splitlines()]
+    assert rows[1] == ["policy", "budget", "ada", "$18.50", "$20.00", "92.5", "active", "2026-12-01"]
+    assert rows[3] == ["api_key", "app", "-", "7", "57", "60", "requests", "rpm", "95"]
+    found = json.loads(api.run("limits", "near", "--json").output)
+    assert (found["budgets"]["data"], found["rates"]["data"]) == ([USAGE], [RATE])
+
+
+def test_lists_policies_that_match_nothing(api: PretendedApi):
+    done = api.run("limits", "unmatched", "--days", "30")
+    assert api.query == {"days": ["30"]}
+    assert done.output.splitlines()[1].split()[:3] == ["old", "rate-limits", "conditions[0].value"]
+    assert "names no provider" in done.output
+    assert "not everything could be checked" in done.output
+    assert json.loads(api.run("limits", "unmatched", "--json").output)["data"] == [UNMATCHED]
 
 
 def test_lists_what_limits_refused(api: PretendedApi):

@@ -17,6 +17,7 @@ from penstock.jobs import usage_ledger
 from penstock.jobs.alert_webhook import AlertWebhook
 from penstock.jobs.usage_alerts import mark_used_groups
 from penstock.jobs.usage_ledger import UsageLedger
+from penstock.kit.limit_rules import integration_counter_id
 from penstock.schemas import now
 from penstock.settings import Limits, Records, Settings
 from penstock.settings.secret import Secret
@@ -109,6 +110,37 @@ def test_each_alert_of_a_key_is_sent_once(bootstrapped_url: Secret):
                 rows = (await connection.execute(select(audit_log.c.action))).scalars()
                 result = [action for action in rows if "exhaust" in action or "alert" in action]
             assert len(result) == 2, result
+
+    asyncio.run(run())
+
+
+def test_budgets_of_workspaces_at_integrations_send_alerts(founded_url: Secret):
+    async def run() -> None:
+        async with management_client(founded_url) as api:
+            services: Services = api.app.state["services"]
+            workspace = (await api.create_workspace())["id"]
+            integration = {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": "k"}
+            integration_id = (await api.request_ok("POST", "integrations", integration))["id"]
+            limits = [{"type": "requests", "credit_limit": 10, "alert_threshold": 5}]
+            shared = {"enabled": True, "usage_limits": limits}
+            await api.request_ok("PUT", "integrations/i/workspaces", {"global_workspace_access": shared})
+            provider = {"name": "p", "integration_id": "i", "workspace_id": workspace}
+            await api.request_ok("POST", "providers", provider)
+            limit_id = f"integration:{integration_counter_id(integration_id, workspace)}:usage:requests:"
+
+            async def mark(requests: int) -> list[dict[str, Any]]:
+                await set_usage(services, limit_id, requests)
+                return [alert.to_json() for alert in await mark_used_groups(services, [limit_id])]
+
+            (alert,) = await mark(5)
+            assert (alert["event"], alert["kind"], alert["owner_name"]) == ("limit.threshold", "integration", "i")
+            assert alert["workspace_id"] == workspace
+            assert [alert["event"] for alert in await mark(10)] == ["limit.exhausted"]
+            assert await mark(11) == []
+            async with services.database.read_connection() as connection:
+                query = select(audit_log.c.action).where(audit_log.c.resource_id == integration_id)
+                found = [action for action in (await connection.execute(query)).scalars() if action != "create"]
+            assert len([action for action in found if "exhaust" in action or "alert" in action]) == 2, found
 
     asyncio.run(run())
 

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from penstock.jobs import usage_ledger
 from penstock.jobs.usage_ledger import UsageLedger
 from penstock.logs import spool_format as spool
-from penstock.logs.ledger_state import STATE_FILE
+from penstock.logs.ledger_state import MEMBERS_FILE, STATE_FILE
 from penstock.logs.spool_writer import NewFrame, SpoolWriter
 from penstock.settings import Records, Settings
 from penstock.store.limit_tables import limit_usage
@@ -111,6 +111,38 @@ def test_corrected_costs_change_the_ledger_by_the_difference(bootstrapped_url: S
 
     (row,) = run_ledger(bootstrapped_url, tmp_path, steps)
     assert (row["requests"], row["tokens"], row["nanodollars"]) == (2, 30, 6 + 7 - 2 + 5)
+    # The counters of the data plane add only these differences.
+    assert row["corrected_nanodollars"] == 7 - 2 + 5
+
+
+def test_nodes_learn_how_many_workers_all_of_them_have(
+    founded_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    counts: list[int] = []
+
+    async def steps(writer: SpoolWriter, make_ledger: Any, folder: Path) -> None:
+        async def report(workers: int, *, is_new: bool = False) -> UsageLedger:
+            if is_new:
+                shutil.rmtree(folder, ignore_errors=True)
+            ledger = make_ledger()
+            ledger._worker_count = workers
+            await ledger.report_workers()
+            counts.append(int((folder / MEMBERS_FILE).read_text()))
+            return ledger
+
+        ledger = await report(2, is_new=True)
+        await report(3)
+        # Another node has no state of its own.
+        await report(4, is_new=True)
+        monkeypatch.setattr(usage_ledger, "NODE_EXPIRY_MS", -1000)
+        await report(4)
+        # A node whose first entry is a sign of life adds its usage once.
+        writer.append([make_record(1, 10)])
+        await fold(ledger)
+
+    (row,) = run_ledger(founded_url, tmp_path, steps)
+    assert counts == [2, 3, 7, 4]
+    assert row["tokens"] == 10
 
 
 def test_entries_of_past_periods_are_deleted(bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -7,7 +7,9 @@ use crate::{
     accounting::record::RequestLog,
     endpoints::{
         batches::{allowlist, azure_blob_output},
-        count_tokens, files, forward, limit_admission, translated,
+        count_tokens, files, forward,
+        limit_admission::{self, AttemptKind},
+        translated,
     },
     error::{Error, Result},
     gateway_state::GatewayState,
@@ -57,7 +59,7 @@ pub(crate) async fn serve_at_target(
     (log.dropped_fields, log.hides_usage) = (None, false);
     log.bodies.clear_target();
     let body = if limit_admission::is_limited(target, log) {
-        Box::pin(limit_admission::admit_attempt(state, call, target, body, log)).await?
+        Box::pin(limit_admission::admit_attempt(state, call, target, AttemptKind::Http, body, log)).await?
     } else {
         body
     };

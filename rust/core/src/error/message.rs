@@ -99,6 +99,7 @@ impl Error {
             Self::RateLimited(limit) => format!("rate limit of {limit}"),
             Self::KeyBudgetSpent(limit) => format!("usage limit of {limit}. Error Code: 04"),
             Self::BudgetSpent(limit) => format!("usage limit of {limit}"),
+            Self::UsageNotBounded(limit) => limit.to_string(),
             Self::Overloaded => "too many requests in flight".into(),
             Self::MemoryExhausted => {
                 "not enough memory for this request's body now; limits.buffered_body_bytes bounds the bodies that are buffered at once".into()

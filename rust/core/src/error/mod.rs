@@ -174,6 +174,8 @@ pub enum Error {
     KeyBudgetSpent(Box<ExceededLimit>),
     /// Another budget leaves less than the request needs.
     BudgetSpent(Box<ExceededLimit>),
+    /// A hard budget applies to a request whose highest usage is not known.
+    UsageNotBounded(Box<ExceededLimit>),
     Overloaded,
     MemoryExhausted,
     Draining,
@@ -203,7 +205,10 @@ impl Error {
     /// Returns the limit that rejected the request.
     pub fn exceeded_limit(&self) -> Option<&ExceededLimit> {
         match self {
-            Self::RateLimited(limit) | Self::KeyBudgetSpent(limit) | Self::BudgetSpent(limit) => Some(limit),
+            Self::RateLimited(limit)
+            | Self::KeyBudgetSpent(limit)
+            | Self::BudgetSpent(limit)
+            | Self::UsageNotBounded(limit) => Some(limit),
             _ => None,
         }
     }
@@ -269,6 +274,7 @@ impl Error {
             Self::RateLimited(_) => "rate_limited",
             Self::KeyBudgetSpent(_) => "04",
             Self::BudgetSpent(_) => "usage_limit_exceeded",
+            Self::UsageNotBounded(_) => "usage_not_bounded",
             Self::Overloaded => "overloaded",
             Self::MemoryExhausted => "memory_exhausted",
             Self::Draining => "draining",
@@ -308,7 +314,7 @@ impl Error {
             | Self::IncompleteBody => 400,
             Self::ResponseInvalid { status, .. } => *status,
             Self::Prompt(error) => error.status(),
-            Self::KeyBudgetSpent(_) | Self::BudgetSpent(_) => 412,
+            Self::KeyBudgetSpent(_) | Self::BudgetSpent(_) | Self::UsageNotBounded(_) => 412,
             Self::RateLimited(_) => 429,
             Self::ModelNotAllowed { .. } | Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => 403,
             Self::MethodNotAllowed => 405,

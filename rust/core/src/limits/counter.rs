@@ -51,6 +51,8 @@ pub struct Grant {
 pub struct RecordedUsage {
     pub recorded: u64,
     pub resets: u64,
+    /// Sum of all corrections of costs that requests had when they ended, which `recorded` includes.
+    pub corrected: i64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,6 +66,8 @@ pub struct UsageCounter {
     recorded: u64,
     /// How often operators have set the usage back.
     resets: u64,
+    /// Corrections of costs that `used` includes.
+    corrected: i64,
     holders: Vec<Holder>,
 }
 
@@ -103,21 +107,27 @@ impl UsageCounter {
     }
 
     /// Sets what the ledger knows of the period of a budget. After an operator has set the usage back, `resets` is higher
-    /// than before, and the count starts again from this amount.
-    pub fn set_recorded(&mut self, window: LimitWindow, now_ms: u64, amount: u64, resets: u64) {
+    /// than before, and the count starts again from this amount. Corrected costs change the count by the difference.
+    pub fn set_recorded(&mut self, window: LimitWindow, now_ms: u64, known: RecordedUsage) {
         self.advance(window, now_ms);
         if window.part_at(now_ms).start_ms != self.start_ms {
             return;
         }
         let held = self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.amount));
-        self.used = if resets > self.resets { amount.saturating_add(held) } else { self.used.max(amount) };
-        (self.recorded, self.resets) = (amount, self.resets.max(resets));
+        self.used = if known.resets > self.resets {
+            known.recorded.saturating_add(held)
+        } else {
+            let corrected = known.corrected.saturating_sub(self.corrected);
+            self.used.saturating_add_signed(corrected).max(known.recorded)
+        };
+        (self.recorded, self.corrected) = (known.recorded, known.corrected);
+        self.resets = self.resets.max(known.resets);
     }
 
-    /// Returns what the ledger knows of the period that starts at `start_ms`, and how often operators have set it back.
+    /// Returns what the ledger knows of the period that starts at `start_ms`.
     pub fn recorded_in(&self, start_ms: u64) -> RecordedUsage {
         if self.start_ms == start_ms {
-            RecordedUsage { recorded: self.recorded, resets: self.resets }
+            RecordedUsage { recorded: self.recorded, resets: self.resets, corrected: self.corrected }
         } else {
             RecordedUsage::default()
         }
@@ -137,7 +147,7 @@ impl UsageCounter {
                 let oldest = newest.saturating_sub(SLIDING_PARTS);
                 self.parts.retain(|(number, _)| *number >= oldest);
             } else {
-                (self.used, self.recorded, self.resets) = (0, 0, 0);
+                (self.used, self.recorded, self.resets, self.corrected) = (0, 0, 0, 0);
                 // What workers hold was taken in the window before.
                 self.holders.clear();
             }
@@ -225,7 +235,8 @@ pub struct WorkerReport {
 impl UsageCounter {
     /// Encodes the counter as little-endian integers.
     pub fn encode(&self) -> Vec<u8> {
-        let mut words = vec![self.start_ms, self.used, self.recorded, self.resets, self.parts.len() as u64];
+        let corrected = self.corrected.cast_unsigned();
+        let mut words = vec![self.start_ms, self.used, self.recorded, self.resets, corrected, self.parts.len() as u64];
         words.extend(self.parts.iter().flat_map(|(number, amount)| [*number, *amount]));
         words.push(self.holders.len() as u64);
         words.extend(self.holders.iter().flat_map(|holder| [holder.worker, holder.amount, holder.seen_ms]));
@@ -241,13 +252,14 @@ impl UsageCounter {
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
         let mut next = || words.next();
         let (start_ms, used, recorded, resets) = (next()?, next()?, next()?, next()?);
+        let corrected = next()?.cast_signed();
         let part_count = next().filter(|count| *count <= SLIDING_PARTS + 1)?;
         let parts = (0..part_count).map(|_| Some((next()?, next()?))).collect::<Option<_>>()?;
         let holder_count = next().filter(|count| *count <= MAX_HOLDERS as u64)?;
         let holders = (0..holder_count)
             .map(|_| Some(Holder { worker: next()?, amount: next()?, seen_ms: next()? }))
             .collect::<Option<_>>()?;
-        next().is_none().then_some(Self { start_ms, used, parts, recorded, resets, holders })
+        next().is_none().then_some(Self { start_ms, used, parts, recorded, resets, corrected, holders })
     }
 }
 
@@ -260,6 +272,28 @@ mod tests {
 
     const MINUTE: LimitWindow = LimitWindow::Fixed(RateUnit::Minute);
     const PERIOD: LimitWindow = LimitWindow::Period { start_ms: 1, end_ms: None };
+
+    fn recorded(recorded: u64, resets: u64, corrected: i64) -> RecordedUsage {
+        RecordedUsage { recorded, resets, corrected }
+    }
+
+    #[test]
+    fn corrected_costs_change_the_count_in_both_directions() {
+        let mut counter = UsageCounter::default();
+        counter.take(PERIOD, 5, 100, 1, Amount::exactly(60));
+        counter.settle(PERIOD, 6, 1, 1, WorkerReport::default());
+        // Half of it is recorded; a correction lowers it from 30 to 10.
+        counter.set_recorded(PERIOD, 7, recorded(30, 0, 0));
+        counter.set_recorded(PERIOD, 8, recorded(10, 0, -20));
+        assert_eq!(counter.left(PERIOD, 9, 100), 60);
+        // The same knowledge again changes nothing.
+        counter.set_recorded(PERIOD, 10, recorded(40, 0, -20));
+        assert_eq!(counter.left(PERIOD, 11, 100), 60);
+        counter.set_recorded(PERIOD, 12, recorded(70, 0, 10));
+        assert_eq!(counter.left(PERIOD, 13, 100), 30);
+        let decoded = UsageCounter::decode(&counter.encode());
+        assert_eq!(decoded, Some(counter));
+    }
 
     #[test]
     fn grants_until_the_limit_and_again_in_the_next_window() {
@@ -292,7 +326,7 @@ mod tests {
     fn releases_what_a_killed_worker_held_but_not_what_the_ledger_knows() {
         let mut counter = UsageCounter::default();
         assert_eq!(counter.take(PERIOD, 5, 100, 1, Amount::exactly(60)).left, 40);
-        counter.set_recorded(PERIOD, 10, 25, 0);
+        counter.set_recorded(PERIOD, 10, recorded(25, 0, 0));
         assert_eq!(counter.left(PERIOD, 11, 100), 40);
         assert_eq!(counter.left(PERIOD, 5 + HOLDER_EXPIRY_MS, 100), 75);
     }
@@ -302,13 +336,13 @@ mod tests {
         let mut counter = UsageCounter::default();
         counter.take(PERIOD, 5, 100, 1, Amount::exactly(10));
         counter.settle(PERIOD, 6, 1, 1, WorkerReport { returned: 0, exceeded: 5, held: 0 });
-        counter.set_recorded(PERIOD, 7, 40, 0);
+        counter.set_recorded(PERIOD, 7, recorded(40, 0, 0));
         assert_eq!(counter.left(PERIOD, 8, 100), 60);
         // An operator sets it back.
-        counter.set_recorded(PERIOD, 9, 0, 1);
+        counter.set_recorded(PERIOD, 9, recorded(0, 1, 0));
         assert_eq!(counter.left(PERIOD, 10, 100), 100);
         counter.take(PERIOD, 11, 100, 1, Amount::exactly(10));
-        counter.set_recorded(PERIOD, 12, 0, 1);
+        counter.set_recorded(PERIOD, 12, recorded(0, 1, 0));
         assert_eq!(counter.left(PERIOD, 13, 100), 90);
     }
 

@@ -219,7 +219,8 @@ impl Limiter {
         let is_exact = rule.enforcement == Enforcement::Hard;
         let wanted = if is_exact { Amount::exactly(amount) } else { Amount::at_most(amount) };
         if let Some(cluster) = &self.cluster {
-            return cluster.take(rule, group, amount, wanted.minimum, is_last, now_ms);
+            let wanted = if is_last { wanted } else { Amount::exactly(amount) };
+            return cluster.take(rule, group, wanted, now_ms);
         }
         let mut leases = self.lock();
         let group = self.bounded_group(&mut leases, &rule, group);

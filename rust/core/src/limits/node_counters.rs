@@ -36,6 +36,8 @@ const LOCK_PAUSE: Duration = Duration::from_micros(50);
 const MAX_FILES: usize = 500_000;
 /// Bytes of a counter file at most.
 const MAX_FILE_BYTES: usize = 16 * 1024;
+/// File beside the counters with the number of workers of all nodes, which the control process writes.
+const MEMBERS_FILE: &str = "members";
 /// Bytes before the encoded counter: its length, and when it no longer counts.
 const HEADER_BYTES: usize = 16;
 
@@ -92,17 +94,23 @@ impl NodeCounters {
         }
     }
 
-    /// Sets what the ledger knows of a budget: how much was used in the period that starts at `start_ms`, and how often
-    /// operators have set it back.
+    /// Sets what the ledger knows of a budget in the period that starts at `start_ms`.
     ///
     /// # Errors
     /// As `update`.
-    pub fn set_recorded(&self, limit_id: &str, group: &str, start_ms: u64, amount: u64, resets: u64) -> io::Result<()> {
+    pub fn set_recorded(&self, limit_id: &str, group: &str, start_ms: u64, known: RecordedUsage) -> io::Result<()> {
         let window = LimitWindow::Period { start_ms, end_ms: None };
-        self.update(limit_id, group, window, |counter| counter.set_recorded(window, now_ms(), amount, resets))
+        self.update(limit_id, group, window, |counter| counter.set_recorded(window, now_ms(), known))
     }
 
-    /// Returns what the ledger knows of a budget in its current period, and how often operators have set it back.
+    /// Returns the number of workers of all nodes, as the control process last learned it from the store; 0: not known.
+    pub fn member_count(&self) -> u64 {
+        let Self::Folder(folder) = self else { return 0 };
+        let text = fs::read_to_string(folder.path.join(MEMBERS_FILE)).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    }
+
+    /// Returns what the ledger knows of a budget in its current period.
     ///
     /// # Errors
     /// As `update`.
@@ -151,7 +159,8 @@ impl NodeCounters {
 
 fn read_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        // The control process stores files of its own beside the folders.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(Vec::new()),
         found => found?.map(|entry| Ok(entry?.path())).collect(),
     }
 }
@@ -317,9 +326,12 @@ mod tests {
                 .unwrap()
         };
         assert_eq!((left(60_000), left(60_001)), (3, 1));
+        // Files of the control process are ignored.
+        fs::write(folder.0.join(MEMBERS_FILE), "7").unwrap();
         let counters = NodeCounters::new(Some(&folder.0));
         assert_eq!((counters.remove_past(119_999).unwrap(), counters.remove_past(120_000).unwrap()), (0, 1));
         assert!(files(&folder.0).is_empty());
+        assert_eq!(counters.member_count(), 7);
         assert_eq!(left(120_000), 3);
     }
 

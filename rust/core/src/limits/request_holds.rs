@@ -108,8 +108,18 @@ pub enum LimitStage {
     Attempt,
 }
 
+/// What a request takes of its limits.
+pub struct HoldRequest<'r> {
+    pub stage: LimitStage,
+    pub subject: &'r LimitSubject<'r>,
+    /// Tells how much a limit reserves.
+    pub amount: &'r (dyn Fn(&LimitRule, &Limiter, &str) -> u64 + Sync),
+    /// False if the caller asks Redis for more after a failure, and tries again.
+    pub is_last: bool,
+}
+
 impl LimitStage {
-    fn for_rule(rule: &LimitRule) -> Self {
+    pub fn for_rule(rule: &LimitRule) -> Self {
         if rule.measure == Measure::Requests && !rule.applies_to_targets() { Self::Request } else { Self::Attempt }
     }
 }
@@ -151,55 +161,60 @@ impl RequestHolds {
         }
     }
 
-    /// Takes what the limits of one object need. `amount` tells how much a limit reserves. Without `is_last`, the caller
-    /// asks Redis for more if this fails, and tries again.
+    /// Takes what the limits of all these objects need.
     ///
     /// # Errors
     /// If a limit leaves less. What was taken for this stage is returned.
-    pub fn take(
+    pub fn take_all<'r>(
         &mut self,
-        stage: LimitStage,
-        rules: &Arc<[LimitRule]>,
-        subject: &LimitSubject<'_>,
-        amount: &dyn Fn(&LimitRule, &Limiter, &str) -> u64,
-        is_last: bool,
+        rule_sets: impl IntoIterator<Item = &'r Arc<[LimitRule]>>,
+        request: &HoldRequest<'_>,
         now_ms: u64,
     ) -> Result<(), Box<Rejection>> {
-        for (index, rule) in rules.iter().enumerate() {
-            if LimitStage::for_rule(rule) != stage {
-                continue;
-            }
-            let Some(group) = rule.group_of(subject) else { continue };
-            let needed = amount(rule, &self.limiter, &group);
-            let rule = RuleRef { rules: Arc::clone(rules), index };
-            match self.limiter.take_once(rule.clone(), &group, needed, is_last, now_ms) {
-                Ok((hold, remaining)) => {
-                    let holds = if stage == LimitStage::Request { &mut self.request } else { &mut self.attempt };
-                    holds.push(hold);
-                    self.report(LimitStatus { rule, remaining });
-                }
-                Err(remaining) if !is_last => {
-                    self.release(stage, now_ms);
-                    return Err(Box::new(Rejection { rule, group: group.into(), remaining, needed }));
-                }
-                Err(_) if rule.is_dry_run => {
-                    self.limiter.metrics.would_reject.add(1);
-                    self.would_reject.push(rule.id.clone());
-                    self.record_rejection(LimitRejection::new(&rule, &group));
-                }
-                Err(remaining) => {
-                    self.limiter.metrics.rejected.add(1);
-                    self.record_rejection(LimitRejection::new(&rule, &group));
-                    self.report(LimitStatus { rule: rule.clone(), remaining });
-                    self.release(stage, now_ms);
-                    if !rule.applies_to_targets() {
-                        self.rejected_by = Some(rule.id.clone());
-                    }
-                    return Err(Box::new(Rejection { rule, group: group.into(), remaining, needed }));
+        for rules in rule_sets {
+            for (index, rule) in rules.iter().enumerate() {
+                if LimitStage::for_rule(rule) == request.stage
+                    && let Some(group) = rule.group_of(request.subject)
+                {
+                    self.take(RuleRef { rules: Arc::clone(rules), index }, &group, request, now_ms)?;
                 }
             }
         }
         Ok(())
+    }
+
+    fn take(
+        &mut self,
+        rule: RuleRef,
+        group: &str,
+        request: &HoldRequest<'_>,
+        now_ms: u64,
+    ) -> Result<(), Box<Rejection>> {
+        let needed = (request.amount)(&rule, &self.limiter, group);
+        let remaining = match self.limiter.take_once(rule.clone(), group, needed, request.is_last, now_ms) {
+            Ok((hold, remaining)) => {
+                let holds = if request.stage == LimitStage::Request { &mut self.request } else { &mut self.attempt };
+                holds.push(hold);
+                self.report(LimitStatus { rule, remaining });
+                return Ok(());
+            }
+            Err(remaining) => remaining,
+        };
+        if request.is_last {
+            self.record_rejection(LimitRejection::new(&rule, group));
+            if rule.is_dry_run {
+                self.limiter.metrics.would_reject.add(1);
+                self.would_reject.push(rule.id.clone());
+                return Ok(());
+            }
+            self.limiter.metrics.rejected.add(1);
+            self.report(LimitStatus { rule: rule.clone(), remaining });
+            if !rule.applies_to_targets() {
+                self.rejected_by = Some(rule.id.clone());
+            }
+        }
+        self.release(request.stage, now_ms);
+        Err(Box::new(Rejection { rule, group: group.into(), remaining, needed }))
     }
 
     /// Ends the current attempt, whose response is not used: it counted as a request, and used nothing else.

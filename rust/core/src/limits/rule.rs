@@ -26,6 +26,18 @@ pub enum OwnerKind {
 }
 
 impl OwnerKind {
+    /// Returns the kind as the API names it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Workspace => "workspace",
+            Self::ApiKey => "api_key",
+            Self::Provider => "provider",
+            Self::Integration => "integration",
+            Self::Token => "token",
+        }
+    }
+
     /// Returns the kind as error messages name it.
     pub fn title(self) -> &'static str {
         match self {

@@ -79,9 +79,10 @@ impl OthersUsage {
         others
     }
 
-    /// Returns how much a worker may hold. `own` is what it settled itself, and `recorded` what the ledger knows.
-    pub fn allowed(&self, limit: u64, own: u64, recorded: u64) -> u64 {
-        let settled = self.settled.saturating_add(own).max(recorded);
+    /// Returns how much a worker may hold. `own` is what it settled itself, `recorded` what the ledger knows, and
+    /// `corrected` the sum of corrections of costs, of which workers do not know.
+    pub fn allowed(&self, limit: u64, own: u64, recorded: u64, corrected: i64) -> u64 {
+        let settled = self.settled.saturating_add(own).saturating_add_signed(corrected).max(recorded);
         limit.saturating_sub(settled).saturating_sub(self.outstanding)
     }
 }
@@ -109,10 +110,12 @@ mod tests {
         ];
         let others = OthersUsage::add_up(&fields, 1, BUDGET, NOW);
         assert_eq!((others.settled, others.outstanding), (60, 7));
-        assert_eq!(others.allowed(100, 10, 0), 23);
+        assert_eq!(others.allowed(100, 10, 0, 0), 23);
         // The ledger knows more, for example after prices were corrected.
-        assert_eq!(others.allowed(100, 10, 80), 13);
-        assert_eq!(others.allowed(100, 10, 200), 0);
+        assert_eq!(others.allowed(100, 10, 80, 0), 13);
+        assert_eq!(others.allowed(100, 10, 200, 0), 0);
+        // Costs were lowered: the ledger knows of 80 that were 100.
+        assert_eq!(others.allowed(100, 10, 50, -20), 43);
     }
 
     #[test]

@@ -123,6 +123,11 @@ impl LimitWindow {
                 // An amount counts in the part in which it was taken, so it must be used there.
                 WindowPart { start_ms, reset_ms, lease_end_ms: end.min(now_ms + MAX_LEASE_MS) }
             }
+            // The next period begins at once, also if it is not published yet. Its end is that of an equally long one.
+            Self::Period { start_ms, end_ms: Some(end) } if now_ms >= end => {
+                let next_end = end + end.saturating_sub(start_ms).max(DAY_MS);
+                Self::Period { start_ms: end, end_ms: Some(next_end.max(now_ms + 1)) }.part_at(now_ms)
+            }
             Self::Period { start_ms, end_ms } => {
                 let lease_end_ms = (now_ms + MAX_LEASE_MS).min(end_ms.unwrap_or(u64::MAX));
                 WindowPart { start_ms, reset_ms: end_ms, lease_end_ms }
@@ -207,5 +212,10 @@ mod tests {
         let part = LimitWindow::Period { start_ms: 5, end_ms: None }.part_at(NOW);
         assert_eq!((part.start_ms, part.reset_ms), (5, None));
         assert_eq!(LimitWindow::Period { start_ms: 5, end_ms: Some(NOW + 3) }.part_at(NOW).lease_end_ms, NOW + 3);
+        // A new period begins when the old one ends, also before it is published.
+        let next = LimitWindow::Period { start_ms: NOW - 9 * DAY_MS, end_ms: Some(NOW - 1) }.part_at(NOW);
+        assert_eq!((next.start_ms, next.reset_ms), (NOW - 1, Some(NOW - 2 + 9 * DAY_MS)));
+        let much_later = LimitWindow::Period { start_ms: 1, end_ms: Some(DAY_MS) }.part_at(NOW);
+        assert_eq!((much_later.start_ms, much_later.reset_ms), (DAY_MS, Some(NOW + 1)));
     }
 }

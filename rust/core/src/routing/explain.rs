@@ -9,7 +9,10 @@ use serde_json::{Map, Value, json, value::RawValue};
 use crate::{
     accounting::{record::RequestLog, routing_decision::CacheStatus},
     config::Node,
-    endpoints::realtime,
+    endpoints::{
+        limit_admission::{AttemptKind, describe_limits},
+        realtime,
+    },
     error::{Error, Problem, Result},
     features::{circuit_breaker::Verdict, recovery::Mode},
     gateway_state::GatewayState,
@@ -150,6 +153,8 @@ async fn describe_target<'w>(walk: &mut RouteExecutor<'w>, node: &'w Node) -> Va
     };
     let question = CacheLookup::for_target(walk, node, &target, &prepared.body);
     let mut report = build_target_report(walk, node, &target, &prepared, question.as_ref()).await;
+    let kind = if walk.is_websocket { AttemptKind::WebSocket } else { AttemptKind::Http };
+    report["limits"] = describe_limits(walk.state, walk.call, &target, kind, &prepared.body, walk.log).await;
     report["body"] = parse_body_fields(&prepared.body).map_or(Value::Null, Value::Object);
     report
 }

@@ -136,3 +136,104 @@ async fn invalid_request_counts_for_nothing() {
     }
     assert_eq!(rig.send(plain_chat()).await.status, 200);
 }
+
+/// Returns a gateway with a hard budget of this many units, and one that has twice as much and is soft.
+async fn hard_gateway(kind: &str, limit_units: u64) -> (Server, TestGateway) {
+    let hard = json!({"type": kind, "limit": limit_units, "period": {"start": 1}, "enforcement": "hard"});
+    gateway(json!([limit("policy", "any", &hard)])).await
+}
+
+#[tokio::test]
+async fn hard_budget_rejects_requests_without_a_bound() {
+    let (provider, rig) = hard_gateway("cost", 9_000_000_000).await;
+    let json_request = |method: &str, path: &str, body: &Value| {
+        let request = TestRequest::new(method, path).header("x-gateway-api-key", "pk");
+        let request = request.header("content-type", "application/json").header("x-gateway-provider", "mock");
+        request.body(body.to_string())
+    };
+    let chat_with = |field: &str, value: Value| {
+        let mut body = json!({"model": "mock", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]});
+        body[field] = value;
+        json_request("POST", CHAT_PATH, &body)
+    };
+    let file = json!([{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}]);
+    let batch = json!({"input_file_id": "f", "endpoint": "/v1/chat/completions", "completion_window": "24h"});
+    for (request, what) in [
+        (chat_with("messages", file), "`file_id`"),
+        (chat_with("web_search_options", json!({})), "web_search_options"),
+        (json_request("POST", "/v1/batches", &batch), "a batch that a provider runs"),
+        (json_request("POST", "/v1/fine_tuning/jobs", &json!({"model": "m"})), "a fine-tuning job"),
+        (json_request("POST", "/v1/some/path", &json!({"model": "m"})), "`POST /some/path`"),
+    ] {
+        let response = rig.send(request).await;
+        let error = response.json();
+        assert_eq!((response.status, error["error"]["code"].as_str()), (412, Some("usage_not_bounded")), "{error}");
+        let message = error["error"]["message"].as_str().unwrap();
+        assert!(message.contains(what) && message.contains("policy `any`"), "{message}");
+    }
+    assert_eq!(provider.ledger_entries().len(), 0);
+    // What only reads is admitted, and so is a request with a bound.
+    assert_ne!(rig.send(json_request("GET", "/v1/files", &json!({}))).await.status, 412);
+    assert_eq!(rig.send(plain_chat_of(5)).await.status, 200);
+}
+
+fn plain_chat_of(max_tokens: u64) -> TestRequest {
+    let body = json!({"model": "mock", "max_tokens": max_tokens, "messages": [{"role": "user", "content": "x"}]});
+    chat("mock").body(body.to_string())
+}
+
+#[tokio::test]
+async fn hard_budget_reserves_images_of_requests_and_responses() {
+    let (_provider, rig) = hard_gateway("tokens", 40_000).await;
+    let image = json!({"type": "image_url", "image_url": {"url": "https://a.example/b.png"}});
+    let body = json!({"model": "mock", "max_tokens": 5, "messages": [{"role": "user", "content": [image]}]});
+    let refused = rig.send(chat("mock").body(body.to_string())).await;
+    assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (412, Some("usage_limit_exceeded")));
+    let draw = |count: u64| {
+        let request = TestRequest::new("POST", "/v1/images/generations").header("x-gateway-api-key", "pk");
+        let request = request.header("content-type", "application/json").header("x-gateway-provider", "mock");
+        request.body(json!({"model": "mock", "prompt": "a cat", "n": count}).to_string())
+    };
+    assert_eq!(rig.send(draw(3)).await.status, 412);
+    assert_ne!(rig.send(draw(2)).await.status, 412);
+}
+
+#[tokio::test]
+async fn explain_shows_limits_and_what_they_leave() {
+    let of_key = json!({"type": "requests", "limit": 2, "window": {"unit": "week"}});
+    let of_policy = json!({"type": "cost", "limit": 1_500_000_000, "period": {"start": 1}, "enforcement": "hard"});
+    let of_provider = json!({"type": "requests", "limit": 5, "window": {"unit": "week", "sliding": true}});
+    let (provider, rig) = gateway(json!([
+        limit("api_key", "k", &of_key),
+        limit("policy", "any", &of_policy),
+        limit("provider", "p", &of_provider),
+    ]))
+    .await;
+    assert_eq!(rig.send(plain_chat_of(5)).await.status, 200);
+    let body = json!({"model": "mock", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]});
+    let request = json!({"path": CHAT_PATH, "headers": {"x-gateway-provider": "@mine"}, "body": body});
+    let explain = || {
+        let sent = TestRequest::new("POST", "/v1/explain").header("x-gateway-api-key", "pk");
+        sent.header("content-type", "application/json").body(request.to_string())
+    };
+    let explanation = rig.send(explain()).await.json();
+    let limits = explanation["targets"][0]["limits"].as_array().unwrap();
+    let found: Vec<_> = limits
+        .iter()
+        .map(|one| {
+            (one["owner_name"].as_str().unwrap(), one["applies_to"].as_str().unwrap(), &one["left"], &one["limit"])
+        })
+        .collect();
+    let [any, key, mine] = &found[..] else { panic!("{explanation}") };
+    assert_eq!((any.0, any.1, any.3), ("any", "caller", &json!(1.5)));
+    assert!(any.2.as_f64().unwrap() < 1.5, "{explanation}");
+    assert_eq!(*key, ("k", "caller", &json!(1), &json!(2)));
+    assert_eq!(*mine, ("p", "target", &json!(5), &json!(5)));
+    assert!(limits.iter().all(|one| one["admits"] == true), "{explanation}");
+    assert_eq!(limits[0]["enforcement"], "hard");
+    // Asking takes nothing.
+    assert_eq!(rig.send(explain()).await.json()["targets"][0]["limits"][1]["left"], 1);
+    assert_eq!(rig.send(plain_chat_of(5)).await.status, 200);
+    assert_eq!(rig.send(explain()).await.json()["targets"][0]["limits"][1]["admits"], false);
+    wait_for_ledger_entries(&provider, 2).await;
+}

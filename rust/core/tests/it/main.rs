@@ -40,6 +40,7 @@ mod include_usage;
 mod inference_profiles;
 mod inspect_stream;
 mod limit_admission;
+mod limiter;
 mod limits;
 mod loadbalance;
 mod management_proxy;

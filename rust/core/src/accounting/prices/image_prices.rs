@@ -31,6 +31,12 @@ impl ImagePrices {
         let price = pick_or_default(sizes, &drawing.size, "1024x1024")?;
         Some(u128::from(*price) * u128::from(drawing.count))
     }
+
+    /// Returns the highest cost that the requested images may have, in pico-dollars.
+    pub fn highest_cost(&self, drawing: &ImageParams) -> u128 {
+        let highest = || self.0.values().flat_map(BTreeMap::values).max().copied().unwrap_or(0);
+        self.cost(drawing).unwrap_or_else(|| u128::from(highest()) * u128::from(drawing.count))
+    }
 }
 
 /// Returns the entry for `requested`, or the default entry. An empty or `auto` value falls back to `usual`, then to the

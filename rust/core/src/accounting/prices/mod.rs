@@ -1,5 +1,6 @@
 //! Request costs in whole nano-dollars. Compiles published prices and finds them by provider and model.
 
+mod highest_cost;
 pub(crate) mod image_prices;
 pub(crate) mod model_clauses;
 mod published;
@@ -15,6 +16,7 @@ use penstock_llm::{
     usage::{ServiceTier, Usage},
 };
 
+pub use self::highest_cost::HighestUsage;
 pub use self::published::{PublishedAdjustment, PublishedPrice, PublishedPrices};
 use self::rates::{
     BUCKET_COUNT, BUCKET_NAMES, PublishedRates, RateTiers, Rates, TOKEN_BUCKET_COUNT, find_or_inherit, resolve_rates,

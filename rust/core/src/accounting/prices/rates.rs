@@ -8,6 +8,8 @@ use serde::{
     de::{MapAccess, Visitor},
 };
 
+use super::highest_cost::HighestUsage;
+
 /// Number of token buckets; `BUCKET_COUNT` also includes the tools.
 pub const TOKEN_BUCKET_COUNT: usize = 12;
 pub const BUCKET_COUNT: usize = 19;
@@ -38,6 +40,11 @@ pub const BUCKET_NAMES: [(&str, Option<&str>); BUCKET_COUNT] = [
     ("maps", None),
     ("search", None),
 ];
+
+/// Buckets of tokens of requests and of responses, and that of rerank queries.
+const INPUT_BUCKETS: [usize; 8] = [0, 2, 3, 4, 6, 8, 9, 11];
+const OUTPUT_BUCKETS: [usize; 4] = [1, 5, 7, 10];
+const RANKING_BUCKET: usize = 18;
 
 pub fn usage_buckets(usage: &Usage) -> Rates {
     let ToolUses { web_searches, file_searches, x_searches, code_executions, attachment_searches, maps, rankings } =
@@ -130,6 +137,19 @@ impl RateTiers {
     pub fn for_length(&self, length: u64) -> &Rates {
         let tier = self.tiers.iter().find(|(start, _)| length > *start);
         tier.map_or(&self.base_rates, |(_, rates)| rates)
+    }
+
+    /// Returns the highest cost of usage within these bounds, in pico-dollars: all tokens are of the dearest kind.
+    pub fn highest_picodollars(&self, most: &HighestUsage<'_>) -> u128 {
+        let reached = self.tiers.iter().filter(|(start, _)| most.input_tokens > *start).map(|(_, rates)| rates);
+        let cost = |rates: &Rates| {
+            let highest = |buckets: &[usize]| buckets.iter().map(|bucket| rates[*bucket]).max().unwrap_or(0);
+            let product = |count: u64, rate: u64| u128::from(count) * u128::from(rate);
+            product(most.input_tokens, highest(&INPUT_BUCKETS))
+                .saturating_add(product(most.output_tokens, highest(&OUTPUT_BUCKETS)))
+                .saturating_add(product(most.rankings, rates[RANKING_BUCKET]))
+        };
+        std::iter::once(&self.base_rates).chain(reached).map(cost).max().unwrap_or(0)
     }
 }
 

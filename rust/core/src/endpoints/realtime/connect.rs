@@ -10,7 +10,7 @@ use super::offered_protocols;
 use crate::{
     accounting::record::RequestLog,
     credentials::{self, IssuedCredential, PayloadDigest},
-    endpoints::limit_admission,
+    endpoints::limit_admission::{self, AttemptKind},
     error::{Error, Result},
     gateway_state::GatewayState,
     ingress::message::RequestHead,
@@ -33,7 +33,8 @@ pub(crate) async fn upgrade_target(
     }
     target.guard_models(call, &state.settings.header_aliases, Body::empty())?;
     if limit_admission::is_limited(target, log) {
-        drop(Box::pin(limit_admission::admit_attempt(state, call, target, Body::empty(), log)).await?);
+        let admitted = limit_admission::admit_attempt(state, call, target, AttemptKind::WebSocket, Body::empty(), log);
+        drop(Box::pin(admitted).await?);
     }
     log.details.mark_sending();
     log.set_saved_provider(target);

@@ -1,17 +1,22 @@
 //! Checks the limits of a request: numbers of requests once, everything else before each attempt at a target.
 
+mod body_bounds;
+mod overview;
+mod usage_bounds;
+
 use std::{sync::Arc, time::Instant};
 
-use penstock_llm::{
-    json::edit,
-    operation::{BodyKind, Operation},
-    usage::Usage,
-};
+use penstock_llm::{json::edit, operation::Operation};
 use penstock_net::body::Body;
-use serde::Deserialize;
+
+pub(crate) use self::overview::describe_limits;
+use self::usage_bounds::{AttemptPrices, MAX_OUTPUT_TOKENS, UNBOUNDED, UsageBounds};
 
 use crate::{
-    accounting::{prices::RequestPricing, record::RequestLog},
+    accounting::{
+        prices::{HighestUsage, RequestPricing},
+        record::RequestLog,
+    },
     auth::caller::Caller,
     error::{Error, Result},
     exceeded_limit::ExceededLimit,
@@ -19,7 +24,7 @@ use crate::{
     limits::{
         limiter::Limiter,
         now_ms,
-        request_holds::{LimitStage, Rejection, RequestHolds},
+        request_holds::{HoldRequest, LimitStage, Rejection, RequestHolds},
         rule::{Enforcement, LimitRule, LimitSubject, Measure, ObjectNames, OwnerKind, TargetSubject},
         window::LimitWindow,
     },
@@ -28,15 +33,9 @@ use crate::{
     state::snapshot::Workspace,
 };
 
-/// Tokens of a response, if neither the request nor earlier ones tell how many there will be.
-const USUAL_OUTPUT_TOKENS: u64 = 1024;
-/// Most tokens of a response that no limit of the request bounds.
-const MAX_OUTPUT_TOKENS: u64 = 128_000;
 /// Part of what a hard budget leaves that one request may hold, and how many tokens it may hold anyway.
 const HELD_FRACTION: u64 = 8;
 const MIN_HELD_TOKENS: u64 = 4096;
-/// Bytes of text for one token, on average.
-const BYTES_PER_TOKEN: u64 = 4;
 /// Wait in seconds from which clients get the advice not to repeat a request: their SDKs would not wait so long.
 const MAX_RETRY_WAIT_SECONDS: u64 = 60;
 /// Limits for which one request asks Redis.
@@ -65,7 +64,9 @@ pub(crate) async fn admit_request(
     let mut turn = AcquireTurn::new(&state.limiter);
     let taken = loop {
         let subject = limit_subject(call, caller, log, None);
-        let taken = take_all(&mut holds, LimitStage::Request, &subject, rule_sets, &|_, _, _| 1, turn.is_last);
+        let request =
+            HoldRequest { stage: LimitStage::Request, subject: &subject, amount: &|_, _, _| 1, is_last: turn.is_last };
+        let taken = holds.take_all(rule_sets.into_iter().flatten(), &request, now_ms());
         match taken {
             Err(rejection) if !turn.is_last => turn.acquire(&state.limiter, &rejection).await,
             taken => break taken,
@@ -73,7 +74,7 @@ pub(crate) async fn admit_request(
     };
     log.limits = Some(holds);
     log.details.limit_check_time = Some(started_at.elapsed());
-    taken.map_err(|rejection| rejection_error(&rejection, now_ms()))
+    taken.map_err(|rejection| rejection_error(&rejection, None, now_ms()))
 }
 
 /// Trips to Redis for one request, which are bounded: the second time that the same limit leaves too little is the last.
@@ -91,7 +92,8 @@ impl AcquireTurn {
     async fn acquire(&mut self, limiter: &Limiter, rejection: &Rejection) {
         let asked = (rejection.rule.counter_id.clone(), rejection.group.clone());
         self.count += 1;
-        if self.asked.as_ref() == Some(&asked) || self.count > MAX_ACQUIRES {
+        let is_hopeless = rejection.needed == UNBOUNDED;
+        if is_hopeless || self.asked.as_ref() == Some(&asked) || self.count > MAX_ACQUIRES {
             self.is_last = true;
             return;
         }
@@ -114,52 +116,37 @@ pub(crate) async fn admit_attempt(
     state: &GatewayState,
     call: &Call<'_>,
     target: &Target<'_>,
+    kind: AttemptKind,
     body: Body,
     log: &mut RequestLog,
 ) -> Result<Body> {
-    let saved = target.saved_provider;
-    let [provider_rules, integration_rules] = target_rules(target);
     let mut holds = log.limits.take().unwrap_or_else(|| Box::new(RequestHolds::new(Arc::clone(&state.limiter))));
     holds.end_attempt(now_ms());
-    let [workspace_rules, key_rules] = caller_rules(&target.caller);
-    let rule_sets = [workspace_rules, key_rules, provider_rules, integration_rules];
-    let counts_usage =
-        rule_sets.iter().flatten().any(|rules| rules.iter().any(|rule| rule.measure != Measure::Requests));
-    let mut bounds = if counts_usage { UsageBounds::from_request(call, &body).await } else { UsageBounds::default() };
-    let pricing = RequestPricing { provider_pricing: target.price_overrides.clone(), ..log.billing.tariff.clone() };
-    let price = |input: u64, output: u64| {
-        let usage = Usage { input, output, ..Usage::default() };
-        let at = log_time();
-        let model = target.provider.effective_model(&target.options, &log.model);
-        pricing.cost(target.provider.slug(), model, at, &usage).map_or(0, |cost| cost.nanodollars)
-    };
-    let subject = TargetSubject {
-        provider: target.provider.slug(),
-        saved: saved.map(|saved| ObjectNames {
-            slug: &saved.identity.slug,
-            id: saved.identity.id.as_deref().unwrap_or_default(),
-        }),
-        model: &log.model,
-    };
+    let rule_sets = attempt_rules(target);
+    let mut bounds = read_bounds(call, kind, &body, &rule_sets).await;
+    let prices = attempt_prices(target, log);
+    let target_subject = target_subject(target, log);
     let parameter = output_parameter(call, target).filter(|_| {
-        counts_usage && bounds.output_tokens.is_none() && bounds.input_bytes <= MAX_INLINE_PEEK_BYTES as u64
+        counts_usage(&rule_sets) && bounds.output_tokens.is_none() && bounds.input_bytes <= MAX_INLINE_PEEK_BYTES as u64
     });
     let set_tokens = bounds.output_tokens;
     let mut turn = AcquireTurn::new(&state.limiter);
     let (taken, cap) = loop {
-        let subject = limit_subject(call, &target.caller, log, Some(subject));
+        let subject = limit_subject(call, &target.caller, log, Some(target_subject));
         let cap =
-            parameter.and_then(|_| affordable_tokens(&state.limiter, &rule_sets, &subject, bounds.input_bytes, &price));
+            parameter.and_then(|_| affordable_tokens(&state.limiter, &rule_sets, &subject, &bounds.highest(), &prices));
         bounds.output_tokens = set_tokens.or(cap);
-        let amount = |rule: &LimitRule, limiter: &Limiter, group: &str| bounds.amount(rule, limiter, group, &price);
-        match take_all(&mut holds, LimitStage::Attempt, &subject, rule_sets, &amount, turn.is_last) {
+        let amount = |rule: &LimitRule, limiter: &Limiter, group: &str| bounds.amount(rule, limiter, group, &prices);
+        let request =
+            HoldRequest { stage: LimitStage::Attempt, subject: &subject, amount: &amount, is_last: turn.is_last };
+        match holds.take_all(rule_sets.into_iter().flatten(), &request, now_ms()) {
             Err(rejection) if !turn.is_last => turn.acquire(&state.limiter, &rejection).await,
             taken => break (taken, cap),
         }
     };
     holds.max_tokens = cap;
     log.limits = Some(holds);
-    taken.map_err(|rejection| rejection_error(&rejection, now_ms()))?;
+    taken.map_err(|rejection| rejection_error(&rejection, bounds.unbounded.as_deref(), now_ms()))?;
     Ok(match (parameter, cap, &body) {
         (Some(parameter), Some(cap), Body::Complete(bytes)) => {
             let field = edit::json_field(parameter, &cap.into());
@@ -167,6 +154,57 @@ pub(crate) async fn admit_attempt(
         }
         _ => body,
     })
+}
+
+/// How an attempt sends its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AttemptKind {
+    Http,
+    WebSocket,
+}
+
+/// Returns the limits of the caller and of a target.
+fn attempt_rules<'c>(target: &Target<'c>) -> [Option<&'c Arc<[LimitRule]>>; 4] {
+    let [workspace_rules, key_rules] = caller_rules(&target.caller);
+    let [provider_rules, integration_rules] = target_rules(target);
+    [workspace_rules, key_rules, provider_rules, integration_rules]
+}
+
+/// Returns true if one of the limits counts tokens or cost.
+fn counts_usage<const COUNT: usize>(rule_sets: &[Option<&Arc<[LimitRule]>>; COUNT]) -> bool {
+    rule_sets.iter().flatten().any(|rules| rules.iter().any(|rule| rule.measure != Measure::Requests))
+}
+
+async fn read_bounds<const COUNT: usize>(
+    call: &Call<'_>,
+    kind: AttemptKind,
+    body: &Body,
+    rule_sets: &[Option<&Arc<[LimitRule]>>; COUNT],
+) -> UsageBounds {
+    if !counts_usage(rule_sets) {
+        return UsageBounds::default();
+    }
+    UsageBounds::from_request(call, body, kind == AttemptKind::WebSocket).await
+}
+
+fn attempt_prices<'a>(target: &'a Target<'_>, log: &'a RequestLog) -> AttemptPrices<'a> {
+    AttemptPrices {
+        pricing: RequestPricing { provider_pricing: target.price_overrides.clone(), ..log.billing.tariff.clone() },
+        provider: target.provider.slug(),
+        model: target.provider.effective_model(&target.options, &log.model),
+        at: now_ms() / 1000,
+    }
+}
+
+fn target_subject<'a>(target: &Target<'a>, log: &'a RequestLog) -> TargetSubject<'a> {
+    TargetSubject {
+        provider: target.provider.slug(),
+        saved: target.saved_provider.map(|saved| ObjectNames {
+            slug: &saved.identity.slug,
+            id: saved.identity.id.as_deref().unwrap_or_default(),
+        }),
+        model: &log.model,
+    }
 }
 
 /// Returns the parameter that bounds the response, in the client's API format. `None` for formats in which it is nested,
@@ -186,8 +224,8 @@ fn affordable_tokens<const COUNT: usize>(
     limiter: &Limiter,
     rule_sets: &[Option<&Arc<[LimitRule]>>; COUNT],
     subject: &LimitSubject<'_>,
-    input_bytes: u64,
-    price: &dyn Fn(u64, u64) -> u64,
+    most: &HighestUsage<'_>,
+    prices: &AttemptPrices<'_>,
 ) -> Option<u64> {
     let rules = rule_sets.iter().flatten().flat_map(|rules| rules.iter());
     let hard = rules.filter(|rule| rule.enforcement == Enforcement::Hard && rule.measure != Measure::Requests);
@@ -195,13 +233,8 @@ fn affordable_tokens<const COUNT: usize>(
         let group = rule.group_of(subject)?;
         let left = limiter.remaining(rule, &group, now_ms()).left;
         Some(match rule.measure {
-            Measure::Cost => {
-                let million = price(0, 1_000_000);
-                let rest = u128::from(left.saturating_sub(price(input_bytes, 0))) * 1_000_000;
-                let tokens = rest.checked_div(million.into());
-                tokens.map_or(MAX_OUTPUT_TOKENS, |tokens| u64::try_from(tokens).unwrap_or(u64::MAX))
-            }
-            Measure::Tokens | Measure::Requests => left.saturating_sub(input_bytes),
+            Measure::Cost => affordable_at(prices, most, left),
+            Measure::Tokens | Measure::Requests => left.saturating_sub(most.input_tokens),
         })
     });
     let affordable = affordable.min()?;
@@ -210,8 +243,13 @@ fn affordable_tokens<const COUNT: usize>(
     Some(affordable.min(share)).filter(|tokens| *tokens > 0)
 }
 
-fn log_time() -> u64 {
-    now_ms() / 1000
+/// Returns how many tokens of a response cost at most this many nano-dollars, together with the rest of the request.
+fn affordable_at(prices: &AttemptPrices<'_>, most: &HighestUsage<'_>, left: u64) -> u64 {
+    let fixed = prices.highest(&HighestUsage { output_tokens: 0, ..*most });
+    let million = prices.highest(&HighestUsage { output_tokens: 1_000_000, ..*most }).saturating_sub(fixed);
+    let rest = u128::from(left.saturating_sub(fixed)) * 1_000_000;
+    let tokens = rest.checked_div(million.into());
+    tokens.map_or(MAX_OUTPUT_TOKENS, |tokens| u64::try_from(tokens).unwrap_or(u64::MAX))
 }
 
 /// Returns the limits of the caller's workspace, policies included, and of its key.
@@ -227,17 +265,6 @@ fn target_rules<'c>(target: &Target<'c>) -> [Option<&'c Arc<[LimitRule]>>; 2] {
     let identity = &saved.identity;
     let provider_rules = identity.id.as_ref().and_then(|id| limits.providers.get(id));
     [provider_rules, identity.integration_id.as_ref().and_then(|id| limits.integrations.get(id))]
-}
-
-fn take_all<const COUNT: usize>(
-    holds: &mut RequestHolds,
-    stage: LimitStage,
-    subject: &LimitSubject<'_>,
-    rule_sets: [Option<&Arc<[LimitRule]>>; COUNT],
-    amount: &dyn Fn(&LimitRule, &Limiter, &str) -> u64,
-    is_last: bool,
-) -> std::result::Result<(), Box<Rejection>> {
-    rule_sets.into_iter().flatten().try_for_each(|rules| holds.take(stage, rules, subject, amount, is_last, now_ms()))
 }
 
 /// Returns what limits may refer to in a request.
@@ -259,9 +286,13 @@ fn limit_subject<'r>(
     }
 }
 
-/// Returns the error that tells the client which limit was exceeded.
-fn rejection_error(rejection: &Rejection, now_ms: u64) -> Error {
+/// Returns the error that tells the client which limit was exceeded. `unbounded` is what in the request has no highest
+/// usage.
+fn rejection_error(rejection: &Rejection, unbounded: Option<&str>, now_ms: u64) -> Error {
     let Rejection { rule, remaining, .. } = rejection;
+    if let (Some(what), UNBOUNDED) = (unbounded, rejection.needed) {
+        return unbounded_error(rule, what);
+    }
     let wait_ms = remaining.reset_ms.map(|reset| reset.saturating_sub(now_ms).max(1));
     let wait_seconds = wait_ms.map(|wait| wait.div_ceil(1000));
     let window = match rule.window {
@@ -291,114 +322,25 @@ fn rejection_error(rejection: &Rejection, now_ms: u64) -> Error {
     }
 }
 
+/// Returns the error for a request whose highest usage is not known, to which a hard budget applies.
+fn unbounded_error(rule: &LimitRule, what: &str) -> Error {
+    let (kind, slug) = (rule.owner.kind, &rule.owner.slug);
+    Error::UsageNotBounded(Box::new(ExceededLimit {
+        description: format!(
+            "the hard budget of {} `{slug}` rejects requests whose highest {} is not known before; {what} has no bound: leave it out, or set `enforcement` to `soft`",
+            kind.title(),
+            rule.measure.name(),
+        ),
+        param: slug.clone(),
+        is_target: rule.applies_to_targets(),
+        wait_ms: None,
+        forbids_retry: true,
+    }))
+}
+
 fn format_dollars(nanodollars: u64) -> String {
     let text = format!("{}.{:09}", nanodollars / NANODOLLARS_PER_DOLLAR, nanodollars % NANODOLLARS_PER_DOLLAR);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// Bounds of what a request may use, as far as its body tells.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct UsageBounds {
-    input_bytes: u64,
-    /// Most tokens of all responses. `None` if the request sets no limit.
-    output_tokens: Option<u64>,
-}
-
-/// Parameters that bound the length of a response, in the API formats of clients.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "snake_case")]
-struct OutputLimits {
-    #[serde(default)]
-    max_tokens: Option<u64>,
-    #[serde(default)]
-    max_completion_tokens: Option<u64>,
-    #[serde(default)]
-    max_output_tokens: Option<u64>,
-    #[serde(default)]
-    n: Option<u64>,
-    #[serde(default, rename = "generationConfig")]
-    generation_config: Option<GenerationConfig>,
-    #[serde(default, rename = "inferenceConfig")]
-    inference_config: Option<InferenceConfig>,
-}
-
-impl OutputLimits {
-    /// Returns the most tokens of all responses; `None` without a limit. A body that is no JSON object is rejected
-    /// elsewhere.
-    fn parse(body: &[u8]) -> Option<u64> {
-        let limits: Self = serde_json::from_slice(body).unwrap_or_default();
-        let google = limits.generation_config.unwrap_or_default();
-        let each = limits
-            .max_completion_tokens
-            .or(limits.max_tokens)
-            .or(limits.max_output_tokens)
-            .or(google.max_output_tokens)
-            .or(limits.inference_config.unwrap_or_default().max_tokens);
-        let count = limits.n.or(google.candidate_count).unwrap_or(1);
-        each.map(|each| each.saturating_mul(count))
-    }
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase")]
-struct GenerationConfig {
-    #[serde(default)]
-    max_output_tokens: Option<u64>,
-    #[serde(default)]
-    candidate_count: Option<u64>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase")]
-struct InferenceConfig {
-    #[serde(default)]
-    max_tokens: Option<u64>,
-}
-
-impl UsageBounds {
-    /// Reads the bounds of a request. Large bodies are parsed on a blocking thread, so that other requests do not wait.
-    async fn from_request(call: &Call<'_>, body: &Body) -> Self {
-        let operation = call.requested_operation();
-        let Body::Complete(bytes) = body else { return Self::default() };
-        let input_bytes = bytes.len() as u64;
-        if operation.is_embedding() {
-            return Self { input_bytes, output_tokens: Some(0) };
-        }
-        if !operation.has_countable_text() {
-            // Operations without a body, such as lists, use nothing.
-            let is_free = matches!(operation.body_kind(), Some(BodyKind::Nothing)) && operation != Operation::Realtime;
-            return Self { input_bytes: 0, output_tokens: is_free.then_some(0) };
-        }
-        let output_tokens = if bytes.len() <= MAX_INLINE_PEEK_BYTES {
-            OutputLimits::parse(bytes)
-        } else {
-            let bytes = bytes.clone();
-            tokio::task::spawn_blocking(move || OutputLimits::parse(&bytes)).await.unwrap_or(None)
-        };
-        Self { input_bytes, output_tokens }
-    }
-
-    /// Returns what a limit reserves for an attempt.
-    fn amount(self, rule: &LimitRule, limiter: &Limiter, group: &str, price: &dyn Fn(u64, u64) -> u64) -> u64 {
-        let (input, output) = match rule.enforcement {
-            // A token is at least one byte of text.
-            Enforcement::Hard => (self.input_bytes, self.output_tokens.unwrap_or(MAX_OUTPUT_TOKENS)),
-            Enforcement::Soft => {
-                let usual = self.output_tokens.map_or(USUAL_OUTPUT_TOKENS, |most| most.min(USUAL_OUTPUT_TOKENS));
-                (self.input_bytes / BYTES_PER_TOKEN, usual)
-            }
-        };
-        let reserved = match rule.measure {
-            Measure::Requests => return 1,
-            Measure::Tokens => input.saturating_add(output),
-            Measure::Cost => price(input, output),
-        };
-        match rule.enforcement {
-            Enforcement::Hard => reserved,
-            // What earlier requests used tells more than the bounds of this one.
-            Enforcement::Soft => limiter.estimate(rule, group).map_or(reserved, |recent| recent.min(rule.limit)),
-        }
-    }
 }
 
 #[cfg(test)]

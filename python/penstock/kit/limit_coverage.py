@@ -1,0 +1,155 @@
+"""Policies that match nothing: their conditions name objects that do not exist, or no request of the last days met them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import or_, select
+
+from penstock.kit.limit_simulation import METADATA_PREFIX, LimitSimulation, SimulatedPolicy
+from penstock.kit.policies import condition_values
+from penstock.logs.query import MAX_METADATA_KEYS
+from penstock.store.limit_tables import rate_limits_policies, usage_limits_policies
+from penstock.store.prompt_tables import prompts
+from penstock.store.tables import api_keys, configs, providers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sqlalchemy import Table
+
+    from penstock.kit.limit_demand import DemandReader
+    from penstock.kit.tenant_session import TenantSession
+    from penstock.store.tenant import Row
+
+# Values that are looked up for one response. Further ones are not checked.
+MAX_LOOKUPS = 50
+# Policies that are compared with logs.
+MAX_POLICIES = 200
+# Objects that conditions name: their table, how messages call them, and the scopes that the caller needs to learn whether
+# there is such an object.
+NAMED_OBJECTS: Mapping[str, tuple[Table, str, frozenset[str]]] = {
+    "api_key": (
+        api_keys,
+        "API key",
+        frozenset(["workspace_service_api_keys.list", "workspace_user_api_keys.list"]),
+    ),
+    "config": (configs, "config", frozenset(["configs.list"])),
+    "prompt": (prompts, "prompt", frozenset(["prompts.list"])),
+    "virtual_key": (providers, "provider", frozenset(["providers.list"])),
+}
+
+
+class PolicyWarning(NamedTuple):
+    """A reason why a policy may match nothing. `path` is that of the condition's value; empty for the whole policy."""
+
+    policy: Row
+    kind: str
+    path: str
+    message: str
+
+
+async def list_policies(session: TenantSession, policy_id: str | None) -> list[tuple[str, Row]]:
+    """Returns the active policies of a session's workspaces, or one of them, each with its kind."""
+    found: list[tuple[str, Row]] = []
+    for kind, table in (("usage-limits", usage_limits_policies), ("rate-limits", rate_limits_policies)):
+        query = select(table).where(table.c.status == "active").order_by(table.c.id.desc()).limit(MAX_POLICIES)
+        if policy_id is not None:
+            query = query.where(table.c.id == policy_id)
+        found += [(kind, row) for row in await session.fetch_rows(query, table)]
+    return found[:MAX_POLICIES]
+
+
+class ReferenceCheck:
+    """Looks up the objects that conditions name, as far as the caller may list such objects."""
+
+    def __init__(self, session: TenantSession) -> None:
+        """Starts without look-ups."""
+        self._session = session
+        self._known: dict[tuple[str, str, str], bool] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """False if there were too many values."""
+        return len(self._known) < MAX_LOOKUPS
+
+    async def find_warnings(self, policies: Iterable[tuple[str, Row]]) -> list[PolicyWarning]:
+        """Returns a warning for each condition of which no value names an object."""
+        warnings: list[PolicyWarning] = []
+        for kind, row in policies:
+            for index, condition in enumerate(row["conditions"]):
+                # A condition that excludes an unknown object matches every request.
+                if condition.get("excludes"):
+                    continue
+                values = condition_values(condition["value"])
+                missing = [value for value in values if await self._is_missing(row, condition["key"], value)]
+                if missing and len(missing) == len(values):
+                    what = NAMED_OBJECTS[_object_key(condition["key"])][1]
+                    verb = "name" if len(missing) > 1 else "names"
+                    message = f"{', '.join(map(repr, missing))} {verb} no {what} of the workspace"
+                    warnings.append(PolicyWarning(row, kind, f"conditions[{index}].value", message))
+        return warnings
+
+    async def _is_missing(self, row: Row, key: str, value: str) -> bool:
+        if key == "model":
+            if not value.startswith("@"):
+                return False
+            value = value[1:].partition("/")[0]
+        key = _object_key(key)
+        if key not in NAMED_OBJECTS or "*" in value:
+            return False
+        table, _, needed = NAMED_OBJECTS[key]
+        workspace_id = row["workspace_id"]
+        if not needed <= self._session.caller.granted_scopes(workspace_id):
+            return False
+        question = key, value, workspace_id
+        if question not in self._known:
+            if not self.is_complete:
+                return False
+            self._known[question] = await self._exists(table, value, workspace_id)
+        return not self._known[question]
+
+    async def _exists(self, table: Table, value: str, workspace_id: str) -> bool:
+        names = [table.c.id == value, *([table.c.slug == value] if "slug" in table.c else [table.c.name == value])]
+        query = select(table.c.id).where(table.c.workspace_id == workspace_id, or_(*names))
+        return (await self._session.connection.execute(query.limit(1))).first() is not None
+
+
+async def find_idle_policies(policies: Sequence[tuple[str, Row]], reader: DemandReader) -> list[PolicyWarning]:
+    """Returns a warning for each policy whose conditions no log meets. The logs must be those of all requests."""
+    checked = [(kind, row, _to_simulation(row)) for kind, row in policies if row.get("target", "llm") == "llm"]
+    metadata = sorted({key for _, _, simulation in checked for key in simulation.policy.metadata_keys})
+    if len(metadata) > 2 * MAX_METADATA_KEYS:
+        metadata = metadata[: 2 * MAX_METADATA_KEYS]
+        checked = [one for one in checked if set(one[2].policy.metadata_keys) <= set(metadata)]
+    waiting, count = checked, 0
+    async for rows in reader.read_pages(metadata):
+        for row in rows:
+            count += 1
+            # A policy that matched once needs no further comparison.
+            waiting = [one for one in waiting if not _matches(one, row)]
+        if not waiting:
+            break
+    if not count or not reader.is_complete:
+        return []
+    return [PolicyWarning(row, kind, "", f"none of {count} requests met its conditions") for kind, row, _ in waiting]
+
+
+def _object_key(key: str) -> str:
+    """Returns the kind of object that a condition key names. Models name their provider."""
+    return "virtual_key" if key == "model" else key
+
+
+def _to_simulation(row: Row) -> LimitSimulation:
+    policy = SimulatedPolicy(
+        conditions=row["conditions"],
+        group_by=[one["key"] for one in row["group_by"] if one["key"].startswith(METADATA_PREFIX)],
+        type="requests",
+        limit=1,
+    )
+    return LimitSimulation(policy, 0)
+
+
+def _matches(checked: tuple[str, Row, LimitSimulation], log: Mapping[str, Any]) -> bool:
+    _, row, simulation = checked
+    return log["workspace_id"] == row["workspace_id"] and simulation.matches(log)

@@ -1,0 +1,415 @@
+//! Bounds that the JSON body of a text request sets: how long its responses may get, which images it has, and what in it
+//! makes its usage unpredictable, such as a file that the provider stores.
+
+use std::{borrow::Cow, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeSeed, MapAccess, SeqAccess, Visitor},
+};
+
+/// What the body tells about the usage of a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BodyBounds {
+    /// Most tokens of one response. `None` if the request sets no limit.
+    each_output: Option<u64>,
+    /// Responses for each prompt, and prompts that get responses of their own.
+    choices: u64,
+    prompts: u64,
+    /// Images of the request, each of which may have more tokens than bytes.
+    pub images: u64,
+    pub has_tools: bool,
+    /// What may use more than the body shows.
+    pub unbounded: Option<String>,
+}
+
+impl BodyBounds {
+    /// Reads a body. One that is no JSON object is rejected elsewhere, and sets no bounds.
+    pub fn parse(body: &[u8]) -> Self {
+        let mut bounds = Self { choices: 1, prompts: 1, ..Self::default() };
+        let mut reader = serde_json::Deserializer::from_slice(body);
+        if BodySeed(&mut bounds).deserialize(&mut reader).is_err() {
+            bounds.each_output = None;
+        }
+        bounds
+    }
+
+    /// Returns the most tokens of all responses; `None` without a limit.
+    pub fn output_tokens(&self) -> Option<u64> {
+        self.each_output.map(|each| each.saturating_mul(self.choices).saturating_mul(self.prompts))
+    }
+
+    /// The largest limit counts: which of several a provider respects is not known.
+    fn limit_output(&mut self, most: Option<u64>) {
+        self.each_output = self.each_output.max(most);
+    }
+
+    fn mark_unbounded(&mut self, what: impl Into<String>) {
+        if self.unbounded.is_none() {
+            self.unbounded = Some(what.into());
+        }
+    }
+
+    /// Reads one of the tools. Those that the provider runs cost extra, and add their results to the input.
+    fn add_tool(&mut self, kind: Option<&str>, names: &[Cow<'_, str>]) {
+        self.has_tools = true;
+        let is_run_by_client = match kind {
+            Some(kind) => CLIENT_TOOLS.contains(&kind) || CLIENT_TOOL_PREFIXES.iter().any(|one| kind.starts_with(one)),
+            None => names.iter().any(|name| CLIENT_TOOL_FIELDS.contains(&&**name)),
+        };
+        if !is_run_by_client {
+            let name = kind.unwrap_or_else(|| names.first().map_or("", |name| name));
+            self.mark_unbounded(format!("the provider's tool `{}`", shorten(name)));
+        }
+    }
+}
+
+/// Types and fields of tools that the client runs.
+const CLIENT_TOOLS: [&str; 5] = ["function", "custom", "local_shell", "apply_patch", "computer_use_preview"];
+const CLIENT_TOOL_PREFIXES: [&str; 4] = ["bash_", "text_editor_", "computer_", "memory_"];
+const CLIENT_TOOL_FIELDS: [&str; 4] = ["functionDeclarations", "function_declarations", "toolSpec", "input_schema"];
+/// Fields with messages, in the API formats of clients.
+const MESSAGE_FIELDS: [&str; 6] =
+    ["messages", "input", "contents", "system", "systemInstruction", "system_instruction"];
+/// Fields of messages with arguments and results of tools, which are text for the model.
+const DATA_FIELDS: [&str; 7] = ["input", "args", "arguments", "response", "json", "schema", "parameters"];
+/// Longest name that an error message repeats.
+const MAX_NAME_CHARS: usize = 64;
+
+fn shorten(name: &str) -> Cow<'_, str> {
+    if name.chars().count() <= MAX_NAME_CHARS { name.into() } else { name.chars().take(MAX_NAME_CHARS).collect() }
+}
+
+/// A number of tokens or responses. Anything else is no limit.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Count {
+    Whole(u64),
+    Other(serde::de::IgnoredAny),
+}
+
+impl Count {
+    fn whole(self) -> Option<u64> {
+        if let Self::Whole(count) = self { Some(count) } else { None }
+    }
+}
+
+/// Nested limits of Gemini and Bedrock.
+#[derive(Deserialize, Default)]
+struct NestedLimits {
+    #[serde(default, rename = "maxOutputTokens", alias = "maxTokens", alias = "max_output_tokens")]
+    most: Option<Count>,
+    #[serde(default, rename = "candidateCount", alias = "candidate_count")]
+    choices: Option<Count>,
+}
+
+/// Reads the top level of a body.
+struct BodySeed<'b>(&'b mut BodyBounds);
+
+impl<'de> DeserializeSeed<'de> for BodySeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for BodySeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let bounds = self.0;
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            match &*key {
+                "max_tokens" | "max_completion_tokens" | "max_output_tokens" | "max_tokens_to_sample" => {
+                    bounds.limit_output(map.next_value::<Count>()?.whole());
+                }
+                "n" | "best_of" => bounds.choices = bounds.choices.max(map.next_value::<Count>()?.whole().unwrap_or(1)),
+                "generationConfig" | "generation_config" | "inferenceConfig" => {
+                    let nested: Option<NestedLimits> = map.next_value()?;
+                    let nested = nested.unwrap_or_default();
+                    bounds.limit_output(nested.most.and_then(Count::whole));
+                    bounds.choices = bounds.choices.max(nested.choices.and_then(Count::whole).unwrap_or(1));
+                }
+                "prompt" => {
+                    let read = map.next_value_seed(ValueSeed { bounds, section: BodySection::Content })?;
+                    bounds.prompts = bounds.prompts.max(read.texts);
+                    if read.is_object {
+                        bounds.mark_unbounded("`prompt`, which the provider stores");
+                    }
+                }
+                "tools" => {
+                    map.next_value_seed(ValueSeed { bounds, section: BodySection::Tools })?;
+                }
+                "web_search_options"
+                | "mcp_servers"
+                | "plugins"
+                | "previous_response_id"
+                | "conversation"
+                | "cachedContent"
+                | "cached_content"
+                | "container"
+                | "background" => {
+                    if map.next_value_seed(ValueSeed { bounds, section: BodySection::Data })?.is_set {
+                        bounds.mark_unbounded(format!("`{key}`"));
+                    }
+                }
+                name if MESSAGE_FIELDS.contains(&name) => {
+                    map.next_value_seed(ValueSeed { bounds, section: BodySection::Content })?;
+                }
+                _ => {
+                    map.next_value::<serde::de::IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BodySection {
+    /// Messages and their parts.
+    Content,
+    /// List of tools, and one of them.
+    Tools,
+    Tool,
+    /// Anything that is text for the model.
+    Data,
+}
+
+/// What was read of a value.
+#[derive(Debug, Default)]
+struct ValueRead {
+    text: Option<String>,
+    /// The object's own `type`.
+    kind: Option<String>,
+    /// Entries of a list that are texts or lists.
+    texts: u64,
+    is_object: bool,
+    /// False for null, false, and an empty list.
+    is_set: bool,
+}
+
+struct ValueSeed<'b> {
+    bounds: &'b mut BodyBounds,
+    section: BodySection,
+}
+
+impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
+    type Value = ValueRead;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<ValueRead, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ValueSeed<'_> {
+    type Value = ValueRead;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<ValueRead, E> {
+        Ok(ValueRead::default())
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<ValueRead, E> {
+        Ok(ValueRead { is_set: value, ..ValueRead::default() })
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<ValueRead, E> {
+        Ok(ValueRead { is_set: true, ..ValueRead::default() })
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<ValueRead, E> {
+        Ok(ValueRead { is_set: true, ..ValueRead::default() })
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<ValueRead, E> {
+        Ok(ValueRead { is_set: true, ..ValueRead::default() })
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<ValueRead, E> {
+        // Types and media types are short. Long texts are not copied.
+        let short = (text.len() <= 4 * MAX_NAME_CHARS).then(|| text.to_owned());
+        Ok(ValueRead { text: short, is_set: true, ..ValueRead::default() })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ValueRead, A::Error> {
+        let section = if self.section == BodySection::Tools { BodySection::Tool } else { self.section };
+        let mut read = ValueRead::default();
+        while let Some(entry) = list.next_element_seed(ValueSeed { bounds: self.bounds, section })? {
+            read.is_set = true;
+            read.texts += u64::from(!entry.is_object && entry.is_set);
+        }
+        Ok(read)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ValueRead, A::Error> {
+        let Self { bounds, section } = self;
+        let mut read = ValueRead { is_object: true, is_set: true, ..ValueRead::default() };
+        let (mut source_kind, mut names) = (None, Vec::new());
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            let inner = if section == BodySection::Content && !DATA_FIELDS.contains(&&*key) {
+                section
+            } else {
+                BodySection::Data
+            };
+            let value = map.next_value_seed(ValueSeed { bounds, section: inner })?;
+            match &*key {
+                "type" => read.kind = value.text,
+                "source" => source_kind = value.kind,
+                _ if section == BodySection::Content => bounds.read_field(&key, &value),
+                _ => (),
+            }
+            if section == BodySection::Tool {
+                names.push(key);
+            }
+        }
+        match section {
+            BodySection::Content => bounds.read_part(read.kind.as_deref(), source_kind.as_deref()),
+            BodySection::Tool => bounds.add_tool(read.kind.as_deref(), &names),
+            BodySection::Tools | BodySection::Data => (),
+        }
+        Ok(read)
+    }
+}
+
+impl BodyBounds {
+    /// Reads a field of a message or of a part of it.
+    fn read_field(&mut self, key: &str, value: &ValueRead) {
+        if !value.is_set {
+            return;
+        }
+        match key {
+            // Gemini and Bedrock name the kind of a part by its field.
+            "mimeType" | "mime_type" | "media_type" => match value.text.as_deref().unwrap_or_default() {
+                // Anthropic's images are counted by their type.
+                kind if kind.starts_with("image/") => self.images += u64::from(key != "media_type"),
+                kind if kind.starts_with("audio/") || kind.starts_with("text/") => (),
+                kind => self.mark_unbounded(format!("a file of type `{}`", shorten(kind))),
+            },
+            "image" if value.is_object => self.images += 1,
+            "video" | "document" if value.is_object => self.mark_unbounded(format!("a {key}")),
+            "file_id" | "file_url" | "fileUri" | "file_uri" | "file_data"
+                if value.text.is_some() || !value.is_object =>
+            {
+                self.mark_unbounded(format!("`{key}`"));
+            }
+            _ => (),
+        }
+    }
+
+    /// Reads a part of a message by its type.
+    fn read_part(&mut self, kind: Option<&str>, source_kind: Option<&str>) {
+        match kind.unwrap_or_default() {
+            "image_url" | "input_image" | "image" => self.images += 1,
+            "document" if !matches!(source_kind, Some("text" | "content")) => self.mark_unbounded("a document"),
+            kind @ ("file" | "input_file" | "video_url" | "input_video" | "video" | "item_reference"
+            | "container_upload") => {
+                // The source of an Anthropic document or image has such a type too.
+                self.mark_unbounded(format!("a part of type `{kind}`"));
+            }
+            _ => (),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn parse(body: &Value) -> BodyBounds {
+        BodyBounds::parse(body.to_string().as_bytes())
+    }
+
+    fn content(part: &Value) -> BodyBounds {
+        parse(&json!({"messages": [{"role": "user", "content": [part]}]}))
+    }
+
+    #[test]
+    fn reads_limits_of_responses_in_all_formats() {
+        for (body, expected) in [
+            (json!({}), None),
+            (json!({"max_tokens": 5}), Some(5)),
+            (json!({"max_tokens": 5, "max_completion_tokens": 9, "n": 3}), Some(27)),
+            (json!({"max_output_tokens": 7}), Some(7)),
+            (json!({"generationConfig": {"maxOutputTokens": 4, "candidateCount": 2}}), Some(8)),
+            (json!({"inferenceConfig": {"maxTokens": 6}}), Some(6)),
+            (json!({"prompt": ["a", "b", [1, 2]], "max_tokens": 10, "best_of": 2}), Some(60)),
+            (json!({"prompt": "a", "max_tokens": 10}), Some(10)),
+            (json!({"max_tokens": null, "n": null, "generationConfig": null}), None),
+            (json!({"max_tokens": "many"}), None),
+            (json!({"max_tokens": -1}), None),
+        ] {
+            assert_eq!(parse(&body).output_tokens(), expected, "{body}");
+        }
+        assert_eq!(BodyBounds::parse(b"{\"max_tokens\": 5,").output_tokens(), None);
+        assert_eq!(BodyBounds::parse(br#"{"max_tokens": 5, "max_tokens": 900}"#).output_tokens(), Some(900));
+    }
+
+    #[test]
+    fn counts_images_in_all_formats() {
+        for part in [
+            json!({"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}),
+            json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}),
+            json!({"image": {"format": "png", "source": {"bytes": "AA"}}}),
+            json!({"inlineData": {"mimeType": "image/png", "data": "AA"}}),
+        ] {
+            let found = content(&part);
+            assert_eq!((found.images, found.unbounded), (1, None), "{part}");
+        }
+    }
+
+    #[test]
+    fn finds_what_has_no_bound() {
+        for part in [
+            json!({"type": "file", "file": {"file_id": "f"}}),
+            json!({"type": "input_file", "file_url": "https://a.example/b.pdf"}),
+            json!({"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AA"}}),
+            json!({"type": "video_url", "video_url": {"url": "https://a.example/b.mp4"}}),
+            json!({"fileData": {"fileUri": "gs://a/b"}}),
+            json!({"inlineData": {"mimeType": "video/mp4", "data": "AA"}}),
+            json!({"document": {"format": "pdf", "source": {"bytes": "AA"}}}),
+        ] {
+            assert!(content(&part).unbounded.is_some(), "{part}");
+        }
+        for body in [
+            json!({"previous_response_id": "r", "input": "hi"}),
+            json!({"prompt": {"id": "p"}}),
+            json!({"tools": [{"type": "web_search"}]}),
+            json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+            json!({"tools": [{"googleSearch": {}}]}),
+            json!({"web_search_options": {}}),
+            json!({"cachedContent": "c"}),
+        ] {
+            assert!(parse(&body).unbounded.is_some(), "{body}");
+        }
+    }
+
+    #[test]
+    fn text_and_tools_of_clients_are_bounded() {
+        for body in [
+            json!({"messages": [{"role": "user", "content": "a file_id in a text"}], "tools": [{"type": "function",
+                "function": {"name": "f", "parameters": {"properties": {"file_id": {"type": "file"}}}}}]}),
+            json!({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "read",
+                "input": {"file_id": "f", "type": "file"}}]}], "tools": [{"name": "read", "input_schema": {}}]}),
+            json!({"contents": [{"parts": [{"functionCall": {"name": "f", "args": {"fileUri": "x"}}}]}],
+                "tools": [{"functionDeclarations": []}]}),
+            json!({"messages": [{"role": "user", "content": [{"type": "document",
+                "source": {"type": "text", "media_type": "text/plain", "data": "x"}}]}]}),
+            json!({"previous_response_id": null, "tools": []}),
+        ] {
+            let found = parse(&body);
+            assert_eq!((found.unbounded, found.images), (None, 0), "{body}");
+        }
+    }
+}

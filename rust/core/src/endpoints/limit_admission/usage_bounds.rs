@@ -1,0 +1,211 @@
+//! Bounds of what a request may use. Soft budgets reserve what requests usually use; hard budgets reserve the most that
+//! the request can use, and reject what has no such bound.
+
+use penstock_llm::{
+    api_format::ImageParams,
+    operation::{BodyKind, Operation},
+    usage::Usage,
+};
+use penstock_net::body::Body;
+
+use super::body_bounds::BodyBounds;
+use crate::{
+    accounting::prices::{HighestUsage, RequestPricing},
+    limits::{
+        limiter::Limiter,
+        rule::{Enforcement, LimitRule, Measure},
+    },
+    request::body_fields::MAX_INLINE_PEEK_BYTES,
+    resolve::target_resolver::Call,
+};
+
+/// Tokens of a response, if neither the request nor earlier ones tell how many there will be.
+const USUAL_OUTPUT_TOKENS: u64 = 1024;
+/// Most tokens of a response that no limit of the request bounds.
+pub const MAX_OUTPUT_TOKENS: u64 = 128_000;
+/// Bytes of text for one token, on average.
+const BYTES_PER_TOKEN: u64 = 4;
+/// Most tokens of one image in a request, and of one that is generated.
+const MAX_IMAGE_TOKENS: u64 = 50_000;
+const MAX_GENERATED_IMAGE_TOKENS: u64 = 16_384;
+/// Most tokens of the instructions that a provider adds to a request with tools.
+const MAX_TOOL_PROMPT_TOKENS: u64 = 1024;
+/// Most images of an edit, in the request and in the response, and most tokens of its text.
+const MAX_EDITED_IMAGES: u64 = 16;
+const MAX_EDIT_TEXT_TOKENS: u64 = 32_000;
+/// Most tokens of speech for each byte of text, at the lowest speed.
+const SPEECH_TOKENS_PER_BYTE: u64 = 16;
+/// Bytes of the shortest documents that a provider bills as one more query.
+const RANKED_BYTES: u64 = 200;
+/// Amount of a request that has no bound. No limit leaves so much.
+pub const UNBOUNDED: u64 = u64::MAX;
+
+/// Prices of an attempt.
+pub struct AttemptPrices<'a> {
+    pub pricing: RequestPricing,
+    pub provider: &'a str,
+    pub model: &'a str,
+    /// Unix seconds.
+    pub at: u64,
+}
+
+impl AttemptPrices<'_> {
+    /// Returns the cost of tokens at the usual rates, in nano-dollars.
+    fn usual(&self, input: u64, output: u64, images: Option<&ImageParams>) -> u64 {
+        let usage = Usage { input, output, ..Usage::default() };
+        let cost = match images {
+            Some(images) => self.pricing.image_cost(self.provider, self.model, self.at, Some(&usage), images),
+            None => self.pricing.cost(self.provider, self.model, self.at, &usage),
+        };
+        cost.map_or(0, |cost| cost.nanodollars)
+    }
+
+    /// Returns the highest cost of usage within these bounds, in nano-dollars. Usage without a price costs nothing.
+    pub fn highest(&self, most: &HighestUsage<'_>) -> u64 {
+        self.pricing.highest_cost(self.provider, self.model, self.at, most).unwrap_or(0)
+    }
+}
+
+/// Bounds of what a request may use, as far as it tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UsageBounds {
+    /// Bytes of text, of which a token has at least one.
+    pub input_bytes: u64,
+    /// Tokens of the request that its bytes do not bound.
+    pub extra_input: u64,
+    /// Most tokens of all responses. `None` if the request sets no limit.
+    pub output_tokens: Option<u64>,
+    rankings: u64,
+    images: Option<Box<ImageParams>>,
+    /// What has no bound.
+    pub unbounded: Option<String>,
+}
+
+impl UsageBounds {
+    /// Reads the bounds of a request. Large bodies are parsed on a blocking thread, so that other requests do not wait.
+    pub async fn from_request(call: &Call<'_>, body: &Body, is_socket: bool) -> Self {
+        let operation = call.requested_operation();
+        let length = match body {
+            Body::Complete(bytes) => Some(bytes.len() as u64),
+            Body::Streamed(_, length) => *length,
+        };
+        if is_socket || operation == Operation::Realtime {
+            return Self::unbounded("a session over a WebSocket");
+        }
+        match operation {
+            _ if operation.is_embedding() => Self::of_text(length.unwrap_or(0), Some(0)),
+            _ if operation.is_chat() => {
+                let Body::Complete(bytes) = body else { return Self::unbounded("a body that is streamed") };
+                let bounds = if bytes.len() <= MAX_INLINE_PEEK_BYTES {
+                    BodyBounds::parse(bytes)
+                } else {
+                    let bytes = bytes.clone();
+                    tokio::task::spawn_blocking(move || BodyBounds::parse(&bytes)).await.unwrap_or_default()
+                };
+                Self::from_body(bytes.len() as u64, &bounds)
+            }
+            Operation::ImageGenerate => {
+                let images = ImageParams::from_json(body.complete_bytes());
+                let output = images.count.max(1).saturating_mul(MAX_GENERATED_IMAGE_TOKENS);
+                Self { images: Some(Box::new(images)), ..Self::of_text(length.unwrap_or(0), Some(output)) }
+            }
+            Operation::ImageEdit => {
+                let input = MAX_EDITED_IMAGES * MAX_IMAGE_TOKENS + MAX_EDIT_TEXT_TOKENS;
+                let output = MAX_EDITED_IMAGES * MAX_GENERATED_IMAGE_TOKENS;
+                // The form is not read yet, so that every quality and size counts.
+                let images = ImageParams { count: MAX_EDITED_IMAGES, quality: "any".into(), size: "any".into() };
+                let bounds = Self { extra_input: input, output_tokens: Some(output), ..Self::default() };
+                Self { images: Some(Box::new(images)), ..bounds }
+            }
+            Operation::CreateSpeech => {
+                let bytes = length.unwrap_or(0);
+                Self::of_text(bytes, Some(bytes.saturating_mul(SPEECH_TOKENS_PER_BYTE)))
+            }
+            Operation::CreateTranscription | Operation::CreateTranslation => match length {
+                Some(bytes) => Self::of_text(bytes, Some(bytes)),
+                None => Self::unbounded("a recording without `content-length`"),
+            },
+            Operation::Rerank => {
+                let bytes = length.unwrap_or(0);
+                Self { rankings: 1 + bytes / RANKED_BYTES, ..Self::of_text(bytes, Some(0)) }
+            }
+            Operation::Moderate => Self::of_text(length.unwrap_or(0), Some(0)),
+            _ if uses_nothing(call, operation) => Self { output_tokens: Some(0), ..Self::default() },
+            Operation::CreateBatch | Operation::CreateBatchJob => Self::unbounded("a batch that a provider runs"),
+            Operation::CreateFinetune => Self::unbounded("a fine-tuning job"),
+            _ => Self::unbounded(format!("`{} {}`", call.head.method, call.route.path)),
+        }
+    }
+
+    fn from_body(input_bytes: u64, body: &BodyBounds) -> Self {
+        let tools = if body.has_tools { MAX_TOOL_PROMPT_TOKENS } else { 0 };
+        Self {
+            extra_input: body.images.saturating_mul(MAX_IMAGE_TOKENS).saturating_add(tools),
+            unbounded: body.unbounded.clone(),
+            ..Self::of_text(input_bytes, body.output_tokens())
+        }
+    }
+
+    fn of_text(input_bytes: u64, output_tokens: Option<u64>) -> Self {
+        Self { input_bytes, output_tokens, ..Self::default() }
+    }
+
+    fn unbounded(what: impl Into<String>) -> Self {
+        Self { unbounded: Some(what.into()), ..Self::default() }
+    }
+
+    /// Returns the most that the request can use.
+    pub fn highest(&self) -> HighestUsage<'_> {
+        HighestUsage {
+            input_tokens: self.input_bytes.saturating_add(self.extra_input),
+            output_tokens: self.output_tokens.unwrap_or(MAX_OUTPUT_TOKENS),
+            rankings: self.rankings,
+            images: self.images.as_deref(),
+        }
+    }
+
+    /// Returns what a limit reserves for an attempt.
+    pub fn amount(&self, rule: &LimitRule, limiter: &Limiter, group: &str, prices: &AttemptPrices<'_>) -> u64 {
+        if rule.measure == Measure::Requests {
+            return 1;
+        }
+        if rule.enforcement == Enforcement::Hard {
+            return self.highest_amount(rule.measure, prices);
+        }
+        let input = self.input_bytes / BYTES_PER_TOKEN;
+        let output = self.output_tokens.map_or(USUAL_OUTPUT_TOKENS, |most| most.min(USUAL_OUTPUT_TOKENS));
+        let usual = match rule.measure {
+            Measure::Cost => prices.usual(input, output, self.images.as_deref()),
+            Measure::Tokens | Measure::Requests => input.saturating_add(output),
+        };
+        // What earlier requests used tells more than the bounds of this one.
+        limiter.estimate(rule, group).map_or(usual, |recent| recent.min(rule.limit))
+    }
+
+    fn highest_amount(&self, measure: Measure, prices: &AttemptPrices<'_>) -> u64 {
+        if self.unbounded.is_some() {
+            return UNBOUNDED;
+        }
+        let most = self.highest();
+        match measure {
+            Measure::Cost => prices.highest(&most),
+            Measure::Tokens | Measure::Requests => most.input_tokens.saturating_add(most.output_tokens),
+        }
+    }
+}
+
+/// Returns true if a request only reads, deletes or stores data at a provider.
+fn uses_nothing(call: &Call<'_>, operation: Operation) -> bool {
+    match operation.body_kind() {
+        Some(BodyKind::Nothing) => true,
+        Some(_) => {
+            operation.counts_tokens()
+                || operation.is_file_operation()
+                || matches!(
+                    operation,
+                    Operation::PutBatchObject | Operation::CreateBatchDataset | Operation::UploadBatchDataset
+                )
+        }
+        None => matches!(&*call.head.method, "GET" | "HEAD" | "DELETE" | "OPTIONS"),
+    }
+}

@@ -1,0 +1,128 @@
+//! State of one limit and group value in one worker, as it takes part in the counters of all nodes.
+
+use std::sync::Arc;
+
+use crate::{
+    limits::{
+        recent::RecentAmounts,
+        rule::{Enforcement, LimitRule},
+        shared_counter::{MemberUsage, field_name, ttl_ms},
+        window::{LimitWindow, SLIDING_PARTS},
+    },
+    state::shared::redis_counters::CounterWrite,
+};
+
+/// Time after the last write in which amounts of a budget may be used. Other workers count them for longer.
+const CONFIRMED_MS: u64 = 30_000;
+
+/// State of one limit and group value in this worker.
+#[derive(Debug)]
+pub(super) struct ClusterLease {
+    pub counter_id: Box<str>,
+    pub group: Box<str>,
+    pub window: LimitWindow,
+    pub limit: u64,
+    pub is_hard: bool,
+    pub start_ms: u64,
+    pub settled: u64,
+    pub held: u64,
+    pub free: u64,
+    /// Amounts of past parts of a sliding window, by their start.
+    pub past: Vec<(u64, u64)>,
+    /// What was left in Redis, without `free`.
+    pub left: u64,
+    /// Size of the last lease, and when it was written last; 0: not in this window.
+    pub granted: u64,
+    pub confirmed_ms: u64,
+    pub retry_ms: u64,
+    pub used_ms: u64,
+    pub is_dirty: bool,
+    pub is_share: bool,
+    /// How often operators have set the usage back, and what the ledger knows.
+    pub resets: u64,
+    pub recorded: u64,
+    pub corrected: i64,
+    pub stale: Vec<String>,
+    pub recent: RecentAmounts,
+    /// Locked while the fields of this worker are written, so that writes keep their order.
+    pub writing: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl ClusterLease {
+    pub fn new(rule: &LimitRule, group: &str) -> Self {
+        Self {
+            counter_id: rule.counter_id.clone(),
+            group: group.into(),
+            window: rule.window,
+            limit: rule.limit,
+            is_hard: rule.enforcement == Enforcement::Hard,
+            start_ms: 0,
+            settled: 0,
+            held: 0,
+            free: 0,
+            past: Vec::new(),
+            left: rule.limit,
+            granted: 0,
+            confirmed_ms: 0,
+            retry_ms: 0,
+            used_ms: 0,
+            is_dirty: false,
+            is_share: false,
+            resets: 0,
+            recorded: 0,
+            corrected: 0,
+            stale: Vec::new(),
+            recent: RecentAmounts::default(),
+            writing: Arc::default(),
+        }
+    }
+
+    /// Starts the part of time that contains `now_ms`. A clock that went back continues the newest one.
+    pub fn advance(&mut self, rule: &LimitRule, now_ms: u64) {
+        (self.window, self.limit, self.is_hard) = (rule.window, rule.limit, rule.enforcement == Enforcement::Hard);
+        let start_ms = rule.window.part_at(now_ms).start_ms;
+        if start_ms <= self.start_ms {
+            return;
+        }
+        let length = rule.window.sliding_part_ms();
+        if let Some(number) = start_ms.checked_div(length) {
+            self.past.push((self.start_ms, self.settled.saturating_add(self.held)));
+            let oldest = number.saturating_sub(SLIDING_PARTS) * length;
+            self.past.retain(|(slot, amount)| *slot >= oldest && *amount > 0);
+            // What was not used is returned by the next write.
+            self.is_dirty |= self.free > 0;
+        } else {
+            (self.left, self.confirmed_ms, self.is_dirty) = (rule.limit, 0, false);
+        }
+        (self.start_ms, self.settled, self.held, self.free, self.granted) = (start_ms, 0, 0, 0, 0);
+        (self.is_share, self.retry_ms) = (false, 0);
+    }
+
+    pub fn usable(&self, now_ms: u64) -> u64 {
+        let is_confirmed = self.is_share || !self.window.is_budget() || now_ms < self.confirmed_ms + CONFIRMED_MS;
+        if is_confirmed { self.free } else { 0 }
+    }
+
+    pub fn own_settled(&self) -> u64 {
+        self.past.iter().fold(self.settled, |sum, (_, amount)| sum.saturating_add(*amount))
+    }
+
+    /// Returns the fields to write, with `free` amounts taken in advance.
+    pub fn prepare_write(&mut self, member: u64, free: u64, now_ms: u64) -> CounterWrite {
+        let outstanding = self.held.saturating_add(free);
+        let current = MemberUsage { settled: self.settled, outstanding, seen_ms: now_ms };
+        let past = |amount: u64| MemberUsage { settled: amount, outstanding: 0, seen_ms: now_ms }.encode();
+        let mut fields: Vec<_> =
+            self.past.iter().map(|(slot, amount)| (field_name(member, *slot), past(*amount))).collect();
+        fields.push((field_name(member, self.start_ms), current.encode()));
+        // Sliding windows need the parts before, so all of them are in one hash.
+        let start_ms = if self.window.sliding_part_ms() > 0 { 0 } else { self.start_ms };
+        let name = format!("{}:{start_ms}:{}:{}", self.counter_id, self.resets, self.group);
+        self.is_dirty = false;
+        CounterWrite { name, fields, stale: std::mem::take(&mut self.stale), ttl_ms: ttl_ms(self.window, now_ms) }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        !self.is_dirty && self.free == 0 && self.held == 0
+    }
+}
