@@ -114,9 +114,9 @@ def test_each_alert_of_a_key_is_sent_once(bootstrapped_url: Secret):
     asyncio.run(run())
 
 
-def test_budgets_of_workspaces_at_integrations_send_alerts(founded_url: Secret):
+def test_budgets_of_workspaces_at_integrations_send_alerts(bootstrapped_url: Secret):
     async def run() -> None:
-        async with management_client(founded_url) as api:
+        async with management_client(bootstrapped_url) as api:
             services: Services = api.app.state["services"]
             workspace = (await api.create_workspace())["id"]
             integration = {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": "k"}

@@ -116,7 +116,7 @@ def test_corrected_costs_change_the_ledger_by_the_difference(bootstrapped_url: S
 
 
 def test_nodes_learn_how_many_workers_all_of_them_have(
-    founded_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     counts: list[int] = []
 
@@ -140,7 +140,7 @@ def test_nodes_learn_how_many_workers_all_of_them_have(
         writer.append([make_record(1, 10)])
         await fold(ledger)
 
-    (row,) = run_ledger(founded_url, tmp_path, steps)
+    (row,) = run_ledger(bootstrapped_url, tmp_path, steps)
     assert counts == [2, 3, 7, 4]
     assert row["tokens"] == 10
 
