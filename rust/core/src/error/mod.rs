@@ -368,6 +368,11 @@ impl Error {
         )
     }
 
+    /// Returns true if the target was not tried, for example because the config names a provider that does not exist.
+    pub fn is_untried(&self) -> bool {
+        self.origin() == ErrorOrigin::Client && self.exceeded_limit().is_none() && !self.stops_fallback()
+    }
+
     /// Returns true if every other target would fail in the same way, so that fallback stops.
     pub fn stops_fallback(&self) -> bool {
         self.exceeded_limit().is_some_and(|limit| !limit.is_target)

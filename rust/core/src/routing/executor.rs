@@ -27,7 +27,11 @@ use crate::{
     },
     response::delivery::UpstreamResponse,
     routing::{
-        hooks::TargetHooks, pattern_jobs::PatternJobs, replay_body::ReplayBody, upstream_response::triggers_fallback,
+        fallback_level::{FallbackLevel, TriedFailure},
+        hooks::TargetHooks,
+        pattern_jobs::PatternJobs,
+        replay_body::ReplayBody,
+        upstream_response::triggers_fallback,
     },
     state::shared::{circuit_breakers::BreakerPermit, sticky_sessions::SessionAssignment},
     strategies::{
@@ -95,27 +99,6 @@ pub(crate) async fn open_websocket(
 ) -> Result<UpstreamResponse> {
     let carried = ReplayBody::new(resolver.call, Body::empty(), false, log).await?;
     RouteExecutor { is_websocket: true, ..RouteExecutor::new(state, resolver, plan, log, carried) }.run().await
-}
-
-/// Fallback group on the current path, whose targets are tried one after the other.
-struct FallbackLevel<'w> {
-    node: &'w Node,
-    policy: &'w FallbackPolicy,
-    /// Index of the next target; all before it were tried or skipped.
-    next_index: usize,
-    has_tried_any: bool,
-    /// True if no target is available, so that breakers are ignored; also true if the group has no breaker.
-    ignores_breakers: bool,
-}
-
-impl<'w> FallbackLevel<'w> {
-    fn new(node: &'w Node, policy: &'w FallbackPolicy) -> Self {
-        Self { node, policy, next_index: 0, has_tried_any: false, ignores_breakers: !node.subtree.has_breaker }
-    }
-
-    fn has_next(&self) -> bool {
-        self.next_index < self.node.targets.len()
-    }
 }
 
 /// Sticky session, and the index of its assigned target if an assignment is stored.
@@ -226,6 +209,7 @@ impl<'w> RouteExecutor<'w> {
         }
         let mut node = start;
         let mut levels: Vec<FallbackLevel<'w>> = Vec::new();
+        let mut last_failure: Option<Box<TriedFailure>> = None;
         let races = self.has_alternatives;
         loop {
             let result = match self.descend_to_first_attempt(node, &mut levels).await {
@@ -244,10 +228,22 @@ impl<'w> RouteExecutor<'w> {
                 }
                 Err(error) => Err(error),
             };
-            let Some(next) = self.next_after(&mut levels, &result) else { return result };
-            if let Ok(response) = result {
+            let next = self.next_after(&mut levels, &result);
+            let result = match result {
+                // A target that cannot be tried does not hide the failure of one that was tried.
+                Err(error) if error.is_untried() && last_failure.is_some() => None,
+                result => Some(result),
+            };
+            let Some(next) = next else {
+                return match (result, last_failure) {
+                    (Some(result), _) => result,
+                    (None, Some(failure)) => failure.restore(self),
+                    (None, None) => Err(Error::NoMatchingTarget),
+                };
+            };
+            if let Some(result) = result {
                 // Boxed, because an inline future would enlarge the future of every request.
-                Box::pin(response.discard()).await;
+                last_failure = Box::pin(TriedFailure::replace(last_failure, self, result)).await;
             }
             node = next;
         }

@@ -5,6 +5,7 @@ pub(crate) mod cache_lookup;
 mod continuation;
 pub(crate) mod executor;
 mod explain;
+mod fallback_level;
 mod hedge;
 pub(crate) mod hooks;
 pub(crate) mod pattern_jobs;

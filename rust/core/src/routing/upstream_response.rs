@@ -190,6 +190,18 @@ impl UpstreamResponse {
         }
     }
 
+    /// Reads the rest of a short body, so that the connection can be reused while the response is kept.
+    pub(crate) async fn release_connection(mut self) -> Self {
+        let body = &mut self.incoming.body;
+        if body.content_length().is_some_and(|length| length <= MAX_DISCARDED_BYTES) {
+            let collecting = penstock_net::collect(body, MAX_DISCARDED_BYTES);
+            if let Ok(Ok(Some(bytes))) = tokio::time::timeout(DISCARD_TIMEOUT, collecting).await {
+                self.incoming.body = ResponseBody::from_bytes(bytes);
+            }
+        }
+        self
+    }
+
     /// Creates a response from the cache.
     pub(crate) fn from_cache(
         cached: CachedResponse,

@@ -140,9 +140,53 @@ async fn skips_targets_that_cannot_be_tried() {
         assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[1]"), "{unfit}");
         assert_eq!(rig.single_record()["decisions"][0]["step"], "failed");
     }
-    let response =
-        rig.send(chat_with_config(&fallback_config(&[mock_target("status=500"), json!({"provider": "nobody"})]))).await;
-    assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_provider"));
+}
+
+#[tokio::test]
+async fn targets_that_cannot_be_tried_do_not_hide_the_failure_before() {
+    let provider = Server::start().await;
+    let rig = TestGateway::for_provider(&provider);
+    let mut gone_model = mock_target("chunks=1");
+    gone_model["override_params"] = json!({"model": "@gone/x"});
+    gone_model.as_object_mut().unwrap().remove("provider");
+    let condition = json!([{"query": {"metadata.tier": {"$eq": "gold"}}, "then": "a"}]);
+    let mut named = mock_target("chunks=1");
+    named["name"] = "a".into();
+    let unmatched = json!({"strategy": {"mode": "conditional", "conditions": condition}, "targets": [named]});
+    let nested = fallback_config(&[json!({"provider": "@gone"}), json!({})]);
+    for missing in [
+        json!({"provider": "nobody"}),
+        json!({"provider": "@gone"}),
+        json!({}),
+        json!({"passthrough": true}),
+        gone_model,
+        unmatched,
+        nested,
+    ] {
+        for (first, status, code) in
+            [("status=503", 503, "server_error"), ("fault=reset", 502, "upstream_disconnected")]
+        {
+            let config = fallback_config(&[json!({}), mock_target(first), missing.clone(), missing.clone()]);
+            let response = rig.send(chat_with_config(&config)).await;
+            assert_eq!(
+                (response.status, routing_headers(&response)),
+                (status, ["config.targets[1]", "0", "DISABLED"]),
+                "{missing}: {}",
+                response.text()
+            );
+            let record = rig.single_record();
+            assert_eq!(
+                pick_fields(&record, ["response_status_code", "last_used_option_index", "ai_model"]),
+                json!([status, "config.targets[1]", format!("mock?{first}")]),
+                "{missing}: {record}"
+            );
+            let steps: Vec<_> = record["decisions"].as_array().unwrap().iter().map(|step| &step["step"]).collect();
+            assert!(steps.contains(&&json!("tried")) && steps.contains(&&json!("failed")), "{record}");
+            let is_response = code == "server_error";
+            assert_eq!(record["outcome"] == "complete", is_response, "{record}");
+            assert!(is_response || record["error"] == code, "{record}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -324,6 +368,13 @@ async fn client_timeout_bounds_all_fallback_attempts() {
     assert_eq!(response.status, 200);
 }
 
+/// Returns what happened at the second target of the last request.
+fn second_step(rig: &TestGateway) -> Value {
+    let record = rig.single_record();
+    let steps = record["decisions"].as_array().unwrap();
+    steps.iter().find(|step| step["at"] == "config.targets[1]").unwrap()["step"].clone()
+}
+
 #[tokio::test]
 async fn error_with_status_200_is_a_failure() {
     let error = r#"{"error":{"message":"slow down","code":429}}"#;
@@ -340,7 +391,7 @@ async fn error_with_status_200_is_a_failure() {
     let target = json!({"provider": "mock", "cache": "simple"});
     let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [429]}, "targets": [target, {"provider": "nobody"}]});
     let response = rig.send(chat_with_config(&config)).await;
-    assert_eq!(response.error_code(), "invalid_provider", "the second target was tried: {}", response.text());
+    assert_eq!(second_step(&rig), "failed", "the second target's turn came: {}", response.text());
     let retried = json!({"provider": "mock", "cache": "simple", "retry": {"attempts": 1}});
     for _ in 0..2 {
         let response = rig.send(chat_with_config(&retried)).await;
@@ -364,7 +415,7 @@ async fn an_error_as_first_event_of_a_stream_is_a_failure() {
     let rig = TestGateway::for_url(&provider.url());
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [{"provider": "mock"}, {"provider": "nobody"}]});
     let response = rig.send(chat_with_config(&config)).await;
-    assert_eq!(response.error_code(), "invalid_provider", "the second target was tried: {}", response.text());
+    assert_eq!(second_step(&rig), "failed", "the second target's turn came: {}", response.text());
     let response = rig.send(chat_with_config(&json!({"provider": "mock", "retry": {"attempts": 1}}))).await;
     assert!(response.status == 502 && response.text().contains("no capacity"), "{}", response.text());
     // Without another attempt, the client gets the provider's own event.
@@ -387,5 +438,5 @@ async fn a_held_stream_that_stays_silent_is_a_failure() {
     let config = json!({"strategy": {"mode": "fallback"}, "recovery": "hold",
         "targets": [{"provider": "mock"}, {"provider": "nobody"}]});
     let response = rig.send(chat_with_config(&config)).await;
-    assert_eq!(response.error_code(), "invalid_provider", "the second target was tried: {}", response.text());
+    assert_eq!(second_step(&rig), "failed", "the second target's turn came: {}", response.text());
 }
