@@ -40,12 +40,18 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const COMMIT_TIME: Duration = Duration::from_secs(2);
 /// Header with the Unix time in milliseconds after which the control process must not save a change.
 const DEADLINE_HEADER: &[u8] = b"x-penstock-deadline-ms";
+/// Headers of a question to `IDENTITY_PATH`: the method and path of the client's request, and its `x-forwarded-for`, for
+/// the audit log.
+const REQUEST_HEADER: &[u8] = b"x-penstock-request";
+const CLIENT_HEADER: &[u8] = b"x-penstock-forwarded-for";
 /// Lowers the priority of the calling thread, so that it yields to threads that serve requests on the same core.
 pub type LowerPriority = Arc<dyn Fn() + Send + Sync>;
 /// Largest body of a management request, except for files.
 const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
-/// Body bytes beyond this count towards the memory budget that all management requests share, and are read only from
+/// Largest body of a request that signs a client in, which has no credential yet. All other bodies are read only from
 /// authenticated clients.
+const MAX_SIGN_IN_BODY_BYTES: usize = 8 * 1024;
+/// Body bytes beyond this count towards the memory budget that all management requests share.
 const UNMETERED_BODY_BYTES: usize = 4 * 1024;
 /// Endpoint that authenticates the credential of a request whose body is still arriving.
 const IDENTITY_PATH: &str = "/internal/identity";
@@ -93,36 +99,39 @@ enum Collected {
     Unauthenticated(Box<IncomingResponse>),
 }
 
-/// Collects the body. Reads more than `UNMETERED_BODY_BYTES` only after the control process has authenticated the
-/// client, so that clients without a key cannot occupy memory.
+/// Collects the body, after the control process has authenticated the client, so that clients without a key cannot occupy
+/// memory.
 async fn collect_body(state: &GatewayState, head: &RequestHead, body: Body) -> Result<Collected> {
-    let mut limits = state.body_limits;
-    if !batches::is_files_path(&head.path) {
+    let (mut limits, signs_in) = (state.body_limits, is_sign_in_path(&head.path));
+    if signs_in {
+        limits.max_bytes = limits.max_bytes.min(MAX_SIGN_IN_BODY_BYTES);
+    } else if !batches::is_files_path(&head.path) {
         limits.max_bytes = limits.max_bytes.min(MAX_BODY_BYTES);
     }
     let (mut body, mut share) = (body.with_limits(limits)?, state.shared.management_memory.new_permit());
     if let Body::Complete(bytes) = body {
         return Ok(Collected::Body(bytes, share));
     }
-    let (mut buffer, mut is_authenticated) = (Vec::new(), false);
+    if !signs_in {
+        let response = authenticate_client(state, head).await?;
+        if response.head.status != 204 {
+            return Ok(Collected::Unauthenticated(Box::new(response)));
+        }
+    }
+    let mut buffer = Vec::new();
     while let Some(chunk) = body.next().await.transpose()? {
         buffer.extend_from_slice(&chunk);
-        if buffer.len() <= UNMETERED_BODY_BYTES {
-            continue;
-        }
-        if !is_authenticated {
-            let response = authenticate_client(state, head).await?;
-            if response.head.status != 204 {
-                return Ok(Collected::Unauthenticated(Box::new(response)));
-            }
-            is_authenticated = true;
-        }
-        if !share.try_reserve(chunk.len()) {
+        if !signs_in && buffer.len() > UNMETERED_BODY_BYTES && !share.try_reserve(chunk.len()) {
             state.record_sink.metrics.management_rejected.add(1);
             return Err(Error::Overloaded);
         }
     }
     Ok(Collected::Body(buffer.into(), share))
+}
+
+/// Returns true if the path belongs to sessions, invitations and passwords, which clients without a credential use too.
+fn is_sign_in_path(path: &str) -> bool {
+    path.split('/').any(|segment| segment == "auth")
 }
 
 /// Asks the control process whether the client's credential is valid. It returns 204 if it is.
@@ -132,13 +141,23 @@ async fn authenticate_client(state: &GatewayState, head: &RequestHead) -> Result
     for (name, value) in head.headers.iter().filter(|(name, _)| is_forwardable(name) && *name != b"x-forwarded-for") {
         fields.push(name, value);
     }
+    fields.push(REQUEST_HEADER, format!("{} {}", head.method, head.path).as_bytes());
+    let forwarded = head.headers.iter().filter(|(name, _)| *name == b"x-forwarded-for").map(|(_, value)| value);
+    let peer = peer_address(head);
+    let addresses: Vec<_> = forwarded.chain([peer.as_bytes()]).collect();
+    fields.push(CLIENT_HEADER, &addresses.join(&b", "[..]));
     let question = ControlRequest { method: "GET", target: IDENTITY_PATH, headers: &fields, body: Bytes::new() };
     send_control_request(state, question).await
 }
 
 /// Returns true unless a header applies only to the client's connection or frames its body.
 fn is_forwardable(name: &[u8]) -> bool {
-    !headers::is_hop_by_hop(name) && !matches!(name, b"content-length" | b"expect") && name != DEADLINE_HEADER
+    let is_internal = [DEADLINE_HEADER, REQUEST_HEADER, CLIENT_HEADER].contains(&name);
+    !headers::is_hop_by_hop(name) && !matches!(name, b"content-length" | b"expect") && !is_internal
+}
+
+fn peer_address(head: &RequestHead) -> String {
+    head.peer_ip.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string())
 }
 
 async fn send_management_request(state: &GatewayState, head: &RequestHead, body: Bytes) -> Result<IncomingResponse> {
@@ -148,8 +167,7 @@ async fn send_management_request(state: &GatewayState, head: &RequestHead, body:
     }
     // Marks the request as forwarded, so that the control process denies it the engine-only endpoints. Pushed last, so
     // that a header of the client cannot be mistaken for it.
-    let peer = head.peer_ip.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
-    fields.push(b"x-forwarded-for", peer.as_bytes());
+    fields.push(b"x-forwarded-for", peer_address(head).as_bytes());
     // Nothing is saved after the client got an error that the control process is unavailable.
     let deadline = record::unix_time() + REQUEST_TIMEOUT.saturating_sub(COMMIT_TIME);
     fields.push(DEADLINE_HEADER, deadline.as_millis().to_string().as_bytes());

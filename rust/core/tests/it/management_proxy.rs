@@ -171,30 +171,59 @@ async fn streams_large_management_response() {
 
 #[tokio::test]
 async fn assembles_and_bounds_chunked_management_body() {
-    let control = MockControl::start(|_| Some(json_response("200 OK", "", "{}")));
+    let control = MockControl::start(authenticate_everybody);
     let mut rig = control.rig("http://127.0.0.1:1");
     let (feeder, item) = feed_channel(|| ());
     feeder.push(Bytes::from_static(b"ab"));
     feeder.push(Bytes::from_static(b"cd"));
     feeder.finish(BodyEnd::Complete);
     let response = rig.send(TestRequest::new("POST", "/v1/health").with_body(Body::Streamed(item, None))).await;
-    assert_eq!((response.status, control.received_requests()[0].body.as_slice()), (200, &b"abcd"[..]));
+    let received = control.received_requests();
+    assert_eq!((response.status, received.len(), received[1].body.as_slice()), (200, 2, &b"abcd"[..]));
     rig = TestGateway::with_settings("", |settings| {
         settings.control_socket = Some(control.socket_path.clone());
         settings.max_body_bytes = 3;
     });
     rig.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health"]}));
     assert_eq!(rig.send(TestRequest::new("POST", "/v1/health").body("abcd")).await.status, 413);
-    assert_eq!(control.received_requests().len(), 1);
+    assert_eq!(control.received_requests().len(), 2);
+}
+
+/// Answers `/internal/identity` as for a valid key, and everything else with `{}`.
+#[allow(clippy::unnecessary_wraps, reason = "a responder may also wait forever")]
+fn authenticate_everybody(request: &ReceivedRequest) -> Option<Vec<u8>> {
+    let is_authenticating = request.request_line.contains("/internal/identity");
+    let authenticated = || b"HTTP/1.1 204 No Content\r\n\r\n".to_vec();
+    Some(if is_authenticating { authenticated() } else { json_response("200 OK", "", "{}") })
+}
+
+#[tokio::test]
+async fn reads_no_body_before_the_client_is_authenticated() {
+    let control = MockControl::start(|request| {
+        let is_authenticating = request.request_line.contains("/internal/identity");
+        Some(json_response(if is_authenticating { "401 Unauthorized" } else { "200 OK" }, "", "{}"))
+    });
+    let rig = control.rig("http://127.0.0.1:1");
+    rig.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health", "/v1/auth/sessions"]}));
+    // Nothing of this body ever arrives.
+    let (waiting, body) = feed_channel(|| ());
+    let response = rig.send(TestRequest::new("POST", "/v1/health").with_body(Body::Streamed(body, None))).await;
+    let received = control.received_requests();
+    assert_eq!((response.status, received.len()), (401, 1));
+    assert!(received[0].head.contains("x-penstock-request: POST /v1/health\r\n"), "{}", received[0].head);
+    drop(waiting);
+    for (bytes, status) in [(8 * 1024, 200), (8 * 1024 + 1, 413)] {
+        let (feeder, body) = feed_channel(|| ());
+        feeder.push(vec![b' '; bytes].into());
+        feeder.finish(BodyEnd::Complete);
+        let request = TestRequest::new("POST", "/v1/auth/sessions").with_body(Body::Streamed(body, None));
+        assert_eq!(rig.send(request).await.status, status, "{bytes}");
+    }
 }
 
 #[tokio::test]
 async fn limits_management_bodies_individually_and_in_total() {
-    let control = MockControl::start(|build_request| {
-        let is_authenticating = build_request.request_line.contains("/internal/identity");
-        let authenticated = || b"HTTP/1.1 204 No Content\r\n\r\n".to_vec();
-        Some(if is_authenticating { authenticated() } else { json_response("200 OK", "", "{}") })
-    });
+    let control = MockControl::start(authenticate_everybody);
     let rig = TestGateway::with_settings("", |settings| {
         settings.control_socket = Some(control.socket_path.clone());
         settings.max_body_bytes = 6 * 1024 * 1024;
