@@ -1,5 +1,7 @@
 //! Messages of errors for clients.
 
+use penstock_llm::catalog;
+
 use super::{Error, store_hint::gateway_store_hint};
 
 impl Error {
@@ -23,7 +25,8 @@ impl Error {
             Self::TokenSubjectRemoved => "the subject of this token was removed from the organisation. Error Code: 03".into(),
             Self::TokenForbidden { claim } => format!("the {claim} of this token is not allowed here"),
             Self::ProviderRequired => {
-                "no provider: send x-gateway-provider or x-gateway-config (or a config that names a provider)".into()
+                "no provider: send `@slug/model` as model, x-gateway-provider or x-gateway-config, or bind a config to the key"
+                    .into()
             }
             Self::ProviderUnresolved => {
                 "a passthrough target takes its provider from the request: send `@slug` in x-gateway-provider or `@slug/model` as model"
@@ -31,7 +34,12 @@ impl Error {
             }
             Self::NoMatchingTarget => "no condition of the config matches and it has no default target".into(),
             Self::ProviderUnknown(slug) => format!("invalid provider: unknown provider `{slug}`"),
-            Self::NotFoundInWorkspace { kind, slug } => format!("{kind} `{slug}` does not exist in this workspace"),
+            Self::NotFoundInWorkspace { kind, slug } => {
+                let built_in = slug.strip_prefix('@').filter(|name| catalog::find_provider(name).is_some());
+                let hint =
+                    built_in.map(|name| format!("; `{name}` without `@` is the built-in provider")).unwrap_or_default();
+                format!("{kind} `{slug}` does not exist in this workspace{hint}")
+            }
             Self::ConfigInvalid(_) => "invalid config".into(),
             Self::ExplainRequestInvalid(_) => "invalid explain request".into(),
             Self::HeaderInvalid { name, message } => format!("invalid {name}: {message}"),
