@@ -35,6 +35,14 @@ pub fn decompress(bytes: &[u8], most: usize) -> Option<Bytes> {
     (plain.len() <= most).then(|| plain.into())
 }
 
+/// Decompresses the beginning of a gzip response, at most `most` bytes. Returns fewer if the data ends or is not gzip.
+pub fn decompress_start(bytes: &[u8], most: usize) -> Vec<u8> {
+    let mut plain = Vec::new();
+    // An error ends the output, because the rest of the response is still to come.
+    drop(MultiGzDecoder::new(bytes).take(most as u64).read_to_end(&mut plain));
+    plain
+}
+
 /// Compressed response that is buffered for metering.
 pub struct CompressedResponse {
     bytes: Vec<u8>,

@@ -2,6 +2,7 @@
 
 pub(crate) mod config_parser;
 mod deployments;
+mod expansion_limits;
 pub mod schema;
 
 use std::sync::Arc;
@@ -236,7 +237,8 @@ impl Config {
         }
         let sizes = ConfigSizes::measure(&root);
         let mut excess = limits.map(|limits| sizes.find_excess(&root, limits)).unwrap_or_default();
-        excess.extend(find_expansion_excess(&root));
+        excess.extend(expansion_limits::find_expansion_excess(&root));
+        excess.extend(expansion_limits::find_secrets_excess(&root));
         let params = match reading.finish() {
             Ok(params) if excess.is_empty() => params,
             read => return Err(read.err().into_iter().flatten().chain(excess).collect()),
@@ -261,30 +263,6 @@ impl Config {
     }
 }
 
-/// Maximum number of parameters of all targets of a config together, including those that targets inherit.
-const MAX_EXPANDED_PARAMETERS: usize = 50_000;
-
-/// Maximum size of these parameters in bytes.
-const MAX_EXPANDED_BYTES: usize = 16 * 1024 * 1024;
-
-/// Returns a problem if inheritance would multiply the parameters beyond the limit.
-fn find_expansion_excess(root: &Node) -> Option<Problem> {
-    let bytes = root.sum_expanded_parameters(0, &Parameters::heap_bytes);
-    if bytes > MAX_EXPANDED_BYTES {
-        let message = format!(
-            "default_params, override_params and drop_params of all targets together may have {MAX_EXPANDED_BYTES} bytes, counting inherited ones at every target, not {bytes}; set smaller values or use fewer targets"
-        );
-        return Some(Problem::new("$", message));
-    }
-    let count = root.sum_expanded_parameters(0, &Parameters::count);
-    (count > MAX_EXPANDED_PARAMETERS).then(|| {
-        let message = format!(
-            "all targets together may have {MAX_EXPANDED_PARAMETERS} fields in default_params, override_params and drop_params, counting inherited ones at every target, not {count}; set fewer fields or use fewer targets"
-        );
-        Problem::new("$", message)
-    })
-}
-
 /// Keys that have no effect on their own.
 const INERT_KEYS: [&str; 3] = ["name", "on_status_codes", "weight"];
 
@@ -305,6 +283,12 @@ impl Node {
         let own = inherited.saturating_add(measure(&self.features.parameters));
         let below = self.targets.iter().map(|target| target.sum_expanded_parameters(own, measure));
         below.fold(own, usize::saturating_add)
+    }
+
+    /// Returns the largest number or size of the parameters of a node below this one, with all that it inherits.
+    fn max_inherited_parameters(&self, inherited: usize, measure: &impl Fn(&Parameters) -> usize) -> usize {
+        let own = inherited.saturating_add(measure(&self.features.parameters));
+        self.targets.iter().map(|target| target.max_inherited_parameters(own, measure)).max().unwrap_or(own)
     }
 
     /// Passes each pattern in the conditions of this node and its descendants to `visit`.

@@ -56,7 +56,7 @@ pub(crate) async fn serve_at_target(
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     // Clears what a previous target set.
-    (log.dropped_fields, log.hides_usage) = (None, false);
+    (log.dropped_fields, log.hides_usage, log.has_masked_failure) = (None, false, false);
     log.bodies.clear_target();
     let body = if limit_admission::is_limited(target, log) {
         Box::pin(limit_admission::admit_attempt(state, call, target, AttemptKind::Http, body, log)).await?
@@ -70,7 +70,10 @@ pub(crate) async fn serve_at_target(
         Some(models) => Box::pin(allowlist::guard_models(state, call, target, models, body, log)).await?,
         None => body,
     };
-    let result = match TargetEndpoint::choose(call, target, &log.model) {
+    let endpoint = TargetEndpoint::choose(call, target, &log.model);
+    // The result of these comes from the last request that they send.
+    let returns_last_response = matches!(endpoint, TargetEndpoint::Forward | TargetEndpoint::Translate(_));
+    let result = match endpoint {
         TargetEndpoint::Translate(format) => {
             Box::pin(translated::send_translated(state, call, target, format, body, log)).await
         }
@@ -85,7 +88,8 @@ pub(crate) async fn serve_at_target(
         }
         TargetEndpoint::Forward => forward::forward_request(state, call, target, body, log).await,
     };
-    if mask_secrets::may_failure_repeat_secrets(&result) {
+    let is_masked = returns_last_response && log.has_masked_failure;
+    if !is_masked && mask_secrets::may_failure_repeat_secrets(&result) {
         return Box::pin(mask_secrets::mask_failure(state, target, result)).await;
     }
     result

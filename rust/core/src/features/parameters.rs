@@ -95,6 +95,14 @@ impl Parameters {
         self.0.iter().flat_map(|changes| changes.secrets.iter().map(String::as_str))
     }
 
+    pub fn secret_count(&self) -> usize {
+        self.secrets().count()
+    }
+
+    pub fn secret_bytes(&self) -> usize {
+        self.secrets().map(str::len).sum()
+    }
+
     pub fn is_none(&self) -> bool {
         self.0.is_none()
     }

@@ -19,6 +19,7 @@ use crate::{
         target::{ResponseCoding, Target},
         target_resolver::Call,
     },
+    response::mask_secrets,
 };
 
 /// Framing of a request body in HTTP/1.1.
@@ -345,7 +346,9 @@ impl HeaderFilter<'_> {
 
     /// Returns true if the response must not be compressed.
     fn requires_identity_encoding(&self) -> bool {
-        self.input.mode != TransformMode::Unchanged || self.target.response_coding == ResponseCoding::Uncompressed
+        self.input.mode != TransformMode::Unchanged
+            || self.target.response_coding == ResponseCoding::Uncompressed
+            || mask_secrets::requires_plain_response(self.target, self.input.is_streaming)
     }
 
     /// Returns the content type for a JSON body whose client sent none. Providers reject a body without a content type.

@@ -85,8 +85,10 @@ pub(crate) async fn send_to_target(
     if mask_secrets::may_repeat_secrets(&incoming) {
         // Boxed, because an inline future would enlarge the future of every request.
         incoming = Box::pin(mask_secrets::mask_stored_secrets(target, fetched, incoming, &mut deadline)).await?;
+        log.has_masked_failure = true;
     } else {
-        incoming = mask_secrets::mask_success(target, fetched, incoming);
+        incoming = mask_secrets::mask_success(target, fetched, incoming)?;
+        log.has_masked_failure = false;
     }
     Ok((incoming, deadline.response_started()))
 }

@@ -1,6 +1,7 @@
 //! Removes stored secrets from a provider's errors: some providers repeat the credential or a header of the request,
 //! and the caller may use a stored secret but not read it.
 
+use aho_corasick::{AhoCorasick, MatchKind};
 use bytes::Bytes;
 use memchr::memmem;
 use penstock_llm::api_format::{Failure, openai_chat};
@@ -10,12 +11,14 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use crate::{
     accounting::compressed_response,
     credentials::{self, IssuedCredential},
-    error::Result,
+    error::{Error, Result},
     gateway_state::GatewayState,
     process::secret::{MASK, MIN_SECRET_BYTES, find_secrets},
     resolve::target::{CredentialOrigin, Target},
     response::{
         delivery::{self, UpstreamResponse},
+        gunzip::gunzip_chunks,
+        mask_frames::mask_frames,
         normalise::MAX_ERROR_BODY_BYTES,
         offload::with_content_type,
     },
@@ -107,23 +110,48 @@ pub async fn mask_stored_secrets(
 }
 
 /// Masks the stored secrets in a successful response, chunk by chunk. A provider may repeat them in an error event of a
-/// stream, and what a saved config adds to the request anywhere.
-pub fn mask_success(target: &Target<'_>, fetched: Option<&str>, mut incoming: IncomingResponse) -> IncomingResponse {
+/// stream, and what a saved config adds to the request anywhere. Complete errors are masked when they turn out to be
+/// errors.
+pub fn mask_success(
+    target: &Target<'_>,
+    fetched: Option<&str>,
+    mut incoming: IncomingResponse,
+) -> Result<IncomingResponse> {
     let headers = &incoming.head.headers;
     let is_everywhere = target.stored_parameters.secrets().next().is_some();
-    // Errors with a known length are masked when they turn out to be errors. A frame of Amazon's event streams has a
-    // checksum, so it cannot be changed here.
-    let is_stream = || headers.get("content-length").is_none() && !headers.has_media_type(AMAZON_EVENT_STREAM);
-    if !delivery::is_uncompressed(headers) || !(is_everywhere || is_stream()) {
-        return incoming;
+    let is_frames = headers.has_media_type(AMAZON_EVENT_STREAM);
+    let is_plain = delivery::is_uncompressed(headers);
+    let has_events = is_frames || delivery::is_event_stream(headers);
+    let is_stream = if is_plain { has_events || headers.get("content-length").is_none() } else { has_events };
+    if !(is_everywhere || is_stream) || incoming.body.is_done() {
+        return Ok(incoming);
     }
     let secrets: Vec<String> = sent_secrets(target, fetched).into_iter().map(str::to_owned).collect();
     if secrets.is_empty() {
-        return incoming;
+        return Ok(incoming);
+    }
+    if !is_plain {
+        if !compressed_response::is_gzip(headers) {
+            let cause = "it has a content coding that cannot be read, so it may contain stored secrets".into();
+            return Err(Error::UpstreamResponseBroken { cause });
+        }
+        incoming.head.headers.retain(|name| name != b"content-encoding");
+        incoming.body = incoming.body.try_map_chunks(gunzip_chunks());
     }
     incoming.head.headers.retain(|name| name != b"content-length");
-    incoming.body = incoming.body.map_chunks(mask_errors(secrets, is_everywhere));
-    incoming
+    incoming.body = if is_frames {
+        incoming.body.map_chunks(mask_frames(spell_secrets(secrets.iter().map(String::as_str))))
+    } else {
+        incoming.body.map_chunks(mask_errors(secrets, is_everywhere))
+    };
+    Ok(incoming)
+}
+
+/// Returns true if the response to this request must not be compressed, because stored secrets may have to be masked in
+/// it.
+pub fn requires_plain_response(target: &Target<'_>, is_streaming: bool) -> bool {
+    target.stored_parameters.secrets().next().is_some()
+        || is_streaming && (target.credential_origin == CredentialOrigin::Stored || !target.header_fields.is_empty())
 }
 
 /// Returns the request body with the secrets of a saved config masked, for its record.
@@ -183,23 +211,56 @@ fn mask_headers(headers: &Headers, secrets: &[Vec<u8>]) -> Headers {
     masked.iter().map(|(name, value)| (*name, value.as_slice())).collect()
 }
 
-fn mask_bytes(bytes: &[u8], secrets: &[Vec<u8>]) -> Vec<u8> {
-    let mut out = bytes.to_vec();
-    for secret in secrets {
-        if memmem::find(&out, secret).is_none() {
-            continue;
-        }
-        let mut masked = Vec::with_capacity(out.len());
-        let mut copied = 0;
-        for at in memmem::find_iter(&out, secret) {
-            masked.extend_from_slice(&out[copied..at]);
-            masked.extend_from_slice(MASK.as_bytes());
-            copied = at + secret.len();
-        }
-        masked.extend_from_slice(&out[copied..]);
-        out = masked;
+/// Secrets in the spellings in which they may be repeated. Searching takes time in proportion to the text, whatever the
+/// number of secrets.
+pub struct SecretMask {
+    /// `None` if there are no secrets.
+    search: Option<AhoCorasick>,
+}
+
+impl SecretMask {
+    pub fn new(secrets: &[Vec<u8>]) -> Self {
+        let search = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(secrets);
+        // Building fails for many gigabytes only.
+        Self { search: search.ok().filter(|_| !secrets.is_empty()) }
     }
-    out
+
+    /// Returns true if the bytes contain a secret.
+    pub fn finds_in(&self, bytes: &[u8]) -> bool {
+        self.search.as_ref().is_some_and(|search| search.is_match(bytes))
+    }
+
+    /// Returns the bytes with `***` in place of each secret.
+    pub fn mask(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut masked = Vec::with_capacity(bytes.len());
+        let mut copied = 0;
+        for found in self.search.iter().flat_map(|search| search.find_iter(bytes)) {
+            masked.extend_from_slice(&bytes[copied..found.start()]);
+            masked.extend_from_slice(MASK.as_bytes());
+            copied = found.end();
+        }
+        masked.extend_from_slice(&bytes[copied..]);
+        masked
+    }
+
+    /// Returns where a secret begins that continues at `position`, or `position` if there is none.
+    fn start_of_match_at(&self, bytes: &[u8], position: usize) -> usize {
+        let mut found = self.search.iter().flat_map(|search| search.find_iter(bytes));
+        found.find(|one| one.end() > position).map_or(position, |one| one.start().min(position))
+    }
+
+    /// Overwrites each secret with asterisks, so that the length stays.
+    pub fn mask_in_place(&self, bytes: &mut [u8]) {
+        let found: Vec<_> =
+            self.search.iter().flat_map(|search| search.find_iter(&*bytes)).map(|one| one.range()).collect();
+        for range in found {
+            bytes[range].fill(b'*');
+        }
+    }
+}
+
+fn mask_bytes(bytes: &[u8], secrets: &[Vec<u8>]) -> Vec<u8> {
+    SecretMask::new(secrets).mask(bytes)
 }
 
 /// Masks the signature of a signed URL in the error response of its server.
@@ -250,15 +311,17 @@ fn mask_errors(secrets: Vec<String>, is_everywhere: bool) -> impl FnMut(Option<B
 }
 
 /// Returns a transform that masks the secrets of a stream of chunks. Holds back what may be the beginning of a secret.
-fn mask_chunks(secrets: Vec<Vec<u8>>) -> impl FnMut(Option<Bytes>) -> Bytes + Send + 'static {
-    let mut withheld = Vec::new();
+pub fn mask_chunks(secrets: Vec<Vec<u8>>) -> impl FnMut(Option<Bytes>) -> Bytes + Send + 'static {
+    let mask = SecretMask::new(&secrets);
+    let mut held = Vec::new();
     move |chunk| {
         let is_end = chunk.is_none();
-        withheld.extend_from_slice(&chunk.unwrap_or_default());
-        withheld = mask_bytes(&withheld, &secrets);
-        let begun =
-            if is_end { 0 } else { secrets.iter().map(|secret| begun_bytes(&withheld, secret)).max().unwrap_or(0) };
-        withheld.drain(..withheld.len() - begun).collect::<Vec<_>>().into()
+        held.extend_from_slice(&chunk.unwrap_or_default());
+        let begun = if is_end { 0 } else { secrets.iter().map(|secret| begun_bytes(&held, secret)).max().unwrap_or(0) };
+        let passed = mask.start_of_match_at(&held, held.len() - begun);
+        let masked = mask.mask(&held[..passed]);
+        held.drain(..passed);
+        masked.into()
     }
 }
 
@@ -296,6 +359,19 @@ mod tests {
                 text.chunks(step).flat_map(|chunk| mask(Some(Bytes::copy_from_slice(chunk))).to_vec()).collect();
             out.extend(mask(None));
             assert_eq!(String::from_utf8(out).unwrap(), "a *** b ****** sk-stored-1234", "{step}");
+        }
+    }
+
+    #[test]
+    fn masks_secrets_that_begin_with_other_secrets_across_chunks() {
+        let secrets = vec![b"abcdefgh".to_vec(), b"abcdefgh-ijkl".to_vec(), b"fghabcdX".to_vec()];
+        let text = b"1 abcdefgh-ijkl 2 abcdefghabcdefgh 3 abcdefgh-ij";
+        for step in 1..=text.len() {
+            let mut mask = mask_chunks(secrets.clone());
+            let mut out: Vec<u8> =
+                text.chunks(step).flat_map(|chunk| mask(Some(Bytes::copy_from_slice(chunk))).to_vec()).collect();
+            out.extend(mask(None));
+            assert_eq!(String::from_utf8(out).unwrap(), "1 *** 2 ****** 3 ***-ij", "{step}");
         }
     }
 

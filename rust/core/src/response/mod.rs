@@ -2,7 +2,9 @@
 
 pub(crate) mod chunk_coalescer;
 pub(crate) mod delivery;
+pub(crate) mod gunzip;
 pub(crate) mod limit_headers;
+pub(crate) mod mask_frames;
 pub(crate) mod mask_secrets;
 pub(crate) mod normalise;
 pub(crate) mod offload;

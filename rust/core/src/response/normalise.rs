@@ -31,6 +31,9 @@ const REQUEST_ID_HEADERS: [&str; 5] =
 /// requests.
 pub const MAX_ERROR_BODY_BYTES: usize = 256 * 1024;
 
+/// Decompressed bytes that decide if a compressed response may be an error.
+const MAX_ERROR_START_BYTES: usize = 512;
+
 /// Size limit of all pages together. Parsing a list takes many times its size in memory.
 pub(crate) const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 /// Longer successful responses are passed through unchanged.
@@ -104,15 +107,29 @@ pub async fn expose_error_status(
     let Some(first) = deadline.enforce(async { body.next_chunk().await.transpose() }).await? else {
         return Ok(IncomingResponse { head, body });
     };
-    let may_be_error = translation::may_begin_error(&first);
+    let is_gzip = compressed_response::is_gzip(&head.headers);
+    let may_be_error = if is_gzip {
+        translation::may_begin_error(&compressed_response::decompress_start(&first, MAX_ERROR_START_BYTES))
+    } else {
+        translation::may_begin_error(&first)
+    };
     body.put_back(first);
     if may_be_error
         && let Some(response) = deadline.enforce(penstock_net::collect(&mut body, MAX_BUFFERED_RESPONSE_BYTES)).await?
     {
-        if let Some(status) = translation::hidden_error_status(operation, &response) {
-            head.status = status;
-        }
+        let plain = if is_gzip {
+            compressed_response::decompress(&response, MAX_BUFFERED_RESPONSE_BYTES)
+        } else {
+            Some(response.clone())
+        };
         body = ResponseBody::from_bytes(response);
+        if let Some((plain, status)) =
+            plain.and_then(|plain| translation::hidden_error_status(operation, &plain).map(|status| (plain, status)))
+        {
+            head.status = status;
+            head.headers.retain(|name| !matches!(name, b"content-length" | b"content-encoding"));
+            body = ResponseBody::from_bytes(plain);
+        }
     }
     Ok(IncomingResponse { head, body })
 }
@@ -123,7 +140,7 @@ pub fn may_hide_error(operation: Operation, incoming: &IncomingResponse) -> bool
     head.status == 200
         && translation::may_hide_errors(operation)
         && head.headers.is_json()
-        && delivery::is_uncompressed(&head.headers)
+        && (delivery::is_uncompressed(&head.headers) || compressed_response::is_gzip(&head.headers))
         && incoming.body.content_length().is_none_or(|length| length <= MAX_BUFFERED_RESPONSE_BYTES)
 }
 

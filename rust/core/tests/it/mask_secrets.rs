@@ -2,7 +2,7 @@
 
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, chat_body, chat_request,
-    scripted::{ScriptedServer, json_response, read_request, sse_response},
+    scripted::{ScriptedServer, gzip_compress, gzip_response, json_response, read_request, sse_response},
     sha256_hex,
 };
 use penstock_mock::Server;
@@ -210,5 +210,70 @@ async fn errors_of_file_and_blob_stores_do_not_repeat_stored_secrets() {
         let text = response.text();
         assert!(response.status == 403 && text.contains("wrong key ***"), "{path} {}: {text}", response.status);
         assert!(!text.contains(KEY) && (saved == "@store" || !text.contains(token)), "{path}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn compressed_responses_do_not_repeat_stored_secrets() {
+    let error = format!(r#"{{"error":{{"message":"wrong key {KEY}","code":401}}}}"#);
+    let (rig, _provider) = start_with_stored_key(gzip_response("application/json", &gzip_compress(&error))).await;
+    let response = rig.send(post_to_mine(CHAT_PATH).header("accept-encoding", "gzip")).await;
+    assert_eq!((response.status, response.header("content-encoding")), (401, None), "{}", response.text());
+    assert!(response.text().contains("wrong key ***"), "{}", response.text());
+
+    let events = format!("data: {{\"choices\":[]}}\n\ndata: {{\"error\":{{\"message\":\"wrong key {KEY}\"}}}}\n\n");
+    let (rig, _provider) = start_with_stored_key(gzip_response("text/event-stream", &gzip_compress(&events))).await;
+    for path in [CHAT_PATH, "/v1/proxy/whatever"] {
+        let response = rig.send(post_to_mine(path).header("accept-encoding", "gzip")).await;
+        assert_eq!((response.status, response.header("content-encoding")), (200, None), "{}", response.text());
+        assert!(response.text().contains("wrong key ***") && !response.text().contains(KEY), "{}", response.text());
+    }
+}
+
+#[tokio::test]
+async fn streams_in_a_content_coding_that_cannot_be_masked_fail() {
+    let head =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: br\r\ncontent-length: 5\r\n\r\n";
+    let (rig, _provider) = start_with_stored_key([head.as_bytes(), b"12345"].concat()).await;
+    let response = rig.send(post_to_mine("/v1/proxy/whatever").header("accept-encoding", "br")).await;
+    assert_eq!((response.status, &*response.error_code()), (502, "upstream_disconnected"), "{}", response.text());
+    // Without stored secrets the stream is passed on as it is.
+    let own = TestRequest::new("POST", "/v1/proxy/whatever").header("x-gateway-provider", "mock");
+    let response = rig.send(own.header("content-type", "application/json").body(chat_body("mock", false))).await;
+    assert_eq!((response.status, response.header("content-encoding")), (200, Some("br")));
+}
+
+#[tokio::test]
+async fn amazon_event_streams_do_not_repeat_stored_secrets() {
+    use penstock_llm::stream::aws_event_stream::{FrameDecoder, encode_frame};
+    let message = format!(r#"{{"message":"wrong key {KEY}"}}"#);
+    let frames = [
+        encode_frame("event", "messageStart", br#"{"role":"assistant"}"#),
+        encode_frame("exception", "accessDeniedException", message.as_bytes()),
+    ]
+    .concat();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/vnd.amazon.eventstream\r\nconnection: close\r\n\r\n";
+    let (rig, _provider) = start_with_stored_key([head.as_bytes(), &frames].concat()).await;
+    let response = rig.send(post_to_mine("/v1/proxy/model/m/converse-stream")).await;
+    let mut decoder = FrameDecoder::new(4096);
+    decoder.push_chunk(&response.body);
+    let payloads: Vec<_> = std::iter::from_fn(|| decoder.next_frame())
+        .map(|frame| String::from_utf8(frame.unwrap().payload.to_vec()).unwrap())
+        .collect();
+    assert_eq!(payloads, [r#"{"role":"assistant"}"#, r#"{"message":"wrong key ***"}"#]);
+}
+
+#[tokio::test]
+async fn configs_hold_a_bounded_number_of_secrets() {
+    let provider = Server::start().await;
+    let rig = TestGateway::for_provider(&provider);
+    for (count, length, is_allowed) in [(128, 20, true), (129, 20, false), (100, 400, false)] {
+        let headers: serde_json::Map<_, _> =
+            (0..count).map(|number| (format!("x-api-key-{number}"), format!("{number:0>length$}").into())).collect();
+        let config = json!({"provider": "mock", "override_params": {"tools": [{"type": "mcp", "headers": headers}]}});
+        let request = chat_request("mock").header("x-gateway-config", &config.to_string());
+        let response = rig.send(request).await;
+        assert_eq!(response.status == 200, is_allowed, "{count} {length}: {} {}", response.status, response.text());
+        assert!(is_allowed || response.text().contains("may hold 128 secrets with 32768 bytes"), "{}", response.text());
     }
 }

@@ -155,9 +155,50 @@ pub fn encode_frame(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
+/// Edits the payload of a complete frame, and the bytes of its headers in place, and computes its checksums anew. Returns
+/// `None` if the bytes are not one frame.
+pub fn edit_frame(
+    frame: &[u8],
+    edit_headers: impl FnOnce(&mut [u8]),
+    edit_payload: impl FnOnce(&[u8]) -> Vec<u8>,
+) -> Option<Vec<u8>> {
+    let content = frame.get(PRELUDE_BYTES..frame.len().checked_sub(CHECKSUM_BYTES)?)?;
+    let (headers, payload) = content.split_at_checked(read_u32(frame.get(4..)?) as usize)?;
+    let payload = edit_payload(payload);
+    let total = PRELUDE_BYTES + headers.len() + payload.len() + CHECKSUM_BYTES;
+    let mut edited = Vec::with_capacity(total);
+    edited.extend_from_slice(&(total as u32).to_be_bytes());
+    edited.extend_from_slice(&(headers.len() as u32).to_be_bytes());
+    edited.extend_from_slice(&crc32fast::hash(&edited).to_be_bytes());
+    edited.extend_from_slice(headers);
+    edit_headers(&mut edited[PRELUDE_BYTES..]);
+    edited.extend_from_slice(&payload);
+    edited.extend_from_slice(&crc32fast::hash(&edited).to_be_bytes());
+    Some(edited)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn edits_frames_with_valid_checksums() {
+        let frame = encode_frame("event", "chunk-secret", br#"{"text":"a secret"}"#);
+        let mask = |payload: &[u8]| String::from_utf8_lossy(payload).replace("secret", "***").into_bytes();
+        let hide = |headers: &mut [u8]| {
+            let at = headers.windows(6).position(|part| part == b"secret").unwrap();
+            headers[at..at + 6].fill(b'*');
+        };
+        let edited = edit_frame(&frame, hide, mask).unwrap();
+        let mut decoder = FrameDecoder::new(1024);
+        decoder.push_chunk(&edited);
+        let read = decoder.next_frame().unwrap().unwrap();
+        assert_eq!((&*read.event_name, &*read.payload), ("chunk-******", &br#"{"text":"a ***"}"#[..]));
+        assert!(decoder.next_frame().is_none() && !decoder.has_partial_frame());
+        for cut in 0..16 {
+            assert!(edit_frame(&frame[..cut], |_| (), <[u8]>::to_vec).is_none(), "{cut}");
+        }
+    }
 
     /// Valid test vectors of the AWS SDKs: without headers, with one header of each type, and an error.
     const VALID_VECTORS: [&[u8]; 9] = [

@@ -70,6 +70,7 @@ impl SessionEvents {
 
 /// Fields of the request log, filled while the request is processed.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each flag is independent")]
 pub struct RequestLog {
     pub operation: Option<Operation>,
     pub is_proxy: bool,
@@ -104,6 +105,8 @@ pub struct RequestLog {
     /// True if the gateway asked for stream usage that the client did not request. The usage is removed from the
     /// stream.
     pub hides_usage: bool,
+    /// True if the last response of the current attempt was a failure, whose stored secrets are masked already.
+    pub has_masked_failure: bool,
     /// Request body for token counting. Kept only while its tokens may have to be counted.
     pub count_input: Option<CountInput>,
     /// Usage and what its cost depends on.
