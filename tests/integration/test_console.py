@@ -29,7 +29,9 @@ NODE_TESTS_DIR = Path(__file__).parents[1] / "e2e/node"
 MEMBER_EMAIL, MEMBER_PASSWORD = "member@example.com", "correct horse battery staple"
 MAX_BROWSER_SECONDS = 300
 VISIBLE_SECONDS = 10
-BROWSER_TESTS = sorted(file.name for file in NODE_TESTS_DIR.glob("console*.test.mjs"))
+BROWSER_TESTS = sorted(
+    file.name for file in NODE_TESTS_DIR.glob(os.environ.get("PENSTOCK_CONSOLE_FILES", "console*.test.mjs"))
+)
 # Pattern of the names of the browser tests that run. All run without it.
 PATTERN = os.environ.get("PENSTOCK_CONSOLE_TESTS", "")
 FILTER = [f"--test-name-pattern={PATTERN}"] if PATTERN else []

@@ -1,7 +1,7 @@
 // Metrics and groups of analytics.
 import { api, get } from "./api";
 import type { Series } from "./chart";
-import { formatAgo, formatCents, formatCompact, formatMs, formatNumber, formatPercent } from "./format";
+import { formatAgo, formatCents, formatCompact, formatCost, formatMs, formatNumber, formatPercent } from "./format";
 
 type Query = Record<string, string>;
 export type GroupRow = Record<string, string | number | null | undefined> & { label: string };
@@ -41,10 +41,15 @@ function define(title: string, path: GraphPath, format: (value: number) => strin
       return {
         summary: summary(found.summary ?? {}),
         times: found.data_points.map((point) => Date.parse(point.timestamp) / 1000),
-        series: lines.map((line) => ({ label: line.label, color: line.color, isBar, values: found.data_points.map((point) => Number(point[line.field] ?? 0)) })),
+        series: lines.map((line) => ({ label: line.label, color: line.color, isBar, values: found.data_points.map((point) => (path === "latency" ? latencyOf(point[line.field]) : Number(point[line.field] ?? 0))) })),
       };
     },
   };
+}
+
+/** Returns null for a time without requests, of which the gateway says 0. */
+export function latencyOf(value: unknown): number | null {
+  return Number(value ?? 0) || null;
 }
 
 const total = (label: string, color = "accent"): Line[] => [{ field: "total", label, color }];
@@ -56,7 +61,7 @@ const LATENCIES: Line[] = [
 
 export const METRICS: Record<string, Metric> = {
   requests: define("Requests", "requests", formatCompact, total("Requests"), (found) => formatNumber(found.total)),
-  cost: define("Cost", "cost", formatCents, total("Cost"), (found) => formatCents(found.total)),
+  cost: define("Cost", "cost", formatCents, total("Cost"), (found) => formatCost(found.total, found.unpriced, Infinity)),
   tokens: define("Tokens", "tokens", formatCompact, total("Tokens"), (found) => formatCompact(found.total)),
   latency: define("Latency", "latency", formatMs, LATENCIES, (found) => `median ${formatMs(found.p50)}`, false),
   errors: define("Errors", "errors", formatCompact, total("Errors", "bad"), (found) => formatNumber(found.total)),
@@ -92,8 +97,9 @@ export function groupLabel(column: string): string {
   return LABELS[column] ?? column;
 }
 
-export function cellText(column: string, value: string | number | null | undefined): string {
-  if (column === "cost") return formatCents(value);
+export function cellText(column: string, row: GroupRow): string {
+  const value = row[column];
+  if (column === "cost") return formatCost(value, row.unpriced_requests, row.requests);
   if (column.endsWith("latency")) return formatMs(value);
   if (column.endsWith("rate")) return formatPercent(value);
   if (column === "last_seen") return formatAgo(value === null || value === undefined ? null : String(value));

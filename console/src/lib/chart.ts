@@ -34,6 +34,12 @@ function stackBars(series: Series[]): (number | null)[][] {
   });
 }
 
+/** Returns the places of values without neighbours, which no line connects. */
+function findLonely(values: (number | null)[]): number[] {
+  const isMissing = (index: number): boolean => (values[index] ?? null) === null;
+  return values.flatMap((_, index) => (!isMissing(index) && isMissing(index - 1) && isMissing(index + 1) ? [index] : []));
+}
+
 /** Rewrites a template of uPlot, which has American dates and clocks. */
 function isoTemplate(template: string): string {
   return template
@@ -55,7 +61,8 @@ export function drawChart(Plot: typeof uPlot, element: HTMLElement, options: Cha
     {
       width: element.clientWidth,
       height: options.height,
-      padding: [12, 8, 0, 0],
+      // The last label of the time axis is half beyond the axis.
+      padding: [12, 18, 0, 0],
       tzDate: (seconds) => Plot.tzDate(new Date(seconds * 1000), options.zone),
       fmtDate: (template) => Plot.fmtDate(isoTemplate(template)),
       legend: { show: options.series.length > 1 && options.height >= MIN_LEGEND_HEIGHT },
@@ -66,7 +73,7 @@ export function drawChart(Plot: typeof uPlot, element: HTMLElement, options: Cha
         { value: (_, value) => (value === null ? "" : new Date(value * 1000).toLocaleString("sv", { timeZone: options.zone })) },
         ...order.map((index) => {
           const one = options.series[index] as Series;
-          const shared = { label: one.label, stroke: color(one.color), points: { show: options.times.length < 2 && !one.isBar } };
+          const shared = { label: one.label, stroke: color(one.color), points: one.isBar ? { show: false } : { show: true, size: 5, filter: () => findLonely(one.values) } };
           const value = (_: uPlot, __: number | null, ___: number, at: number | null): string => {
             const found = at === null ? null : one.values[at];
             return found === null || found === undefined ? "–" : options.format(found);

@@ -2,6 +2,7 @@
 import { preferences } from "./preferences.svelte";
 
 const EMPTY = "–";
+const BYTE_UNITS = ["KiB", "MiB", "GiB", "TiB"];
 
 export function formatNumber(value: number | string | null | undefined, digits = 0): string {
   if (value === null || value === undefined || value === "") return EMPTY;
@@ -30,6 +31,13 @@ export function formatCents(cents: number | string | null | undefined): string {
   return `$${dollars.toLocaleString("en", { maximumSignificantDigits: 3, maximumFractionDigits: 9 })}`;
 }
 
+/** Formats the cost of several requests. Requests without a price are in no sum, so it is a lower bound or unknown. */
+export function formatCost(cents: number | string | null | undefined, unpriced: number | string | null | undefined, requests: number | string | null | undefined): string {
+  const missing = Number(unpriced ?? 0);
+  if (missing > 0 && (missing >= Number(requests ?? 0) || Number(cents ?? 0) === 0)) return "no price";
+  return missing > 0 ? `≥ ${formatCents(cents)}` : formatCents(cents);
+}
+
 export function formatMs(value: number | string | null | undefined): string {
   if (value === null || value === undefined) return EMPTY;
   const ms = Number(value);
@@ -45,7 +53,9 @@ export function formatPercent(value: number | string | null | undefined): string
 export function formatBytes(value: number | null | undefined): string {
   if (value === null || value === undefined) return EMPTY;
   if (value < 1024) return `${value} B`;
-  return value < 1024 ** 2 ? `${(value / 1024).toFixed(1)} KiB` : `${(value / 1024 ** 2).toFixed(1)} MiB`;
+  const exponent = Math.min(Math.floor(Math.log2(value) / 10), BYTE_UNITS.length);
+  const amount = value / 1024 ** exponent;
+  return `${amount.toFixed(Number.isInteger(amount) ? 0 : 1)} ${BYTE_UNITS[exponent - 1]}`;
 }
 
 /** Formats a time in the chosen time zone. */

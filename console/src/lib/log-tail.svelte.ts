@@ -3,6 +3,8 @@ import { apiUrl } from "./paths";
 import type { Schema } from "./api";
 
 const MAX_ROWS = 500;
+// Rows of a burst are shown together, because each change of the list costs a layout.
+const SHOW_INTERVAL_MS = 100;
 
 export class LogTail {
   rows = $state.raw<Schema["LogRecord"][]>([]);
@@ -17,14 +19,23 @@ export class LogTail {
     const query = new URLSearchParams(Object.entries(filter).filter(([, value]) => value));
     const source = new EventSource(apiUrl(`v1/logs/tail?${query}`));
     source.addEventListener("connected", () => (this.problem = ""));
+    let waiting: Schema["LogRecord"][] = [];
+    let timer = 0;
+    const show = (): void => {
+      timer = 0;
+      const fresh = new Map(waiting.slice(-MAX_ROWS).reverse().map((log) => [log.id, log]));
+      waiting = [];
+      this.rows = [...fresh.values(), ...this.rows.filter((row) => !fresh.has(row.id))].slice(0, MAX_ROWS);
+    };
     source.addEventListener("log", (event: MessageEvent<string>) => {
-      const log = JSON.parse(event.data) as Schema["LogRecord"];
-      this.rows = [log, ...this.rows.filter((row) => row.id !== log.id)].slice(0, MAX_ROWS);
+      waiting.push(JSON.parse(event.data) as Schema["LogRecord"]);
+      timer ||= window.setTimeout(show, SHOW_INTERVAL_MS);
     });
     source.addEventListener("dropped", () => (this.problem = "There are more new logs than can be shown; refresh to see all."));
     source.addEventListener("error", () => (this.problem = "The live tail was interrupted; it connects again by itself."));
     return () => {
       source.close();
+      clearTimeout(timer);
       this.problem = "";
     };
   }

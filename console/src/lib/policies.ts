@@ -1,6 +1,7 @@
 // Policies as people read them.
 import type { Schema } from "./api";
 import { formatCompact } from "./format";
+import { workspaceName } from "./workspace";
 
 export type Policy = ({ kind: "usage" } & Schema["UsageLimitsPolicy"]) | ({ kind: "rate" } & Schema["RateLimitsPolicy"]);
 
@@ -25,6 +26,16 @@ export function formatAmount(type: string, amount: number): string {
   return type === "cost" ? `$${amount.toLocaleString("en", { maximumFractionDigits: 2 })}` : `${formatCompact(amount)} ${type}`;
 }
 
+/** Formats how much of an amount is used: "112 of 120 requests". */
+export function formatUse(type: string, used: number, limit: number): string {
+  return `${type === "cost" ? formatAmount(type, used) : formatCompact(used)} of ${formatAmount(type, limit)}`;
+}
+
+/** Formats a value of a condition or group; workspaces are known by their ids. */
+function formatValue(key: string, value: string): string {
+  return key === "workspace_id" ? workspaceName(value) : value;
+}
+
 export function describePolicy(policy: Policy): string {
   if (policy.kind === "rate") return `${formatCompact(policy.value)} ${policy.type} per ${UNITS[policy.unit] ?? policy.unit}`;
   const period = policy.periodic_reset ?? (policy.periodic_reset_days ? `every ${policy.periodic_reset_days} days` : "in total");
@@ -34,7 +45,7 @@ export function describePolicy(policy: Policy): string {
 export function describeConditions(conditions: Schema["Condition"][]): string {
   const isAll = conditions.every((one) => one.value === "*" && !one.excludes);
   if (isAll) return "all";
-  return conditions.map((one) => `${keyName(one.key)} ${one.excludes ? "is not" : "is"} ${Array.isArray(one.value) ? one.value.join(" or ") : one.value}`).join(" and ");
+  return conditions.map((one) => `${keyName(one.key)} ${one.excludes ? "is not" : "is"} ${[one.value].flat().map((value) => formatValue(one.key, value)).join(" or ")}`).join(" and ");
 }
 
 export function describeGroups(groups: { key: string }[]): string {

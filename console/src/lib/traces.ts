@@ -6,6 +6,8 @@ export interface TraceSummary {
   requests: number;
   errors: number;
   cost: number;
+  /** Requests without a known price. */
+  unpriced: number;
   last: string;
 }
 
@@ -15,10 +17,11 @@ export function groupByTrace(logs: Schema["LogRecord"][]): TraceSummary[] {
   for (const log of logs) {
     const id = log.trace_id;
     if (!id) continue;
-    const trace = found.get(id) ?? { id, requests: 0, errors: 0, cost: 0, last: log.created_at ?? "" };
+    const trace = found.get(id) ?? { id, requests: 0, errors: 0, cost: 0, unpriced: 0, last: log.created_at ?? "" };
     trace.requests++;
     trace.errors += log.is_success === false ? 1 : 0;
     trace.cost += Number(log.cost ?? 0);
+    trace.unpriced += log.cost === null || log.cost === undefined ? 1 : 0;
     found.set(id, trace);
   }
   return [...found.values()];

@@ -14,8 +14,8 @@ before(async () => {
 after(() => browser.close());
 
 /** Opens a tab that collects everything that went wrong in it. */
-export async function openTab(address = `${GATEWAY}/console/`) {
-  const context = await browser.newContext({ viewport: WINDOW });
+export async function openTab(address = `${GATEWAY}/console/`, options = {}) {
+  const context = await browser.newContext({ viewport: WINDOW, ...options });
   const faults = [];
   await context.exposeFunction("reportFault", (text) => faults.push(text));
   await context.addInitScript(() => {
@@ -40,8 +40,8 @@ export async function signIn(page, key = ADMIN_KEY) {
 }
 
 /** Opens a tab that is signed in with the admin key. */
-export async function openSignedIn(path = "", address = `${GATEWAY}/console/`) {
-  const tab = await openTab(address + path);
+export async function openSignedIn(path = "", address = `${GATEWAY}/console/`, options = {}) {
+  const tab = await openTab(address + path, options);
   await signIn(tab.page);
   // Before the sign-in, the gateway says that nobody is signed in.
   tab.faults.length = 0;
@@ -56,4 +56,25 @@ export async function callApi(method, path, body, headers = {}) {
   });
   assert.equal(response.status, 200, await response.clone().text());
   return response.json();
+}
+
+/** Replaces the responses of some addresses inside the page. Rows of a million real logs take too long to write. */
+export function replaceResponses({ total, pageSize, bodyChars, log }) {
+  const send = window.fetch.bind(window);
+  const json = (value) => new Response(JSON.stringify(value), { headers: { "content-type": "application/json" } });
+  window.fetch = async (input, options) => {
+    const url = new URL(input.url ?? input, location.href);
+    if (total && url.pathname.endsWith("/v1/logs")) {
+      const from = Number(url.searchParams.get("cursor") ?? 0);
+      const data = Array.from({ length: Math.min(pageSize, total - from) }, (_, index) => ({ id: `row-${from + index}`, created_at: "2026-01-01T00:00:00Z", response_status_code: 200, ai_model: `model ${from + index}` }));
+      const next = from + data.length;
+      return json({ object: "list", data, has_more: next < total, next_cursor: next < total ? String(next) : null, partial: false });
+    }
+    if (bodyChars && url.pathname.endsWith(`/v1/logs/${log}`)) {
+      const found = await (await send(input, options)).json();
+      found.request.body = { model: "mock", messages: [{ role: "user", content: "x".repeat(bodyChars) }] };
+      return json(found);
+    }
+    return send(input, options);
+  };
 }

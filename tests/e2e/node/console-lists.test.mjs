@@ -2,31 +2,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, openSignedIn, openTab, signIn } from "./console-kit.mjs";
+import { callApi, openSignedIn, openTab, replaceResponses, signIn } from "./console-kit.mjs";
 
 const { GATEWAY, KEY, LOG, WORKSPACE } = process.env;
 const MAX_DOM_ROWS = 300;
-
-/** Replaces the responses of some addresses inside the page. Rows of a million real logs take too long to write. */
-function replaceResponses({ total, pageSize, bodyChars, log }) {
-  const send = window.fetch.bind(window);
-  const json = (value) => new Response(JSON.stringify(value), { headers: { "content-type": "application/json" } });
-  window.fetch = async (input, options) => {
-    const url = new URL(input.url ?? input, location.href);
-    if (total && url.pathname.endsWith("/v1/logs")) {
-      const from = Number(url.searchParams.get("cursor") ?? 0);
-      const data = Array.from({ length: Math.min(pageSize, total - from) }, (_, index) => ({ id: `row-${from + index}`, created_at: "2026-01-01T00:00:00Z", response_status_code: 200, ai_model: `model ${from + index}` }));
-      const next = from + data.length;
-      return json({ object: "list", data, has_more: next < total, next_cursor: next < total ? String(next) : null, partial: false });
-    }
-    if (bodyChars && url.pathname.endsWith(`/v1/logs/${log}`)) {
-      const found = await (await send(input, options)).json();
-      found.request.body = { model: "mock", messages: [{ role: "user", content: "x".repeat(bodyChars) }] };
-      return json(found);
-    }
-    return send(input, options);
-  };
-}
 
 test("scrolls a million logs with few rows in the document", async () => {
   const tab = await openTab();
