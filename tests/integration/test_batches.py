@@ -4,6 +4,7 @@ happens meanwhile.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
@@ -370,3 +371,18 @@ def test_old_files_and_batches_are_deleted_and_counted(restarted: Callable[..., 
     wait_for("the purge", lambda: read_metrics(here.gateway)["penstock_files_deleted_total"] == 2 or None)
     assert list((here.folder / "files").iterdir()) == []
     expect_error(here.client_with_key(caller.key).get(f"/v1/batches/{batch.id}"), 404, "AB08")
+
+
+def test_lines_are_checked_by_guardrails(caller: Client, provider: Mock):
+    guardrail = {"deny": True, "contains": {"words": ["canary"], "operator": "none"}}
+    redact = {"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": True}}
+    config = json.dumps({"provider": "@m-batching", "input_guardrails": [guardrail, redact]})
+    ai = openai_client(caller, config=config, provider="@m-batching")
+    provider.clear_ledger()
+    lines = [batch_line(1, "a canary"), batch_line(2, "write to ann@example.com")]
+    batch = wait_until_ended(ai, create_batch(ai, to_jsonl(*lines)).id)
+    counts = batch.request_counts
+    assert (batch.status, counts.completed, counts.failed) == ("completed", 1, 1)
+    denied = read_output_lines(ai, batch.error_file_id)["line-1"]["response"]
+    assert (denied["status_code"], denied["body"]["error"]["type"]) == (446, "hooks_failed")
+    assert "ann@example.com" not in json.dumps(provider.ledger())

@@ -319,3 +319,47 @@ def test_references_show_what_uses_a_config(admin: Client, workspace: str):
     expect_ok(admin.delete(f"/v1/api-keys/{key['id']}"))
     expect_ok(admin.put(f"/v1/workspaces/{workspace}", {"defaults": {"user_api_key_config": None}}))
     expect_ok(admin.delete(path))
+
+
+def test_dry_run_of_a_saved_guardrail_is_in_the_log_as_feedback(admin: Client, workspace: str, team: Client):
+    actions = {"deny": True, "dry_run": True, "stream": "window", "on_fail": {"feedback": {"value": -7, "weight": 1}}}
+    made = team.create("/v1/guardrails", {"name": "Dry", "checks": CHECKS, "actions": actions})
+    assert team.read(f"/v1/guardrails/{made['slug']}")["actions"]["stream"] == "window"
+    set_defaults(admin, workspace, [made["slug"]])
+    trace = "a-trace-of-a-dry-run"
+    response = ask(team, "a canary", **{"x-gateway-trace-id": trace})
+    set_defaults(admin, workspace, [])
+    assert (response.status, "hook_results" in response.json()) == (200, False)
+
+    def find_feedback() -> dict[str, Any] | None:
+        rows = team.read("/v1/logs?time_of_generation_min=2020-01-01T00:00:00Z&page_size=20")["data"]
+        details = [team.read(f"/v1/logs/{row['id']}") for row in rows if row["trace_id"] == trace]
+        return next((one for one in details if one["feedback"]), None)
+
+    log = wait_for("the feedback", find_feedback)
+    (result,) = log["details"]["hook_results"]["before_request_hooks"]
+    assert (result["dry_run"], result["would_deny"], result["deny"]) == (True, True, False)
+    assert [one["value"] for one in log["feedback"]] == [-7]
+
+
+@pytest.mark.parametrize("path", ["/v1//configs", "/v1/v1/configs", "/v1/%61pi-keys", "/v1/Configs", "/v1//files"])
+def test_misspelled_paths_reach_no_provider(team: Client, provider: Mock, path: str):
+    provider.clear_ledger()
+    caller = Client(team.gateway, team.key, MOCK_HEADERS)
+    assert caller.post(path, {"name": "x"}).status == 404
+    assert provider.ledger() == []
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/complet%69ons", "/v1//chat/completions", "/v1/proxy/v1/chat/completions"])
+def test_respelled_paths_are_checked(team: Client, provider: Mock, path: str):
+    config = json.dumps(
+        {
+            "provider": "mock",
+            "input_guardrails": [{"deny": True, "contains": {"words": ["canary"], "operator": "none"}}],
+        }
+    )
+    provider.clear_ledger()
+    caller = Client(team.gateway, team.key, {"x-gateway-config": config})
+    body = {"model": "mock", "messages": [{"role": "user", "content": "a canary"}]}
+    assert caller.post(path, body).status == 446
+    assert provider.ledger() == []

@@ -5,6 +5,7 @@ batches survive restarts.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 from typing import TYPE_CHECKING, Any
@@ -402,3 +403,38 @@ def test_batch_output_at_the_provider_takes_one_request(restarted_gateway: Resta
     )
     with pytest.raises(openai.BadRequestError):
         openai_client(caller).fine_tuning.jobs.list()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"input_guardrails": [{"deny": True, "contains": {"words": ["canary"], "operator": "none"}}]},
+        {"output_guardrails": [{"deny": True, "contains": {"words": ["canary"], "operator": "none"}}]},
+        {"input_guardrails": [{"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": True}}]},
+        {"override_params": {"max_tokens": 5}},
+    ],
+)
+def test_guardrails_and_overrides_keep_lines_from_the_provider(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider, config: dict[str, Any]
+):
+    caller = create_caller(restarted_gateway, stub_provider, "openai")
+    ai = openai_client(caller, provider="@m-w", config=json.dumps(config))
+    batch = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1, "hi")), COMPLETION_WINDOW).id)
+    (error,) = batch.errors.data
+    assert (batch.status, error.code) == ("failed", "guardrail_denied")
+    assert "'immediate'" in error.message
+    assert stub_provider.asked == []
+
+
+def test_guardrails_that_only_observe_do_not_stop_a_provider_batch(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
+):
+    caller = create_caller(restarted_gateway, stub_provider, "openai")
+    observing = {"contains": {"words": ["canary"], "operator": "none"}}
+    dry = {"dry_run": True, "deny": True, **observing}
+    config = json.dumps({"input_guardrails": [observing, dry]})
+    ai = openai_client(caller, provider="@m-w", config=config)
+    batch = create_batch(ai, to_jsonl(batch_line(1, "hi")), COMPLETION_WINDOW)
+    wait_for_submission(stub_provider)
+    stub_provider.finish_batches()
+    assert wait_until_ended(ai, batch.id).status == "completed"

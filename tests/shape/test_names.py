@@ -76,6 +76,7 @@ def test_core_tests_are_named_after_modules():
         "faults",
         "fine_tuning",
         "guardrail_matrix",
+        "guardrail_routes",
         "heartbeat",
         "limits",
         "pass_through",

@@ -8,6 +8,7 @@ from tests.shape.rust_modules import Crate, Graph, Module, find_cycles, load_cra
 
 # From bottom to top. A prefix stands for its modules; the longest prefix that fits a module decides.
 CORE_LAYERS = [
+    ["ingress::lenient_path"],
     ["ingress::message", "ingress::client_sdk", "ingress::route", "ingress::trace_context"],
     ["error", "error_conversion", "exceeded_limit"],
     ["process"],

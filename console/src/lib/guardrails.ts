@@ -13,6 +13,7 @@ export interface Actions {
   deny: boolean;
   async: boolean;
   sequential: boolean;
+  dry_run: boolean;
   on_success: { feedback: Feedback };
   on_fail: { feedback: Feedback };
 }
@@ -54,7 +55,7 @@ export function mayDo(verb: "create" | "read" | "update" | "delete", workspace: 
 
 export function newActions(): Actions {
   const feedback = (value: number): { feedback: Feedback } => ({ feedback: { value, weight: 1, metadata: {} } });
-  return { deny: false, async: false, sequential: false, on_success: feedback(5), on_fail: feedback(-5) };
+  return { deny: false, async: false, sequential: false, dry_run: false, on_success: feedback(5), on_fail: feedback(-5) };
 }
 
 /** Returns a check with empty objects where it needs some. */

@@ -34,6 +34,34 @@ export function decisionsOf(log: Schema["Log"]): Dictionary[] {
   return Array.isArray(listed) ? (listed as Dictionary[]) : [];
 }
 
+/** Verdict of a guardrail in a log. */
+export interface GuardrailVerdict {
+  id: string;
+  stage: "input" | "output";
+  verdict: "passed" | "failed" | "denied" | "would deny" | "skipped";
+  /** Ids of the checks that failed, or why the guardrail was skipped. */
+  detail: string;
+  isDryRun: boolean;
+  milliseconds: number;
+}
+
+/** Returns the verdicts of the guardrails of a request. */
+export function verdictsOf(log: Schema["Log"]): GuardrailVerdict[] {
+  const results = (log.details as Dictionary).hook_results as Dictionary | undefined;
+  const stages = [["input", results?.before_request_hooks], ["output", results?.after_request_hooks]] as const;
+  return stages.flatMap(([stage, listed]) => {
+    if (!Array.isArray(listed)) return [];
+    return listed.map((one: Dictionary): GuardrailVerdict => {
+      const checks = Array.isArray(one.checks) ? (one.checks as Dictionary[]) : [];
+      const failed = checks.filter((check) => check.verdict === false).map((check) => String(check.id));
+      const found = one.skipped ? "skipped" : one.verdict === false ? "failed" : "passed";
+      const verdict = one.deny ? "denied" : one.would_deny ? "would deny" : found;
+      const detail = one.skipped ? String(one.reason ?? "") : failed.join(", ");
+      return { id: String(one.id), stage, verdict, detail, isDryRun: one.dry_run === true, milliseconds: Number(one.execution_time ?? 0) };
+    });
+  });
+}
+
 /** Returns the text of a response in any of the usual API formats; empty if there is none. */
 export function responseText(body: unknown): string {
   const found = body as Dictionary | null;

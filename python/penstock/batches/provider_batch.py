@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from penstock.batches.gateway_batch import format_output_line
+from penstock.batches.guarded import require_unguarded
 from penstock.batches.model import CANCELLED, COMPLETED, EXPIRED, FAILED
 from penstock.batches.providers import batch_provider_for
 from penstock.batches.providers.batch_provider import LineResult
@@ -52,6 +53,7 @@ class ProviderBatch:
         self._owner = {name: row[name] for name in ("organisation_id", "workspace_id")}
         self._job: dict[str, Any] = dict(row["job"])
         _, self._database, self._settings, self._figures, _ = self._places = dependencies
+        self._client = client
         self._provider = batch_provider_for(self._job["provider"])(client)
         self._metadata = client.headers.get("x-gateway-metadata")
         # If an earlier run collected the results, records of some lines may already be written.
@@ -102,7 +104,7 @@ class ProviderBatch:
             try:
                 # The last run may have ended after the provider accepted the batch and before its id was saved.
                 name = await self._provider.find_submitted() if is_again else None
-                return name or await self._provider.submit(batch_input)
+                return name or await self._submit_unguarded(batch_input)
             except (EdgeUnavailableError, ProviderBusyError):
                 # The provider did nothing, so submitting again is safe.
                 await self._wait_poll_interval()
@@ -117,6 +119,10 @@ class ProviderBatch:
                 is_again = True
                 await self._wait_poll_interval()
         return None
+
+    async def _submit_unguarded(self, batch_input: BatchInput) -> str:
+        await require_unguarded(self._client, batch_input)
+        return await self._provider.submit(batch_input)
 
     async def _wait_until_ended(self) -> BatchStatus:
         questions = 0

@@ -15,6 +15,7 @@ from sqlalchemy import delete, insert, or_, select, update
 
 from penstock.batches.files import MS_PER_SECOND, new_file_row
 from penstock.batches.gateway_batch import BatchDependencies, GatewayBatch, format_output_line
+from penstock.batches.guarded import GuardrailDeniedError
 from penstock.batches.input import BatchInput, InputError
 from penstock.batches.model import (
     ACTIVE_STATUSES,
@@ -206,6 +207,8 @@ class BatchRunner:
             log.warning("stopped running the batch %s on this node: %s", row_id, error)
         except NotFoundError as error:
             await self._fail_batch(row_id, InputError("input_file_missing", error.message))
+        except GuardrailDeniedError as error:
+            await self._fail_batch(row_id, InputError("guardrail_denied", error.message))
         except IncompleteResponseError as error:
             await self._fail_batch(row_id, InputError("provider_failed", error.message))
         except Exception:

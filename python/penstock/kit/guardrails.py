@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from penstock.authorization import RequireScopes, require_scopes
 from penstock.errors import ForbiddenError
@@ -97,6 +97,9 @@ class FailureAction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     )
 
 
+StreamMode = Literal["hold", "window", "end"]
+
+
 class Actions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a guardrail runs, and what follows from its result."""
 
@@ -105,6 +108,13 @@ class Actions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         bool, Meta(description="true: the checks run beside the request and never change its response")
     ] = msgspec.field(name="async", default=False)
     sequential: Annotated[bool, Meta(description="true: the checks run one by one, in their order")] = False
+    dry_run: Annotated[
+        bool, Meta(description="true: the guardrail only reports, in logs and metrics; it denies and changes nothing")
+    ] = False
+    stream: Annotated[
+        StreamMode | UnsetType,
+        Meta(description="`hold`, `window` or `end`: when a stream is checked; see guardrail-streams.md"),
+    ] = UNSET
     on_success: Annotated[SuccessAction, Meta(description="what happens if all checks pass")] = msgspec.field(
         default_factory=SuccessAction
     )

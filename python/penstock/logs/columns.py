@@ -53,8 +53,10 @@ def _define(
     return [Column(name, column_type, meaning, origin, is_listed) for name, meaning in names.items()]
 
 
-def _define_amendable(column_type: ColumnType, origin: Origin = Origin.RECORD, **names: str) -> list[Column]:
-    return [Column(name, column_type, meaning, origin, is_amendable=True) for name, meaning in names.items()]
+def _define_amendable(
+    column_type: ColumnType, origin: Origin = Origin.RECORD, *, is_listed: bool = True, **names: str
+) -> list[Column]:
+    return [Column(name, column_type, meaning, origin, is_listed, is_amendable=True) for name, meaning in names.items()]
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -168,9 +170,9 @@ COLUMNS: tuple[Column, ...] = (
         events="events of a realtime session",
         request_headers="request headers, with secrets masked",
         response_headers="response headers that may be stored",
-        hook_results="results of guardrails",
         prompt_variables="variables of the prompt; without their values if bodies are not stored",
     ),
+    *_define_amendable(ColumnType.JSON, is_listed=False, hook_results="results of guardrails"),
     *_define(
         ColumnType.STRING,
         is_listed=False,

@@ -19,6 +19,7 @@ from penstock.logs import spool_format as spool
 from penstock.logs import spool_reader
 from penstock.logs.batch import RecordBatch
 from penstock.logs.body_text import extract_text
+from penstock.logs.guardrail_results import read_feedback
 from penstock.logs.observed_records import ObservedRecord
 from penstock.logs.packs import PackedRecord
 from penstock.logs.record_lines import amend_line, decode_fields, make_killed_line
@@ -74,6 +75,10 @@ class PendingBatch:
     def has_items(self) -> bool:
         """True if there is something to store."""
         return bool(self.size or self.refused)
+
+    def add_feedback(self, event: SpoolEvent) -> None:
+        """Adds the feedback of guardrails in a record or an amendment."""
+        self.batch.feedback += read_feedback(uuid.UUID(bytes=event.id), event.payload)
 
     def add_line(self, record_id: bytes, line: bytes) -> None:
         """Adds a record."""
@@ -196,6 +201,7 @@ class StoreIngest:
                 elif event.flags & spool.AMENDMENT_FOLLOWS:
                     pending.unfinished[event.id] = len(pending.batch.records)
                 pending.add_line(event.id, event.payload)
+                pending.add_feedback(event)
                 self._store_bodies(pending, event, event.payload)
             case spool.END if self._observers:
                 pending.refused.append(event.payload)
@@ -206,6 +212,7 @@ class StoreIngest:
                 self._store_bodies(pending, event, line)
             case spool.AMEND:
                 self._amend(pending, event)
+                pending.add_feedback(event)
             case spool.FEEDBACK:
                 fields: dict[str, Any] = decode_fields(event.payload)
                 if fields:

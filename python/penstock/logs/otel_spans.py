@@ -95,6 +95,13 @@ class Attempt(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
+class GuardrailCheck(msgspec.Struct, frozen=True):
+    """Result of one check, without its data."""
+
+    id: str = ""
+    verdict: bool = True
+
+
 class GuardrailResult(msgspec.Struct, frozen=True):
     """Result of one guardrail, without the data of its checks, which may hold parts of messages."""
 
@@ -103,6 +110,8 @@ class GuardrailResult(msgspec.Struct, frozen=True):
     deny: bool | None = None
     transformed: bool | None = None
     skipped: bool | None = None
+    would_deny: bool | None = None
+    checks: list[GuardrailCheck] = []
     execution_time: float = 0.0
     created_at: str | None = None
 
@@ -333,6 +342,9 @@ def _guardrail_spans(record: SpanRecord, trace_id: str, parent_id: str, times: t
                         "penstock.guardrail.deny": result.deny,
                         "penstock.guardrail.transformed": result.transformed,
                         "penstock.guardrail.skipped": result.skipped,
+                        "penstock.guardrail.would_deny": result.would_deny,
+                        "penstock.guardrail.failed_checks": [one.id for one in result.checks if not one.verdict]
+                        or None,
                     }
                 ),
             }

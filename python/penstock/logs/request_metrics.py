@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections import Counter
 from itertools import accumulate
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from penstock.logs.guardrail_results import count_verdicts
 from penstock.metrics import format_labels, format_number
 from penstock.settings.monitoring import (
     CONFIG_LABEL,
@@ -72,6 +74,7 @@ class MeteredRecord(msgspec.Struct, frozen=True):
     limit_check_time: float | None = None
     total_units: int | None = None
     cost_nanodollars: int | None = None
+    hook_results: msgspec.Raw = msgspec.Raw(b"")
     is_amendment: bool = False
 
 
@@ -179,6 +182,15 @@ HISTOGRAMS = (
 
 # Bounds and value of each histogram, which are read for every request.
 MEASURES = tuple((family.bounds, family.measure) for family in HISTOGRAMS)
+# Name, label and help text of the counters of verdicts.
+VERDICT_FAMILIES = (
+    (
+        "guardrail_verdict_count",
+        "guardrail",
+        "guardrails that ran, by verdict: passed, failed, denied, would_deny, skipped",
+    ),
+    ("guardrail_check_count", "check", "checks of guardrails that ran, by verdict: passed, failed, error"),
+)
 
 
 class Histogram:
@@ -242,6 +254,8 @@ class RequestMetrics:
         self._counts: dict[tuple[str, ...], LabelSetCounts] = {}
         # Records are counted on a separate thread.
         self._lock = threading.Lock()
+        # By family, then by guardrail or check and its verdict.
+        self._verdicts: tuple[Counter[tuple[str, str]], ...] = tuple(Counter() for _ in VERDICT_FAMILIES)
         self._decode = msgspec.json.Decoder(MeteredRecord).decode
 
     @property
@@ -268,6 +282,8 @@ class RequestMetrics:
                     counts.add_usage(tokens, (record.cost_nanodollars or 0) - (original.cost_nanodollars or 0))
                 else:
                     counts.add(record)
+                if record.hook_results:
+                    self._count_verdicts(record, original if record.is_amendment else None)
 
     def render(self) -> str:
         """Renders all metrics in the Prometheus text format."""
@@ -291,6 +307,22 @@ class RequestMetrics:
             # A client without a valid key must not choose label values.
             return (*plain, *("" for _ in self._optional))
         return (*plain, *(_read_optional_label(record, label)[:MAX_LABEL_CHARS] for label in self._optional))
+
+    def _count_verdicts(self, record: MeteredRecord, original: MeteredRecord | None) -> None:
+        """Counts the verdicts of guardrails; for an amendment, those that the record did not have."""
+        try:
+            found = count_verdicts(record.hook_results)
+            known = count_verdicts(original.hook_results) if original else (Counter(), Counter())
+        except msgspec.MsgspecError:
+            self.invalid += 1
+            return
+        for counts, now, before in zip(self._verdicts, found, known, strict=True):
+            for (name, verdict), count in (now - before).items():
+                key = (name[:MAX_LABEL_CHARS], verdict)
+                if key not in counts and len(counts) >= self._max_values:
+                    key = (OTHER, verdict)
+                    self.overflows += 1
+                counts[key] += count
 
     def _find_counts(self, labels: tuple[str, ...]) -> LabelSetCounts:
         counts = self._counts.get(labels)
@@ -331,6 +363,11 @@ class RequestMetrics:
             for counts in found:
                 if histogram := counts.histograms[index]:
                     yield from _render_histogram(family.name, counts.labels, bounds, histogram)
+        for (name, label, about), verdicts in zip(VERDICT_FAMILIES, self._verdicts, strict=True):
+            yield from _render_head(name, "counter", about)
+            for (value, verdict), count in verdicts.items():
+                labels = format_labels({label: value, "verdict": verdict, **self._fixed})
+                yield f"{name}{{{labels}}} {count}"
 
 
 def _read_optional_label(record: MeteredRecord, label: str) -> str:

@@ -14,7 +14,7 @@ use penstock_core::{
     },
 };
 use penstock_llm::{
-    catalog::{self, Options, PathOptions},
+    catalog::{self, Options},
     operation::Operation,
 };
 use penstock_net::{BaseUrl, headers::Headers};
@@ -73,7 +73,7 @@ fn bench_render(c: &mut Criterion) {
     };
     let cases = [("an operation", Operation::ChatComplete), ("a pass-through", Operation::Proxy)];
     for (name, operation) in cases {
-        let route = Route { operation, path: "/chat/completions", path_params: PathOptions::default() };
+        let route = Route::new(operation, "/chat/completions");
         let call = Call { route, head: &head, control: ControlHeaders::parse(&head.headers, &aliases) };
         let Some(target) = build_target() else { return };
         let render_input = RenderInput {

@@ -123,6 +123,14 @@ impl Operation {
         ROWS.iter().find(is_it).map_or(Self::Proxy, |row| row.operation)
     }
 
+    /// Returns the operation of a method and a path in any case.
+    pub fn from_spelled_path(method: &str, path: &str) -> Self {
+        let is_it = |row: &&OperationRow| {
+            row.method.eq_ignore_ascii_case(method) && matches_pattern_in_any_case(row.path, path)
+        };
+        ROWS.iter().find(is_it).map_or(Self::Proxy, |row| row.operation)
+    }
+
     /// Returns true if the operation only computes a response and stores nothing. An identical request may then get a
     /// cached response.
     pub fn is_cacheable(self) -> bool {
@@ -355,6 +363,21 @@ fn matches_pattern(pattern: &str, path: &str) -> bool {
     let all = pattern.split('/').all(|pattern_segment| match segments.next() {
         Some(segment) if pattern_segment == ANY_SEGMENT => !segment.is_empty(),
         operation => operation == Some(pattern_segment),
+    });
+    all && segments.next().is_none()
+}
+
+fn matches_pattern_in_any_case(pattern: &str, path: &str) -> bool {
+    if let Some((before, after)) = pattern.split_once(MODEL_WILDCARD) {
+        let begin = path.get(..before.len());
+        let end = path.len().checked_sub(after.len()).filter(|end| *end > before.len()).and_then(|end| path.get(end..));
+        return begin.is_some_and(|begin| begin.eq_ignore_ascii_case(before))
+            && end.is_some_and(|end| end.eq_ignore_ascii_case(after));
+    }
+    let mut segments = path.split('/');
+    let all = pattern.split('/').all(|wanted| match segments.next() {
+        Some(segment) if wanted == ANY_SEGMENT => !segment.is_empty(),
+        found => found.is_some_and(|segment| segment.eq_ignore_ascii_case(wanted)),
     });
     all && segments.next().is_none()
 }

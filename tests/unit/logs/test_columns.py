@@ -24,10 +24,11 @@ def test_every_metric_of_the_api_has_a_column():
     assert not METRICS - COLUMNS_BY_NAME.keys()
 
 
-def test_usage_cost_and_bodies_are_amendable():
+def test_usage_cost_results_and_bodies_are_amendable():
     assert {column.name for column in AMENDABLE_COLUMNS} == {
         "req_units", "res_units", "total_units", "cost_nanodollars", "cost_currency", "units_estimated", "price_version",
-        "previous_cost_nanodollars", "previous_price_version", "usage", "body_key", "body_offset", "body_length",
+        "previous_cost_nanodollars", "previous_price_version", "usage", "hook_results", "body_key", "body_offset",
+        "body_length",
     }  # fmt: skip
 
 

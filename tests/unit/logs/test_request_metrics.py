@@ -211,3 +211,22 @@ def test_nothing_is_counted_while_metrics_are_off():
     metrics = make_metrics(enabled=False)
     metrics.observe([make_line()])
     assert (metrics.label_sets, samples(metrics)) == (0, [])
+
+
+def test_guardrail_verdicts_are_counted_once():
+    metrics = make_metrics(label_values=2)
+    result = {"id": "pg-a", "verdict": False, "deny": True, "checks": [{"id": "default.contains", "verdict": False}]}
+    results = {"before_request_hooks": [result], "after_request_hooks": []}
+    line = json.dumps({**RECORD, "hook_results": results}).encode()
+    late = {"before_request_hooks": [result], "after_request_hooks": [{"id": "pg-b", "verdict": True}]}
+    amended = json.dumps({"id": RECORD["id"], "is_amendment": True, "hook_results": late}).encode()
+    position = Position(1, 0)
+    metrics.observe([WaitingLine("w", position, line, is_refused=False, due=0.0)])
+    metrics.observe([WaitingLine("w", position, amended, is_refused=False, due=0.0, original=line)])
+    found = {
+        (sample.labels.get("guardrail") or sample.labels["check"], sample.labels["verdict"]): sample.value
+        for family in parse(metrics.render())
+        for sample in family.samples
+        if family.name.startswith("guardrail")
+    }
+    assert found == {("pg-a", "denied"): 1, ("pg-b", "passed"): 1, ("default.contains", "failed"): 1}

@@ -29,6 +29,7 @@ FULL_ACTIONS = {
     "deny": False,
     "async": False,
     "sequential": False,
+    "dry_run": False,
     "on_success": {"feedback": {"value": 5, "weight": 1, "metadata": {}}},
     "on_fail": {"feedback": {"value": -5, "weight": 1, "metadata": {}}},
 }

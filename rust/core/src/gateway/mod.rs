@@ -39,6 +39,8 @@ enum Destination {
     Prompt(PromptPath),
     /// A feature of the management API that this version does not have.
     Reserved(&'static str),
+    /// Nothing: a path of the gateway in another spelling.
+    Misspelled,
     /// A provider, or a path that the engine serves itself.
     Provider,
 }
@@ -70,6 +72,9 @@ impl Destination {
         }
         if let Some(feature) = route::reserved_feature(&head.path) {
             return Self::Reserved(feature);
+        }
+        if route::is_misspelled(&head.method, &head.path, |path| snapshot.is_management_path(path)) {
+            return Self::Misspelled;
         }
         if let Some(path) = route::rewrite_cancel_path(&head.method, &head.path) {
             head.path = path;
@@ -107,6 +112,9 @@ async fn dispatch(state: &Arc<GatewayState>, request: Request) -> ClientResponse
         (Destination::Management, Some(error)) => reject_without_record(&state.settings, &error, &head),
         (Destination::Reserved(feature), error) => {
             reject_without_record(&state.settings, &error.unwrap_or(Error::NotImplemented { feature }), &head)
+        }
+        (Destination::Misspelled, error) => {
+            reject_without_record(&state.settings, &error.unwrap_or(Error::NotFound), &head)
         }
         (Destination::Management, None) => management_proxy::forward_management_request(state, head, body).await,
         (Destination::Batches, None) => Box::pin(batch_requests::handle(state, snapshot, Request { head, body })).await,

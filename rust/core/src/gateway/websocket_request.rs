@@ -20,7 +20,7 @@ use crate::{
     ingress::{
         control_headers::ControlHeaders,
         message::RequestHead,
-        route::{Route, reserved_feature},
+        route::{Route, is_misspelled, reserved_feature},
     },
     resolve::{models::RequestedModel, target_resolver::Call},
     response::{
@@ -56,7 +56,10 @@ async fn connect_or_reject(state: &GatewayState, head: RequestHead) -> UpgradeOu
     let fault = path_error.map(|message| Error::HeaderInvalid { name: "path", message: message.into() });
     let fault = fault.or_else(|| find_head_error(&state.settings, &head));
     let head = Arc::new(head);
-    let is_provider_path = !snapshot.is_management_path(&head.path) && reserved_feature(&head.path).is_none();
+    let is_management = |path: &str| snapshot.is_management_path(path);
+    let is_provider_path = !is_management(&head.path)
+        && reserved_feature(&head.path).is_none()
+        && !is_misspelled(&head.method, &head.path, is_management);
     let route = Route::parse_websocket(&head.path).filter(|_| is_provider_path);
     let Some(route) = route else {
         return UpgradeOutcome::Rejected(reject_without_record(
@@ -118,7 +121,7 @@ async fn open_websocket(
     log.is_streaming = true;
     log.model = model_from_query(&call.head.query);
     drop(log.begin_record(call.head, &state.record_sink, Body::empty()));
-    if !plan.config.is_plain || control.should_explain() {
+    if !plan.config.is_plain || control.should_explain() || routing::hooks::has_defaults(&resolver) {
         return routing::open_websocket(state, &resolver, &plan, log).await;
     }
     let until = control.client_timeout.and_then(timeout::client_deadline);

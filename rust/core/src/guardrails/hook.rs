@@ -21,7 +21,7 @@ const REJECTED_CHECK_BYTES: usize = 256 * 1024;
 /// Hooks that one list of a config may have.
 const MAX_HOOKS: usize = 50;
 /// Keys of a hook. Every other key of a hook in the short form is a check.
-const HOOK_KEYS: [&str; 11] = [
+const HOOK_KEYS: [&str; 12] = [
     "deny",
     "on_fail",
     "on_success",
@@ -32,6 +32,7 @@ const HOOK_KEYS: [&str; 11] = [
     "sequential",
     "soft_deny_200",
     "stream",
+    "dry_run",
     "name",
 ];
 
@@ -64,8 +65,19 @@ pub enum StreamMode {
     End,
 }
 
+impl StreamMode {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hold => "hold",
+            Self::Window => "window",
+            Self::End => "end",
+        }
+    }
+}
+
 /// A hook, ready to run.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each flag is independent")]
 pub struct Hook {
     pub id: String,
     pub kind: HookKind,
@@ -77,6 +89,8 @@ pub struct Hook {
     pub on_fail: Option<Feedback>,
     /// Version of the saved guardrail.
     pub version: Option<Box<str>>,
+    /// True if the hook only reports: it neither denies nor changes anything, and clients do not see its results.
+    pub is_dry_run: bool,
     /// `None`: depends on what the hook does.
     pub stream: Option<StreamMode>,
     /// Hash of everything that the hook does.
@@ -99,11 +113,19 @@ impl Hook {
         } else {
             StreamMode::End
         };
-        match self.stream {
+        match self.stream.filter(|_| !self.is_dry_run) {
             // A hook of a lenient document may have checks that need the whole text.
             Some(StreamMode::Window) if !self.can_window() => StreamMode::Hold,
             mode => mode.unwrap_or(default),
         }
+    }
+
+    /// Applies what holds for the whole hook to its parts. A dry run takes place beside the request.
+    fn settle(&mut self, is_soft: bool) {
+        for check in &mut self.checks {
+            check.is_soft |= is_soft;
+        }
+        self.is_async |= self.is_dry_run;
     }
 
     /// Returns the approximate memory use in bytes.
@@ -119,7 +141,7 @@ impl Hook {
 
     /// Reports checks that need the whole text, although the hook says `window`.
     fn report_whole_text_checks(&self, reading: &mut ConfigReader) {
-        if self.stream != Some(StreamMode::Window) {
+        if self.stream != Some(StreamMode::Window) || self.is_dry_run {
             return;
         }
         if self.is_async {
@@ -133,7 +155,8 @@ impl Hook {
         }
     }
 
-    fn may_change(&self) -> bool {
+    /// Returns true if a check can change texts or bodies.
+    pub fn may_change(&self) -> bool {
         self.checks.iter().any(|check| check.check.check.may_change())
     }
 }
@@ -211,9 +234,7 @@ fn parse_hook(fields: &Map<String, Value>, form: HookForm, number: usize, readin
     if hook.id.is_empty() {
         hook.id = format!("guardrail_{number}");
     }
-    for check in &mut hook.checks {
-        check.is_soft |= is_soft;
-    }
+    hook.settle(is_soft);
     if hook.checks.len() > MAX_CHECKS {
         reading.report_problem(format!("must have at most {MAX_CHECKS} checks, not {}", hook.checks.len()));
     }
@@ -230,6 +251,7 @@ fn parse_hook_key(hook: &mut Hook, is_soft: &mut bool, name: &str, value: &Value
     match name {
         "deny" => hook.denies = reading.read_boolean(value).unwrap_or_default(),
         "async" => hook.is_async = reading.read_boolean(value).unwrap_or_default(),
+        "dry_run" => hook.is_dry_run = reading.read_boolean(value).unwrap_or_default(),
         "sequential" => hook.is_sequential = reading.read_boolean(value).unwrap_or_default(),
         "soft_deny_200" => *is_soft = reading.read_boolean(value).unwrap_or_default(),
         "id" => hook.id = reading.read_string(value).unwrap_or_default(),
@@ -340,9 +362,7 @@ pub fn parse_saved(content: &Value, reading: &mut ConfigReader) -> Hook {
             reading.within_key("actions", |reading| reading.within_key(key, read));
         }
     }
-    for check in &mut hook.checks {
-        check.is_soft |= is_soft;
-    }
+    hook.settle(is_soft);
     if reading.is_strict() {
         hook.report_whole_text_checks(reading);
     }

@@ -1,8 +1,12 @@
 //! Results of hooks, as clients and logs see them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
 
 use super::check::{CheckError, Stage};
 
@@ -60,6 +64,8 @@ pub struct HookResult {
     /// True if the denial is delivered with status 200.
     pub is_soft: bool,
     pub is_transformed: bool,
+    /// `None` unless the hook only reports; then true if it would have denied what it checked.
+    pub would_deny: Option<bool>,
     pub checks: Vec<CheckResult>,
     pub feedback: Option<Feedback>,
     pub milliseconds: u64,
@@ -82,13 +88,34 @@ impl HookResult {
             if self.denies {
                 json["deny"] = true.into();
             }
+            self.add_dry_run(&mut json);
             return json;
         }
         let feedback = self.feedback.as_ref().map(|feedback| self.feedback_json(feedback));
         let checks: Vec<_> = self.checks.iter().map(|check| check.to_json(shows_data)).collect();
-        json!({"verdict": self.verdict, "id": self.id, "transformed": self.is_transformed, "checks": checks,
-            "feedback": feedback, "execution_time": self.milliseconds, "async": self.is_async, "type": self.kind,
-            "created_at": self.created_at, "deny": self.denies})
+        let mut json = json!({"verdict": self.verdict, "id": self.id, "transformed": self.is_transformed,
+            "checks": checks, "feedback": feedback, "execution_time": self.milliseconds, "async": self.is_async,
+            "type": self.kind, "created_at": self.created_at, "deny": self.denies});
+        self.add_dry_run(&mut json);
+        json
+    }
+
+    fn add_dry_run(&self, json: &mut Value) {
+        if let Some(would_deny) = self.would_deny {
+            json["dry_run"] = true.into();
+            json["would_deny"] = would_deny.into();
+        }
+    }
+
+    /// Returns why the hook denies, for people: its checks that failed, or why it could not read what it should check.
+    pub fn denial_reason(&self) -> String {
+        if let Some(reason) = self.skipped {
+            return format!("the guardrail `{}` denies this: {reason}", self.id);
+        }
+        let failed: Vec<_> =
+            self.checks.iter().filter(|check| !check.passes()).map(|check| check.id.as_str()).collect();
+        let noun = if failed.len() == 1 { "check" } else { "checks" };
+        format!("the guardrail `{}` denies this: the {noun} `{}` failed", self.id, failed.join("`, `"))
     }
 
     fn feedback_json(&self, feedback: &Feedback) -> Value {
@@ -104,13 +131,53 @@ impl HookResult {
     }
 }
 
-/// Results of all hooks of a request, to which hooks add theirs while the response is delivered.
+/// Results of all hooks of a request, to which hooks add theirs while the response is delivered, and later.
 #[derive(Debug, Clone, Default)]
-pub struct SharedHookResults(Arc<Mutex<HookResults>>);
+pub struct SharedHookResults(Arc<SharedResults>);
+
+#[derive(Debug, Default)]
+struct SharedResults {
+    results: Mutex<HookResults>,
+    /// Groups of asynchronous hooks that still run.
+    running: AtomicUsize,
+    has_ended: Notify,
+}
 
 impl SharedHookResults {
     pub fn lock(&self) -> MutexGuard<'_, HookResults> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.results.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a group of asynchronous hooks as running until the returned value is dropped.
+    pub fn begin_group(&self) -> RunningGroup {
+        self.0.running.fetch_add(1, Ordering::AcqRel);
+        RunningGroup(self.clone())
+    }
+
+    /// Returns true if asynchronous hooks still run.
+    pub fn is_waiting(&self) -> bool {
+        self.0.running.load(Ordering::Acquire) > 0
+    }
+
+    /// Waits until no asynchronous hook runs.
+    pub async fn wait_until_complete(&self) {
+        loop {
+            let ended = self.0.has_ended.notified();
+            if !self.is_waiting() {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+/// A group of asynchronous hooks that runs.
+pub struct RunningGroup(SharedHookResults);
+
+impl Drop for RunningGroup {
+    fn drop(&mut self) {
+        self.0.0.running.fetch_sub(1, Ordering::AcqRel);
+        self.0.0.has_ended.notify_waiters();
     }
 }
 
@@ -158,6 +225,6 @@ impl HookResults {
 
     /// Returns true if a synchronous hook failed.
     pub fn has_failed(&self) -> bool {
-        self.before.iter().chain(&self.after).any(|result| !result.is_async && result.is_failed())
+        self.before.iter().chain(&self.after).any(|result| !result.is_async && (result.is_failed() || result.denies))
     }
 }

@@ -3,6 +3,7 @@
 pub mod client_sdk;
 pub mod control_headers;
 pub mod head_validation;
+pub mod lenient_path;
 pub mod message;
 pub mod route;
 pub mod trace_context;

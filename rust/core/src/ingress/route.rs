@@ -10,7 +10,7 @@ use penstock_llm::{
 use penstock_net::headers::Headers;
 use percent_encoding::percent_decode_str;
 
-use crate::ingress::client_sdk;
+use crate::ingress::{client_sdk, lenient_path};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route<'r> {
@@ -18,6 +18,8 @@ pub struct Route<'r> {
     /// Path after `/v1` or `/v1/proxy`, with its leading slash.
     pub path: &'r str,
     pub path_params: PathOptions<'r>,
+    /// What a forwarded request does, if its path has another spelling or base than the gateway's routes.
+    pub forwarded: Operation,
 }
 
 /// Methods that the gateway lists in the `Allow` header if a method is not supported.
@@ -68,6 +70,23 @@ pub fn reserved_feature(path: &str) -> Option<&'static str> {
     RESERVED_SEGMENTS.into_iter().find(|reserved| reserved.eq_ignore_ascii_case(&name))
 }
 
+/// Returns true if the path is one of the management API, of files, batches or models in another spelling than theirs,
+/// such as `/v1//configs`. Rights are checked for the exact spelling only, so that no provider may get such a request.
+/// `is_management` decides for an exact path.
+pub fn is_misspelled(method: &str, path: &str, is_management: impl Fn(&str) -> bool) -> bool {
+    if path.starts_with("/v1/proxy/") || lenient_path::is_plain(path) {
+        return false;
+    }
+    let plain = lenient_path::read_leniently(path);
+    let plain = lenient_path::strip_repeated_version(&plain);
+    if plain != path && (is_management(plain) || reserved_feature(plain).is_some()) {
+        return true;
+    }
+    let operation = plain.strip_prefix("/v1").map(|rest| Operation::from_spelled_path(method, rest));
+    operation.is_some_and(|operation| operation.is_about_stored_data() || operation == Operation::Models)
+        && Route::parse(method, path).is_some_and(|route| route.operation == Operation::Proxy)
+}
+
 /// Returns true if Google's SDKs start or continue uploads at a path.
 pub fn is_upload_path(path: &str) -> bool {
     strip_path_prefix(path, GOOGLE_UPLOAD_PREFIX)
@@ -108,8 +127,27 @@ pub fn rewrite_cancel_path(method: &str, path: &str) -> Option<String> {
 }
 
 impl<'r> Route<'r> {
+    /// Creates the route of a path after `/v1`.
+    pub fn new(operation: Operation, path: &'r str) -> Self {
+        Self { operation, path, path_params: PathOptions::default(), forwarded: Operation::Proxy }
+    }
+
     /// Parses the path of a request. `None` if it does not belong to the data plane.
     pub fn parse(method: &str, path: &'r str) -> Option<Self> {
+        let route = Self::parse_exactly(method, path)?;
+        if route.operation != Operation::Proxy {
+            return Some(route);
+        }
+        // A client whose base URL ends with `/v1` repeats it in the path.
+        let exact = Operation::from_method_and_path(method, strip_path_prefix(route.path, "/v1").unwrap_or(route.path));
+        let forwarded = match exact {
+            Operation::Proxy => lenient_path::find_operation(method, route.path),
+            exact => exact,
+        };
+        Some(Self { forwarded, ..route })
+    }
+
+    fn parse_exactly(method: &str, path: &'r str) -> Option<Self> {
         let Some(rest) = strip_path_prefix(path, "/v1") else {
             return strip_path_prefix(path, "/openai")
                 .map(|rest| Self::parse_azure(method, rest))
@@ -118,7 +156,7 @@ impl<'r> Route<'r> {
                 .or_else(|| Self::parse_cohere(path));
         };
         match rest.strip_prefix("/proxy").filter(|rest| rest.starts_with('/')) {
-            Some(raw) => Some(Self { operation: Operation::Proxy, path: raw, path_params: PathOptions::default() }),
+            Some(raw) => Some(Self::new(Operation::Proxy, raw)),
             None => Some(Self::parse_vertex(method, "/v1", rest).unwrap_or_else(|| Self::from_path(method, rest))),
         }
     }
@@ -134,21 +172,12 @@ impl<'r> Route<'r> {
         let is_shared = is_shared
             && !matches!(operation, Operation::CreateBatch | Operation::CreateBatchJob | Operation::UploadFile);
         let is_googles = is_shared && client_sdk::is_google_client(headers);
-        Self { operation: if is_googles { Operation::Proxy } else { operation }, ..self }
+        if is_googles { Self { operation: Operation::Proxy, forwarded: operation, ..self } } else { self }
     }
 
-    /// Returns the operation of the request, also for paths under `/v1/proxy`.
-    pub fn effective_operation(&self, method: &str) -> Operation {
-        match *self {
-            Self { operation: Operation::Proxy, path, .. } if path.ends_with(":streamGenerateContent") => {
-                Operation::StreamGenerateContent
-            }
-            // A client whose base URL ends with `/v1` repeats it in the path.
-            Self { operation: Operation::Proxy, path, .. } => {
-                Operation::from_method_and_path(method, strip_path_prefix(path, "/v1").unwrap_or(path))
-            }
-            Self { operation, .. } => operation,
-        }
+    /// Returns the operation of the request, also for paths under `/v1/proxy` and for other spellings of a path.
+    pub fn effective_operation(&self) -> Operation {
+        if self.operation == Operation::Proxy { self.forwarded } else { self.operation }
     }
 
     /// Returns true if a complete stream of this route ends with a final event.
@@ -159,7 +188,7 @@ impl<'r> Route<'r> {
                 || path.starts_with("/threads/") && (path.ends_with("/runs") || path.ends_with("/submit_tool_outputs"))
         };
         let is_claudes = || is_vertex_claude_path(path) && path.ends_with(STREAM_RAW_PREDICT);
-        self.effective_operation(method).has_terminal_event() || method == "POST" && (is_run() || is_claudes())
+        self.effective_operation().has_terminal_event() || method == "POST" && (is_run() || is_claudes())
     }
 
     /// Parses the path of a WebSocket upgrade request.
@@ -167,18 +196,23 @@ impl<'r> Route<'r> {
         let route = Self::parse("GET", path)?;
         let is_raw = path.starts_with("/v1/proxy/");
         let operation = if is_raw { Operation::Proxy } else { Operation::from_websocket_path(route.path) };
-        Some(Self { operation, ..route })
+        let forwarded = match lenient_path::find_operation("GET", route.path) {
+            Operation::Realtime => Operation::Realtime,
+            // A WebSocket of the Responses API has the path of its `POST`.
+            _ => lenient_path::find_operation("POST", route.path),
+        };
+        Some(Self { operation, forwarded, ..route })
     }
 
     fn from_path(method: &str, path: &'r str) -> Self {
-        Self { operation: Operation::from_method_and_path(method, path), path, path_params: PathOptions::default() }
+        Self::new(Operation::from_method_and_path(method, path), path)
     }
 
     /// Parses paths of Google's SDKs, which have their own versions. Operations that the gateway does not read are
     /// forwarded with the same path.
     fn parse_google(method: &str, path: &'r str) -> Option<Self> {
         if is_upload_path(path) {
-            return Some(Self { operation: Operation::Proxy, path, path_params: PathOptions::default() });
+            return Some(Self::new(Operation::Proxy, path));
         }
         let (version, rest) =
             GOOGLE_VERSIONS.iter().find_map(|version| Some((*version, strip_path_prefix(path, version)?)))?;
@@ -228,7 +262,7 @@ impl<'r> Route<'r> {
     /// Parses paths of Cohere's SDK. They are not read, only forwarded.
     fn parse_cohere(path: &'r str) -> Option<Self> {
         let is_known = matches!(path, "/v2/chat" | "/v2/embed" | "/v2/rerank");
-        is_known.then_some(Self { operation: Operation::Proxy, path, path_params: PathOptions::default() })
+        is_known.then_some(Self::new(Operation::Proxy, path))
     }
 
     /// Returns the model in the path, percent-decoded. `None` if the path names none.
@@ -360,7 +394,7 @@ mod tests {
     #[test]
     fn reads_version_and_location_from_google_paths() {
         fn parse_route(path: &str) -> (&'static str, &str, Option<(&str, Option<&str>)>) {
-            let Route { operation, path, path_params: stated } = Route::parse("POST", path).unwrap();
+            let Route { operation, path, path_params: stated, .. } = Route::parse("POST", path).unwrap();
             (
                 operation.id(),
                 path,
@@ -436,7 +470,7 @@ mod tests {
     #[test]
     fn reads_deployment_and_version_from_azure_paths() {
         let route = |path| {
-            let Route { operation, path, path_params: PathOptions { deployment, version, .. } } =
+            let Route { operation, path, path_params: PathOptions { deployment, version, .. }, .. } =
                 Route::parse("POST", path).unwrap();
             (operation.id(), path, deployment, version)
         };

@@ -402,7 +402,7 @@ mod tests {
     use std::time::Duration;
 
     use penstock_llm::{
-        catalog::{self, Options, PathOptions},
+        catalog::{self, Options},
         operation::Operation,
     };
 
@@ -452,7 +452,7 @@ mod tests {
             headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
             ..RequestHead::default()
         };
-        let route = Route { operation, path, path_params: PathOptions::default() };
+        let route = Route::new(operation, path);
         let call = Call { route, head: &request, control: ControlHeaders::default() };
         let input = RenderInput {
             model: "",

@@ -44,7 +44,7 @@ pub struct Call<'c> {
 
 impl Call<'_> {
     pub fn requested_operation(&self) -> Operation {
-        self.route.effective_operation(&self.head.method)
+        self.route.effective_operation()
     }
 
     /// Returns the client format for requests, responses and errors. If several formats share a path, the format

@@ -91,7 +91,11 @@ impl CacheLookup {
     pub fn prepare_store(self, walk: &mut RouteExecutor<'_>, response: &UpstreamResponse) {
         let headers = response.headers();
         let is_plain = headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
-        if let (200, true, Some(kind)) = (response.status(), is_plain, headers.get_str("content-type")) {
+        // The results in a stream belong to this request only. Those in JSON are replaced when it is sent again.
+        let is_stream = response.chunk_format(walk.call.requested_operation()).is_some();
+        let has_results = is_stream && walk.hooks.as_ref().is_some_and(|hooks| hooks.shows_results_in_streams());
+        if let (200, true, Some(kind)) = (response.status(), is_plain && !has_results, headers.get_str("content-type"))
+        {
             let responses = Arc::clone(&walk.state.shared.response_cache);
             walk.log.pending_cache_entry = Some(Box::new(PendingCacheEntry::new(
                 responses,

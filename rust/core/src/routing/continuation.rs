@@ -135,8 +135,7 @@ impl Continuation {
         let PriorUsage { input, output } = self.spent_tokens;
         log.billing.interrupted_usage = Some(Usage { input, output, is_estimated: true, ..Usage::default() });
         log.billing.interrupted_searches += searched;
-        let operation = Route::parse(&self.request_head.method, &self.request_head.path)?
-            .effective_operation(&self.request_head.method);
+        let operation = Route::parse(&self.request_head.method, &self.request_head.path)?.effective_operation();
         log.count_input = Some(self.state.record_sink.token_counter.retain_body(operation, &request_body));
         self.state.record_sink.metrics.streams_resumed.add(1);
         self.resume_point.target_path = at;

@@ -87,7 +87,7 @@ pub(crate) async fn resolve_model_prefix(
 }
 
 fn is_json_request(call: &Call<'_>) -> bool {
-    call.route.operation.has_json_body() || call.head.headers.is_json()
+    call.requested_operation().has_json_body() || call.head.headers.is_json()
 }
 
 /// Routes a WebSocket request whose config allows more than one attempt at one target.

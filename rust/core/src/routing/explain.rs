@@ -27,6 +27,7 @@ use crate::{
     routing::{
         cache_lookup::CacheLookup,
         executor::RouteExecutor,
+        hooks,
         replay_body::{PreparedBody, ReplayBody},
     },
 };
@@ -152,9 +153,15 @@ async fn describe_target<'w>(walk: &mut RouteExecutor<'w>, node: &'w Node) -> Va
         Err(error) => return refused(&error),
     };
     let question = CacheLookup::for_target(walk, node, &target, &prepared.body);
+    let guardrails = match hooks::describe_guardrails(walk.resolver, node) {
+        Ok(guardrails) => guardrails,
+        Err(error) => return refused(&error),
+    };
     let mut report = build_target_report(walk, node, &target, &prepared, question.as_ref()).await;
     let kind = if walk.is_websocket { AttemptKind::WebSocket } else { AttemptKind::Http };
     report["limits"] = describe_limits(walk.state, walk.call, &target, kind, &prepared.body, walk.log).await;
+    report["guardrails"] = guardrails;
+    report["changes_parameters"] = (!walk.parameters_for(node).is_none()).into();
     report["body"] = parse_body_fields(&prepared.body).map_or(Value::Null, Value::Object);
     report
 }

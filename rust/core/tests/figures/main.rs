@@ -1,6 +1,7 @@
-//! Time limits of the engine: circuit breakers under load, limits, prompts, and requests during an outage of Redis.
+//! Time limits of the engine: circuit breakers under load, guardrails, limits, prompts, and an outage of Redis.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
+mod guardrails;
 #[allow(dead_code, reason = "shared with the engine tests, which use the rest")]
 #[path = "../it/harness/mod.rs"]
 mod harness;

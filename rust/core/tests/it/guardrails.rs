@@ -185,6 +185,11 @@ async fn the_provider_reads_what_was_checked() {
     let body = format!(r#"{{"model":"m","messages":{},"messages":{}}}"#, message("canary"), message("fine"));
     assert_eq!(rig.send(post_with_config(&config, CHAT_PATH, body)).await.status, 200);
     assert!(!String::from_utf8_lossy(&provider.last_request.lock().unwrap()).contains("canary"));
+    let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(),
+        "input_guardrails": [{"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": true}}]});
+    let body = format!(r#"{{"model":"m","messages":{},"messages":{}}}"#, message(SECRET), message("fine"));
+    assert_eq!(rig.send(post_with_config(&config, CHAT_PATH, body)).await.status, 200);
+    assert!(!String::from_utf8_lossy(&provider.last_request.lock().unwrap()).contains(SECRET));
 }
 
 #[tokio::test]

@@ -31,6 +31,7 @@ mod files;
 mod fine_tuning;
 mod forward_headers;
 mod guardrail_matrix;
+mod guardrail_routes;
 mod guardrails;
 mod headers;
 mod heartbeat;

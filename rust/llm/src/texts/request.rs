@@ -46,7 +46,7 @@ pub fn has_token_numbers(body: &Value) -> bool {
 type CollectField = fn(&mut TextCollector, &Value);
 
 /// Fields that contain the client's text, in all formats.
-const FIELDS: [(&str, CollectField); 11] = [
+const FIELDS: [(&str, CollectField); 15] = [
     ("messages", TextCollector::collect_messages),
     ("chat_history", TextCollector::collect_messages),
     ("prompt", TextCollector::collect_prompt),
@@ -55,6 +55,10 @@ const FIELDS: [(&str, CollectField); 11] = [
     ("inputText", TextCollector::collect_prompt),
     ("message", TextCollector::collect_prompt),
     ("input", TextCollector::collect_input),
+    ("items", TextCollector::collect_input),
+    ("inputs", TextCollector::collect_prompt),
+    ("text", TextCollector::collect_prompt),
+    ("texts", TextCollector::collect_prompt),
     ("contents", TextCollector::collect_contents),
     ("content", TextCollector::collect_contents),
     ("requests", TextCollector::collect_embedding_requests),

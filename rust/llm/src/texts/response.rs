@@ -14,6 +14,14 @@ pub fn response_texts(body: &Value) -> Vec<TextPart> {
 
 impl TextCollector {
     pub(super) fn collect_response(&mut self, body: &Value) {
+        self.collect_object(body);
+        // A list of what models wrote earlier.
+        self.at_key(body, "data", |inner, data| {
+            inner.at_items(data, |inner, _, item| inner.collect_object(item));
+        });
+    }
+
+    fn collect_object(&mut self, body: &Value) {
         self.at_key(body, "choices", |inner, choices| {
             inner.at_items(choices, |inner, index, choice| {
                 inner.group = index;

@@ -124,6 +124,8 @@ pub struct RecordDetails {
     pub translation_clock: Option<TranslationClock>,
     /// Results of guardrails.
     pub hook_results: Option<SharedHookResults>,
+    /// True if results of asynchronous hooks came after the end of the record was written.
+    pub has_late_hooks: bool,
 }
 
 impl RecordDetails {

@@ -19,7 +19,7 @@ use std::{
 };
 
 use penstock_llm::{api_format::ApiFormat, stream::session::SessionEvent, usage::Usage};
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, time::timeout};
 use uuid::{Builder, Uuid};
 
 pub use crate::accounting::record::charges::{Billing, SessionUsage};
@@ -35,6 +35,7 @@ use crate::{
         spool::{Source, Spool, SpoolEntry},
         token_counting::{CountableResponse, TokenCounter},
     },
+    guardrails::results::SharedHookResults,
     ingress::message::{RecordFigures, RequestHead},
     limits::{now_ms, request_holds::RequestUsage},
     process::{metrics::Metrics, secret::is_secret_name, settings::Settings},
@@ -143,6 +144,8 @@ pub struct Record {
     is_closed: bool,
 }
 
+/// How long a record waits for asynchronous guardrails.
+const MAX_HOOK_WAIT: Duration = Duration::from_secs(30);
 /// Status recorded if the client disconnects before a response, as in nginx.
 const STATUS_CLIENT_CLOSED_REQUEST: u16 = 499;
 
@@ -226,7 +229,9 @@ impl Record {
             ..usage
         });
         let filling = self.log.pending_cache_entry.take();
-        if let (Some(filling), Outcome::Complete, None) = (filling, outcome, self.log.error_code) {
+        // A stream that failed a guardrail at its end has status 200, but no other client may get it.
+        let has_failed = self.log.details.hook_results.as_ref().is_some_and(|results| results.lock().has_failed());
+        if let (Some(filling), Outcome::Complete, None, false) = (filling, outcome, self.log.error_code, has_failed) {
             filling.store();
         }
         if let (None, Some(CountableResponse::Complete(response))) = (&usage, &countable_response)
@@ -241,7 +246,14 @@ impl Record {
             {
                 self.write_end_early(outcome);
                 let sink = Arc::clone(&self.sink);
-                sink.token_counter.submit(self, count_input, countable_response);
+                // The counting thread cannot wait.
+                match (self.waiting_hooks(), Handle::try_current()) {
+                    (Some(hooks), Ok(runtime)) => drop(runtime.spawn(async move {
+                        self.wait_for_hooks(hooks).await;
+                        sink.token_counter.submit(self, count_input, countable_response);
+                    })),
+                    _ => sink.token_counter.submit(self, count_input, countable_response),
+                }
             }
             _ => self.close(outcome),
         }
@@ -258,18 +270,34 @@ impl Record {
 
     /// Closes the record. Always the last step of a request.
     pub fn close(mut self, outcome: Outcome) {
-        if self.log.needs_charge_claim()
+        let hooks = self.waiting_hooks();
+        if (self.log.needs_charge_claim() || hooks.is_some())
             && let Ok(runtime) = Handle::try_current()
         {
             self.write_end_early(outcome);
-            // The client already has its response, so the claim is made in the background.
+            // The client already has its response, so all this happens in the background.
             runtime.spawn(async move {
-                self.log.claim_charge().await;
+                if self.log.needs_charge_claim() {
+                    self.log.claim_charge().await;
+                }
+                if let Some(hooks) = hooks {
+                    self.wait_for_hooks(hooks).await;
+                }
                 self.emit(outcome);
             });
             return;
         }
         self.emit(outcome);
+    }
+
+    /// Returns the results of guardrails if asynchronous ones still run.
+    fn waiting_hooks(&self) -> Option<SharedHookResults> {
+        self.log.details.hook_results.clone().filter(SharedHookResults::is_waiting)
+    }
+
+    /// Waits for asynchronous guardrails. What comes later is missing in the record.
+    async fn wait_for_hooks(&mut self, hooks: SharedHookResults) {
+        self.log.details.has_late_hooks = timeout(MAX_HOOK_WAIT, hooks.wait_until_complete()).await.is_ok();
     }
 
     /// Marks the request as no longer in flight, updates the metrics and returns the duration.
@@ -352,8 +380,9 @@ impl Record {
         let source = log.admitted_workspace.map_or(Source::Refused, Source::Admitted);
         match (&log.spool, log.admitted_workspace) {
             (Some(entry), _) if self.is_end_written => {
-                if log.billing.usage.is_some() || cost.is_some() {
-                    entry.amend(source, |out| serialize::write_amendment(out, log, cost));
+                if log.billing.usage.is_some() || cost.is_some() || log.details.has_late_hooks {
+                    let shows_data = entry.keeps_bodies();
+                    entry.amend(source, |out| serialize::write_amendment(out, log, cost, shows_data));
                 }
             }
             (Some(entry), Some(_)) => {

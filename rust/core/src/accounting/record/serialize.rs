@@ -116,12 +116,15 @@ pub fn write_begin(out: &mut Vec<u8>, entry: &SpoolEntry, head: &RequestHead, lo
 }
 
 /// Appends the fields that became known after the end of a record was written.
-pub fn write_amendment(out: &mut Vec<u8>, log: &RequestLog, cost: Option<&Cost>) {
+pub fn write_amendment(out: &mut Vec<u8>, log: &RequestLog, cost: Option<&Cost>, shows_data: bool) {
     write_object(out, |line| {
         line.text("ai_model", cut_text(log.resolved_model(), MAX_TEXT_BYTES));
         write_usage(line, log.billing.usage.as_ref(), cost);
         // The ledger adds the usage of an amendment without looking for its record.
         write_limits(line, log);
+        if log.details.has_late_hooks {
+            write_hook_results(line, log, shows_data);
+        }
     });
 }
 

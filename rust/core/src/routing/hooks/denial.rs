@@ -20,19 +20,21 @@ use crate::{
 
 /// Status of a denial.
 const DENIED_STATUS: u16 = 446;
-const MESSAGE: &str = "the guardrail checks failed; see hook_results for the reasons";
+/// What follows the reason of a denial.
+const HINT: &str = "see hook_results";
 
-/// Returns a denial with status 446.
-pub(super) fn denial(state: &GatewayState, results: &Value, dialect: ApiFormat) -> UpstreamResponse {
+/// Returns a denial with status 446, for a reason that names the guardrail.
+pub(super) fn denial(state: &GatewayState, results: &Value, reason: &str, dialect: ApiFormat) -> UpstreamResponse {
+    let message = format!("{reason}; {HINT}");
     let error = match dialect {
-        ApiFormat::OpenAi => json!({"message": MESSAGE, "type": "hooks_failed", "param": null, "code": null}),
-        ApiFormat::Gemini => json!({"code": DENIED_STATUS, "message": MESSAGE, "status": "FAILED_PRECONDITION"}),
-        ApiFormat::Anthropic | ApiFormat::Bedrock => json!({"type": "hooks_failed", "message": MESSAGE}),
+        ApiFormat::OpenAi => json!({"message": message, "type": "hooks_failed", "param": null, "code": null}),
+        ApiFormat::Gemini => json!({"code": DENIED_STATUS, "message": message, "status": "FAILED_PRECONDITION"}),
+        ApiFormat::Anthropic | ApiFormat::Bedrock => json!({"type": "hooks_failed", "message": message}),
     };
     let mut body = json!({"error": error, "hook_results": results});
     match dialect {
         ApiFormat::Anthropic => body["type"] = "error".into(),
-        ApiFormat::Bedrock => body["message"] = MESSAGE.into(),
+        ApiFormat::Bedrock => body["message"] = message.into(),
         ApiFormat::OpenAi | ApiFormat::Gemini => (),
     }
     let bytes = body.to_string().into_bytes().into();
@@ -47,24 +49,26 @@ pub(super) fn stream_denial(
     dialect: ApiFormat,
     encoding: StreamEncoding,
     results: &Value,
+    reason: &str,
 ) -> Vec<u8> {
-    let error = json!({"message": MESSAGE, "type": "hooks_failed", "param": null, "code": null});
+    let message = format!("{reason}; {HINT}");
+    let error = json!({"message": message, "type": "hooks_failed", "param": null, "code": null});
     match (dialect, encoding) {
         (_, StreamEncoding::AwsFrames) => {
-            let payload = json!({"message": MESSAGE, "hook_results": results}).to_string();
+            let payload = json!({"message": message, "hook_results": results}).to_string();
             encode_frame("exception", "validationException", payload.as_bytes())
         }
         (ApiFormat::Anthropic | ApiFormat::Bedrock, _) => {
-            let error = json!({"type": "hooks_failed", "message": MESSAGE});
+            let error = json!({"type": "hooks_failed", "message": message});
             let data = json!({"type": "error", "error": error, "hook_results": results});
             format!("event: error\ndata: {data}\n\n").into_bytes()
         }
         (ApiFormat::Gemini, _) => {
-            let error = json!({"code": DENIED_STATUS, "message": MESSAGE, "status": "FAILED_PRECONDITION"});
+            let error = json!({"code": DENIED_STATUS, "message": message, "status": "FAILED_PRECONDITION"});
             format!("data: {}\n\n", json!({"error": error, "hook_results": results})).into_bytes()
         }
         (ApiFormat::OpenAi, _) if operation == Operation::CreateModelResponse => {
-            let data = json!({"type": "error", "code": "hooks_failed", "message": MESSAGE, "param": null,
+            let data = json!({"type": "error", "code": "hooks_failed", "message": message, "param": null,
                 "hook_results": results});
             format!("event: error\ndata: {data}\n\n").into_bytes()
         }
@@ -80,18 +84,20 @@ pub(super) fn soft_denial(
     state: &GatewayState,
     subject: &HookSubject,
     results: &Value,
+    reason: &str,
     dialect: ApiFormat,
 ) -> UpstreamResponse {
+    let text = format!("{reason}; {HINT}");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let notice = Notice {
         operation: subject.operation,
         model: &subject.model,
         is_streaming: subject.is_streaming,
-        text: MESSAGE,
+        text: &text,
         created: now.as_secs(),
         id_suffix: &format!("{:x}{:08x}", now.as_millis(), fastrand::u32(..)),
     };
-    let Some((kind, bytes)) = write_notice(&notice) else { return denial(state, results, dialect) };
+    let Some((kind, bytes)) = write_notice(&notice) else { return denial(state, results, reason, dialect) };
     let mut response = UpstreamResponse::from_gateway(bytes::Bytes::new(), dialect, &state.coarse_timer);
     let headers = std::mem::take(&mut response.incoming.head.headers);
     response.incoming.head.headers = with_content_type(headers, kind.as_bytes());

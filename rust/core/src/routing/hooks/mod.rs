@@ -2,7 +2,9 @@
 //! response.
 
 mod denial;
+mod effective;
 mod external;
+mod reading;
 mod runner;
 mod stream_end;
 mod stream_window;
@@ -18,24 +20,26 @@ use penstock_llm::texts::{
 use penstock_net::{ResponseBody, body::Body, memory_budget::BudgetedBytes};
 use serde_json::Value;
 
+pub(crate) use effective::{describe_guardrails, has_defaults, read_responses};
 pub use trial::run_trial;
 
 use self::{
-    runner::{HookRun, HookRunner, reads_texts, run_hooks, runs_at},
+    reading::Reading,
+    runner::{HookRun, HookRunner, run_hooks},
     stream_end::StreamHooks,
     subject::HookSubject,
 };
 use crate::{
     accounting::{record::RecordSink, routing_decision::RoutingStep},
     config::Node,
-    error::{Error, Result},
+    error::Result,
     gateway_state::GatewayState,
     guardrails::{
         checks::Stage,
-        hook::{Hook, HookReference, StreamMode},
+        hook::{Hook, StreamMode},
         results::{HookResult, SharedHookResults},
     },
-    resolve::{target::Target, target_resolver::TargetResolver},
+    resolve::target::Target,
     response::{
         delivery::{self, StreamFraming, UpstreamResponse},
         offload::{run_offloaded, with_content_type},
@@ -50,6 +54,7 @@ const UNREADABLE_REQUEST: &str = "the request body is not a JSON object";
 const TOKEN_NUMBERS: &str = "the request has numbers of tokens in place of a text";
 const UNREADABLE_RESPONSE: &str = "the response body is not a JSON object";
 const UNREADABLE_STREAM: &str = "the stream has another format than its operation";
+const PENDING: &str = "the response has not begun";
 const COMPRESSED: &str = "the response is compressed";
 const TOO_BUSY: &str = "too many asynchronous guardrails are running";
 /// Bodies that asynchronous hooks may hold after their requests have ended, in permits of this many bytes: of all
@@ -70,49 +75,6 @@ pub(crate) struct TargetHooks {
     is_strict: bool,
 }
 
-/// Returns true if the caller's defaults add guardrails to its requests.
-pub(crate) fn has_defaults(resolver: &TargetResolver<'_>) -> bool {
-    let caller = resolver.caller;
-    caller.key.is_some_and(|key| key.guardrails().is_some())
-        || resolver.snapshot.default_guardrails(caller.workspace()).is_some()
-}
-
-/// Returns true if hooks of a node or the defaults of the caller read responses, which must not be compressed then.
-pub(crate) fn read_responses(walk: &RouteExecutor<'_>, node: &Node) -> bool {
-    let (resolver, workspace) = (walk.resolver, walk.resolver.caller.workspace());
-    let defaults =
-        [resolver.caller.key.and_then(|key| key.guardrails()), resolver.snapshot.default_guardrails(workspace)];
-    node.features.guardrails.has_after() || defaults.into_iter().flatten().any(|defaults| !defaults.output.is_empty())
-}
-
-/// Returns the hooks with these names, and those that are defined in the config.
-fn resolve_hooks<'h>(
-    resolver: &TargetResolver<'_>,
-    own: impl Iterator<Item = &'h HookReference>,
-    defaults: impl Iterator<Item = &'h Box<str>>,
-) -> Result<Vec<Arc<Hook>>> {
-    let find = |name: &str| {
-        let found = resolver.snapshot.find_guardrail(resolver.caller.workspace(), name);
-        // A guardrail that cannot run must not be left out.
-        let hook = found.and_then(|saved| saved.hook()).map(Arc::clone);
-        hook.ok_or_else(|| Error::NotFoundInWorkspace { kind: "guardrail", slug: name.to_owned() })
-    };
-    let mut hooks = Vec::new();
-    for reference in own {
-        hooks.push(match reference {
-            HookReference::Inline(hook) => Arc::clone(hook),
-            HookReference::Saved(name) => find(name)?,
-        });
-    }
-    for name in defaults {
-        let hook = find(name)?;
-        if !hooks.iter().any(|other| Arc::ptr_eq(other, &hook)) {
-            hooks.push(hook);
-        }
-    }
-    Ok(hooks)
-}
-
 impl TargetHooks {
     /// Returns the hooks of a request to one target; `None` if there are none.
     ///
@@ -124,16 +86,7 @@ impl TargetHooks {
         target: &Target<'_>,
         prepared: &PreparedBody,
     ) -> Result<Option<Box<Self>>> {
-        let resolver = walk.resolver;
-        let key_defaults = resolver.caller.key.and_then(|key| key.guardrails());
-        let workspace_defaults = resolver.snapshot.default_guardrails(resolver.caller.workspace());
-        let features = &node.features.guardrails;
-        if features.is_empty() && key_defaults.is_none() && workspace_defaults.is_none() {
-            return Ok(None);
-        }
-        let defaults = || [key_defaults, workspace_defaults].into_iter().flatten();
-        let before = resolve_hooks(resolver, features.before(), defaults().flat_map(|one| &one.input))?;
-        let after = resolve_hooks(resolver, features.after(), defaults().flat_map(|one| &one.output))?;
+        let Some((before, after)) = effective::hooks_of(walk.resolver, node)? else { return Ok(None) };
         let results = SharedHookResults::default();
         let operation = walk.call.requested_operation();
         let bytes = match &prepared.body {
@@ -147,16 +100,18 @@ impl TargetHooks {
         };
         let length = prepared.body.complete_bytes().len();
         let (request, texts) = run_offloaded(length, parse).await?;
+        let reading = Reading::of_request(walk.call, walk.is_websocket, &texts, &prepared.body);
         let subject = HookSubject {
             stage: Stage::Input,
             operation,
+            reading,
             provider: target.provider.slug(),
             model: prepared.model.clone(),
             is_streaming: prepared.is_streaming || operation.is_always_streaming(),
             metadata: walk.log.metadata.pairs().to_vec(),
             headers: walk.call.head.headers.clone(),
             // Other requests have no texts that hooks read.
-            unreadable: match reads_texts(operation) {
+            unreadable: match reading.has_request_texts() {
                 true if !request.is_object() => Some(UNREADABLE_REQUEST),
                 true if has_token_numbers(&request) => Some(TOKEN_NUMBERS),
                 _ => None,
@@ -193,11 +148,12 @@ impl TargetHooks {
         node: &Node,
         prepared: &mut PreparedBody,
     ) -> Result<Option<UpstreamResponse>> {
-        if self.before.is_empty() {
-            return Ok(None);
-        }
+        self.report_unreadable_output(walk.state);
         let run = self.run(walk.state, &self.before, Arc::clone(&self.subject)).await;
-        let denial = denying(&self.results.lock().before).cloned();
+        let denial = {
+            let results = self.results.lock();
+            denying(&results.before).or_else(|| denying(&results.after)).cloned()
+        };
         self.subject = run.subject;
         if let Some(denied_by) = denial {
             let at = node.path.clone();
@@ -206,11 +162,21 @@ impl TargetHooks {
             return Ok(Some(self.deny(walk.state, &denied_by, dialect)));
         }
         // A provider may read a repeated key otherwise than these hooks did, so it gets what they read.
-        let is_checked = self.before.iter().any(|hook| hook.denies) && self.subject.request.is_object();
+        let is_checked = self.before.iter().any(|hook| decides(hook)) && self.subject.request.is_object();
         if run.is_changed || is_checked {
             self.replace_request(prepared).await?;
         }
         Ok(None)
+    }
+
+    /// Adds the results of hooks after the response, if they will not be able to read it.
+    fn report_unreadable_output(&self, gateway: &GatewayState) {
+        let reading = self.subject.reading;
+        let Some(reason) = reading.unreadable_reason() else { return };
+        let result = |hook: &Arc<Hook>| runner::skipped_result(hook, reason, reading.is_denied_by(hook));
+        let results: Vec<_> = self.after.iter().map(result).collect();
+        count(&gateway.record_sink, &results);
+        self.results.lock().add(Stage::Output, results);
     }
 
     /// Runs hooks and adds their results. Asynchronous ones go on in the background, and add theirs when they are done.
@@ -227,9 +193,11 @@ impl TargetHooks {
         }
         if let Some(permit) = permit {
             let (runner, results, subject) = (self.runner.clone(), self.results.clone(), Arc::clone(&subject));
-            let sink = Arc::clone(&gateway.record_sink);
+            let (sink, group) = (Arc::clone(&gateway.record_sink), self.results.begin_group());
             tokio::spawn(async move {
                 let _permit = permit;
+                // Ends after the results are there.
+                let _group = group;
                 let run = run_hooks(&runner, &background, subject).await;
                 count(&sink, &run.results);
                 results.lock().add(stage, run.results);
@@ -270,19 +238,32 @@ impl TargetHooks {
         denied_by: &HookResult,
         dialect: penstock_llm::api_format::ApiFormat,
     ) -> UpstreamResponse {
-        let results = self.results.lock().to_client_json();
+        let (results, reason) = (self.results.lock().to_client_json(), denied_by.denial_reason());
         if denied_by.is_soft {
-            return denial::soft_denial(state, &self.subject, &results, dialect);
+            return denial::soft_denial(state, &self.subject, &results, &reason, dialect);
         }
-        denial::denial(state, &results, dialect)
+        denial::denial(state, &results, &reason, dialect)
     }
 
-    /// Adds the results to a cached response. Hooks after the response do not run again.
-    pub async fn decorate_cached(&self, response: UpstreamResponse) -> Result<UpstreamResponse> {
-        let mut response = response;
-        if let Some(bytes) = response.incoming.body.buffered_bytes().cloned() {
-            self.append_results(&mut response, bytes, None).await?;
-        }
+    /// Returns true if events with results may be in a stream.
+    pub fn shows_results_in_streams(&self) -> bool {
+        !self.is_strict && self.before.iter().chain(&self.after).any(|hook| !hook.is_async)
+    }
+
+    /// Adds the results to a cached response, in place of those of the request that it was cached for. Hooks after the
+    /// response do not run again.
+    pub async fn decorate_cached(&self, mut response: UpstreamResponse) -> Result<UpstreamResponse> {
+        let Some(bytes) = response.incoming.body.buffered_bytes().cloned() else { return Ok(response) };
+        let without_results = {
+            let bytes = bytes.clone();
+            move || {
+                let mut body: Value = serde_json::from_slice(&bytes).ok()?;
+                body.as_object_mut()?.shift_remove("hook_results")?;
+                Some(body)
+            }
+        };
+        let changed = run_offloaded(bytes.len(), without_results).await?;
+        self.append_results(&mut response, bytes, changed).await?;
         Ok(response)
     }
 
@@ -293,10 +274,13 @@ impl TargetHooks {
         mut response: UpstreamResponse,
     ) -> Result<UpstreamResponse> {
         let operation = self.subject.operation;
-        // Retries begin anew.
-        self.results.lock().after.clear();
+        let reading = self.subject.reading;
+        if reading.unreadable_reason().is_none() {
+            // Retries begin anew.
+            self.results.lock().after.clear();
+        }
         let framing = response.chunk_format(operation);
-        let runs = response.status() == 200 && !self.after.is_empty() && runs_at(operation, Stage::Output);
+        let runs = response.status() == 200 && !self.after.is_empty() && reading.includes(Stage::Output);
         match framing {
             Some(framing) => self.check_stream(walk, response, framing, runs).await,
             None if runs || self.results.lock().has_visible() => {
@@ -330,6 +314,9 @@ impl TargetHooks {
             (body, texts)
         };
         let (body, texts) = run_offloaded(bytes.len(), parse).await?;
+        if texts.is_empty() && is_pending(&body) {
+            return self.conclude_pending(walk, response, bytes).await;
+        }
         let unreadable = (!body.is_object()).then_some(UNREADABLE_RESPONSE);
         let run = self.run(walk.state, &self.after, self.response_subject(body, texts, bytes.len(), unreadable)).await;
         let denied_by = denying(&self.results.lock().after).cloned();
@@ -407,10 +394,12 @@ impl TargetHooks {
         body_bytes: usize,
         unreadable: Option<&'static str>,
     ) -> Arc<HookSubject> {
-        let HookSubject { operation, provider, model, is_streaming, metadata, headers, request, .. } = &*self.subject;
+        let HookSubject { operation, reading, provider, model, is_streaming, metadata, headers, request, .. } =
+            &*self.subject;
         Arc::new(HookSubject {
             stage: Stage::Output,
             operation: *operation,
+            reading: *reading,
             provider,
             model: model.clone(),
             is_streaming: *is_streaming,
@@ -445,6 +434,21 @@ impl TargetHooks {
             response.incoming.head.status = FAILED_STATUS;
         }
         response
+    }
+
+    /// Ends the checks of a response that a model has not begun to write. It is checked when the client fetches it.
+    async fn conclude_pending(
+        &self,
+        walk: &RouteExecutor<'_>,
+        mut response: UpstreamResponse,
+        bytes: Bytes,
+    ) -> Result<UpstreamResponse> {
+        let skip = |hook: &Arc<Hook>| runner::skipped_result(hook, PENDING, false);
+        let results: Vec<_> = self.after.iter().map(skip).collect();
+        count(&walk.state.record_sink, &results);
+        self.results.lock().after = results;
+        self.append_results(&mut response, bytes, None).await?;
+        Ok(response)
     }
 
     /// Collects a whole response; `None` if it is too large, in which case its body is still complete.
@@ -499,6 +503,16 @@ impl TargetHooks {
         response.incoming.body = ResponseBody::from_bytes(body);
         Ok(())
     }
+}
+
+/// Returns true if the provider must read the same as a hook did.
+fn decides(hook: &Hook) -> bool {
+    !hook.is_async && (hook.denies || hook.may_change())
+}
+
+/// Returns true if a response of the background is not complete.
+fn is_pending(response: &Value) -> bool {
+    matches!(response["status"].as_str(), Some("queued" | "in_progress"))
 }
 
 fn count(sink: &RecordSink, results: &[HookResult]) {

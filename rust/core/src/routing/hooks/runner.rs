@@ -6,11 +6,10 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use penstock_llm::operation::Operation;
 use penstock_net::Upstream;
 use serde_json::{Value, json};
 
-use super::{external::call_host, subject::HookSubject};
+use super::{external::call_host, reading::Reading, subject::HookSubject};
 use crate::{
     guardrails::{
         checks::{CheckError, CheckOutcome, CompiledCheck, ExternalCall, Stage},
@@ -26,6 +25,7 @@ const MAX_INLINE_BODY_BYTES: usize = 32 * 1024;
 static LARGE_CHECKS: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(2, 1));
 /// Check that also runs on requests whose bodies are not read.
 const REQUEST_TYPE_CHECK: &str = "default.allowedRequestTypes";
+const NOT_READ: &str = "requests of this type are not read";
 
 /// What checks need to call other hosts.
 #[derive(Clone)]
@@ -73,6 +73,7 @@ pub fn conclude(hook: &Hook, result: &mut HookResult) {
         return;
     }
     result.verdict = result.checks.iter().all(CheckResult::passes);
+    result.would_deny = hook.is_dry_run.then_some(hook.denies && !result.verdict);
     result.denies = hook.denies && !hook.is_async && !result.verdict;
     result.is_soft = result.denies
         && hook
@@ -83,22 +84,37 @@ pub fn conclude(hook: &Hook, result: &mut HookResult) {
     result.feedback = if is_success { hook.on_success.clone() } else { hook.on_fail.clone() };
 }
 
-/// Returns the reason for which a hook does not run on a subject.
-fn skip_reason(hook: &Hook, subject: &HookSubject) -> Option<&'static str> {
-    let reads_bodies = reads_texts(subject.operation);
+/// Returns why a hook does not run on a subject, and whether it denies the subject because of that.
+fn skip_reason(hook: &Hook, subject: &HookSubject) -> Option<(&'static str, bool)> {
     let is_type_check = |check: &HookCheck| check.check.id == REQUEST_TYPE_CHECK;
-    if hook.kind == HookKind::Mutator && (hook.is_async || subject.operation.is_embedding()) {
-        Some("")
-    } else if !reads_bodies && !hook.checks.iter().any(is_type_check) {
-        Some("requests of this type are not read")
-    } else {
-        subject.unreadable
+    let has_type_check = hook.checks.iter().any(is_type_check);
+    let only_checks_type = has_type_check && hook.checks.iter().all(is_type_check);
+    if hook.kind == HookKind::Mutator && (hook.is_async && !hook.is_dry_run || subject.reading == Reading::Embedding) {
+        return Some(("", false));
     }
+    if let Some(reason) = subject.reading.unreadable_reason().filter(|_| !only_checks_type) {
+        return Some((reason, subject.reading.is_denied_by(hook)));
+    }
+    if !subject.reading.includes(subject.stage) {
+        return (!has_type_check).then_some((NOT_READ, false));
+    }
+    // Nothing passes a denying hook unseen: what it cannot read is denied.
+    subject.unreadable.map(|reason| (reason, hook.denies))
 }
 
 /// Returns the result of a hook that cannot read what it should check.
 pub fn unreadable_result(hook: &Hook, reason: &'static str) -> HookResult {
-    HookResult { skipped: Some(reason), denies: hook.denies && !hook.is_async, ..new_result(hook) }
+    skipped_result(hook, reason, hook.denies)
+}
+
+/// Returns the result of a hook that did not run; one that runs beside the request does not deny it.
+pub fn skipped_result(hook: &Hook, reason: &'static str, denies: bool) -> HookResult {
+    HookResult {
+        skipped: Some(reason),
+        denies: denies && !hook.is_async,
+        would_deny: hook.is_dry_run.then_some(denies),
+        ..new_result(hook)
+    }
 }
 
 pub fn new_result(hook: &Hook) -> HookResult {
@@ -111,6 +127,7 @@ pub fn new_result(hook: &Hook) -> HookResult {
         denies: false,
         is_soft: false,
         is_transformed: false,
+        would_deny: None,
         checks: Vec::new(),
         feedback: None,
         milliseconds: 0,
@@ -140,13 +157,11 @@ async fn run_hook(
     subject: &Arc<HookSubject>,
 ) -> (HookResult, Vec<IndexedOutcome>) {
     let started_at = Instant::now();
-    let mut result = HookResult { skipped: skip_reason(hook, subject), ..new_result(hook) };
-    if result.skipped.is_some() {
-        // Nothing passes a denying hook unseen: what it cannot read is denied.
-        result.denies = subject.unreadable.is_some() && hook.denies && !hook.is_async;
-        return (result, Vec::new());
+    if let Some((reason, denies)) = skip_reason(hook, subject) {
+        return (skipped_result(hook, reason, denies), Vec::new());
     }
-    let is_read = reads_texts(subject.operation);
+    let mut result = new_result(hook);
+    let is_read = subject.reading.includes(subject.stage);
     let runs_check = |check: &HookCheck| is_read || check.check.id == REQUEST_TYPE_CHECK;
     let indexes: Vec<usize> = (0..hook.checks.len()).filter(|index| runs_check(&hook.checks[*index])).collect();
     let outcomes = if hook.is_sequential || hook.kind == HookKind::Mutator {
@@ -265,14 +280,4 @@ async fn begin_check(
         job()
     });
     running.await.map_err(|_| closing())?
-}
-
-/// Returns true if requests of this kind have texts that hooks read.
-pub fn reads_texts(operation: Operation) -> bool {
-    operation.is_chat() || operation.is_embedding()
-}
-
-/// Returns true if hooks run on requests of this kind at this stage.
-pub fn runs_at(operation: Operation, stage: Stage) -> bool {
-    stage == Stage::Input || operation.is_chat()
 }

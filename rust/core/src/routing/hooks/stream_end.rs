@@ -104,8 +104,9 @@ fn attach_window(
         }
         if step == WindowStep::Denied {
             flag.store(true, Ordering::Release);
-            let results = results.lock().to_client_json();
-            output.extend(denial::stream_denial(operation, dialect, encoding, &results));
+            let results = results.lock();
+            let reason = super::denying(&results.after).map(HookResult::denial_reason).unwrap_or_default();
+            output.extend(denial::stream_denial(operation, dialect, encoding, &results.to_client_json(), &reason));
         }
         output.into()
     });

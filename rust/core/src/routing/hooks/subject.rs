@@ -9,6 +9,7 @@ use penstock_llm::{
 use penstock_net::headers::Headers;
 use serde_json::Value;
 
+use super::reading::Reading;
 use crate::guardrails::checks::{Change, CheckInput, Stage};
 
 /// Owned, because large texts are checked on another thread.
@@ -16,6 +17,7 @@ use crate::guardrails::checks::{Change, CheckInput, Stage};
 pub struct HookSubject {
     pub stage: Stage,
     pub operation: Operation,
+    pub reading: Reading,
     pub provider: &'static str,
     pub model: String,
     pub is_streaming: bool,

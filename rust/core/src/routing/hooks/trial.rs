@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
+    reading::Reading,
     runner::{HookRunner, run_hooks},
     subject::HookSubject,
 };
@@ -55,6 +56,7 @@ pub async fn run_trial(settings: &Settings, content: &[u8], subject: &[u8]) -> R
     let subject = HookSubject {
         stage: if trial.is_output { Stage::Output } else { Stage::Input },
         operation: Operation::ChatComplete,
+        reading: Reading::Conversation,
         provider: find_provider(&trial.provider).map_or("", |provider| provider.slug()),
         model: trial.model,
         is_streaming: false,

@@ -1,0 +1,132 @@
+//! Guardrails that apply to a request at one target, with where each comes from.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::{
+    auth::gateway_key::DefaultGuardrails,
+    config::Node,
+    error::{Error, Result},
+    guardrails::{
+        checks::Stage,
+        hook::{Hook, HookReference},
+    },
+    resolve::target_resolver::TargetResolver,
+    routing::executor::RouteExecutor,
+};
+
+/// Where a guardrail comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Config,
+    /// Defaults of the API key.
+    Key,
+    /// Defaults of the workspace.
+    Workspace,
+    /// Defaults of the workspace that belong to the organisation.
+    Organisation,
+}
+
+impl Origin {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Config => "config",
+            Self::Key => "key",
+            Self::Workspace => "workspace",
+            Self::Organisation => "organisation",
+        }
+    }
+}
+
+/// Returns true if the caller's defaults add guardrails to its requests.
+pub(crate) fn has_defaults(resolver: &TargetResolver<'_>) -> bool {
+    default_lists(resolver).into_iter().any(|list| list.is_some())
+}
+
+/// Returns the default guardrails of the key and of the workspace.
+fn default_lists<'s>(resolver: &TargetResolver<'s>) -> [Option<&'s DefaultGuardrails>; 2] {
+    let caller = resolver.caller;
+    [caller.key.and_then(|key| key.guardrails()), resolver.snapshot.default_guardrails(caller.workspace())]
+}
+
+/// Returns true if hooks of a node or the defaults of the caller read responses, which must not be compressed then.
+pub(crate) fn read_responses(walk: &RouteExecutor<'_>, node: &Node) -> bool {
+    let defaults = default_lists(walk.resolver);
+    node.features.guardrails.has_after() || defaults.into_iter().flatten().any(|defaults| !defaults.output.is_empty())
+}
+
+/// Returns the hooks of a node at one stage, then those of the defaults; `None` if nothing adds any at either stage.
+///
+/// # Errors
+/// If a guardrail does not exist or cannot run: it must not be left out.
+fn find_hooks(resolver: &TargetResolver<'_>, node: &Node, stage: Stage) -> Result<Vec<(Arc<Hook>, Origin)>> {
+    let workspace = resolver.caller.workspace();
+    let find = |name: &str| {
+        let found = resolver.snapshot.find_guardrail(workspace, name);
+        let hook = found.and_then(|saved| Some((Arc::clone(saved.hook()?), saved.workspace.is_none())));
+        hook.ok_or_else(|| Error::NotFoundInWorkspace { kind: "guardrail", slug: name.to_owned() })
+    };
+    let mut hooks = Vec::new();
+    let features = &node.features.guardrails;
+    let mut add_own = |reference: &HookReference| -> Result<()> {
+        hooks.push(match reference {
+            HookReference::Inline(hook) => (Arc::clone(hook), Origin::Config),
+            HookReference::Saved(name) => (find(name)?.0, Origin::Config),
+        });
+        Ok(())
+    };
+    match stage {
+        Stage::Input => features.before().try_for_each(&mut add_own)?,
+        Stage::Output => features.after().try_for_each(&mut add_own)?,
+    }
+    for (list, is_key) in default_lists(resolver).into_iter().zip([true, false]) {
+        let names = list.map(|list| if stage == Stage::Input { &list.input } else { &list.output });
+        for name in names.into_iter().flatten() {
+            let (hook, is_organisations) = find(name)?;
+            let origin = match (is_key, is_organisations) {
+                (true, _) => Origin::Key,
+                (false, true) => Origin::Organisation,
+                (false, false) => Origin::Workspace,
+            };
+            if !hooks.iter().any(|(other, _)| Arc::ptr_eq(other, &hook)) {
+                hooks.push((hook, origin));
+            }
+        }
+    }
+    Ok(hooks)
+}
+
+/// Hooks before the request and after the response.
+pub(super) type StageHooks = (Vec<Arc<Hook>>, Vec<Arc<Hook>>);
+
+/// Returns the hooks before a request to a node and after its response; `None` if there are none.
+///
+/// # Errors
+/// If a guardrail does not exist or cannot run.
+pub(super) fn hooks_of(resolver: &TargetResolver<'_>, node: &Node) -> Result<Option<StageHooks>> {
+    if node.features.guardrails.is_empty() && !has_defaults(resolver) {
+        return Ok(None);
+    }
+    let list = |stage| -> Result<Vec<Arc<Hook>>> {
+        Ok(find_hooks(resolver, node, stage)?.into_iter().map(|(hook, _)| hook).collect())
+    };
+    Ok(Some((list(Stage::Input)?, list(Stage::Output)?)))
+}
+
+/// Describes the guardrails of a node for `explain`: what they may do, and where they come from.
+///
+/// # Errors
+/// If a guardrail does not exist or cannot run.
+pub(crate) fn describe_guardrails(resolver: &TargetResolver<'_>, node: &Node) -> Result<Value> {
+    let mut described = Vec::new();
+    for (stage, name) in [(Stage::Input, "input"), (Stage::Output, "output")] {
+        for (hook, origin) in find_hooks(resolver, node, stage)? {
+            let checks: Vec<_> = hook.checks.iter().map(|check| check.check.id.as_str()).collect();
+            described.push(json!({"id": hook.id, "stage": name, "type": hook.kind.name(), "origin": origin.name(),
+                "version": hook.version, "deny": hook.denies, "async": hook.is_async, "changes": hook.may_change(),
+                "dry_run": hook.is_dry_run, "stream": hook.stream_mode().name(), "checks": checks}));
+        }
+    }
+    Ok(described.into())
+}

@@ -1,0 +1,132 @@
+//! What hooks can read of a request and of its response. Nothing passes a denying hook unseen: what may hold texts that
+//! the gateway cannot read is denied, or reported as skipped by hooks that do not deny.
+
+use penstock_llm::{operation::Operation, texts::TextPart};
+use penstock_net::body::Body;
+
+use crate::ingress::lenient_path::read_leniently;
+use crate::{
+    guardrails::{checks::Stage, hook::Hook},
+    resolve::target_resolver::Call,
+};
+
+const UNKNOWN_PATH: &str = "requests at this path cannot be read";
+const WEBSOCKET: &str = "the messages of a WebSocket cannot be read";
+const PROVIDER_BATCH: &str = "the lines of a batch that a provider runs cannot be read";
+
+/// What hooks can read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// The texts of the request and of the response.
+    Conversation,
+    /// The texts of the request. The response has vectors.
+    Embedding,
+    /// The response, which repeats what a model wrote earlier, for example in the background.
+    StoredOutput,
+    /// Nothing, because there are no texts of a conversation, such as in a request for a list of files.
+    Nothing,
+    /// Nothing, although there may be texts. Denying hooks deny it for this reason.
+    Unreadable(&'static str),
+    /// Nothing, although lines in a file of the provider have texts. Hooks that change texts deny it, too.
+    ProviderBatch,
+}
+
+/// First path segments of requests whose texts are no conversation, or that guardrails do not apply to.
+const OTHER_RESOURCES: [&str; 19] = [
+    "assistants",
+    "audio",
+    "containers",
+    "corpora",
+    "evals",
+    "files",
+    "filesearchstores",
+    "fine_tuning",
+    "guardrail",
+    "images",
+    "moderations",
+    "operations",
+    "organization",
+    "rerank",
+    "threads",
+    "tunedmodels",
+    "uploads",
+    "vector_stores",
+    "videos",
+];
+/// Last segments of paths that create a batch at a provider, also after a colon.
+const BATCH_SEGMENTS: [&str; 6] = [
+    "batches",
+    "batchgeneratecontent",
+    "batchpredictionjobs",
+    "asyncbatchembedcontent",
+    "batch",
+    "model-invocation-job",
+];
+/// Segments before the first that names a resource.
+const BASE_SEGMENTS: [&str; 9] = ["v1", "v2", "proxy", "openai", "upload", "v1beta", "v1alpha", "v1beta1", "api"];
+
+impl Reading {
+    /// Decides what hooks can read of a request with these texts.
+    pub fn of_request(call: &Call<'_>, is_websocket: bool, texts: &[TextPart], body: &Body) -> Self {
+        let operation = call.requested_operation();
+        match operation {
+            _ if is_websocket || operation == Operation::Realtime => Self::Unreadable(WEBSOCKET),
+            _ if operation.is_embedding() => Self::Embedding,
+            _ if operation.is_chat() => Self::Conversation,
+            Operation::GetModelResponse | Operation::CancelModelResponse => Self::StoredOutput,
+            Operation::CreateBatch | Operation::CreateBatchJob => Self::ProviderBatch,
+            // A body that has the fields of a conversation is one, whatever its path.
+            Operation::Proxy if !texts.is_empty() => Self::Conversation,
+            Operation::Proxy => Self::of_path(call, matches!(body, Body::Complete(bytes) if bytes.is_empty())),
+            _ => Self::Nothing,
+        }
+    }
+
+    /// Decides by the path of a forwarded request without texts.
+    fn of_path(call: &Call<'_>, is_empty: bool) -> Self {
+        let path = read_leniently(call.route.path);
+        let mut segments = path.split('/').skip(1).skip_while(|segment| BASE_SEGMENTS.contains(segment));
+        let first = segments.next().unwrap_or_default();
+        let last = path.rsplit('/').next().unwrap_or_default();
+        let is_sent = !matches!(call.head.method.as_str(), "GET" | "HEAD" | "OPTIONS" | "DELETE");
+        if is_sent && BATCH_SEGMENTS.iter().any(|name| last == *name || last.ends_with(&format!(":{name}"))) {
+            return Self::ProviderBatch;
+        }
+        match first {
+            "chat" | "conversations" | "responses" if !is_sent || is_empty => Self::StoredOutput,
+            _ if !is_sent || is_empty || OTHER_RESOURCES.contains(&first) => Self::Nothing,
+            _ => Self::Unreadable(UNKNOWN_PATH),
+        }
+    }
+
+    /// Returns true if hooks read texts at this stage.
+    pub fn includes(self, stage: Stage) -> bool {
+        match self {
+            Self::Conversation => true,
+            Self::Embedding => stage == Stage::Input,
+            Self::StoredOutput => stage == Stage::Output,
+            Self::Nothing | Self::Unreadable(_) | Self::ProviderBatch => false,
+        }
+    }
+
+    /// Returns true if a request has texts in a form that hooks expect.
+    pub fn has_request_texts(self) -> bool {
+        self.includes(Stage::Input)
+    }
+
+    /// Returns why there may be texts that cannot be read; `None` if there are none, or if they can be read.
+    pub fn unreadable_reason(self) -> Option<&'static str> {
+        match self {
+            Self::Unreadable(reason) => Some(reason),
+            Self::ProviderBatch => Some(PROVIDER_BATCH),
+            Self::Conversation | Self::Embedding | Self::StoredOutput | Self::Nothing => None,
+        }
+    }
+
+    /// Returns true if a hook, unless it runs beside the request, denies what cannot be read. One that changes texts keeps a batch from its provider,
+    /// because nobody would change the lines.
+    pub fn is_denied_by(self, hook: &Hook) -> bool {
+        let is_changing = self == Self::ProviderBatch && hook.may_change();
+        self.unreadable_reason().is_some() && (hook.denies || is_changing)
+    }
+}

@@ -1,0 +1,156 @@
+//! Time of guardrails: five checks on a text of 2 KB, portions of a stream, hosts that are called side by side, and the
+//! cost of a request without any guardrail.
+
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
+
+use penstock_core::{
+    guardrails::{
+        checks::{CheckInput, Stage},
+        saved::compile_content,
+        window::PlaceholderNames,
+    },
+    parse::document_reader::Strictness,
+    state::snapshot::Snapshot,
+};
+use penstock_llm::{operation::Operation, texts::request_texts};
+use penstock_net::headers::Headers;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
+
+use crate::harness::{TestGateway, mock_target, post_with_config};
+
+const MAX_CHECKS_TIME: Duration = Duration::from_micros(30);
+const MAX_PORTION_TIME: Duration = Duration::from_micros(2);
+const MAX_NOTHING_TIME: Duration = Duration::from_nanos(200);
+/// Time of a host, and what two of them side by side may add to a request.
+const HOST_TIME: Duration = Duration::from_millis(20);
+const MAX_ADDED_BY_HOSTS: Duration = Duration::from_millis(23);
+const ROUNDS: usize = 200;
+
+/// Returns the shortest time of one call, of several rounds.
+fn shortest(calls: u32, mut call: impl FnMut()) -> Duration {
+    let round = |call: &mut dyn FnMut()| {
+        let began = Instant::now();
+        (0..calls).for_each(|_| call());
+        began.elapsed() / calls
+    };
+    (0..ROUNDS).map(|_| round(&mut call)).min().unwrap_or_default()
+}
+
+fn input<'i>(request: &'i Value, texts: &'i [penstock_llm::texts::TextPart], headers: &'i Headers) -> CheckInput<'i> {
+    CheckInput {
+        stage: Stage::Input,
+        operation: Operation::ChatComplete,
+        provider: "mock",
+        model: "m",
+        is_streaming: false,
+        metadata: &[],
+        headers,
+        request,
+        response: &Value::Null,
+        texts,
+    }
+}
+
+#[test]
+fn five_checks_take_at_most_thirty_microseconds() {
+    let content = json!({"checks": [
+        {"id": "default.contains", "parameters": {"words": ["canary", "secret"], "operator": "none"}},
+        {"id": "default.regexMatch", "parameters": {"rule": "[A-Z]{3}-[0-9]{6}", "not": true}},
+        {"id": "default.wordCount", "parameters": {"maxWords": 5000}},
+        {"id": "gateway.pii", "parameters": {"categories": ["EMAIL_ADDRESS", "CREDIT_CARD", "SSN"]}},
+        {"id": "default.sentenceCount", "parameters": {"maxSentences": 500}},
+    ]});
+    let hook = compile_content(&content, Strictness::Strict).unwrap();
+    let request = json!({"messages": [{"role": "user", "content": "A usual sentence of a user. ".repeat(74)}]});
+    let (texts, headers) = (request_texts(&request), Headers::default());
+    let took = shortest(50, || {
+        for check in &hook.checks {
+            black_box(check.check.check.run(&input(&request, &texts, &headers))).unwrap();
+        }
+    });
+    println!("five checks on 2 KB: {took:?}");
+    assert!(took <= MAX_CHECKS_TIME, "{took:?}");
+}
+
+#[test]
+fn a_portion_takes_at_most_two_microseconds_per_chunk() {
+    let content =
+        json!({"checks": [{"id": "gateway.pii", "parameters": {"categories": ["EMAIL_ADDRESS"], "redact": true}}]});
+    let hook = compile_content(&content, Strictness::Strict).unwrap();
+    let check = hook.checks[0].check.check.window().unwrap();
+    // A portion has 512 bytes of new text, which are about 25 chunks, and what was held back.
+    let (text, chunks) = ("words of a model ".repeat(45), 25);
+    let took = shortest(200, || {
+        let settled = check.settled_end(&text);
+        black_box(check.find(&text, settled, &mut PlaceholderNames::default()));
+    });
+    println!("a portion: {took:?}, {:?} per chunk", took / chunks);
+    assert!(took / chunks <= MAX_PORTION_TIME, "{took:?}");
+}
+
+#[test]
+fn nothing_is_paid_without_guardrails() {
+    let snapshot =
+        Snapshot::compile(br#"{"epoch":"1","workspaces":[{"id":"w","slug":"w","organisation_id":"o"}]}"#).unwrap();
+    let took = shortest(1000, || {
+        black_box(black_box(&snapshot).default_guardrails(black_box(Some("w"))).is_some());
+    });
+    println!("without guardrails: {took:?}");
+    assert!(took <= MAX_NOTHING_TIME, "{took:?}");
+}
+
+/// Starts a host that takes its time for each reply; returns its URL.
+async fn start_slow_host() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 16 * 1024];
+                while let Ok(1..) = stream.read(&mut buffer).await {
+                    tokio::time::sleep(HOST_TIME).await;
+                    let reply = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n{\"verdict\":true}";
+                    if stream.write_all(reply.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    format!("http://{address}/check")
+}
+
+#[tokio::test]
+async fn two_hosts_side_by_side_add_their_time_once() {
+    let provider = penstock_mock::Server::start().await;
+    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
+    });
+    let check = |url: &str| json!({"webhook": {"webhookURL": url}, "deny": true});
+    let mut guarded = mock_target("well");
+    guarded["input_guardrails"] = json!([check(&start_slow_host().await), check(&start_slow_host().await)]);
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..ROUNDS {
+        for (config, took) in [mock_target("well"), guarded.clone()].iter().zip(&mut times) {
+            let body = json!({"model": "mock", "messages": [{"role": "user", "content": "hi"}]}).to_string();
+            let began = Instant::now();
+            let response = rig.send(post_with_config(config, "/v1/chat/completions", body)).await;
+            took.push(began.elapsed());
+            assert_eq!(response.status, 200, "{}", response.text());
+        }
+    }
+    let [plain, checked] = times.map(|mut took| {
+        took.sort();
+        took[took.len() * 99 / 100]
+    });
+    println!("p99 {plain:?}, with two hosts {checked:?}");
+    assert!(checked.saturating_sub(plain) <= MAX_ADDED_BY_HOSTS, "{checked:?}, without {plain:?}");
+}
