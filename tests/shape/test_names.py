@@ -75,6 +75,7 @@ def test_core_tests_are_named_after_modules():
         "failover",
         "faults",
         "fine_tuning",
+        "guardrail_checks",
         "guardrail_matrix",
         "guardrail_routes",
         "heartbeat",

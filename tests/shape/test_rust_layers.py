@@ -14,6 +14,7 @@ CORE_LAYERS = [
     ["process"],
     ["ingress"],
     ["prompts"],
+    ["jose"],
     ["parse"],
     ["guardrails"],
     ["features"],

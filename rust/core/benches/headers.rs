@@ -117,6 +117,7 @@ fn build_target() -> Option<Target<'static>> {
         prefill: None,
         grant: None,
         header_fields: Vec::new(),
+        check_headers: Vec::new(),
         stored_parameters: penstock_core::features::parameters::Parameters::default(),
     })
 }

@@ -3,7 +3,7 @@
 use std::{
     path::Path,
     sync::{
-        Arc,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -47,6 +47,8 @@ pub struct GatewayState {
     is_ending_streams: AtomicBool,
     end_streams_notify: Notify,
     drain_notify: Notify,
+    /// This state, for work that outlives a request.
+    own_reference: OnceLock<Weak<Self>>,
 }
 
 impl GatewayState {
@@ -73,8 +75,19 @@ impl GatewayState {
             is_ending_streams: AtomicBool::new(false),
             end_streams_notify: Notify::new(),
             drain_notify: Notify::new(),
+            own_reference: OnceLock::new(),
             settings,
         })
+    }
+
+    /// Lets requests share this state with work that outlives them.
+    pub(crate) fn set_own_reference(self: &Arc<Self>) {
+        self.own_reference.get_or_init(|| Arc::downgrade(self));
+    }
+
+    /// Returns this state, to share it; `None` before the first request.
+    pub(crate) fn own_reference(&self) -> Option<Arc<Self>> {
+        self.own_reference.get()?.upgrade()
     }
 
     /// Compiles a new snapshot and replaces the current one. Requests in flight keep the old snapshot.

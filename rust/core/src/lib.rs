@@ -16,6 +16,7 @@ pub mod gateway;
 pub mod gateway_state;
 pub mod guardrails;
 pub mod ingress;
+mod jose;
 pub mod limits;
 pub mod parse;
 pub mod process;

@@ -1,13 +1,13 @@
 //! A check of a guardrail: what it sees, what it says, and how the table lists it.
 
-use std::{borrow::Cow, fmt::Debug, time::Duration};
+use std::{borrow::Cow, collections::HashMap, fmt::Debug, sync::Arc, time::Duration};
 
 use penstock_llm::{operation::Operation, texts::TextPart};
 use penstock_net::headers::Headers;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{text_scope::TextScope, window::WindowCheck};
+use super::{host_access::CheckJob, inline_image::InlineImage, text_scope::TextScope, window::WindowCheck};
 
 /// Characters of a text that results show.
 const EXCERPT_CHARS: usize = 100;
@@ -96,6 +96,10 @@ pub enum Change {
     Texts(Vec<(usize, String)>),
     /// A new body.
     Body(Value),
+    /// Images that take the places of their URLs.
+    Images(Arc<HashMap<String, InlineImage>>),
+    /// Header fields of the request, which replace those of the same names.
+    Headers(Vec<(String, String)>),
 }
 
 /// Why a check has no verdict.
@@ -118,6 +122,8 @@ pub struct CheckOutcome {
     pub data: Value,
     pub error: Option<CheckError>,
     pub change: Option<Change>,
+    /// Names in changed texts, and the values that return to the response in their place.
+    pub restorations: Vec<(String, String)>,
 }
 
 impl CheckOutcome {
@@ -166,13 +172,19 @@ pub trait Check: Debug + Send + Sync {
         None
     }
 
+    /// Returns the work that waits for other hosts and then decides, if one call does not suffice.
+    fn job(&self, _input: &CheckInput<'_>) -> Option<CheckJob> {
+        None
+    }
+
     /// Returns the approximate memory use in bytes, beyond that of its parameters.
     fn memory_bytes(&self) -> usize {
         0
     }
 
-    /// Returns true if the work may grow faster than the text. Such a check never runs on a thread that serves requests.
-    fn is_costly(&self) -> bool {
+    /// Returns true if the work on an input may take long, or grow faster than the text. Such a check never runs on a thread
+    /// that serves requests.
+    fn is_costly(&self, _input: &CheckInput<'_>) -> bool {
         false
     }
 

@@ -4,8 +4,10 @@
 pub mod check;
 pub mod checks;
 pub mod hook;
+pub mod host_access;
+pub mod inline_image;
 pub mod javascript_pattern;
 pub mod results;
 pub mod saved;
-mod text_scope;
+pub mod text_scope;
 pub mod window;

@@ -2,6 +2,8 @@
 
 use std::{collections::HashMap, ops::Range};
 
+use penstock_llm::texts::TextKind;
+
 use super::text_scope::TextScope;
 
 /// Bytes of new text after which a portion is checked.
@@ -22,18 +24,24 @@ pub struct WindowMatch {
 /// Names by which values of one stream are replaced, the same name for the same value.
 #[derive(Debug, Default)]
 pub struct PlaceholderNames {
+    /// End of every name, which tells the names of one check from those of others.
+    tag: String,
     names: HashMap<(&'static str, String), String>,
     counts: HashMap<&'static str, usize>,
 }
 
 impl PlaceholderNames {
+    pub fn with_tag(tag: &str) -> Self {
+        Self { tag: tag.to_owned(), ..Self::default() }
+    }
+
     /// Returns the name of a value, such as `{{EMAIL_ADDRESS_1}}`.
     pub fn name_of(&mut self, kind: &'static str, value: &str) -> &str {
-        let counts = &mut self.counts;
+        let (counts, tag) = (&mut self.counts, &self.tag);
         self.names.entry((kind, value.to_owned())).or_insert_with(|| {
             let count = counts.entry(kind).or_default();
             *count += 1;
-            format!("{{{{{kind}_{count}}}}}")
+            format!("{{{{{kind}_{count}{tag}}}}}")
         })
     }
 
@@ -46,6 +54,11 @@ impl PlaceholderNames {
 /// A check that can look at a text in portions.
 pub trait WindowCheck {
     fn scope(&self) -> TextScope;
+
+    /// Returns true if the check looks at texts of this kind in a response.
+    fn includes(&self, kind: TextKind) -> bool {
+        self.scope().includes_output(kind)
+    }
 
     /// Returns the length in bytes of the longest match. Without it, the whole text is held.
     fn longest_match(&self) -> usize;

@@ -96,6 +96,8 @@ pub struct RequestHead {
     pub prompt: Option<Box<PromptIdentity>>,
     /// Gets the figures of the request, if the gateway itself sent it.
     pub observer: Option<Arc<RecordObserver>>,
+    /// True for a question of a guardrail to a model, which no guardrail checks.
+    pub is_guardrail_question: bool,
 }
 
 impl RequestHead {

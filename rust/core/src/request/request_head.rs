@@ -106,6 +106,9 @@ pub fn render_head(
     for (name, value) in &target.header_fields {
         write_header(&mut out, name.as_bytes(), value.as_bytes());
     }
+    for (name, value) in &target.check_headers {
+        write_header(&mut out, name.as_bytes(), value.as_bytes());
+    }
     if let Some((name, value)) = target.provider.required_header(&target.base_url.prefix)
         && head.headers.get(name).is_none()
         && !target.overrides_header(name.as_bytes())
@@ -441,6 +444,7 @@ mod tests {
             credential_origin: crate::resolve::target::CredentialOrigin::Request,
             grant: None,
             header_fields: Vec::new(),
+            check_headers: Vec::new(),
             stored_parameters: Parameters::default(),
             price_overrides: crate::accounting::prices::ProviderPricing::default(),
             prefill: None,

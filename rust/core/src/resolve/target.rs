@@ -71,6 +71,8 @@ pub struct Target<'c> {
     pub grant: Option<Box<Grant>>,
     /// Header fields that are stored with the provider or the model.
     pub header_fields: Vec<(&'c str, &'c str)>,
+    /// Header fields that checks of guardrails set.
+    pub check_headers: Vec<(String, String)>,
     /// Parameters of a saved config. A provider may repeat their secrets in a response.
     pub stored_parameters: Parameters,
     /// Prices that were saved with the provider or the model.
@@ -104,5 +106,6 @@ impl Target<'_> {
     pub fn overrides_header(&self, name: &[u8]) -> bool {
         self.options.forwarded_headers().any(|(set, _)| set.as_bytes() == name)
             || self.header_fields.iter().any(|(set, _)| set.as_bytes() == name)
+            || self.check_headers.iter().any(|(set, _)| set.as_bytes() == name)
     }
 }

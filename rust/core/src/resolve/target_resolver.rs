@@ -172,6 +172,7 @@ impl<'c> TargetResolver<'c> {
             credential_origin: if is_bound { CredentialOrigin::Stored } else { CredentialOrigin::Request },
             grant: grant.map(Box::new),
             header_fields: Vec::new(),
+            check_headers: Vec::new(),
             stored_parameters: if plan.config_slug.is_some() {
                 features.parameters.clone()
             } else {

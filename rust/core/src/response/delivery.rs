@@ -32,6 +32,7 @@ use crate::{
     },
     resolve::target_resolver::Call,
     response::{
+        client_rewriter::RewriteForClient,
         limit_headers,
         outgoing::{ClientResponse, ClientResponseHead},
         pretty_print,
@@ -68,11 +69,18 @@ pub struct UpstreamResponse {
     pub resume_point: Option<Box<ResumePoint>>,
     /// Connection that replaces the body after an upgrade to another protocol.
     pub upgraded: Option<Box<UpstreamWebSocket>>,
+    /// Changes what the client gets, but not what is recorded and cached.
+    pub client_rewriter: Option<Box<dyn RewriteForClient>>,
 }
 
 impl UpstreamResponse {
     pub fn new(incoming: IncomingResponse, dialect: ApiFormat, deadline: Deadline) -> Self {
-        Self { incoming, dialect, deadline, resume_point: None, upgraded: None }
+        Self { incoming, dialect, deadline, resume_point: None, upgraded: None, client_rewriter: None }
+    }
+
+    /// Takes what changes the response for the client. A compressed body has no texts that could be found.
+    fn take_rewriter(&mut self) -> Option<Box<dyn RewriteForClient>> {
+        self.client_rewriter.take().filter(|_| is_uncompressed(&self.incoming.head.headers))
     }
 
     /// Creates the response to a request that was upgraded from HTTP to another protocol (status 101).
@@ -93,10 +101,11 @@ fn forbid_proxy_buffering(framing: Option<StreamFraming>, reply: &mut ClientResp
 /// Turns the provider's response into the response to the client.
 pub async fn deliver_response(
     state: &GatewayState,
-    response: UpstreamResponse,
+    mut response: UpstreamResponse,
     call: &Call<'_>,
     mut record: Record,
 ) -> ClientResponse {
+    let rewriter = response.take_rewriter();
     let UpstreamResponse {
         incoming: IncomingResponse { head: response_head, mut body }, dialect, mut deadline, ..
     } = response;
@@ -124,16 +133,17 @@ pub async fn deliver_response(
         match run_unless_draining(state, pin!(deadline.enforce(collecting))).await {
             Ok(Some(bytes)) => {
                 let is_bodiless = call.head.method == "HEAD" || matches!(status, 204 | 304);
-                let pretty_body = (is_json && is_plain && pretty_print::is_requested(call))
-                    .then(|| pretty_print::pretty_print(bytes.clone()));
-                let length = pretty_body.as_ref().unwrap_or(&bytes).len();
-                record.record_complete_response(&bytes, pretty_body.as_ref());
+                let is_pretty = is_json && is_plain && pretty_print::is_requested(call);
+                let recorded = is_pretty.then(|| pretty_print::pretty_print(bytes.clone()));
+                record.record_complete_response(&bytes, recorded.as_ref());
+                let shown = rewrite_complete(rewriter, &bytes, is_pretty).or(recorded);
+                let length = shown.as_ref().unwrap_or(&bytes).len();
                 reply.set_content_length(if is_bodiless { declared } else { Some(length) });
                 let coding = BillableBody { api_format: dialect, is_compressed: is_packed };
                 let billable = (has_cost && is_json).then_some(coding);
                 let ClientResponse { head: reply, body } =
                     finish_buffered_response(reply, bytes, billable, hints, record);
-                return ClientResponse { head: reply, body: pretty_body.map_or(body, Into::into) };
+                return ClientResponse { head: reply, body: shown.map_or(body, Into::into) };
             }
             Ok(None) => (),
             Err(error) => return respond_with_error(&error, call, record),
@@ -149,14 +159,20 @@ pub async fn deliver_response(
         body.limit_by(&deadline);
     }
     // An error event may be appended to an event stream, so its length is unknown.
-    reply.set_content_length(if is_events { None } else { body.content_length() });
+    reply.set_content_length(if is_events || rewriter.is_some() { None } else { body.content_length() });
     record.begin_stream();
     let reading = coded.select_reader(framing, has_cost, dialect, operation, &record);
     let ends_with_event = call.route.ends_with_event(&call.head.method) && status < 300;
     let every = jitter_interval(Duration::from_millis(state.settings.heartbeat_ms), record.id);
-    let stream = ResponseStream::new(body, reading, dialect, ends_with_event, record);
+    let stream = ResponseStream::new(body, reading, dialect, ends_with_event, record).with_rewriter(rewriter);
     let beats = is_events && is_plain && allows_heartbeat(call, dialect) && !every.is_zero();
     ClientResponse { head: reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
+}
+
+/// Returns a complete body with the changes that only the client sees; `None` if there are none.
+fn rewrite_complete(rewriter: Option<Box<dyn RewriteForClient>>, bytes: &Bytes, is_pretty: bool) -> Option<Bytes> {
+    let rewritten = rewriter?.rewrite_complete(bytes.clone());
+    Some(if is_pretty { pretty_print::pretty_print(rewritten) } else { rewritten })
 }
 
 /// Waits for the first bytes of the body. Until they arrive, the status can still be chosen.

@@ -1,6 +1,7 @@
 //! Delivering the upstream response to the client, whole or streamed.
 
 pub(crate) mod chunk_coalescer;
+pub(crate) mod client_rewriter;
 pub(crate) mod delivery;
 pub(crate) mod gunzip;
 pub(crate) mod limit_headers;

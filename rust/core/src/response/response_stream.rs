@@ -18,6 +18,7 @@ use crate::{
     error::Error,
     response::{
         chunk_coalescer::ChunkCoalescer,
+        client_rewriter::RewriteForClient,
         partial_event::PartialEventBuffer,
         response_meter::{MeteredResponse, ResponseMeter},
     },
@@ -51,6 +52,7 @@ pub struct ResponseStream {
     partial_event: PartialEventBuffer,
     /// Resumes the stream at another target if it breaks off.
     continuation: Option<Box<dyn ResumeStream>>,
+    rewriter: Option<Box<dyn RewriteForClient>>,
     is_finished: bool,
     /// Set if the record was closed before the last chunk.
     settled: Option<SettledStream>,
@@ -111,6 +113,7 @@ impl ResponseStream {
             coalescer: ChunkCoalescer::default(),
             partial_event: PartialEventBuffer::default(),
             continuation: None,
+            rewriter: None,
             is_finished: false,
             settled: None,
             durable_spool: None,
@@ -118,8 +121,32 @@ impl ResponseStream {
         }
     }
 
+    /// Changes what the client gets, after it was metered and recorded.
+    #[must_use]
+    pub fn with_rewriter(mut self, rewriter: Option<Box<dyn RewriteForClient>>) -> Self {
+        self.rewriter = rewriter;
+        self
+    }
+
+    /// Returns the next bytes for the client, or a heartbeat; `None` at the end.
+    pub async fn next(&mut self) -> NextChunk {
+        loop {
+            let chunk = self.next_recorded().await?;
+            let Some(rewriter) = &mut self.rewriter else { return Ok(chunk) };
+            let Some(bytes) = chunk else {
+                let rest = rewriter.finish();
+                self.rewriter = None;
+                return Ok(Some(rest).filter(|rest| !rest.is_empty()));
+            };
+            let rewritten = rewriter.rewrite_chunk(bytes);
+            if !rewritten.is_empty() {
+                return Ok(Some(rewritten));
+            }
+        }
+    }
+
     /// Returns all bytes that are ready, as the provider sent them, or a heartbeat; `None` at the end.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, BodyTruncated> {
+    async fn next_recorded(&mut self) -> NextChunk {
         if self.is_finished {
             return Ok(None);
         }

@@ -206,16 +206,19 @@ impl<'w> RouteExecutor<'w> {
             let at = node.path.clone();
             self.record_step(|| RoutingStep::Kept { at });
             self.log.clear_target();
-            return match &self.hooks {
-                Some(hooks) => Box::pin(hooks.decorate_cached(response)).await,
-                None => Ok(response),
-            };
+            let Some(hooks) = &self.hooks else { return Ok(response) };
+            let mut response = Box::pin(hooks.decorate_cached(response)).await?;
+            hooks.restore_values(&mut response);
+            return Ok(response);
         }
         let mut response =
             self.send_with_retries(node, &mut target, prepared.into_body(self.call).await?, passage).await?;
         response.resume_point = ResumePoint::from_response(self, node, &response);
         if let Some(question) = question {
             question.prepare_store(self, &response);
+        }
+        if let Some(hooks) = &self.hooks {
+            hooks.restore_values(&mut response);
         }
         Ok(response)
     }
@@ -229,6 +232,15 @@ impl<'w> RouteExecutor<'w> {
             Ok(target) => self.check_request(node, &target, &mut prepared).await.map(|denied| (target, denied)),
             Err(error) => Err(error),
         };
+        let checked = checked.map(|(mut target, denied)| {
+            if let Some(hooks) = &self.hooks {
+                target.check_headers.extend_from_slice(hooks.added_headers());
+                if hooks.restores() {
+                    target.response_coding = ResponseCoding::Uncompressed;
+                }
+            }
+            (target, denied)
+        });
         match checked {
             Ok((target, denied)) => Ok((target, prepared, denied)),
             Err(error) => {
@@ -245,7 +257,7 @@ impl<'w> RouteExecutor<'w> {
         target: &Target<'_>,
         prepared: &mut PreparedBody,
     ) -> Result<Option<UpstreamResponse>> {
-        if self.is_dry_run {
+        if self.is_dry_run || self.call.head.is_guardrail_question {
             return Ok(None);
         }
         let Some(mut hooks) = TargetHooks::for_target(self, node, target, prepared).await? else { return Ok(None) };

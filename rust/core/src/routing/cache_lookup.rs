@@ -40,8 +40,9 @@ impl CacheLookup {
         // These settings can select another model, deployment or API version, and need not appear in the request body.
         let options = target.options.canonical_string();
         let manner = [u8::from(target.is_strict), u8::from(target.is_passthrough)];
-        let fields: String =
-            target.header_fields.iter().map(|(name, value)| [name, ": ", value, "\n"].concat()).collect();
+        let saved = target.header_fields.iter().copied();
+        let fields = saved.chain(target.check_headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        let fields: String = fields.map(|(name, value)| [name, ": ", value, "\n"].concat()).collect();
         let header_bytes = walk.cache_key_headers(target);
         let hooks = walk.hooks.as_ref().map(|hooks| hooks.cache_key()).unwrap_or_default();
         let parts = [

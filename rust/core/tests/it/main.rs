@@ -30,6 +30,7 @@ mod features;
 mod files;
 mod fine_tuning;
 mod forward_headers;
+mod guardrail_checks;
 mod guardrail_matrix;
 mod guardrail_routes;
 mod guardrails;

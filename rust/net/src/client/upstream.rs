@@ -68,6 +68,11 @@ impl Upstream {
         }
     }
 
+    /// Resolves the host of an origin without connecting. Fails if it has no address, or one that may not be called.
+    pub async fn check_origin(&self, origin: &Origin) -> Result<()> {
+        self.dialer.check_origin(origin).await
+    }
+
     /// Returns true if the operator listed this host as trusted.
     pub fn is_trusted(&self, host: &str) -> bool {
         self.dialer.is_trusted(host)

@@ -119,6 +119,17 @@ impl Dialer {
         }
     }
 
+    /// Resolves the host of an origin. Fails if it has no address, or one that may not be dialled.
+    pub async fn check_origin(&self, origin: &Origin) -> Result<()> {
+        let Origin::Network { host, .. } = origin else {
+            return Err(Error::HostNotAllowed { message: "only network hosts can be called".into() });
+        };
+        self.trusted_hosts.check_host(host).map_err(|reason| host_refused_error(host, reason))?;
+        let addresses = self.resolve_host(origin, host, self.name_trust(host)).await?;
+        let judge = |address: &IpAddr| self.trusted_hosts.check_address(host, *address);
+        addresses.iter().try_for_each(judge).map_err(|reason| host_refused_error(host, reason))
+    }
+
     /// Returns the proxy that needs absolute-form request heads for an origin. `None` for TLS origins, which are
     /// tunnelled.
     pub fn forward_proxy(&self, origin: &Origin) -> Option<&Proxy> {

@@ -2,9 +2,8 @@
 //! with the provider's published keys.
 
 mod issuer;
+mod published_key;
 mod signed_token;
-mod strict_json;
-mod verifier;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,12 +17,13 @@ use sha2::{Digest, Sha256};
 
 use self::{
     issuer::Issuer,
+    published_key::PublishedJwk,
     signed_token::{Claims, SignedToken, parse_unix_seconds, user_claim},
-    verifier::{PublishedJwk, Verifier},
 };
 use crate::{
     auth::gateway_key::{GatewayKey, Workspace, parse_defaults},
     error::{Error, Problem, Result},
+    jose::verifier::Verifier,
     limits::claims::compile_claims,
 };
 
@@ -90,7 +90,7 @@ impl TokenAuthenticator {
     ) -> Self {
         let mut keys: HashMap<String, Vec<(usize, Verifier)>> = HashMap::with_capacity(published.keys.len());
         for (index, key) in published.keys.into_iter().enumerate() {
-            match Verifier::from_published(&key).filter(|_| key.issuer < published.issuers.len()) {
+            match Verifier::from_jwk(&key.to_jwk()).filter(|_| key.issuer < published.issuers.len()) {
                 Some(verifier) => keys.entry(key.kid).or_default().push((key.issuer, verifier)),
                 None => problems
                     .push(Problem::new(format!("$.jwt.keys[{index}]"), "is not a supported public key for signatures")),

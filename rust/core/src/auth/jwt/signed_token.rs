@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::{strict_json, verifier::decode_base64url};
+use crate::jose::{strict_json, verifier::decode_base64url};
 
 pub(super) type Claims = Map<String, Value>;
 

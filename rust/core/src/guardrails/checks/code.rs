@@ -69,7 +69,7 @@ fn fenced_blocks(text: &str) -> Vec<(&str, &str)> {
 const MAX_OBJECTS: usize = 100;
 
 /// Returns the JSON objects in a text: those in fenced blocks, or else all spans from a brace to its partner.
-fn json_objects(text: &str) -> Vec<Value> {
+pub(super) fn json_objects(text: &str) -> Vec<Value> {
     let parse = |text: &str| serde_json::from_str::<Value>(text.trim()).ok().filter(Value::is_object);
     let fenced: Vec<_> = fenced_blocks(text).into_iter().filter_map(|(_, content)| parse(content)).collect();
     if !fenced.is_empty() {
@@ -300,6 +300,33 @@ mod tests {
         let outcome = run_on("default.jsonSchema", schema.clone(), Stage::Output, r#"{"a": "x"}"#).unwrap();
         assert!(!outcome.verdict && outcome.data["validationErrors"][0]["path"] == "/a");
         assert!(!verdict("default.jsonSchema", schema, "no json"));
+    }
+
+    /// Required tests of the draft, from the authors of JSON Schema.
+    const SUITE: &[u8] = include_bytes!("../data/json_schema_suite.json.gz");
+
+    #[test]
+    fn schemas_are_read_as_their_authors_mean_them() {
+        let suite: Vec<Value> = serde_json::from_reader(flate2::read::GzDecoder::new(SUITE)).unwrap();
+        let (mut count, mut fetching, mut wrong) = (0, 0, Vec::new());
+        for group in &suite {
+            // Other documents, such as a dialect of somebody's own, are never fetched.
+            let has_dialect = group["schema"]["$schema"].as_str().is_some_and(|url| url.contains("localhost:1234"));
+            let validator = jsonschema::draft202012::new(&group["schema"]).ok().filter(|_| !has_dialect);
+            let Some(validator) = validator else {
+                assert!(group["schema"].to_string().contains("localhost:1234"), "{group}");
+                fetching += 1;
+                continue;
+            };
+            for test in group["tests"].as_array().unwrap() {
+                count += 1;
+                if test["valid"] != validator.is_valid(&test["data"]) {
+                    wrong.push(format!("{} {} {}", group["file"], group["description"], test["description"]));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        assert!(count > 1200 && fetching <= 26, "{count} {fetching}");
     }
 
     #[test]

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::text::Operator;
-use crate::guardrails::{
-    check::{Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stages, read_parameters},
-    javascript_pattern::{JavaScriptFlags, JavaScriptPattern},
+use super::{
+    expected_values::{ExpectedValues, MatchType},
+    text::Operator,
+};
+use crate::guardrails::check::{
+    Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, Stages, read_parameters,
 };
 
 pub(super) const ROWS: &[CheckRow] = &[
@@ -66,21 +68,10 @@ impl Check for RequiredKeys {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum MatchType {
-    #[default]
-    Exact,
-    Contains,
-    ContainsAll,
-    Regex,
-}
-
 #[derive(Debug)]
 struct RequiredPairs {
-    pairs: Vec<(String, Vec<String>, Vec<JavaScriptPattern>)>,
+    pairs: Vec<(String, ExpectedValues)>,
     operator: Operator,
-    match_type: MatchType,
 }
 
 #[derive(Deserialize)]
@@ -108,48 +99,37 @@ impl RequiredPairs {
                 OneOrMore::One(value) => vec![value],
                 OneOrMore::More(values) => values,
             };
-            let compile = |value: &String| JavaScriptPattern::compile(value, JavaScriptFlags::default());
-            let patterns = if match_type == MatchType::Regex {
-                let compiled: Result<_, _> = values.iter().map(compile).collect();
-                compiled.map_err(|message| (format!(".metadataPairs.{key}"), message))?
-            } else {
-                Vec::new()
-            };
-            pairs.push((key, values, patterns));
+            let expected = ExpectedValues::compile(values, match_type)
+                .map_err(|message| (format!(".metadataPairs.{key}"), message))?;
+            pairs.push((key, expected));
         }
-        Ok(Box::new(Self { pairs, operator, match_type }))
+        Ok(Box::new(Self { pairs, operator }))
     }
+}
 
-    fn matches(&self, expected: &[String], patterns: &[JavaScriptPattern], value: &str) -> bool {
-        // A value may be a JSON array of several.
-        let found = serde_json::from_str::<Vec<String>>(value).unwrap_or_else(|_| vec![value.to_owned()]);
-        let has = |one: &String| found.contains(one);
-        match self.match_type {
-            MatchType::Exact => found.len() == expected.len() && expected.iter().all(has),
-            MatchType::Contains => expected.iter().any(has),
-            MatchType::ContainsAll => expected.iter().all(has),
-            MatchType::Regex => {
-                patterns.iter().any(|pattern| found.iter().any(|one| pattern.is_match(one).unwrap_or_default()))
-            }
-        }
-    }
+/// Returns true if a value is as expected. It may be a JSON array of several.
+fn matches(expected: &ExpectedValues, value: &str) -> bool {
+    let several = serde_json::from_str::<Vec<String>>(value);
+    expected.match_list(&several.unwrap_or_else(|_| vec![value.to_owned()]))
 }
 
 impl Check for RequiredPairs {
     fn memory_bytes(&self) -> usize {
-        self.pairs.iter().flat_map(|(_, _, patterns)| patterns).map(JavaScriptPattern::memory_bytes).sum()
+        self.pairs.iter().map(|(_, expected)| expected.memory_bytes()).sum()
+    }
+
+    fn is_costly(&self, _input: &CheckInput<'_>) -> bool {
+        self.pairs.iter().any(|(_, expected)| expected.is_costly())
     }
 
     fn run(&self, input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError> {
-        let is_found = |key: &str, expected: &[String], patterns: &[JavaScriptPattern]| {
-            input.metadata.iter().any(|(name, value)| name == key && self.matches(expected, patterns, value))
+        let is_found = |key: &str, expected: &ExpectedValues| {
+            input.metadata.iter().any(|(name, value)| name == key && matches(expected, value))
         };
-        let (found, missing): (Vec<_>, Vec<_>) =
-            self.pairs.iter().partition(|(key, expected, patterns)| is_found(key, expected, patterns));
+        let (found, missing): (Vec<_>, Vec<_>) = self.pairs.iter().partition(|(key, expected)| is_found(key, expected));
         let verdict = self.operator.accepts(found.len(), missing.len());
-        let keys = |pairs: &[&(String, Vec<String>, Vec<JavaScriptPattern>)]| -> Vec<String> {
-            pairs.iter().map(|(key, ..)| key.clone()).collect()
-        };
+        let keys =
+            |pairs: &[&(String, ExpectedValues)]| -> Vec<String> { pairs.iter().map(|(key, _)| key.clone()).collect() };
         let explanation = format!("{} of {} pairs are there", found.len(), self.pairs.len());
         let data = json!({"verdict": verdict, "explanation": explanation, "missing_metadata_keys": keys(&missing),
             "found_metadata_keys": keys(&found), "operator": self.operator.name()});

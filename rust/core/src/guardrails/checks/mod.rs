@@ -1,18 +1,26 @@
 //! The checks that guardrails can use: one table with their parameters, and their code by theme.
 
+mod allowed_values;
 mod code;
+mod expected_values;
 mod forwarded_headers;
+mod gibberish;
+mod inline_images;
+mod jwt;
 mod language;
 mod metadata;
+mod model_questions;
 mod models;
 mod parameters;
 mod partners;
 mod personal_data;
 mod prefix;
+mod profanity;
 mod replacement;
 mod request_types;
 mod secrets;
 mod text;
+mod valid_urls;
 mod webhook;
 
 use std::{collections::HashMap, sync::LazyLock};
@@ -33,6 +41,9 @@ fn shared_schema(name: &str) -> Value {
         "not" => json!({"type": "boolean", "default": false, "description": "true inverts the verdict"}),
         "scope" => {
             json!({"enum": SCOPE_NAMES, "default": "last_message", "description": "texts that are checked; for responses, `last_message` means every choice"})
+        }
+        "model" => {
+            json!({"type": "string", "pattern": "^@[^/ ]+/.+$", "description": "model of a saved provider that decides, such as `@my-openai/gpt-4o-mini`"})
         }
         "timeout" => {
             json!({"type": "integer", "minimum": 1, "maximum": 60_000, "description": "milliseconds that the other host may take"})
@@ -89,6 +100,12 @@ pub fn rows() -> impl Iterator<Item = &'static CheckRow> {
         personal_data::ROWS,
         secrets::ROWS,
         language::ROWS,
+        gibberish::ROWS,
+        profanity::ROWS,
+        valid_urls::ROWS,
+        inline_images::ROWS,
+        jwt::ROWS,
+        model_questions::ROWS,
     ];
     themes.into_iter().flatten().chain(partners::rows())
 }
@@ -230,18 +247,26 @@ pub(super) mod tests {
             Stage::Output => penstock_llm::texts::response_texts(response),
         };
         let metadata = [("team".to_owned(), "red".to_owned()), ("_user".to_owned(), "ann".to_owned())];
-        compiled.check.run(&CheckInput {
-            stage,
+        let model = request["model"].as_str().unwrap_or_default();
+        compiled.check.run(&CheckInput { stage, model, metadata: &metadata, response, ..input_of(request, &texts) })
+    }
+
+    static NO_HEADERS: LazyLock<Headers> = LazyLock::new(Headers::default);
+
+    /// Returns the input of a check of a request.
+    pub fn input_of<'i>(request: &'i Value, texts: &'i [penstock_llm::texts::TextPart]) -> CheckInput<'i> {
+        CheckInput {
+            stage: Stage::Input,
             operation: Operation::ChatComplete,
             provider: "openai",
-            model: request["model"].as_str().unwrap_or_default(),
+            model: "m",
             is_streaming: false,
-            metadata: &metadata,
-            headers: &Headers::with_capacity(0),
+            metadata: &[],
+            headers: &NO_HEADERS,
             request,
-            response,
-            texts: &texts,
-        })
+            response: &Value::Null,
+            texts,
+        }
     }
 
     pub fn verdict(id: &str, parameters: Value, text: &str) -> bool {

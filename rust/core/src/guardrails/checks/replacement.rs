@@ -82,7 +82,7 @@ impl Check for RegexReplace {
         self.pattern.memory_bytes()
     }
 
-    fn is_costly(&self) -> bool {
+    fn is_costly(&self, _input: &CheckInput<'_>) -> bool {
         self.pattern.is_costly()
     }
 

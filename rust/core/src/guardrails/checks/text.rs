@@ -183,7 +183,7 @@ impl Check for RegexMatch {
         self.pattern.memory_bytes()
     }
 
-    fn is_costly(&self) -> bool {
+    fn is_costly(&self, _input: &CheckInput<'_>) -> bool {
         self.pattern.is_costly()
     }
 

@@ -2,55 +2,164 @@
 
 use std::{
     fmt::Write,
+    sync::Arc,
     time::{Instant, SystemTime},
 };
 
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use penstock_llm::catalog::AmazonKeys;
-use penstock_net::{BaseUrl, Upstream};
+use penstock_net::{BaseUrl, BodyFraming, OutgoingRequest, Upstream, body::Body, collect};
 
+use super::model_call::ModelAccess;
 use crate::{
-    credentials::{PayloadDigest, sigv4::sign_head, token_endpoint::send_request},
-    guardrails::checks::{AwsSignature, CheckError, CheckOutcome, ExternalCall},
-    state::shared::check_hosts::CheckHosts,
+    credentials::{PayloadDigest, sigv4::sign_head},
+    guardrails::{
+        checks::{AwsSignature, CheckError, CheckOutcome, ExternalCall},
+        host_access::{HostAccess, HostChoice, HostReply, HostRequest, ModelQuestion},
+    },
+    state::shared::check_hosts::{CallerOfHosts, CheckHosts},
 };
+
+/// Largest reply to a check that asks one question.
+const MAX_REPLY_BYTES: usize = 256 * 1024;
+/// Stands for all hosts that requests and responses name.
+const CONTENT_HOSTS: &str = "hosts of contents";
+
+/// Access of one hook to other hosts.
+pub struct GatewayHosts {
+    pub upstream: Arc<Upstream>,
+    pub hosts: Arc<CheckHosts>,
+    pub workspace: Option<Arc<str>>,
+    /// Fingerprint of the hook.
+    pub hook: u64,
+    /// `None`: no model can be asked.
+    pub models: Option<Arc<ModelAccess>>,
+}
+
+impl HostAccess for GatewayHosts {
+    fn send(&self, request: HostRequest) -> BoxFuture<'_, Result<HostReply, CheckError>> {
+        Box::pin(self.send_signed(request, None))
+    }
+
+    fn resolve<'s>(&'s self, url: &'s str) -> BoxFuture<'s, Result<(), CheckError>> {
+        Box::pin(async move {
+            let (base, _) = parse_url(url)?;
+            let unresolved = |_| CheckError::new(format!("{} could not be resolved", base.origin.authority()));
+            self.upstream.check_origin(&base.origin).await.map_err(unresolved)
+        })
+    }
+
+    fn ask_model(&self, question: ModelQuestion) -> BoxFuture<'_, Result<String, CheckError>> {
+        Box::pin(async move {
+            let Some(models) = &self.models else {
+                return Err(CheckError::new("a model can only be asked for a request of a client"));
+            };
+            let mut call = self
+                .hosts
+                .begin_call(self.caller(), question.model.clone(), Instant::now())
+                .map_err(CheckError::new)?;
+            let too_long = |_| {
+                let milliseconds = question.timeout.as_millis();
+                CheckError::new(format!("{} took longer than {milliseconds} ms", question.model))
+            };
+            let asked = tokio::time::timeout(question.timeout, models.ask(&question)).await;
+            let result = asked.map_err(too_long).and_then(|result| result);
+            call.has_failed = Some(result.is_err());
+            result
+        })
+    }
+}
+
+impl GatewayHosts {
+    fn caller(&self) -> CallerOfHosts<'_> {
+        CallerOfHosts { workspace: self.workspace.as_deref().unwrap_or_default(), hook: self.hook }
+    }
+
+    async fn send_signed(
+        &self,
+        request: HostRequest,
+        signature: Option<&AwsSignature>,
+    ) -> Result<HostReply, CheckError> {
+        let (base, query) = parse_url(&request.url)?;
+        let authority = base.origin.authority();
+        let is_own = request.chosen_by == HostChoice::Guardrail;
+        let host = if is_own { authority.clone() } else { CONTENT_HOSTS.to_owned() };
+        let mut call = self.hosts.begin_call(self.caller(), host, Instant::now()).map_err(CheckError::new)?;
+        let sending = self.exchange(&base, query, &request, signature);
+        let result = match tokio::time::timeout(request.timeout, Box::pin(sending)).await {
+            Ok(result) => result,
+            Err(_) => Err(CheckError::new(format!("{authority} took longer than {} ms", request.timeout.as_millis()))),
+        };
+        call.has_failed = is_own.then_some(result.as_ref().map_or(true, |reply| reply.status >= 500));
+        result
+    }
+
+    async fn exchange(
+        &self,
+        base: &BaseUrl,
+        query: &str,
+        request: &HostRequest,
+        signature: Option<&AwsSignature>,
+    ) -> Result<HostReply, CheckError> {
+        let authority = base.origin.authority();
+        let path = if base.prefix.is_empty() { "/" } else { &base.prefix };
+        let mark = if query.is_empty() { "" } else { "?" };
+        let mut head = format!("{} {path}{mark}{query} HTTP/1.1\r\nhost: {authority}\r\n", request.method);
+        for (name, value) in &request.headers {
+            let _ = write!(head, "{name}: {value}\r\n");
+        }
+        let mut head = head.into_bytes();
+        let content = request.body.as_ref().map_or("", |(_, body)| body.as_str());
+        if let Some(signature) = signature {
+            head = sign(signature, head, &authority, content).map_err(CheckError::new)?;
+        }
+        if let Some((kind, body)) = &request.body {
+            head.extend_from_slice(format!("content-type: {kind}\r\ncontent-length: {}\r\n", body.len()).as_bytes());
+        }
+        head.extend_from_slice(b"\r\n");
+        let body = if content.is_empty() { Body::empty() } else { Body::Complete(content.to_owned().into()) };
+        let body_framing = BodyFraming { is_bodiless: request.method == "HEAD", ..BodyFraming::default() };
+        let outgoing = OutgoingRequest { head, body, body_framing, is_replayable: true };
+        // The error names the URL, which may hold a credential.
+        let failed = |_| CheckError::new(format!("{authority} could not be reached"));
+        let mut incoming = self.upstream.send(&base.origin, outgoing).await.map_err(failed)?;
+        let too_large = || CheckError::new(format!("{authority} returned more than {} bytes", request.max_body_bytes));
+        let body = if request.method == "HEAD" {
+            Bytes::new()
+        } else {
+            let collected = collect(&mut incoming.body, request.max_body_bytes).await.map_err(failed)?;
+            collected.ok_or_else(too_large)?
+        };
+        Ok(HostReply { status: incoming.head.status, headers: incoming.head.headers, body })
+    }
+}
+
+/// Returns origin and path of a URL, and its query.
+fn parse_url(url: &str) -> Result<(BaseUrl, &str), CheckError> {
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let base = BaseUrl::parse(address).map_err(|_| CheckError::new("a URL cannot be called"))?;
+    Ok((base, query))
+}
 
 /// Calls another host and reads its decision.
 ///
 /// # Errors
 /// If it cannot be reached in time, or its reply cannot be read.
-pub async fn call_host(
-    upstream: &Upstream,
-    hosts: &CheckHosts,
-    call: &ExternalCall,
-) -> Result<CheckOutcome, CheckError> {
-    let (url, query) = call.url.split_once('?').unwrap_or((&call.url, ""));
-    let host = BaseUrl::parse(url).map(|base| base.origin.authority().clone()).unwrap_or_default();
-    let mut location = hosts.begin_call(host, Instant::now()).map_err(CheckError::new)?;
-    let head = |base: &BaseUrl| {
-        let path = if base.prefix.is_empty() { "/" } else { &base.prefix };
-        let mark = if query.is_empty() { "" } else { "?" };
-        let mut head = format!(
-            "POST {path}{mark}{query} HTTP/1.1\r\nhost: {}\r\naccept: application/json\r\n",
-            base.origin.authority()
-        );
-        for (name, value) in &call.headers {
-            let _ = write!(head, "{name}: {value}\r\n");
-        }
-        let head = head.into_bytes();
-        match &call.signature {
-            Some(signature) => sign(signature, head, &base.origin.authority(), &call.body),
-            None => Ok(head),
-        }
+pub async fn call_host(hosts: &GatewayHosts, call: &ExternalCall) -> Result<CheckOutcome, CheckError> {
+    let mut headers = vec![("accept".to_owned(), "application/json".to_owned())];
+    headers.extend(call.headers.iter().cloned());
+    let request = HostRequest {
+        method: "POST",
+        url: call.url.clone(),
+        headers,
+        body: Some(("application/json", call.body.clone())),
+        timeout: call.timeout,
+        max_body_bytes: MAX_REPLY_BYTES,
+        chosen_by: HostChoice::Guardrail,
     };
-    let sending = send_request(upstream, url, "application/json", &call.body, head);
-    let result = match tokio::time::timeout(call.timeout, Box::pin(sending)).await {
-        Ok(Ok(response)) => (call.read)(response.status, &response.body),
-        // The message names the URL, which may hold a credential.
-        Ok(Err(_)) => Err(CheckError::new(format!("{} could not be reached", location.host))),
-        Err(_) => Err(CheckError::new(format!("{} took longer than {} ms", location.host, call.timeout.as_millis()))),
-    };
-    location.has_failed = Some(result.is_err());
-    result
+    let reply = hosts.send_signed(request, call.signature.as_ref()).await?;
+    (call.read)(reply.status, &reply.body)
 }
 
 /// Adds the signature fields to a head that lacks its final line break.

@@ -4,16 +4,21 @@
 mod denial;
 mod effective;
 mod external;
+mod model_call;
 mod reading;
+mod restorations;
+mod restore;
 mod runner;
 mod stream_end;
 mod stream_window;
 mod subject;
 mod trial;
+mod unreadable;
 
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use penstock_llm::texts::{
     TextPart, frames::StreamEncoding, has_token_numbers, request_texts, response_texts, stream::StreamTexts,
 };
@@ -24,13 +29,20 @@ pub(crate) use effective::{describe_guardrails, has_defaults, read_responses};
 pub use trial::run_trial;
 
 use self::{
+    model_call::ModelAccess,
     reading::Reading,
+    restorations::Restorations,
+    restore::build_rewriter,
     runner::{HookRun, HookRunner, run_hooks},
     stream_end::StreamHooks,
     subject::HookSubject,
+    unreadable::{TOO_LARGE, UNREADABLE_STREAM},
 };
 use crate::{
-    accounting::{record::RecordSink, routing_decision::RoutingStep},
+    accounting::{
+        record::{RecordSink, RequestLog},
+        routing_decision::RoutingStep,
+    },
     config::Node,
     error::Result,
     gateway_state::GatewayState,
@@ -39,12 +51,15 @@ use crate::{
         hook::{Hook, StreamMode},
         results::{HookResult, SharedHookResults},
     },
-    resolve::target::Target,
+    resolve::{route_plan::RoutePlan, target::Target, target_resolver::TargetResolver},
     response::{
         delivery::{self, StreamFraming, UpstreamResponse},
         offload::{run_offloaded, with_content_type},
     },
-    routing::{executor::RouteExecutor, replay_body::PreparedBody},
+    routing::{
+        executor::{RouteExecutor, route_request},
+        replay_body::PreparedBody,
+    },
     state::shared::fair_permits::FairPermits,
 };
 
@@ -53,7 +68,6 @@ const FAILED_STATUS: u16 = 246;
 const UNREADABLE_REQUEST: &str = "the request body is not a JSON object";
 const TOKEN_NUMBERS: &str = "the request has numbers of tokens in place of a text";
 const UNREADABLE_RESPONSE: &str = "the response body is not a JSON object";
-const UNREADABLE_STREAM: &str = "the stream has another format than its operation";
 const PENDING: &str = "the response has not begun";
 const COMPRESSED: &str = "the response is compressed";
 const TOO_BUSY: &str = "too many asynchronous guardrails are running";
@@ -61,7 +75,6 @@ const TOO_BUSY: &str = "too many asynchronous guardrails are running";
 /// workspaces, and of one.
 static BACKGROUND: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(1024, 768));
 const BACKGROUND_BYTES_PER_PERMIT: u32 = 64 * 1024;
-const TOO_LARGE: &str = "the response is too large to be checked";
 
 /// Hooks of one target of a request.
 pub(crate) struct TargetHooks {
@@ -69,10 +82,23 @@ pub(crate) struct TargetHooks {
     after: Vec<Arc<Hook>>,
     results: SharedHookResults,
     runner: HookRunner,
+    /// Values that return to the response.
+    restorations: Restorations,
     /// What the hooks before the request saw, with their changes.
     subject: Arc<HookSubject>,
     /// True if results may be appended to streams.
     is_strict: bool,
+}
+
+/// Routes the question of a check to a model. A function of its own, because its future contains that of hooks.
+fn route_question<'r>(
+    state: &'r GatewayState,
+    resolver: &'r TargetResolver<'r>,
+    plan: &'r RoutePlan<'r>,
+    body: Body,
+    log: &'r mut RequestLog,
+) -> BoxFuture<'r, Result<UpstreamResponse>> {
+    Box::pin(route_request(state, resolver, plan, body, log))
 }
 
 impl TargetHooks {
@@ -110,6 +136,7 @@ impl TargetHooks {
             is_streaming: prepared.is_streaming || operation.is_always_streaming(),
             metadata: walk.log.metadata.pairs().to_vec(),
             headers: walk.call.head.headers.clone(),
+            added_headers: Vec::new(),
             // Other requests have no texts that hooks read.
             unreadable: match reading.has_request_texts() {
                 true if !request.is_object() => Some(UNREADABLE_REQUEST),
@@ -126,13 +153,34 @@ impl TargetHooks {
             upstream: Arc::clone(&state.upstream),
             hosts: Arc::clone(&state.shared.check_hosts),
             workspace: walk.resolver.caller.workspace().map(Arc::from),
+            models: state.own_reference().map(|state| {
+                let trace_id = walk.call.control.trace_id.map(ToOwned::to_owned).or_else(|| walk.log.trace_id.clone());
+                ModelAccess::new(state, walk.resolver.caller, trace_id, route_question)
+            }),
         };
         let is_strict = target.is_strict;
-        Ok(Some(Box::new(Self { before, after, results, runner, subject: Arc::new(subject), is_strict })))
+        let (restorations, subject) = (Restorations::default(), Arc::new(subject));
+        Ok(Some(Box::new(Self { before, after, results, runner, restorations, subject, is_strict })))
     }
 
     pub fn results(&self) -> &SharedHookResults {
         &self.results
+    }
+
+    /// Returns true if values return to the response, which must not be compressed then.
+    pub fn restores(&self) -> bool {
+        !self.restorations.is_empty()
+    }
+
+    /// Returns the header fields that checks set for the provider.
+    pub fn added_headers(&self) -> &[(String, String)] {
+        &self.subject.added_headers
+    }
+
+    /// Lets the client get the values that were replaced in its request. Caches and logs do not.
+    pub fn restore_values(&self, response: &mut UpstreamResponse) {
+        let framing = response.chunk_format(self.subject.operation);
+        response.client_rewriter = build_rewriter(&self.restorations, framing);
     }
 
     /// Returns what distinguishes these hooks in the key of a cached response.
@@ -155,6 +203,7 @@ impl TargetHooks {
             denying(&results.before).or_else(|| denying(&results.after)).cloned()
         };
         self.subject = run.subject;
+        self.restorations = run.restorations;
         if let Some(denied_by) = denial {
             let at = node.path.clone();
             walk.record_step(|| RoutingStep::Failed { at, error: "guardrail_denied" });
@@ -225,7 +274,7 @@ impl TargetHooks {
             }
         }
         let request = Arc::clone(&subject.request);
-        let length = prepared.body.complete_bytes().len();
+        let length = prepared.body.complete_bytes().len().max(subject.body_bytes);
         let bytes = run_offloaded(length, move || request.to_string().into_bytes()).await?;
         prepared.body = Body::Complete(bytes.into());
         Ok(())
@@ -405,6 +454,7 @@ impl TargetHooks {
             is_streaming: *is_streaming,
             metadata: metadata.clone(),
             headers: headers.clone(),
+            added_headers: Vec::new(),
             request: Arc::clone(request),
             response,
             texts,

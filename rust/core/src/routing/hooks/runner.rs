@@ -9,11 +9,18 @@ use futures_util::future::join_all;
 use penstock_net::Upstream;
 use serde_json::{Value, json};
 
-use super::{external::call_host, reading::Reading, subject::HookSubject};
+use super::{
+    external::{GatewayHosts, call_host},
+    model_call::ModelAccess,
+    reading::Reading,
+    restorations::Restorations,
+    subject::HookSubject,
+};
 use crate::{
     guardrails::{
         checks::{CheckError, CheckOutcome, CompiledCheck, ExternalCall, Stage},
         hook::{Hook, HookCheck, HookKind},
+        host_access::CheckJob,
         results::{CheckResult, HookResult},
     },
     state::shared::{check_hosts::CheckHosts, fair_permits::FairPermits},
@@ -34,6 +41,21 @@ pub struct HookRunner {
     pub hosts: Arc<CheckHosts>,
     /// Workspace of the caller, for which costly checks count.
     pub workspace: Option<Arc<str>>,
+    /// `None`: no model can be asked.
+    pub models: Option<Arc<ModelAccess>>,
+}
+
+impl HookRunner {
+    /// Returns the access of one hook to other hosts. Its failures do not count for other hooks or workspaces.
+    fn hosts_of(&self, hook: &Hook) -> GatewayHosts {
+        GatewayHosts {
+            upstream: Arc::clone(&self.upstream),
+            hosts: Arc::clone(&self.hosts),
+            workspace: self.workspace.clone(),
+            hook: hook.fingerprint,
+            models: self.models.clone(),
+        }
+    }
 }
 
 /// Results of hooks on one subject, in their order.
@@ -42,16 +64,19 @@ pub struct HookRun {
     /// The subject with all changes.
     pub subject: Arc<HookSubject>,
     pub is_changed: bool,
+    pub restorations: Restorations,
 }
 
 /// Runs hooks on a subject.
 pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<HookSubject>) -> HookRun {
     let runs = join_all(hooks.iter().map(|hook| run_hook(runner, hook, &subject))).await;
-    let mut run = HookRun { results: Vec::with_capacity(runs.len()), subject, is_changed: false };
+    let results = Vec::with_capacity(runs.len());
+    let mut run = HookRun { results, subject, is_changed: false, restorations: Restorations::default() };
     for (hook, (mut result, outcomes)) in hooks.iter().zip(runs) {
         // What an asynchronous hook changes comes too late.
         if !hook.is_async {
             for (index, outcome) in outcomes {
+                run.restorations.extend(outcome.restorations);
                 let Some(change) = &outcome.change else { continue };
                 if Arc::make_mut(&mut run.subject).apply(change) {
                     (run.is_changed, result.is_transformed) = (true, true);
@@ -235,7 +260,8 @@ async fn run_check(
     let check = &hook.checks[index].check;
     let outcome = if check.stages.includes(subject.stage) {
         match begin_check(runner, hook, index, subject).await {
-            Ok(CheckStep::Call(call)) => Box::pin(call_host(&runner.upstream, &runner.hosts, &call)).await,
+            Ok(CheckStep::Call(call)) => Box::pin(call_host(&runner.hosts_of(hook), &call)).await,
+            Ok(CheckStep::Job(job)) => job(Arc::new(runner.hosts_of(hook))).await,
             Ok(CheckStep::Done(outcome)) => Ok(outcome),
             Err(error) => Err(error),
         }
@@ -250,6 +276,7 @@ async fn run_check(
 enum CheckStep {
     Done(CheckOutcome),
     Call(ExternalCall),
+    Job(CheckJob),
 }
 
 /// Runs a check, or prepares its call to another host. Costly checks and those of large bodies run on another thread, a
@@ -260,10 +287,14 @@ async fn begin_check(
     index: usize,
     subject: &Arc<HookSubject>,
 ) -> Result<CheckStep, CheckError> {
-    let is_cheap = subject.body_bytes <= MAX_INLINE_BODY_BYTES && !hook.checks[index].check.check.is_costly();
+    let is_costly = || hook.checks[index].check.check.is_costly(&subject.input());
+    let is_cheap = subject.body_bytes <= MAX_INLINE_BODY_BYTES && !is_costly();
     let (hook, subject) = (Arc::clone(hook), Arc::clone(subject));
     let job = move || {
         let check = &hook.checks[index].check.check;
+        if let Some(job) = check.job(&subject.input()) {
+            return Ok(CheckStep::Job(job));
+        }
         match check.external_call(&subject.input()) {
             Some(call) => call.map(CheckStep::Call),
             None => check.run(&subject.input()).map(CheckStep::Done),

@@ -20,8 +20,9 @@ use penstock_net::{DeferredBody, ResponseBody};
 use serde_json::{Value, json};
 
 use super::{
-    TOO_LARGE, TargetHooks, UNREADABLE_STREAM, denial, runner,
+    TargetHooks, denial, runner,
     stream_window::{StreamWindow, WindowStep},
+    unreadable::{TOO_LARGE, UNREADABLE_STREAM},
 };
 use crate::{
     accounting::record::RecordSink,

@@ -18,8 +18,8 @@ use penstock_llm::texts::{
 use serde_json::json;
 
 use super::{
-    UNREADABLE_STREAM,
     runner::{self, new_check_result, new_result},
+    unreadable::{TOO_LARGE, UNREADABLE_STREAM},
 };
 use crate::guardrails::{
     hook::Hook,
@@ -85,6 +85,8 @@ pub(super) struct StreamWindow {
     held: VecDeque<HeldEvent>,
     held_bytes: usize,
     unchecked_bytes: usize,
+    /// Bytes of new text after which a portion is checked.
+    portion_bytes: usize,
     unreadable: Option<&'static str>,
     started_at: Instant,
 }
@@ -104,9 +106,15 @@ impl StreamWindow {
             held: VecDeque::new(),
             held_bytes: 0,
             unchecked_bytes: 0,
+            portion_bytes: PORTION_BYTES,
             unreadable: None,
             started_at: Instant::now(),
         })
+    }
+
+    /// Returns a window that checks every event, for a hook that holds next to nothing.
+    pub fn of_every_event(encoding: StreamEncoding, hook: Arc<Hook>) -> Option<Self> {
+        Some(Self { portion_bytes: 1, ..Self::new(encoding, vec![hook])? })
     }
 
     /// Adds a chunk, and appends what may leave. At the end of the stream, `chunk` is `None`.
@@ -128,9 +136,9 @@ impl StreamWindow {
             return step;
         }
         if self.held_bytes > MAX_HELD_BYTES {
-            return self.give_up(super::TOO_LARGE, output);
+            return self.give_up(TOO_LARGE, output);
         }
-        if (is_end || self.unchecked_bytes >= PORTION_BYTES) && self.check_slots(is_end) == WindowStep::Denied {
+        if (is_end || self.unchecked_bytes >= self.portion_bytes) && self.check_slots(is_end) == WindowStep::Denied {
             return WindowStep::Denied;
         }
         self.release(output);
@@ -143,7 +151,7 @@ impl StreamWindow {
                 return Ok(WindowStep::Denied);
             }
             // One chunk may hold many portions.
-            if self.unchecked_bytes >= PORTION_BYTES {
+            if self.unchecked_bytes >= self.portion_bytes {
                 if self.check_slots(false) == WindowStep::Denied {
                     return Ok(WindowStep::Denied);
                 }
@@ -236,8 +244,7 @@ impl StreamWindow {
         let mut replaced: Vec<WindowMatch> = Vec::new();
         for (hook, tallies) in self.hooks.iter().zip(&mut self.tallies) {
             for (check, tally) in hook.checks.iter().zip(tallies) {
-                let Some(window) = check.check.check.window().filter(|window| window.scope().includes_output(kind))
-                else {
+                let Some(window) = check.check.check.window().filter(|window| window.includes(kind)) else {
                     continue;
                 };
                 for found in window.find(text, settled, &mut self.names) {
@@ -270,7 +277,7 @@ impl StreamWindow {
     fn settled_end(&self, kind: TextKind, text: &str) -> usize {
         let windows = self.hooks.iter().flat_map(|hook| &hook.checks).filter_map(|check| check.check.check.window());
         let settled = windows
-            .filter(|window| window.scope().includes_output(kind))
+            .filter(|window| window.includes(kind))
             .map(|window| window.settled_end(text))
             .min()
             .unwrap_or(text.len());

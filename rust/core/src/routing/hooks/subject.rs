@@ -10,7 +10,10 @@ use penstock_net::headers::Headers;
 use serde_json::Value;
 
 use super::reading::Reading;
-use crate::guardrails::checks::{Change, CheckInput, Stage};
+use crate::guardrails::{
+    checks::{Change, CheckInput, Stage},
+    inline_image::insert_images,
+};
 
 /// Owned, because large texts are checked on another thread.
 #[derive(Debug, Clone)]
@@ -23,6 +26,8 @@ pub struct HookSubject {
     pub is_streaming: bool,
     pub metadata: Vec<(String, String)>,
     pub headers: Headers,
+    /// Header fields that checks set for the provider.
+    pub added_headers: Vec<(String, String)>,
     /// Shared, because a copy of a large body takes long.
     pub request: Arc<Value>,
     /// `Null` before there is a response, and for a stream.
@@ -52,6 +57,14 @@ impl HookSubject {
 
     /// Applies what a check changed. Returns false if that is not possible, because a stream has no body.
     pub fn apply(&mut self, change: &Change) -> bool {
+        if let Change::Headers(fields) = change {
+            self.headers.retain(|name| !fields.iter().any(|(field, _)| name.eq_ignore_ascii_case(field.as_bytes())));
+            for (name, value) in fields {
+                self.headers.push(name.as_bytes(), value.as_bytes());
+            }
+            self.added_headers.extend(fields.iter().cloned());
+            return true;
+        }
         let body = match self.stage {
             Stage::Input => Arc::make_mut(&mut self.request),
             Stage::Output => &mut self.response,
@@ -66,6 +79,11 @@ impl HookSubject {
                 if self.stage == Stage::Output {
                     remove_token_lists(body);
                 }
+            }
+            Change::Headers(_) => (),
+            Change::Images(images) => {
+                insert_images(body, images);
+                self.body_bytes += images.values().map(|image| image.data.len()).sum::<usize>();
             }
             Change::Body(_) if body.is_null() => return false,
             Change::Body(new) => {

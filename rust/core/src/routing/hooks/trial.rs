@@ -51,7 +51,12 @@ pub async fn run_trial(settings: &Settings, content: &[u8], subject: &[u8]) -> R
     let hook = compile_content(&serde_json::from_slice(content).map_err(invalid)?, Strictness::StrictWithLints)?;
     let trial: TrialSubject = serde_json::from_slice(subject).map_err(invalid)?;
     let upstream = Upstream::new(&net_settings::client_settings(settings)).map_err(|error| vec![error.into()])?;
-    let runner = HookRunner { upstream: Arc::new(upstream), hosts: Arc::new(CheckHosts::default()), workspace: None };
+    let runner = HookRunner {
+        upstream: Arc::new(upstream),
+        hosts: Arc::new(CheckHosts::default()),
+        workspace: None,
+        models: None,
+    };
     let texts = if trial.is_output { response_texts(&trial.response) } else { request_texts(&trial.request) };
     let subject = HookSubject {
         stage: if trial.is_output { Stage::Output } else { Stage::Input },
@@ -62,6 +67,7 @@ pub async fn run_trial(settings: &Settings, content: &[u8], subject: &[u8]) -> R
         is_streaming: false,
         metadata: trial.metadata.into_iter().collect(),
         headers: Headers::default(),
+        added_headers: Vec::new(),
         request: Arc::new(trial.request),
         response: trial.response,
         texts,

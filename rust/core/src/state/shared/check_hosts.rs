@@ -1,19 +1,35 @@
 //! Hosts that checks of guardrails call. A host that fails again and again is not called for a while, so that it
-//! does not delay every request.
+//! does not delay every request. Failures count for one hook of one workspace: a hook of another cannot stop it.
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-/// Calls to one host at the same time.
+/// Calls of one hook to one host at the same time.
 const MAX_CALLS: usize = 64;
 /// Failures in a row after which a host is not called, and for how long.
 const MAX_FAILURES: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(10);
-/// Hosts whose state is kept.
-const MAX_HOSTS: usize = 1000;
+/// Hosts whose state is kept: of one workspace, and of all.
+const MAX_HOSTS_OF_WORKSPACE: usize = 500;
+const MAX_HOSTS: usize = 10_000;
+
+/// Hook that calls a host, and its workspace.
+#[derive(Debug, Clone, Copy)]
+pub struct CallerOfHosts<'c> {
+    pub workspace: &'c str,
+    /// Fingerprint of the hook.
+    pub hook: u64,
+}
+
+/// A host, as one hook calls it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct HookHost {
+    hook: u64,
+    host: String,
+}
 
 #[derive(Debug, Default)]
 struct HostState {
@@ -22,29 +38,75 @@ struct HostState {
     paused_until: Option<Instant>,
 }
 
+impl HostState {
+    fn is_needed(&self, now: Instant) -> bool {
+        self.calls > 0 || self.paused_until.is_some_and(|end| now < end)
+    }
+}
+
+#[derive(Debug, Default)]
+struct HostStates {
+    by_workspace: HashMap<String, HashMap<HookHost, HostState>>,
+    count: usize,
+}
+
+impl HostStates {
+    /// Forgets states that are not needed. Pauses of a workspace with too many hosts are not.
+    fn make_room(&mut self, workspace: &str, now: Instant) -> Result<(), String> {
+        let of_workspace = self.by_workspace.get_mut(workspace);
+        if let Some(hosts) = of_workspace.filter(|hosts| hosts.len() >= MAX_HOSTS_OF_WORKSPACE) {
+            hosts.retain(|_, state| state.calls > 0);
+        }
+        if self.count >= MAX_HOSTS {
+            for hosts in self.by_workspace.values_mut() {
+                hosts.retain(|_, state| state.is_needed(now));
+            }
+            self.by_workspace.retain(|_, hosts| !hosts.is_empty());
+        }
+        self.count = self.by_workspace.values().map(HashMap::len).sum();
+        let of_workspace = self.by_workspace.get(workspace).map_or(0, HashMap::len);
+        if of_workspace >= MAX_HOSTS_OF_WORKSPACE || self.count >= MAX_HOSTS {
+            return Err("too many hosts are called at the same time".to_owned());
+        }
+        Ok(())
+    }
+}
+
 /// State of the hosts that checks call.
 #[derive(Debug, Default)]
-pub struct CheckHosts(Mutex<HashMap<String, HostState>>);
+pub struct CheckHosts(Mutex<HostStates>);
 
 impl CheckHosts {
     /// Begins a call.
     ///
     /// # Errors
     /// Why the host may not be called now.
-    pub fn begin_call(&self, host: String, now: Instant) -> Result<HostCall<'_>, String> {
-        self.enter(&host, now)?;
-        Ok(HostCall { hosts: self, host, has_failed: None })
+    pub fn begin_call(&self, caller: CallerOfHosts<'_>, host: String, now: Instant) -> Result<HostCall<'_>, String> {
+        self.enter(caller, &host, now)?;
+        Ok(HostCall {
+            hosts: self,
+            workspace: caller.workspace.to_owned(),
+            key: HookHost { hook: caller.hook, host },
+            has_failed: None,
+        })
     }
 
-    fn enter(&self, host: &str, now: Instant) -> Result<(), String> {
-        let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if hosts.len() >= MAX_HOSTS && !hosts.contains_key(host) {
-            hosts.retain(|_, state| state.calls > 0 || state.paused_until.is_some_and(|end| now < end));
-            if hosts.len() >= MAX_HOSTS {
-                return Err("too many hosts are called at the same time".to_owned());
+    fn lock(&self) -> MutexGuard<'_, HostStates> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, caller: CallerOfHosts<'_>, host: &str, now: Instant) -> Result<(), String> {
+        let mut states = self.lock();
+        let key = HookHost { hook: caller.hook, host: host.to_owned() };
+        let is_known = states.by_workspace.get(caller.workspace).is_some_and(|hosts| hosts.contains_key(&key));
+        if !is_known {
+            let of_workspace = states.by_workspace.get(caller.workspace).map_or(0, HashMap::len);
+            if of_workspace >= MAX_HOSTS_OF_WORKSPACE || states.count >= MAX_HOSTS {
+                states.make_room(caller.workspace, now)?;
             }
+            states.count += 1;
         }
-        let state = hosts.entry(host.to_owned()).or_default();
+        let state = states.by_workspace.entry(caller.workspace.to_owned()).or_default().entry(key).or_default();
         if state.paused_until.is_some_and(|end| now < end) {
             return Err(format!("{host} has failed {MAX_FAILURES} times in a row; it is not called for a while"));
         }
@@ -55,9 +117,9 @@ impl CheckHosts {
         Ok(())
     }
 
-    fn leave(&self, host: &str, has_failed: Option<bool>) {
-        let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(state) = hosts.get_mut(host) else { return };
+    fn leave(&self, workspace: &str, key: &HookHost, has_failed: Option<bool>) {
+        let mut states = self.lock();
+        let Some(state) = states.by_workspace.get_mut(workspace).and_then(|hosts| hosts.get_mut(key)) else { return };
         state.calls = state.calls.saturating_sub(1);
         match has_failed {
             Some(true) => {
@@ -76,14 +138,15 @@ impl CheckHosts {
 #[derive(Debug)]
 pub struct HostCall<'h> {
     hosts: &'h CheckHosts,
-    pub host: String,
-    /// `None` while the call runs.
+    workspace: String,
+    key: HookHost,
+    /// `None` while the call runs, and if its failure says nothing about the host.
     pub has_failed: Option<bool>,
 }
 
 impl Drop for HostCall<'_> {
     fn drop(&mut self) {
-        self.hosts.leave(&self.host, self.has_failed);
+        self.hosts.leave(&self.workspace, &self.key, self.has_failed);
     }
 }
 
@@ -91,30 +154,45 @@ impl Drop for HostCall<'_> {
 mod tests {
     use super::*;
 
+    const CALLER: CallerOfHosts<'_> = CallerOfHosts { workspace: "w", hook: 1 };
+
+    /// Lets calls of a hook to a host fail.
+    fn fail(hosts: &CheckHosts, caller: CallerOfHosts<'_>, host: &str, times: u32) {
+        for _ in 0..times {
+            hosts.begin_call(caller, host.to_owned(), Instant::now()).unwrap().has_failed = Some(true);
+        }
+    }
+
     #[test]
     fn a_host_that_fails_is_not_called_for_a_while() {
         let hosts = CheckHosts::default();
         let now = Instant::now();
-        for _ in 0..MAX_FAILURES {
-            hosts.enter("h", now).unwrap();
-            hosts.leave("h", Some(true));
+        fail(&hosts, CALLER, "h", MAX_FAILURES);
+        assert!(hosts.enter(CALLER, "h", now).unwrap_err().contains("not called"));
+        assert!(hosts.enter(CALLER, "other", now).is_ok());
+        assert!(hosts.begin_call(CALLER, "h".to_owned(), now + PAUSE * 2).is_ok());
+    }
+
+    #[test]
+    fn another_hook_or_workspace_cannot_stop_calls() {
+        let hosts = CheckHosts::default();
+        fail(&hosts, CallerOfHosts { hook: 2, ..CALLER }, "h", MAX_FAILURES);
+        fail(&hosts, CallerOfHosts { workspace: "x", ..CALLER }, "h", MAX_FAILURES);
+        for hook in 10..1000 {
+            fail(&hosts, CallerOfHosts { workspace: "x", hook }, "h", MAX_FAILURES);
         }
-        assert!(hosts.enter("h", now).unwrap_err().contains("not called"));
-        assert!(hosts.enter("other", now).is_ok());
-        assert!(hosts.enter("h", now + PAUSE * 2).is_ok());
-        hosts.leave("h", Some(false));
-        assert!(hosts.enter("h", now).is_ok());
+        assert!(hosts.enter(CALLER, "h", Instant::now()).is_ok());
+        assert!(hosts.lock().count <= MAX_HOSTS_OF_WORKSPACE + 3, "{}", hosts.lock().count);
     }
 
     #[test]
     fn calls_to_a_host_are_bounded() {
         let hosts = CheckHosts::default();
         let now = Instant::now();
-        for _ in 0..MAX_CALLS {
-            hosts.enter("h", now).unwrap();
-        }
-        assert!(hosts.enter("h", now).unwrap_err().contains("64"));
-        hosts.leave("h", None);
-        assert!(hosts.enter("h", now).is_ok());
+        let mut calls: Vec<_> =
+            (0..MAX_CALLS).map(|_| hosts.begin_call(CALLER, "h".to_owned(), now).unwrap()).collect();
+        assert!(hosts.enter(CALLER, "h", now).unwrap_err().contains("64"));
+        calls.pop();
+        assert!(hosts.enter(CALLER, "h", now).is_ok());
     }
 }

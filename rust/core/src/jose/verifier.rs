@@ -6,41 +6,38 @@ use serde::Deserialize;
 
 const MIN_RSA_MODULUS_BYTES: usize = 256;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PublishedJwk {
-    pub(super) kid: String,
-    /// Index of the issuer that owns the key.
-    pub(super) issuer: usize,
-    kty: String,
-    #[serde(default)]
-    n: String,
-    #[serde(default)]
-    e: String,
-    #[serde(default)]
-    crv: String,
-    #[serde(default)]
-    x: String,
-    #[serde(default)]
-    y: String,
+/// Public key of a JSON Web Key Set (RFC 7517).
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Jwk {
+    pub kid: String,
+    pub kty: String,
+    #[serde(rename = "use")]
+    pub usage: String,
+    pub n: String,
+    pub e: String,
+    pub crv: String,
+    pub x: String,
+    pub y: String,
 }
 
 /// Public key in the form that its signature algorithm needs.
 #[derive(Debug)]
-pub(super) enum Verifier {
+pub enum Verifier {
     Rsa { n: Vec<u8>, e: Vec<u8> },
     EllipticCurve { curve: Curve, point: Vec<u8> },
 }
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub(super) enum Curve {
+pub enum Curve {
     P256,
     P384,
     Ed25519,
 }
 
 impl Verifier {
-    pub(super) fn from_published(key: &PublishedJwk) -> Option<Self> {
+    /// Returns the key; `None` if its kind is not supported, or it is too weak.
+    pub fn from_jwk(key: &Jwk) -> Option<Self> {
         match (key.kty.as_str(), key.crv.as_str()) {
             ("RSA", _) => {
                 let n = decode_base64url(&key.n)?;
@@ -68,7 +65,8 @@ impl Verifier {
         (point.len() == length).then_some(Self::EllipticCurve { curve, point })
     }
 
-    pub(super) fn verify(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> Option<()> {
+    /// Verifies a signature; `None` if it is not valid, or the algorithm does not fit the key.
+    pub fn verify(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> Option<()> {
         match self {
             Self::Rsa { n, e } => {
                 RsaPublicKeyComponents { n, e }.verify(rsa_parameters(algorithm)?, message, signature).ok()
@@ -99,6 +97,6 @@ fn rsa_parameters(algorithm: &str) -> Option<&'static RsaParameters> {
     })
 }
 
-pub(super) fn decode_base64url(text: &str) -> Option<Vec<u8>> {
+pub fn decode_base64url(text: &str) -> Option<Vec<u8>> {
     BASE64_URL_SAFE_NO_PAD.decode(text).ok()
 }

@@ -12,7 +12,7 @@ const MAX_DEPTH: usize = 32;
 
 /// Parses a JSON object. Returns `None` if it is malformed, has a duplicate name, a number outside the range of a
 /// double, or more than 32 levels.
-pub(super) fn parse_object(json: &[u8]) -> Option<Map<String, Value>> {
+pub fn parse_object(json: &[u8]) -> Option<Map<String, Value>> {
     let mut parser = serde_json::Deserializer::from_slice(json);
     let value = NestedValue { depth: 0 }.deserialize(&mut parser).ok()?;
     parser.end().ok()?;

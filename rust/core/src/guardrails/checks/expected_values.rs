@@ -1,0 +1,72 @@
+//! Comparison of a value with those that are expected.
+
+use serde::Deserialize;
+
+use crate::guardrails::javascript_pattern::{JavaScriptFlags, JavaScriptPattern};
+
+/// How a value is compared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum MatchType {
+    #[default]
+    Exact,
+    /// It has at least one of the expected values.
+    Contains,
+    /// It has every expected value.
+    ContainsAll,
+    /// One of the expected patterns matches.
+    Regex,
+}
+
+#[derive(Debug)]
+pub(super) struct ExpectedValues {
+    values: Vec<String>,
+    patterns: Vec<JavaScriptPattern>,
+    match_type: MatchType,
+}
+
+impl ExpectedValues {
+    /// Compiles expected values.
+    ///
+    /// # Errors
+    /// Why a pattern is not valid.
+    pub fn compile(values: Vec<String>, match_type: MatchType) -> Result<Self, String> {
+        let compile = |value: &String| JavaScriptPattern::compile(value, JavaScriptFlags::default());
+        let is_regex = match_type == MatchType::Regex;
+        let patterns = if is_regex { values.iter().map(compile).collect::<Result<_, _>>()? } else { Vec::new() };
+        Ok(Self { values, patterns, match_type })
+    }
+
+    /// Returns true if a value that may have several parts is as expected. `exact`: it has these parts and no other.
+    pub fn match_list(&self, found: &[String]) -> bool {
+        let has = |one: &String| found.contains(one);
+        match self.match_type {
+            MatchType::Exact => self.values.iter().all(has) && found.iter().all(|one| self.values.contains(one)),
+            MatchType::Contains => self.values.iter().any(has),
+            MatchType::ContainsAll => self.values.iter().all(has),
+            MatchType::Regex => found.iter().any(|one| self.matches_pattern(one)),
+        }
+    }
+
+    /// Returns true if a single value is as expected. `exact`: it is one of the expected values.
+    pub fn match_one(&self, found: &str) -> bool {
+        match self.match_type {
+            MatchType::Exact => self.values.iter().any(|value| value == found),
+            MatchType::Contains => self.values.iter().any(|value| found.split([' ', ',']).any(|part| part == value)),
+            MatchType::ContainsAll => self.values.iter().all(|value| found.split([' ', ',']).any(|part| part == value)),
+            MatchType::Regex => self.matches_pattern(found),
+        }
+    }
+
+    fn matches_pattern(&self, text: &str) -> bool {
+        self.patterns.iter().any(|pattern| pattern.is_match(text).unwrap_or_default())
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.patterns.iter().map(JavaScriptPattern::memory_bytes).sum()
+    }
+
+    pub fn is_costly(&self) -> bool {
+        self.patterns.iter().any(JavaScriptPattern::is_costly)
+    }
+}

@@ -1,0 +1,79 @@
+//! How checks reach other hosts: requests with a limit on time and size, through the gateway's own HTTP client and its
+//! policy for addresses.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use penstock_net::headers::Headers;
+
+use super::check::{CheckError, CheckOutcome};
+
+/// Origin of the host of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostChoice {
+    /// The guardrail. After failures in a row, its host is not called for a while.
+    Guardrail,
+    /// A request or response. What fails there says nothing about other requests.
+    Content,
+}
+
+/// A request of a check to another host.
+#[derive(Debug)]
+pub struct HostRequest {
+    pub method: &'static str,
+    pub url: String,
+    pub headers: Vec<(String, String)>,
+    /// Content type and body.
+    pub body: Option<(&'static str, String)>,
+    pub timeout: Duration,
+    pub max_body_bytes: usize,
+    pub chosen_by: HostChoice,
+}
+
+/// Response of another host.
+#[derive(Debug)]
+pub struct HostReply {
+    pub status: u16,
+    pub headers: Headers,
+    /// Empty after `HEAD`.
+    pub body: Bytes,
+}
+
+/// A question to a model of a saved provider.
+#[derive(Debug, Clone)]
+pub struct ModelQuestion {
+    /// `@slug/model`.
+    pub model: String,
+    /// What the model should do.
+    pub instructions: String,
+    /// What it should look at, as JSON, so that a text in it cannot end it.
+    pub subject: String,
+    pub timeout: Duration,
+}
+
+/// Access to other hosts.
+pub trait HostAccess: Send + Sync {
+    /// Sends a request and collects the response. Does not follow redirects.
+    ///
+    /// # Errors
+    /// If the host may not be called, cannot be reached in time, or returns too much.
+    fn send(&self, request: HostRequest) -> BoxFuture<'_, Result<HostReply, CheckError>>;
+
+    /// Resolves the host of a URL.
+    ///
+    /// # Errors
+    /// If it has no address, or one that may not be called.
+    fn resolve<'s>(&'s self, url: &'s str) -> BoxFuture<'s, Result<(), CheckError>>;
+
+    /// Asks a model, and returns its text. The request is logged and counts for budgets, but no guardrail checks it.
+    ///
+    /// # Errors
+    /// If the model does not exist, or does not respond in time.
+    fn ask_model(&self, _question: ModelQuestion) -> BoxFuture<'_, Result<String, CheckError>> {
+        Box::pin(async { Err(CheckError::new("a model cannot be asked here")) })
+    }
+}
+
+/// Work of a check that waits for other hosts.
+pub type CheckJob = Box<dyn FnOnce(Arc<dyn HostAccess>) -> BoxFuture<'static, Result<CheckOutcome, CheckError>> + Send>;

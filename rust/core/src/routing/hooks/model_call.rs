@@ -1,0 +1,148 @@
+//! Questions of checks to models of saved providers. They take the way of every other request: target, credential,
+//! limits, translation and a log of their own in the same trace. No guardrail checks them, so none asks itself.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use penstock_net::{body::Body, headers::Headers};
+use serde_json::{Value, json};
+
+use crate::{
+    accounting::record::{Record, RequestLog},
+    auth::{
+        caller::{self, Caller},
+        gateway_key::GatewayKey,
+    },
+    error::{Error, Result},
+    gateway_state::GatewayState,
+    guardrails::{check::CheckError, host_access::ModelQuestion},
+    ingress::{control_headers::ControlHeaders, message::RequestHead, route::Route},
+    resolve::{
+        route_plan::RoutePlan,
+        target_resolver::{Call, TargetResolver},
+    },
+    response::{
+        delivery::{UpstreamResponse, deliver_response, respond_with_error},
+        outgoing::ClientResponseBody,
+    },
+};
+
+const PATH: &str = "/v1/chat/completions";
+/// Tokens that the response of a model may have.
+const MAX_RESPONSE_TOKENS: u32 = 1000;
+/// Longest response of a model.
+const MAX_RESPONSE_BYTES: usize = 256 * 1024;
+/// Characters of an error message that results show.
+const MAX_MESSAGE_CHARS: usize = 200;
+
+/// Access of one request's checks to the models of its workspace.
+pub struct ModelAccess {
+    state: Arc<GatewayState>,
+    /// The caller, without the config and the guardrails of its key.
+    key: Option<GatewayKey>,
+    trace_id: Option<String>,
+    route: RouteQuestion,
+}
+
+/// Routes a request. Given by the executor, which runs the hooks itself.
+pub type RouteQuestion = for<'r> fn(
+    &'r GatewayState,
+    &'r TargetResolver<'r>,
+    &'r RoutePlan<'r>,
+    Body,
+    &'r mut RequestLog,
+) -> BoxFuture<'r, Result<UpstreamResponse>>;
+
+impl ModelAccess {
+    /// Returns the access of a request by this caller, in this trace.
+    pub fn new(
+        state: Arc<GatewayState>,
+        caller: &Caller<'_>,
+        trace_id: Option<String>,
+        route: RouteQuestion,
+    ) -> Arc<Self> {
+        let key = caller.key.map(|key| GatewayKey {
+            id: key.id.clone(),
+            name: key.name.clone(),
+            expires_at: key.expires_at,
+            workspace: key.workspace.clone(),
+            user_id: key.user_id.clone(),
+            defaults: None,
+            limits: key.limits.clone(),
+            may_render: false,
+        });
+        Arc::new(Self { state, key, trace_id, route })
+    }
+
+    /// Asks a model, and returns its text.
+    pub async fn ask(&self, question: &ModelQuestion) -> std::result::Result<String, CheckError> {
+        let failed = |error: &Error| {
+            let message: String = error.message().chars().take(MAX_MESSAGE_CHARS).collect();
+            CheckError::new(format!("{} could not be asked: {message}", question.model))
+        };
+        let snapshot = self.state.load_snapshot();
+        let head = Arc::new(self.build_head());
+        let control = ControlHeaders::parse(&head.headers, &[]);
+        let route = Route::parse(&head.method, &head.path).ok_or_else(|| failed(&Error::NotFound))?;
+        let call = Call { route, head: &head, control };
+        let mut record = Record::open(Arc::clone(&head), Arc::clone(&self.state.record_sink));
+        record.log.read_request(&call, &self.state.record_sink);
+        record.log.billing.tariff.prices = Arc::clone(&snapshot.prices);
+        let caller = self.key.as_ref().map(|key| caller::admit_upload(key, &snapshot)).unwrap_or_default();
+        record.log.set_caller(&caller, &snapshot);
+        let resolver = self.state.target_resolver(&snapshot, &call, &caller);
+        let plan = resolver.build_plan().map_err(|error| failed(&error))?;
+        let body = Body::Complete(build_body(question).into());
+        let routed = (self.route)(&self.state, &resolver, &plan, body, &mut record.log).await;
+        let response = match routed {
+            Ok(response) => Box::pin(deliver_response(&self.state, response, &call, record)).await,
+            Err(error) => {
+                let error_of_check = failed(&error);
+                respond_with_error(&error, &call, record);
+                return Err(error_of_check);
+            }
+        };
+        let status = response.head.status;
+        let bytes = read_body(response.body, &question.model).await?;
+        let json: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        let text = json["choices"][0]["message"]["content"].as_str().filter(|_| status == 200);
+        text.map(ToOwned::to_owned)
+            .ok_or_else(|| CheckError::new(format!("{} returned no text, and status {status}", question.model)))
+    }
+
+    fn build_head(&self) -> RequestHead {
+        let mut headers = Headers::default();
+        headers.push(b"content-type", b"application/json");
+        if let Some(trace_id) = &self.trace_id {
+            headers.push(b"x-gateway-trace-id", trace_id.as_bytes());
+        }
+        RequestHead {
+            method: "POST".to_owned(),
+            path: PATH.to_owned(),
+            headers,
+            is_guardrail_question: true,
+            ..RequestHead::default()
+        }
+    }
+}
+
+fn build_body(question: &ModelQuestion) -> Vec<u8> {
+    let messages = json!([{"role": "system", "content": question.instructions},
+        {"role": "user", "content": question.subject}]);
+    json!({"model": question.model, "messages": messages, "max_tokens": MAX_RESPONSE_TOKENS}).to_string().into_bytes()
+}
+
+async fn read_body(body: ClientResponseBody, model: &str) -> std::result::Result<Vec<u8>, CheckError> {
+    let mut stream = match body {
+        ClientResponseBody::Complete(bytes) => return Ok(bytes.to_vec()),
+        ClientResponseBody::Stream(stream) => stream,
+    };
+    let mut bytes = Vec::new();
+    loop {
+        match stream.next().await {
+            Ok(Some(chunk)) if bytes.len() + chunk.len() <= MAX_RESPONSE_BYTES => bytes.extend_from_slice(&chunk),
+            Ok(None) => return Ok(bytes),
+            Ok(Some(_)) | Err(_) => return Err(CheckError::new(format!("{model} returned an incomplete response"))),
+        }
+    }
+}
