@@ -177,6 +177,7 @@ def test_rejected_files_are_listed_and_the_others_are_saved(admin: Client, works
         (folder / f"{name}.yaml").write_text(f"name: Deep\ntext: x\nparameters: {'[' * depth}{']' * depth}\n")
     (folder / "c-broken.yaml").write_text("name: Broken\nprovider: main\ntext: 'Hello {{#name}}'\n")
     (folder / "d-open.yaml").write_text("name: Open\nprovider: main\nmessages: [{role: user, content: '{{x'}]\n")
+    (folder / "d-role.yaml").write_text("name: Role\nprovider: main\nmessages: [{role: usr, content: x}]\n")
     (folder / "e-good.yaml").write_text("name: Good\nprovider: main\nmodel: gpt-4o\ntext: Hello\n")
     shown = run_prompts(admin, "push", str(folder), "--workspace", workspace, status=1)
     expected = [
@@ -187,6 +188,8 @@ def test_rejected_files_are_listed_and_the_others_are_saved(admin: Client, works
         "the section `name` is not closed",
         "d-open.yaml: POST /v1/prompts: 400",
         "the tag is not closed",
+        "d-role.yaml: POST /v1/prompts: 400",
+        "did you mean `user`?",
     ]
     assert [text for text in expected if text not in shown] == [], shown
     slugs = {row["slug"] for row in admin.read(f"/v1/prompts?workspace_id={workspace}")["data"]}

@@ -223,6 +223,9 @@ def test_requests_of_the_page_run_and_render(team: Client):
     prompt = call_prompt(team, slug, "render", **requested["render"]).json()
     assert [message["content"] for message in prompt["data"]["messages"]] == expected
     assert (prompt["success"], prompt["missing_variables"], prompt["data"]["max_tokens"]) == (True, ["question"], 200)
+    assert prompt["unknown_variables"] == []
+    # The usual variables of these tests are not in the prompt of the page.
+    assert call_prompt(team, slug).json()["unknown_variables"] == ["name", "mood"]
     assert call_prompt(team, slug, "completions", **requested["completions"]).status == 200
     compared = call_prompt(team, slug, "compare", **requested["compare"])
     assert [len(run["results"]) for run in compared.json()["runs"]] == [2, 2]
@@ -233,6 +236,8 @@ def test_requests_of_the_page_run_and_render(team: Client):
         return next((row for row in rows if row["prompt_version"] == f"{slug}@1"), None)
 
     row = wait_for("the version in analytics", find_version, 15)
+    # The comparison is not counted.
+    assert row["requests"] == 1
     assert row["total_tokens"] > 0
     assert {"cost", "avg_latency", "avg_weighted_feedback"} <= row.keys()
 

@@ -13,9 +13,9 @@ CORE_LAYERS = [
     ["error", "error_conversion", "exceeded_limit"],
     ["process"],
     ["ingress"],
-    ["prompts"],
     ["jose"],
     ["parse"],
+    ["prompts"],
     ["guardrails"],
     ["features"],
     [

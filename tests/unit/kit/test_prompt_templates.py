@@ -26,7 +26,10 @@ MESSAGES = [{"role": "system", "content": "{{>tone}}"}, {"role": "user", "conten
         ("{{! comment {{>hidden}} {{>shown}}", ["shown"]),
         ("{{=<% %>=}}{{>text}} <%>tag%> <%={{ }}=%>{{>last}}", ["tag", "last"]),
         (json.dumps(MESSAGES), ["tone", "list"]),
-        ('[{"content": "{{=<% %>=}}<%>one%>"}, {"content": "<%>text%> {{>two}}"}]', ["one", "two"]),
+        (
+            '[{"role": "system", "content": "{{=<% %>=}}<%>one%>"}, {"role": "user", "content": "<%>text%> {{>two}}"}]',
+            ["one", "two"],
+        ),
         ("[not json {{>one}}", ["one"]),
         (f"{'[' * 100_000} {{{{>one}}}}", ["one"]),
     ],

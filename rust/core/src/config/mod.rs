@@ -29,7 +29,7 @@ use crate::{
         timeout::RequestTimeout,
     },
     ingress::route::Route,
-    parse::pattern::Pattern,
+    parse::{json_fault::describe_json_fault, pattern::Pattern},
     process::secret::Secret,
     strategies::{Strategy, condition_input::ValueSource},
 };
@@ -224,7 +224,7 @@ impl Config {
         unknown: Strictness,
     ) -> Result<Self, Vec<Problem>> {
         let value: Value = serde_json::from_slice(json)
-            .map_err(|error| vec![Problem::new("$", format!("must be valid JSON: {error}"))])?;
+            .map_err(|error| vec![Problem::new("$", format!("must be valid JSON: {}", describe_json_fault(&error)))])?;
         let mut reading = ConfigReader::new(unknown);
         let mut root = ConfigDraft::parse_node(&value, "config".to_owned(), &mut reading);
         if root.passthrough {

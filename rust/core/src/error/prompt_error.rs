@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::Problem;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PromptError {
     /// The workspace has no active prompt with this id or slug.
@@ -16,6 +18,10 @@ pub enum PromptError {
     FieldOfOwner {
         prompt: Box<str>,
         field: &'static str,
+    },
+    /// The caller may not render prompts, and this would show it the text of one.
+    TextHidden {
+        what: &'static str,
     },
     /// The prompt has no such version or label.
     UnknownVersion {
@@ -39,6 +45,16 @@ pub enum PromptError {
 }
 
 impl PromptError {
+    /// Returns the error of a body with these problems. The first one has its path in the error itself.
+    pub fn invalid_body(problems: &[Problem]) -> Self {
+        let path = problems.first().map(|problem| problem.path.clone()).unwrap_or_default();
+        let lines = problems.iter().enumerate().map(|(index, one)| match index {
+            0 => one.message.clone(),
+            _ => format!("{} {}", one.path, one.message),
+        });
+        Self::InvalidBody { path, message: lines.collect::<Vec<_>>().join("; also ") }
+    }
+
     /// Returns the error code that clients and metrics use.
     pub fn code(&self) -> &'static str {
         match self {
@@ -46,6 +62,7 @@ impl PromptError {
             Self::UnknownVersion { .. } | Self::Unpublished { .. } => "prompt_version_not_found",
             Self::AmbiguousPrompt { .. } => "prompt_ambiguous",
             Self::FieldOfOwner { .. } => "prompt_field_not_allowed",
+            Self::TextHidden { .. } => "prompt_text_not_allowed",
             Self::InvalidBody { .. } => "invalid_prompt_request",
             Self::NotRenderable { .. } => "prompt_not_rendered",
         }
@@ -55,7 +72,7 @@ impl PromptError {
         match self {
             Self::UnknownPrompt { .. } | Self::UnknownVersion { .. } | Self::Unpublished { .. } => 404,
             Self::AmbiguousPrompt { .. } | Self::InvalidBody { .. } | Self::NotRenderable { .. } => 400,
-            Self::FieldOfOwner { .. } => 403,
+            Self::FieldOfOwner { .. } | Self::TextHidden { .. } => 403,
         }
     }
 }
@@ -69,8 +86,14 @@ impl fmt::Display for PromptError {
             }
             Self::FieldOfOwner { prompt, field } => write!(
                 formatter,
-                "requests may not set `{field}` of the shared prompt `{prompt}`, because it uses the provider of another \
-                 workspace; hint: a model such as `@my-provider/model` uses your own, or fork the prompt"
+                "requests, configs and guardrails may not set `{field}` of the shared prompt `{prompt}`, because it uses \
+                 the provider of another workspace; hint: a model such as `@my-provider/model` uses your own, or fork \
+                 the prompt"
+            ),
+            Self::TextHidden { what } => write!(
+                formatter,
+                "{what} of a request may not be combined with a prompt, because it would show the text of the prompt; \
+                 hint: use a saved one, or a key with the scope prompts.render"
             ),
             Self::UnknownVersion { prompt, version, labels } => write!(
                 formatter,

@@ -25,6 +25,10 @@ impl CustomHost {
         }
     }
 
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Returns the approximate heap memory in bytes, without the value itself.
     pub fn heap_bytes(&self) -> usize {
         self.0.as_ref().map_or(0, |base| size_of::<BaseUrl>() + base.prefix.len())

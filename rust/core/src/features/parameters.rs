@@ -124,6 +124,12 @@ impl Parameters {
         })
     }
 
+    /// Returns true if the config sets, overrides or drops this field, or a part of it.
+    pub fn changes(&self, field: &str) -> bool {
+        let sets = |changes: &Changes| changes.defaults.iter().any(|(key, _)| key == field);
+        self.overrides_or_drops(field) || self.0.as_deref().is_some_and(sets)
+    }
+
     /// Returns the changed body; `None` if nothing changes.
     pub fn apply(&self, body: &[u8]) -> Result<Option<Vec<u8>>, ScanError> {
         let Some(changes) = &self.0 else { return Ok(None) };

@@ -160,7 +160,13 @@ impl PlannedRun {
             return RunResult { version, ..RunResult::failed(504, "comparison_timeout", message) };
         };
         let result = RunResult::from_response(status, body).with_figures(observer.wait(FIGURES_WAIT).await);
-        RunResult { version, missing_variables: prepared.missing, cache_status, ..result }
+        RunResult {
+            version,
+            missing_variables: prepared.missing,
+            unknown_variables: prepared.unknown,
+            cache_status,
+            ..result
+        }
     }
 }
 
@@ -229,6 +235,7 @@ struct RunResult {
     response: Option<Box<RawValue>>,
     error: Option<RunError>,
     missing_variables: Vec<String>,
+    unknown_variables: Vec<String>,
     cache_status: Option<String>,
     #[serde(flatten)]
     figures: RunFigures,

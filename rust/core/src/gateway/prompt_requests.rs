@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use penstock_net::{body::Body, headers::Headers, memory_budget::MemoryPermit};
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value};
 
 use super::{collected_body::collect_body, prompt_comparison, provider_request};
 use crate::{
@@ -35,8 +35,6 @@ use crate::{
     state::{shared::fair_permits::FairPermits, snapshot::Snapshot},
 };
 
-/// Fields that a caller may not set if the prompt uses the provider of another workspace.
-const FIELDS_OF_OWNER: [&str; 3] = ["model", "messages", "prompt"];
 /// Requests up to this size have the values of their variables in the record, if bodies are recorded.
 const MAX_RECORDED_BYTES: usize = 16 * 1024;
 /// Variables of larger requests that are listed by name, and the length of a name.
@@ -130,6 +128,8 @@ pub(super) struct PreparedRequest {
     /// Saved provider of a prompt without a model.
     provider_slug: Option<String>,
     pub(super) missing: Vec<String>,
+    /// Variables that no template reads; empty unless the response shows them.
+    pub(super) unknown: Vec<String>,
 }
 
 async fn prepare(
@@ -240,7 +240,7 @@ impl PromptCall {
         if self.is_own() || self.request.chooses_provider() {
             return Ok(());
         }
-        let field = FIELDS_OF_OWNER.into_iter().find(|field| self.request.overrides(field));
+        let field = PromptProvider::FIELDS_OF_OWNER.into_iter().find(|field| self.request.overrides(field));
         field.map_or(Ok(()), |field| {
             Err(Error::Prompt(PromptError::FieldOfOwner { prompt: self.chosen.prompt.slug.clone(), field }))
         })
@@ -256,13 +256,20 @@ impl PromptCall {
         let compiled = version.compiled().map_err(|message| PromptFault::Invalid(message.to_owned()))?;
         let find_partial = |name: &str| snapshot.find_partial(&prompt.workspace, name)?.source();
         let (rendered, missing) = compiled.render(&request.variables, limits, find_partial)?;
-        let (body, has_model) = request.compose_body(compiled, &rendered, self.action != PromptAction::Render);
+        let unknown = match self.action {
+            PromptAction::Complete => Vec::new(),
+            PromptAction::Render | PromptAction::Compare => {
+                compiled.unknown_variables(&request.variables, limits, find_partial)?
+            }
+        };
+        let (body, model) = request.compose_body(compiled, &rendered, self.action != PromptAction::Render);
         Ok(PreparedRequest {
             is_chat: rendered.is_chat(),
-            identity: self.identity(compiled),
-            provider_slug: compiled.virtual_key.clone().filter(|_| !has_model),
+            provider_slug: compiled.virtual_key.clone().filter(|_| model.is_none()),
+            identity: self.identity(compiled, model),
             body,
             missing,
+            unknown,
         })
     }
 
@@ -275,12 +282,14 @@ impl PromptCall {
         Error::Prompt(PromptError::NotRenderable { prompt: self.chosen.prompt.slug.clone(), message })
     }
 
-    fn identity(&self, compiled: &CompiledPrompt) -> PromptIdentity {
+    /// Returns what the record names. `model` is the one in the request.
+    fn identity(&self, compiled: &CompiledPrompt, model: Option<String>) -> PromptIdentity {
         let (Self { request, .. }, ChosenVersion { prompt, version, label, .. }) = (self, &self.chosen);
         let slug = compiled.virtual_key.as_ref().filter(|_| !self.is_own() && !request.chooses_provider());
         let provider = slug.map(|slug| PromptProvider {
             workspace: prompt.workspace.clone(),
             slug: slug.trim_start_matches('@').into(),
+            model: model.map(Into::into),
         });
         PromptIdentity {
             id: prompt.id.clone(),
@@ -289,6 +298,7 @@ impl PromptCall {
             version: version.number,
             label: label.clone(),
             variables: self.recorded_variables(),
+            is_comparison: self.action == PromptAction::Compare,
             provider,
         }
     }
@@ -313,7 +323,7 @@ impl PreparedRequest {
         head.headers.push(b"content-type", b"application/json");
         if let Some(slug) = &self.provider_slug {
             let control = ControlHeaders::parse(&head.headers, aliases);
-            if control.provider.is_none() {
+            if control.provider.is_none() && control.virtual_key.is_none() {
                 let value = format!("@{}", slug.trim_start_matches('@'));
                 head.headers.push(b"x-gateway-provider", value.as_bytes());
             }
@@ -322,11 +332,16 @@ impl PreparedRequest {
     }
 }
 
-/// Returns the request that would be sent, and the variables that had no value.
+/// Returns the request that would be sent, the variables that had no value, and those that nothing reads.
 fn render_response(state: &GatewayState, head: &RequestHead, prepared: &PreparedRequest) -> ClientResponse {
-    let data = RawValue::from_string(prepared.body.clone()).ok();
-    let missing = &prepared.missing;
-    let json = serde_json::json!({"success": true, "data": data, "missing_variables": missing}).to_string();
+    let PreparedRequest { body, missing, unknown, .. } = prepared;
+    let names = |names: &[String]| Value::from(names).to_string();
+    // Written as text, because the fields of the request may nest as deep as the parser reads.
+    let json = format!(
+        r#"{{"success":true,"data":{body},"missing_variables":{},"unknown_variables":{}}}"#,
+        names(missing),
+        names(unknown)
+    );
     json_response(state, head, json)
 }
 

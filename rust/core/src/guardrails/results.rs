@@ -186,6 +186,9 @@ impl Drop for RunningGroup {
 pub struct HookResults {
     pub before: Vec<HookResult>,
     pub after: Vec<HookResult>,
+    /// True if the client may not see the texts of its request, because they are those of a prompt that it may not
+    /// render.
+    pub hides_request: bool,
 }
 
 impl HookResults {
@@ -215,7 +218,7 @@ impl HookResults {
         let list = |results: &[HookResult], shows_data: bool| -> Vec<Value> {
             results.iter().filter(|result| !result.is_async).map(|result| result.to_json(shows_data)).collect()
         };
-        json!({"before_request_hooks": list(&self.before, true), "after_request_hooks": list(&self.after, !hides_data)})
+        json!({"before_request_hooks": list(&self.before, !self.hides_request), "after_request_hooks": list(&self.after, !hides_data)})
     }
 
     /// Returns true if clients see any result.

@@ -8,7 +8,10 @@ use serde_json::{Value, value::RawValue};
 use super::hook::{Hook, parse_saved};
 use crate::{
     error::Problem,
-    parse::document_reader::{ConfigReader, Strictness},
+    parse::{
+        document_reader::{ConfigReader, Strictness},
+        json_fault::describe_json_fault,
+    },
 };
 
 /// A saved guardrail. It is compiled once.
@@ -60,7 +63,7 @@ pub fn compile_content(content: &Value, strictness: Strictness) -> Result<Hook, 
 /// All problems of them.
 pub fn validate(json: &[u8]) -> Result<(), Vec<Problem>> {
     let content: Value = serde_json::from_slice(json)
-        .map_err(|error| vec![Problem::new("$", format!("must be valid JSON: {error}"))])?;
+        .map_err(|error| vec![Problem::new("$", format!("must be valid JSON: {}", describe_json_fault(&error)))])?;
     compile_content(&content, Strictness::StrictWithLints).map(drop)
 }
 

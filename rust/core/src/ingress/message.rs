@@ -33,6 +33,8 @@ pub struct PromptIdentity {
     /// Label that the caller asked for.
     pub label: Option<Box<str>>,
     pub variables: Value,
+    /// True for a request of a comparison of two versions.
+    pub is_comparison: bool,
     /// Saved provider of a prompt that another workspace shares.
     pub provider: Option<PromptProvider>,
 }
@@ -42,6 +44,26 @@ pub struct PromptIdentity {
 pub struct PromptProvider {
     pub workspace: Box<str>,
     pub slug: Box<str>,
+    /// Model of the prompt, with the slug as its prefix. Only requests for this model may use the provider. `None` if
+    /// the prompt has no model.
+    pub model: Option<Box<str>>,
+}
+
+impl PromptProvider {
+    /// Fields that decide what the provider is asked. Callers of a shared prompt may not set them.
+    pub const FIELDS_OF_OWNER: [&'static str; 11] = [
+        "model",
+        "models",
+        "engine",
+        "fallbacks",
+        "messages",
+        "prompt",
+        "suffix",
+        "system",
+        "input",
+        "instructions",
+        "contents",
+    ];
 }
 
 /// Figures for a request whose record is already closed.

@@ -4,12 +4,17 @@ use serde_json::{Value, value::RawValue};
 
 use super::{
     prompt::RequestFields,
-    prompt_request::{PromptRequest, parse_object},
+    prompt_request::{PromptRequest, depth_problem, model_problem, not_an_object, parse_object},
 };
-use crate::error::{Problem, PromptError};
+use crate::{
+    error::{Problem, PromptError},
+    parse::similar_name::find_similar,
+};
 
 /// Maximum number of sets of variables in one request.
 pub const MAX_SETS: usize = 20;
+
+const FIELDS: [&str; 3] = ["versions", "variables", "hyperparameters"];
 
 /// Two versions, and the sets of variables that both run with.
 #[derive(Debug)]
@@ -23,25 +28,33 @@ pub struct ComparisonRequest {
 impl ComparisonRequest {
     /// Parses a body. Reports all problems at once.
     pub fn parse(body: &[u8]) -> Result<Self, PromptError> {
-        let fields: RequestFields = serde_json::from_slice(body)
-            .map_err(|error| to_error(&[Problem::new("$", format!("must be a JSON object: {error}"))]))?;
+        let fields: RequestFields =
+            serde_json::from_slice(body).map_err(|error| PromptError::invalid_body(&[not_an_object(&error)]))?;
         let mut problems = Vec::new();
+        fields.0.iter().for_each(|(name, value)| problems.extend(depth_problem(name, value)));
         let (mut versions, mut sets, mut overrides) = (None, None, RequestFields::default());
         for (name, value) in &fields.0 {
             match name.as_str() {
                 "versions" => versions = parse_versions(value),
                 "variables" => sets = Some(parse_sets(value, &mut problems)),
                 "hyperparameters" => match serde_json::from_str::<Option<RequestFields>>(value.get()) {
-                    Ok(fields) => overrides = fields.unwrap_or_default(),
+                    Ok(fields) => {
+                        overrides = fields.unwrap_or_default();
+                        problems.extend(model_problem("$.hyperparameters.", &overrides.0));
+                    }
                     Err(_) => problems.push(Problem::new(
                         "$.hyperparameters",
                         "must be an object with fields of the requests to the provider",
                     )),
                 },
-                other => problems.push(Problem::new(
-                    format!("$.{}", other.chars().take(100).collect::<String>()),
-                    "is not known; allowed are `versions`, `variables` and `hyperparameters`",
-                )),
+                other => {
+                    let hint = match find_similar(other, &FIELDS) {
+                        Some(similar) => format!("did you mean `{similar}`?"),
+                        None => "allowed are `versions`, `variables` and `hyperparameters`".to_owned(),
+                    };
+                    let path = format!("$.{}", other.chars().take(100).collect::<String>());
+                    problems.push(Problem::new(path, format!("is not known; {hint}")));
+                }
             }
         }
         if versions.is_none() {
@@ -59,7 +72,7 @@ impl ComparisonRequest {
                 });
                 Ok(Self { versions, requests: requests.collect() })
             }
-            _ => Err(to_error(&problems)),
+            _ => Err(PromptError::invalid_body(&problems)),
         }
     }
 }
@@ -98,17 +111,6 @@ fn parse_sets(value: &RawValue, problems: &mut Vec<Problem>) -> Vec<Value> {
     sets.collect()
 }
 
-/// Returns the error with all problems, of which the first one has its path in the error itself.
-fn to_error(problems: &[Problem]) -> PromptError {
-    let first = problems.first().map(|problem| problem.path.clone()).unwrap_or_default();
-    let lines: Vec<_> = problems
-        .iter()
-        .enumerate()
-        .map(|(index, one)| if index == 0 { one.message.clone() } else { format!("{} {}", one.path, one.message) })
-        .collect();
-    PromptError::InvalidBody { path: first, message: lines.join("; ") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +134,9 @@ mod tests {
     #[test]
     fn all_problems_are_reported_at_once() {
         let found = problem(r#"{"versions": ["a"], "variables": [1, {}, []], "hyperparameters": 1, "model": "m"}"#);
+        let misspelt = problem(r#"{"version": [1, 2], "variables": [{}], "hyperparameters": {"model": 1}}"#);
+        assert!(misspelt.contains("$.version is not known; did you mean `versions`?"), "{misspelt}");
+        assert!(misspelt.contains("$.hyperparameters.model must be a string"), "{misspelt}");
         for path in ["$.versions", "$.variables[0]", "$.variables[2]", "$.hyperparameters", "$.model"] {
             assert!(found.contains(&format!("{path} ")), "{path}: {found}");
         }

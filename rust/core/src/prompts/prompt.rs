@@ -7,15 +7,12 @@ use serde_json::{
 };
 
 use super::{
-    template::{Escape, PartialSource, RenderError, RenderLimits, Renderer, Template, push_json_escaped},
+    messages::{MessagePart, compile_messages, push_json_string, read_messages},
+    template::{Escape, PartialSource, RenderError, RenderLimits, Renderer, Template},
+    unknown_variables::find_unknown_variables,
     variable_names::VariableNames,
 };
-use crate::error::Problem;
-
-/// Keys of messages and content parts that are never templates. Otherwise a variable could change who a message is from.
-const LITERAL_KEYS: [&str; 2] = ["role", "type"];
-/// Maximum depth of arrays and objects in the messages.
-const MAX_MESSAGE_DEPTH: usize = 16;
+use crate::{error::Problem, parse::json_fault::describe_json_fault};
 
 /// Content of a version, as it is saved.
 #[derive(Debug, Clone, Deserialize)]
@@ -61,14 +58,6 @@ enum PromptBody {
     Raw(Template),
 }
 
-/// A part of the JSON of the messages.
-#[derive(Debug)]
-enum MessagePart {
-    Json(String),
-    /// Template of a text. It is written as a JSON string.
-    Text(Template),
-}
-
 /// Messages or text of a rendered prompt, as JSON.
 #[derive(Debug)]
 pub enum RenderedBody {
@@ -106,13 +95,21 @@ impl CompiledPrompt {
     /// Parses and compiles the content of a version from JSON. Returns all problems at once.
     pub fn parse(json: &[u8]) -> Result<Self, Vec<Problem>> {
         let content: PromptContent =
-            serde_json::from_slice(json).map_err(|error| vec![Problem::new("$", error.to_string())])?;
+            serde_json::from_slice(json).map_err(|error| vec![Problem::new("$", describe_json_fault(&error))])?;
         Self::compile(&content)
     }
 
     /// Compiles the content of a version. Returns all problems at once.
     pub fn compile(content: &PromptContent) -> Result<Self, Vec<Problem>> {
-        let body = PromptBody::parse(content)?;
+        let stored_model = read_stored_model(&content.parameters);
+        let body = match (PromptBody::parse(content), &stored_model) {
+            (Ok(body), Ok(_)) => body,
+            (body, model) => {
+                let mut problems = body.err().unwrap_or_default();
+                problems.extend(model.as_ref().err().cloned());
+                return Err(problems);
+            }
+        };
         let mut fields: Vec<(String, Box<RawValue>)> = content
             .parameters
             .iter()
@@ -128,12 +125,11 @@ impl CompiledPrompt {
             }
         }
         let text = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-        let in_parameters = || content.parameters.get("model")?.as_str().map(ToOwned::to_owned);
         Ok(Self {
             body,
             fields,
             virtual_key: text(&content.virtual_key),
-            model: text(&content.model).or_else(in_parameters),
+            model: text(&content.model).or(stored_model.unwrap_or_default()),
         })
     }
 
@@ -144,7 +140,7 @@ impl CompiledPrompt {
         names
     }
 
-    fn templates(&self) -> impl Iterator<Item = &Template> {
+    pub(super) fn templates(&self) -> impl Iterator<Item = &Template> {
         let (parts, whole) = match &self.body {
             PromptBody::Messages(parts) => (&parts[..], None),
             PromptBody::Text(template) | PromptBody::Raw(template) => (&[][..], Some(template)),
@@ -196,6 +192,21 @@ impl CompiledPrompt {
     }
 }
 
+impl CompiledPrompt {
+    /// Returns the names of variables that nothing in the prompt reads.
+    ///
+    /// # Errors
+    /// If the prompt and its partials are larger than the limits allow.
+    pub fn unknown_variables<'p>(
+        &self,
+        variables: &Value,
+        limits: RenderLimits,
+        find_partial: impl Fn(&str) -> Option<PartialSource<'p>>,
+    ) -> Result<Vec<String>, PromptFault> {
+        find_unknown_variables(self, variables, limits.steps, find_partial).map_err(PromptFault::Render)
+    }
+}
+
 impl PromptBody {
     fn parse(content: &PromptContent) -> Result<Self, Vec<Problem>> {
         let template = |path: &str, source: &str| {
@@ -204,98 +215,56 @@ impl PromptBody {
         if content.is_raw_template {
             return template("$.string", &content.string).map(Self::Raw);
         }
-        match serde_json::from_str(&content.string) {
-            Ok(Value::Array(messages)) if !messages.is_empty() && messages.iter().all(Value::is_object) => {
-                let mut compiler = MessageCompiler::default();
-                compiler.add(&Value::Array(messages), "$.string", 0);
-                compiler.finish()
-            }
-            _ => template("$.string", &content.string).map(Self::Text),
+        match read_messages(&content.string)? {
+            Some(messages) => compile_messages(&messages).map(Self::Messages),
+            None => template("$.string", &content.string).map(Self::Text),
         }
     }
 }
 
-/// Splits messages into JSON and templates.
-#[derive(Default)]
-struct MessageCompiler {
-    parts: Vec<MessagePart>,
-    json: String,
-    problems: Vec<Problem>,
-}
-
-impl MessageCompiler {
-    fn finish(mut self) -> Result<PromptBody, Vec<Problem>> {
-        self.parts.push(MessagePart::Json(self.json));
-        if self.problems.is_empty() { Ok(PromptBody::Messages(self.parts)) } else { Err(self.problems) }
-    }
-
-    fn add(&mut self, value: &Value, path: &str, depth: usize) {
-        if depth > MAX_MESSAGE_DEPTH {
-            self.problems.push(Problem::new(path, format!("is nested deeper than {MAX_MESSAGE_DEPTH}")));
-            return;
-        }
-        match value {
-            Value::String(text) => self.add_text(text, path),
-            Value::Array(items) => {
-                self.json.push('[');
-                for (index, item) in items.iter().enumerate() {
-                    self.json.push_str(if index == 0 { "" } else { "," });
-                    self.add(item, &format!("{path}[{index}]"), depth + 1);
-                }
-                self.json.push(']');
-            }
-            Value::Object(fields) => {
-                self.json.push('{');
-                for (index, (name, value)) in fields.iter().enumerate() {
-                    self.json.push_str(if index == 0 { "" } else { "," });
-                    push_json_string(&mut self.json, name);
-                    self.json.push(':');
-                    match value {
-                        Value::String(text) if LITERAL_KEYS.contains(&name.as_str()) => {
-                            push_json_string(&mut self.json, text);
-                        }
-                        value => self.add(value, &format!("{path}.{name}"), depth + 1),
-                    }
-                }
-                self.json.push('}');
-            }
-            scalar => self.json.push_str(&scalar.to_string()),
-        }
-    }
-
-    fn add_text(&mut self, text: &str, path: &str) {
-        match Template::parse(text) {
-            Ok(template) => {
-                if let Some(plain) = template.as_plain_text() {
-                    push_json_string(&mut self.json, plain);
-                } else {
-                    self.parts.push(MessagePart::Json(std::mem::take(&mut self.json)));
-                    self.parts.push(MessagePart::Text(template));
-                }
-            }
-            Err(error) => self.problems.push(Problem::new(path, error.to_string())),
-        }
+/// Returns the model in the parameters of a version.
+fn read_stored_model(parameters: &Map<String, Value>) -> Result<Option<String>, Problem> {
+    match parameters.get("model") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(model)) => Ok(Some(model.clone()).filter(|model| !model.is_empty())),
+        Some(_) => Err(Problem::new("$.parameters.model", "must be a string with the name of a model")),
     }
 }
 
 /// Parses what a raw template made: the array of the messages, or the fields of a request.
 fn parse_raw(json: String) -> Result<RenderedBody, PromptFault> {
-    let not_json = |error: serde_json::Error| PromptFault::NotJson(error.to_string());
+    let not_json = |error: serde_json::Error| PromptFault::NotJson(describe_json_fault(&error));
     match json.trim_start().bytes().next() {
         Some(b'[') => {
-            let messages: Vec<&RawValue> = serde_json::from_str(&json).map_err(not_json)?;
-            if messages.iter().all(|message| message.get().starts_with('{')) {
-                return Ok(RenderedBody::Messages(json));
-            }
-            Err(PromptFault::NotJson("each message must be an object".into()))
+            check_raw_messages(&json).map_err(PromptFault::NotJson)?;
+            Ok(RenderedBody::Messages(json))
         }
         Some(b'{') => {
             let mut fields: RequestFields = serde_json::from_str(&json).map_err(not_json)?;
             fields.keep_last();
+            for (name, value) in &fields.0 {
+                match name.as_str() {
+                    "messages" => check_raw_messages(value.get()).map_err(PromptFault::NotJson)?,
+                    "model" if !value.get().starts_with('"') => {
+                        return Err(PromptFault::NotJson("`model` must be a string with the name of a model".into()));
+                    }
+                    _ => (),
+                }
+            }
             Ok(RenderedBody::Fields(fields.0))
         }
         _ => Err(PromptFault::NotJson("it must be an array of messages or an object".into())),
     }
+}
+
+/// Checks that JSON is a list of objects.
+fn check_raw_messages(json: &str) -> Result<(), String> {
+    if !json.trim_start().starts_with('[') {
+        return Err("`messages` must be a list".into());
+    }
+    let messages: Vec<&RawValue> = serde_json::from_str(json).map_err(|error| describe_json_fault(&error))?;
+    let is_object = |message: &&RawValue| message.get().starts_with('{');
+    if messages.iter().all(is_object) { Ok(()) } else { Err("each message must be an object".into()) }
 }
 
 /// Fields of a JSON object in their order, with their values as JSON.
@@ -342,10 +311,4 @@ fn is_empty(value: &Value) -> bool {
         Value::String(text) => text.is_empty(),
         Value::Bool(_) | Value::Number(_) => false,
     }
-}
-
-pub(super) fn push_json_string(json: &mut String, text: &str) {
-    json.push('"');
-    push_json_escaped(json, text);
-    json.push('"');
 }

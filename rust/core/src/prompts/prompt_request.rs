@@ -3,8 +3,17 @@
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, value::RawValue};
 
-use super::prompt::{CompiledPrompt, RenderedBody, RequestFields, push_json_string};
-use crate::error::PromptError;
+use super::{
+    messages::push_json_string,
+    prompt::{CompiledPrompt, RenderedBody, RequestFields},
+};
+use crate::{
+    error::{Problem, PromptError},
+    parse::{
+        json_fault::{describe_json_fault, nests_deeper},
+        similar_name::find_similar,
+    },
+};
 
 /// Prefixes of the paths of prompts.
 const PROMPTS_PREFIXES: [&str; 2] = ["/v1/prompts/", "/v2/prompts/"];
@@ -14,6 +23,9 @@ const LEGACY_PATH: &str = "/v1/prompt/complete";
 const STREAM_FIELDS: [&str; 2] = ["stream", "stream_options"];
 /// Fields of the body that are not part of the provider request.
 const OWN_FIELDS: [&str; 5] = ["variables", "hyperparameters", "promptID", "promptId", "prompt_id"];
+
+/// Levels of objects and lists in a field. Less than the JSON parser reads, because requests wrap fields in others.
+const MAX_FIELD_DEPTH: usize = 100;
 
 /// What a request does with a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,40 +92,69 @@ impl Default for PromptRequest {
 
 impl PromptRequest {
     /// Parses a body. An empty one has no variables.
+    ///
+    /// # Errors
+    /// All problems of the body.
     pub fn parse(body: &[u8]) -> Result<Self, PromptError> {
-        let invalid =
-            |path: &str, message: &str| PromptError::InvalidBody { path: path.into(), message: message.into() };
         if body.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
         let fields: RequestFields =
-            serde_json::from_slice(body).map_err(|error| invalid("$", &format!("must be a JSON object: {error}")))?;
+            serde_json::from_slice(body).map_err(|error| PromptError::invalid_body(&[not_an_object(&error)]))?;
         let mut request = Self::default();
-        let mut top_level = Vec::new();
+        let (mut problems, mut top_level) = (Vec::new(), Vec::new());
         for (name, value) in fields.0 {
-            match name.as_str() {
-                "variables" => {
-                    request.variables = parse_object(&value)
-                        .ok_or_else(|| invalid("$.variables", "must be an object with a value for each variable"))?;
-                }
-                "hyperparameters" => {
-                    let message = "must be an object with fields of the request to the provider";
-                    let fields: Option<RequestFields> =
-                        serde_json::from_str(value.get()).map_err(|_| invalid("$.hyperparameters", message))?;
-                    request.overrides = fields.unwrap_or_default().0;
-                }
-                known if OWN_FIELDS.contains(&known) => {
-                    let text = serde_json::from_str(value.get());
-                    request.reference =
-                        Some(text.map_err(|_| invalid(&format!("$.{name}"), "must be the id or slug of a prompt"))?);
-                }
-                _ => top_level.push((name, value)),
+            if let Some(problem) = depth_problem(&name, &value) {
+                problems.push(problem);
+            } else {
+                request.read_field(name, value, &mut top_level, &mut problems);
             }
+        }
+        problems.extend(model_problem("$.hyperparameters.", &request.overrides));
+        problems.extend(model_problem("$.", &top_level));
+        if !problems.is_empty() {
+            return Err(PromptError::invalid_body(&problems));
         }
         let mut overrides = std::mem::take(&mut request.overrides);
         overrides.append(&mut top_level);
         request.set_overrides(RequestFields(overrides));
         Ok(request)
+    }
+
+    fn read_field(
+        &mut self,
+        name: String,
+        value: Box<RawValue>,
+        top_level: &mut Vec<(String, Box<RawValue>)>,
+        problems: &mut Vec<Problem>,
+    ) {
+        match name.as_str() {
+            "variables" => match parse_object(&value) {
+                Some(variables) => self.variables = variables,
+                None => {
+                    problems.push(Problem::new("$.variables", "must be an object with a value for each variable"));
+                }
+            },
+            "hyperparameters" => match serde_json::from_str::<Option<RequestFields>>(value.get()) {
+                Ok(fields) => self.overrides = fields.unwrap_or_default().0,
+                Err(_) => {
+                    let message = "must be an object with fields of the request to the provider";
+                    problems.push(Problem::new("$.hyperparameters", message));
+                }
+            },
+            known if OWN_FIELDS.contains(&known) => match serde_json::from_str(value.get()) {
+                Ok(reference) => self.reference = Some(reference),
+                Err(_) => problems.push(Problem::new(format!("$.{name}"), "must be the id or slug of a prompt")),
+            },
+            // A misspelt field would be sent to the provider, and the prompt would lack its variables.
+            other => match find_similar(other, &["variables", "hyperparameters"]) {
+                Some(similar) => {
+                    let path = format!("$.{}", other.chars().take(100).collect::<String>());
+                    problems.push(Problem::new(path, format!("is not known; did you mean `{similar}`?")));
+                }
+                None => top_level.push((name, value)),
+            },
+        }
     }
 
     /// Returns the request of a comparison, whose response is never a stream. `variables` is an object.
@@ -144,14 +185,14 @@ impl PromptRequest {
         self.model_override().is_some_and(|model| model.starts_with('@'))
     }
 
-    /// Returns the body of the provider request, and true if it names a model. With `provider_prefix` the model names the
-    /// saved provider of the prompt, as in `@slug/model`, unless the caller chose one.
+    /// Returns the body of the provider request, and the model in it. With `provider_prefix` the model names the saved
+    /// provider of the prompt, as in `@slug/model`, unless the caller chose one.
     pub fn compose_body(
         &self,
         prompt: &CompiledPrompt,
         rendered: &RenderedBody,
         provider_prefix: bool,
-    ) -> (String, bool) {
+    ) -> (String, Option<String>) {
         let mut body = String::from("{");
         let overridden = |name: &str| self.overrides(name);
         let own_model = self.model_override();
@@ -163,11 +204,12 @@ impl PromptRequest {
         let raw_model = raw_fields.iter().rev().find(|(name, _)| name == "model");
         let raw_model = raw_model.and_then(|(_, value)| serde_json::from_str(value.get()).ok());
         let model = own_model.or(raw_model).or_else(|| prompt.model.clone());
-        if let Some(model) = &model {
+        let model = model.map(|model| {
             let prefix = prompt.virtual_key.as_ref().filter(|_| provider_prefix && !model.starts_with('@'));
-            let model =
-                prefix.map_or_else(|| model.clone(), |slug| format!("@{}/{model}", slug.trim_start_matches('@')));
-            push_field(&mut body, "model", |body| push_json_string(body, &model));
+            prefix.map_or_else(|| model.clone(), |slug| format!("@{}/{model}", slug.trim_start_matches('@')))
+        });
+        if let Some(model) = &model {
+            push_field(&mut body, "model", |body| push_json_string(body, model));
         }
         let stored = prompt.fields.iter().filter(|(name, _)| !is_raw(name)).chain(raw_fields);
         for (name, value) in stored.filter(|(name, _)| name != "model" && !overridden(name) && !self.drops(name)) {
@@ -186,7 +228,7 @@ impl PromptRequest {
             push_field(&mut body, name, |body| body.push_str(value.get()));
         }
         body.push('}');
-        (body, model.is_some())
+        (body, model)
     }
 
     /// Returns the model that the caller chose.
@@ -194,6 +236,27 @@ impl PromptRequest {
         let (_, value) = self.overrides.iter().find(|(name, _)| name == "model")?;
         serde_json::from_str(value.get()).ok()
     }
+}
+
+/// Returns the problem of a body that is no JSON object.
+pub(super) fn not_an_object(error: &serde_json::Error) -> Problem {
+    Problem::new("$", format!("must be a JSON object: {}", describe_json_fault(error)))
+}
+
+/// Returns the problem of a field that nests too deep.
+pub(super) fn depth_problem(name: &str, value: &RawValue) -> Option<Problem> {
+    nests_deeper(value.get(), MAX_FIELD_DEPTH).then(|| {
+        let path = format!("$.{}", name.chars().take(100).collect::<String>());
+        Problem::new(path, format!("nests deeper than {MAX_FIELD_DEPTH} levels of objects and lists"))
+    })
+}
+
+/// Returns the problem of a model that is no name. `prefix` is the path of the object that has it.
+pub(super) fn model_problem(prefix: &str, fields: &[(String, Box<RawValue>)]) -> Option<Problem> {
+    let (_, value) = fields.iter().rev().find(|(name, _)| name == "model")?;
+    let model: Result<Option<String>, _> = serde_json::from_str(value.get());
+    let is_name = model.is_ok_and(|model| model.is_none_or(|name| !name.trim().is_empty()));
+    (!is_name).then(|| Problem::new(format!("{prefix}model"), "must be a string with the name of a model"))
 }
 
 /// Parses an object; `null` is an empty one.
@@ -239,5 +302,26 @@ mod tests {
         let fields: Vec<_> = request.overrides.iter().map(|(name, value)| (name.as_str(), value.get())).collect();
         assert_eq!((fields, request.variables), (vec![("a", "1"), ("b", "5")], serde_json::json!({})));
         assert_eq!(PromptRequest::parse(b" \n").unwrap().variables, serde_json::json!({}));
+    }
+
+    #[test]
+    fn all_problems_of_a_body_are_reported() {
+        let nested = "[".repeat(MAX_FIELD_DEPTH + 1) + &"]".repeat(MAX_FIELD_DEPTH + 1);
+        let body = format!(
+            r#"{{"variabels": {{}}, "variables": [], "hyperparameters": {{"model": 1}}, "promptID": 1, "model": "",
+                "stop": {nested}}}"#
+        );
+        let found = PromptRequest::parse(body.as_bytes()).unwrap_err().to_string();
+        assert_eq!(
+            found,
+            "invalid body of a prompt request: $.variabels is not known; did you mean `variables`?; also $.variables \
+             must be an object with a value for each variable; also $.promptID must be the id or slug of a prompt; also \
+             $.stop nests deeper than 100 levels of objects and lists; also $.hyperparameters.model must be a string \
+             with the name of a model; also $.model must be a string with the name of a model"
+        );
+        let deep = format!(r#"{{"variables": {{"a": {}}}}}"#, &nested[2..2 * MAX_FIELD_DEPTH]);
+        assert!(PromptRequest::parse(deep.as_bytes()).is_ok(), "{deep}");
+        let list = PromptRequest::parse(b"[]").unwrap_err().to_string();
+        assert!(list.ends_with("$ must be a JSON object: invalid type: list, expected an object"), "{list}");
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use super::{
+    compressed_json::CompressedJson,
     prompt::CompiledPrompt,
     template::{PartialSource, Template},
 };
@@ -49,7 +49,7 @@ pub enum SharedWith {
 pub struct SavedVersion {
     pub number: u32,
     pub id: Box<str>,
-    content: Box<RawValue>,
+    content: CompressedJson,
     #[serde(skip)]
     compiled: OnceLock<Result<CompiledPrompt, String>>,
 }
@@ -162,13 +162,14 @@ impl SavedPrompt {
 impl SavedVersion {
     /// Returns the length of the content in bytes of JSON.
     pub fn content_bytes(&self) -> usize {
-        self.content.get().len()
+        self.content.len()
     }
 
     /// Returns the compiled version, or why it cannot be used.
     pub fn compiled(&self) -> Result<&CompiledPrompt, &str> {
         let compile = || {
-            CompiledPrompt::parse(self.content.get().as_bytes()).map_err(|problems| {
+            let json = self.content.decompress().ok_or("the stored version cannot be read")?;
+            CompiledPrompt::parse(&json).map_err(|problems| {
                 let lines: Vec<_> = problems.iter().map(|one| format!("{}: {}", one.path, one.message)).collect();
                 lines.join("; ")
             })

@@ -25,6 +25,7 @@ use crate::{
     process::settings::Settings,
     resolve::{
         base_urls::BaseUrls,
+        prompt_access::reject_changes_by_config,
         route_plan::{ConfigSource, NamedProvider, RoutePlan},
         target::{CredentialOrigin, ResponseCoding, StreamUsage, Target},
         target_address::TargetAddress,
@@ -91,7 +92,7 @@ impl<'c> TargetResolver<'c> {
         self.check_content_type()?;
         self.reject_guardrails()?;
         let sent = match (control.provider, control.virtual_key) {
-            (Some(name), _) => Some(self.find_provider(name)?),
+            (Some(name), _) => Some(self.find_requested_provider(name)?),
             (None, Some(slug)) => Some(self.find_saved_provider(slug)?),
             (None, None) => None,
         };
@@ -99,6 +100,7 @@ impl<'c> TargetResolver<'c> {
             // A model of the form `@slug/model` may still name a provider.
             let operation = self.call.route.operation;
             let reads = operation.has_json_body() || operation.has_model_in_form() || operation == Operation::Realtime;
+            self.reject_prompt_readers(&ConfigSource::None)?;
             let plan = RoutePlan {
                 config: ConfigSource::None,
                 config_slug: None,
@@ -109,6 +111,7 @@ impl<'c> TargetResolver<'c> {
         }
         let host = CustomHost::default().resolve(control.custom_host)?;
         let (config, slug) = self.resolve_config()?;
+        self.reject_prompt_readers(&config)?;
         Ok(RoutePlan { config, config_slug: slug, requested_provider: sent, custom_host: host })
     }
 
@@ -127,7 +130,11 @@ impl<'c> TargetResolver<'c> {
         let TargetAddress { base, options, grant, is_credential_stored: is_bound } =
             self.resolve_address(plan, node, &named_provider, model_override.unwrap_or(model), is_callers)?;
         let NamedProvider { provider, saved, .. } = named_provider;
+        let lender = self.find_lender(saved, model)?;
         let features = &node.features;
+        if let Some(prompt) = lender {
+            reject_changes_by_config(prompt, &features.parameters)?;
+        }
         let settings = Duration::from_millis(self.settings.request_timeout_ms);
         let timeout = features.request_timeout.resolve(control.request_timeout, settings)?;
         let max_wait = features.request_timeout.or_setting(settings);
@@ -202,11 +209,15 @@ impl<'c> TargetResolver<'c> {
         match (pinned, addressed) {
             (Some(named_provider), Some((slug, rest))) => {
                 // At some providers, model names begin with `@`.
-                let is_slug = self.snapshot.find_provider(self.caller.workspace(), slug).is_some();
+                let is_slug = self.snapshot.find_provider(self.caller.workspace(), slug).is_some()
+                    || self.shared_provider().is_some_and(|shared| *shared.slug == *slug);
                 Ok((named_provider, is_slug.then_some(rest)))
             }
             (Some(named_provider), None) => Ok((named_provider, None)),
-            (None, Some((slug, rest))) => Ok((self.find_saved_provider(slug)?, Some(rest))),
+            (None, Some((slug, rest))) => match self.lent_provider(slug, Some(model))? {
+                Some(lent) => Ok((lent, Some(rest))),
+                None => Ok((self.find_saved_provider(slug)?, Some(rest))),
+            },
             (None, None) if node.passthrough => Err(Error::ProviderUnresolved),
             (None, None) => Err(Error::ProviderRequired),
         }
@@ -284,7 +295,7 @@ impl<'c> TargetResolver<'c> {
         if self.snapshot.find_config(self.caller.workspace(), slug).is_some() { slug } else { name }
     }
 
-    fn find_provider(&self, name: &str) -> Result<NamedProvider<'c>> {
+    pub(super) fn find_provider(&self, name: &str) -> Result<NamedProvider<'c>> {
         if let Some(slug) = name.strip_prefix('@') {
             return self.find_saved_provider(slug);
         }
@@ -293,10 +304,12 @@ impl<'c> TargetResolver<'c> {
     }
 
     fn find_saved_provider(&self, slug: &str) -> Result<NamedProvider<'c>> {
+        self.find_provider_in(self.caller.workspace(), slug)
+    }
+
+    pub(super) fn find_provider_in(&self, workspace: Option<&str>, slug: &str) -> Result<NamedProvider<'c>> {
         let missing = || Error::NotFoundInWorkspace { kind: "saved provider", slug: format!("@{slug}") };
-        let shared = self.call.head.prompt.as_ref().and_then(|prompt| prompt.provider.as_ref());
-        let workspace = shared.filter(|provider| *provider.slug == *slug).map(|provider| &*provider.workspace);
-        let saved = self.snapshot.find_provider(workspace.or(self.caller.workspace()), slug).ok_or_else(missing)?;
+        let saved = self.snapshot.find_provider(workspace, slug).ok_or_else(missing)?;
         Ok(NamedProvider { saved: Some(saved), ..self.find_provider(&saved.provider)? })
     }
 }

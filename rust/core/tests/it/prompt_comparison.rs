@@ -57,6 +57,7 @@ async fn both_versions_run_with_each_set_of_variables() {
     let mut versions: Vec<_> = records.iter().map(|record| record["prompt_version"].as_u64().unwrap()).collect();
     versions.sort_unstable();
     assert_eq!(versions, [1, 1, 2, 2]);
+    assert!(records.iter().all(|record| record["source"] == "comparison"));
     let ids: Vec<_> = records.iter().map(|record| record["id"].as_str().unwrap()).collect();
     assert!(ids.contains(&comparison["runs"][0]["results"][0]["log_id"].as_str().unwrap()));
     let (head, sent) = provider.parse_last_request();

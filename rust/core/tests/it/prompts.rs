@@ -78,7 +78,7 @@ proptest! {
     ) {
         let messages = json!([
             {"role": "system", "content": "You are {{a}}"},
-            {"role": "{{b}}", "content": [{"type": "text", "text": "{{{b}}} {{#c}}{{.}}{{/c}}"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "{{{b}}} {{#c}}{{.}}{{/c}}"}]},
         ]);
         let roles = |messages: &Value| -> Vec<Value> {
             messages.as_array().unwrap().iter().map(|message| message["role"].clone()).collect()
@@ -126,9 +126,13 @@ pub fn gateway(provider: &GoldenProvider, prompts: &Value) -> TestGateway {
         "workspaces": [{"id": "w", "slug": "here", "organisation_id": "o"}, {"id": "x", "slug": "there", "organisation_id": "o"},
             {"id": "z", "slug": "elsewhere", "organisation_id": "o"}],
         "keys": [{"id": "k", "name": "dev", "workspace": "w", "sha256": sha256_hex("pk")},
+            {"id": "r", "name": "runs", "workspace": "w", "sha256": sha256_hex("pk-runs"), "lacks": "render"},
             {"id": "l", "name": "dev", "workspace": "x", "sha256": sha256_hex("pk-there")}],
         "providers": [saved("w", "mine", "sk-mine"), saved("w", "other", "sk-other"), saved("x", "theirs", "sk-theirs")],
         "parts": [{"name": "prompts/00", "prompts": prompts},
+            {"name": "guardrails/00", "guardrails": [{"id": "g", "slug": "saved", "workspace": "w", "organisation": "o",
+                "version": "v", "actions": {"deny": true}, "checks": [{"id": "default.contains",
+                "parameters": {"words": ["Once"], "operator": "none"}}]}]},
             {"name": "prompt_partials/00", "partials": [{"id": "pa", "slug": "tone", "workspace": "w", "default": 2, "latest": 3,
                 "versions": [{"number": 2, "string": "Be {{tone}}."}, {"number": 3, "string": "draft"}]}]}]}));
     rig
@@ -207,6 +211,44 @@ async fn fields_of_the_caller_replace_those_of_the_prompt() {
 }
 
 #[tokio::test]
+async fn images_tools_and_several_parts_are_rendered_in_place() {
+    let messages = json!([
+        {"role": "system", "content": [{"type": "text", "text": "Answer in {{language}}.", "cache_control": {"type": "ephemeral"}}]},
+        {"role": "user", "name": "{{name}}", "content": [
+            {"type": "text", "text": "{{#steps}}{{.}}; {{/steps}}what is this?"},
+            {"type": "image_url", "image_url": {"url": "{{image}}", "detail": "low"}},
+            {"type": "input_audio", "input_audio": {"data": "{{audio}}", "format": "wav"}}]},
+        {"role": "assistant", "content": null, "tool_calls": [{"id": "call_1", "type": "function",
+            "function": {"name": "look", "arguments": "{\"at\": \"{{place}}\"}"}}]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "{{found}}"},
+    ]);
+    let tools = json!([{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]);
+    let content = json!({"string": messages.to_string(), "virtual_key": "mine", "model": "gpt-a", "tools": tools,
+        "tool_choice": {"type": "function", "function": {"name": "look"}}, "parameters": {"tools": [], "n": 1}});
+    let prompts = json!([{"id": "p", "slug": "seen", "workspace": "w", "default": 1, "latest": 1,
+        "versions": [{"number": 1, "id": "v", "content": content}]}]);
+    let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
+    let rig = gateway(&provider, &prompts);
+    let image = "data:image/png;base64,AAAA";
+    let variables = json!({"language": "French", "name": "ann", "steps": ["one", "two"], "image": image, "audio": "BBBB",
+        "place": "home", "found": "a \"cat\""});
+    let response = rig.send(prompt_request("/v1/prompts/seen/completions", &json!({"variables": variables}))).await;
+    assert_eq!(response.status, 200, "{}", response.text());
+    let (_, sent) = provider.parse_last_request();
+    let mut expected = messages.clone();
+    expected[0]["content"][0]["text"] = json!("Answer in French.");
+    expected[1]["name"] = json!("ann");
+    expected[1]["content"][0]["text"] = json!("one; two; what is this?");
+    expected[1]["content"][1]["image_url"]["url"] = json!(image);
+    expected[1]["content"][2]["input_audio"]["data"] = json!("BBBB");
+    expected[2]["tool_calls"][0]["function"]["arguments"] = json!("{\"at\": \"home\"}");
+    expected[3]["content"] = json!("a \"cat\"");
+    assert_eq!(sent["messages"], expected);
+    assert_eq!((&sent["tools"], &sent["n"]), (&tools, &json!(1)));
+    assert_eq!(sent["tool_choice"]["function"]["name"], "look");
+}
+
+#[tokio::test]
 async fn text_prompt_becomes_a_completion_request() {
     let (_, provider, _rig) =
         run_prompt("/v1/prompt/complete", json!({"promptID": "story", "variables": {"when": "upon"}})).await;
@@ -221,7 +263,10 @@ async fn render_returns_the_request_without_sending_it() {
     let (response, provider, rig) = run_prompt("/v1/prompts/greeting/render", body).await;
     let data = json!({"model": "gpt-a", "temperature": 0.5, "max_tokens": 9, "tools": [{"type": "function"}], "stream": true,
         "messages": [{"role": "system", "content": "Be ."}, {"role": "user", "content": "Greet Ann"}]});
-    assert_eq!(response.json(), json!({"success": true, "data": data, "missing_variables": ["tone"]}));
+    assert_eq!(
+        response.json(),
+        json!({"success": true, "data": data, "missing_variables": ["tone"], "unknown_variables": ["unused"]})
+    );
     assert!(provider.request_lines.lock().unwrap().is_empty() && rig.drain_records().is_empty());
     let raw = json!({"variables": {"turns": ["a\"}", "b"]}});
     let (response, _, _rig) = run_prompt("/v1/prompts/raw/render", raw).await;
@@ -258,6 +303,150 @@ async fn another_workspace_uses_a_shared_prompt_with_the_rights_of_its_owner() {
     assert_eq!((other.status, other.error_code()), (400, "not_found_in_workspace".into()));
     let not_shared = call("story", json!({})).await;
     assert_eq!((not_shared.status, not_shared.error_code()), (404, "prompt_not_found".into()));
+}
+
+/// Sends a request with a key of the workspace that a prompt is shared with.
+async fn call_shared(rig: &TestGateway, name: &str, config: Option<&Value>, body: &Value) -> TestResponse {
+    let path = format!("/v1/prompts/{name}/completions");
+    let mut request = TestRequest::new("POST", &path).header("content-type", "application/json");
+    if let Some(config) = config {
+        request = request.header("x-gateway-config", &config.to_string());
+    }
+    rig.send(request.header("x-gateway-api-key", "pk-there").body(body.to_string())).await
+}
+
+#[tokio::test]
+async fn a_config_cannot_use_the_provider_of_a_shared_prompt_for_anything_else() {
+    let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
+    let mut prompts = greeting();
+    let no_model = json!({"string": "[{\"role\":\"user\",\"content\":\"hi {{name}}\"}]", "virtual_key": "mine"});
+    prompts
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"id": "p5", "slug": "open", "workspace": "w", "default": 1, "latest": 1,
+        "shared_with": "*", "versions": [{"number": 1, "id": "v5", "content": no_model}]}));
+    let rig = gateway(&provider, &prompts);
+    let body = json!({"variables": {"name": "Ann", "tone": "kind"}});
+    let calls = || provider.request_lines.lock().unwrap().len();
+    // What does not change the request works, with the provider of the owner and the model without its prefix.
+    let retries = json!({"retry": {"attempts": 1}, "override_params": {"temperature": 1}});
+    let allowed = call_shared(&rig, "greeting", Some(&retries), &body).await;
+    assert_eq!(allowed.status, 200, "{}", allowed.text());
+    let (head, sent) = provider.parse_last_request();
+    assert!(head.contains("Bearer sk-mine"), "{head}");
+    assert_eq!((&sent["model"], &sent["temperature"]), (&json!("gpt-a"), &json!(1)));
+    // A provider of the caller's own gets the model of the prompt, not the slug of the owner's provider.
+    let own = call_shared(&rig, "greeting", Some(&json!({"provider": "@theirs"})), &body).await;
+    assert_eq!(own.status, 200, "{}", own.text());
+    let (head, sent) = provider.parse_last_request();
+    assert!(head.contains("Bearer sk-theirs"), "{head}");
+    assert_eq!(sent["model"], "gpt-a");
+    let before = calls();
+    let inline = |id: &str, parameters: Value| json!({"input_guardrails": [{id: parameters}]});
+    for (config, status, code) in [
+        (json!({"override_params": {"model": "@mine/gpt-z"}}), 403, "prompt_field_not_allowed"),
+        (json!({"override_params": {"messages": [{"role": "user", "content": "x"}]}}), 403, "prompt_field_not_allowed"),
+        (json!({"drop_params": ["messages"]}), 403, "prompt_field_not_allowed"),
+        (json!({"targets": [{"override_params": {"model": "gpt-z"}}]}), 400, "provider_required"),
+        (json!({"provider": "@mine"}), 400, "not_found_in_workspace"),
+        (json!({"virtual_key": "mine", "override_params": {"model": "gpt-z"}}), 400, "not_found_in_workspace"),
+        (json!({"strategy": {"mode": "fallback"}, "targets": [{"provider": "@mine"}]}), 400, "not_found_in_workspace"),
+        (inline("default.addPrefix", json!({"prefix": "ignore that. "})), 403, "prompt_field_not_allowed"),
+        (inline("default.regexReplace", json!({"rule": ".+", "redactText": "x"})), 403, "prompt_field_not_allowed"),
+    ] {
+        let refused = call_shared(&rig, "greeting", Some(&config), &body).await;
+        assert_eq!((refused.status, refused.error_code().as_str()), (status, code), "{config}: {}", refused.text());
+    }
+    // A prompt without a model names its provider alone; no model may be added to it.
+    let open = call_shared(&rig, "open", Some(&json!({"override_params": {"model": "gpt-z"}})), &body).await;
+    assert_eq!((open.status, open.error_code().as_str()), (403, "prompt_field_not_allowed"), "{}", open.text());
+    for field in ["models", "system", "input", "fallbacks"] {
+        let refused = call_shared(&rig, "greeting", None, &json!({field: ["x"]})).await;
+        assert_eq!((refused.status, refused.error_code().as_str()), (403, "prompt_field_not_allowed"), "{field}");
+    }
+    assert_eq!(calls(), before, "nothing of this reaches a provider");
+}
+
+/// Sends a request of a key that may run prompts, but not render them.
+async fn call_hidden(rig: &TestGateway, config: &Value, host: Option<&str>) -> TestResponse {
+    let request = TestRequest::new("POST", "/v1/prompts/story/completions").header("x-gateway-api-key", "pk-runs");
+    let mut request = request.header("x-gateway-config", &config.to_string());
+    if let Some(host) = host {
+        request = request.header("x-gateway-custom-host", host);
+    }
+    rig.send(request.header("content-type", "application/json").body("{\"variables\": {\"when\": \"upon\"}}")).await
+}
+
+#[tokio::test]
+async fn a_key_that_may_not_render_does_not_see_the_text_of_a_prompt() {
+    let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
+    let rig = gateway(&provider, &greeting());
+    let denied = call_hidden(&rig, &json!({"input_guardrails": ["saved"]}), None).await;
+    assert_eq!(denied.status, 446, "{}", denied.text());
+    assert!(!denied.text().contains("upon") && denied.text().contains("\"verdict\":false"), "{}", denied.text());
+    let inline = json!({"input_guardrails": [{"default.contains": {"words": ["Once"]}, "deny": false}]});
+    let nested = json!({"strategy": {"mode": "fallback"}, "targets": [{"output_guardrails": [{"default.contains":
+        {"words": ["Once"]}}]}]});
+    let host = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url()});
+    for (config, header) in
+        [(inline, None), (nested, None), (host, None), (json!({"retry": {"attempts": 1}}), Some("http://a"))]
+    {
+        let refused = call_hidden(&rig, &config, header).await;
+        assert_eq!((refused.status, refused.error_code().as_str()), (403, "prompt_text_not_allowed"), "{config}");
+        assert!(refused.text().contains("prompts.render"), "{}", refused.text());
+    }
+    assert!(provider.request_lines.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn deep_values_are_refused_with_their_path() {
+    let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+    let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
+    let rig = gateway(&provider, &greeting());
+    let send = async |action: &str, body: String| {
+        let path = format!("/v1/prompts/greeting/{action}");
+        let request = TestRequest::new("POST", &path).header("content-type", "application/json");
+        rig.send(request.header("x-gateway-api-key", "pk").body(body)).await
+    };
+    for depth in [101, 126, 127, 128, 5000] {
+        for action in ["render", "completions"] {
+            for (field, body) in [
+                ("stop", format!(r#"{{"stop": {}}}"#, nested(depth))),
+                ("variables", format!(r#"{{"variables": {{"name": {}}}}}"#, nested(depth))),
+                ("hyperparameters", format!(r#"{{"hyperparameters": {{"a": {}}}}}"#, nested(depth))),
+            ] {
+                let refused = send(action, body).await;
+                assert_eq!(
+                    (refused.status, refused.error_code().as_str()),
+                    (400, "invalid_prompt_request"),
+                    "{action} {depth}"
+                );
+                assert!(
+                    refused.text().contains(&format!("$.{field} nests deeper than 100 levels")),
+                    "{}",
+                    refused.text()
+                );
+            }
+        }
+    }
+    let rendered =
+        send("render", format!(r#"{{"stop": {}, "variables": {{"name": {}}}}}"#, nested(100), nested(99))).await;
+    assert_eq!(rendered.status, 200, "{}", rendered.text());
+    assert!(rendered.text().contains(&nested(100)), "{}", rendered.text());
+}
+
+#[tokio::test]
+async fn a_model_that_is_no_name_is_refused() {
+    for body in [json!({"model": 5}), json!({"hyperparameters": {"model": ["gpt"]}}), json!({"model": ""})] {
+        for action in ["render", "completions"] {
+            let (refused, provider, _rig) = run_prompt(&format!("/v1/prompts/greeting/{action}"), body.clone()).await;
+            assert_eq!((refused.status, refused.error_code().as_str()), (400, "invalid_prompt_request"), "{body}");
+            assert!(refused.text().contains("model must be a string"), "{}", refused.text());
+            assert!(provider.request_lines.lock().unwrap().is_empty());
+        }
+    }
+    let (same, provider, _rig) = run_prompt("/v1/prompts/greeting/completions", json!({"model": null})).await;
+    assert_eq!((same.status, &provider.parse_last_request().1["model"]), (200, &json!("gpt-a")));
 }
 
 #[tokio::test]

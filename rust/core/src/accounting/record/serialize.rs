@@ -48,6 +48,7 @@ pub fn write_record(
             write_basics(line, record, MAX_STRANGER_TEXT_BYTES, outcome, took);
             write_usage(line, record.log.billing.usage.as_ref(), cost);
             record.log.details.write_identity(line);
+            write_source(line, &record.head);
             write_prompt(line, &record.head);
             line.optional_text("api_key_id", record.log.api_key_id.as_deref());
             let user = record.log.metadata.get(metadata::USER_KEY);
@@ -104,7 +105,7 @@ fn cut_text(text: &str, limit: usize) -> &str {
 /// is known of the request.
 pub fn write_begin(out: &mut Vec<u8>, entry: &SpoolEntry, head: &RequestHead, log: &RequestLog, worker: u32) {
     write_object(out, |line| {
-        write_ids(line, entry.id, entry.created_at, log);
+        write_ids(line, entry.id, entry.created_at, log, head);
         line.text("request_method", cut_text(&head.method, MAX_STRANGER_TEXT_BYTES));
         line.text("request_url", cut_text(&mask_url(head), MAX_TEXT_BYTES));
         write_request_fields(line, log);
@@ -136,6 +137,12 @@ fn write_caller(line: &mut ObjectWriter<'_>, log: &RequestLog) {
     if !log.metadata.is_empty() {
         line.serialize_value("metadata", &log.metadata);
     }
+}
+
+/// Writes what made the request.
+fn write_source(line: &mut ObjectWriter<'_>, head: &RequestHead) {
+    let is_comparison = head.prompt.as_ref().is_some_and(|prompt| prompt.is_comparison);
+    line.text("source", if is_comparison { "comparison" } else { "gateway" });
 }
 
 /// Writes which prompt made the request.
@@ -219,7 +226,7 @@ fn write_full_record(
     bodies: Option<BodyStatus>,
 ) {
     write_object(lines, |line| {
-        write_ids(line, record.id, record.created_at, &record.log);
+        write_ids(line, record.id, record.created_at, &record.log, &record.head);
         line.text("request_method", cut_text(&record.head.method, MAX_TEXT_BYTES));
         line.text("request_url", cut_text(&mask_url(&record.head), MAX_TEXT_BYTES));
         write_response_fields(line, &record.log, outcome, took);
@@ -259,13 +266,13 @@ fn write_full_record(
     });
 }
 
-fn write_ids(line: &mut ObjectWriter<'_>, id: Uuid, created_at: Duration, log: &RequestLog) {
+fn write_ids(line: &mut ObjectWriter<'_>, id: Uuid, created_at: Duration, log: &RequestLog, head: &RequestHead) {
     let RequestLog { trace_id, span_id, span_name, parent_span_id, .. } = log;
     let mut buffer = Uuid::encode_buffer();
     let id: &str = id.hyphenated().encode_lower(&mut buffer);
     line.text("id", id);
     line.timestamp("created_at", created_at);
-    line.text("source", "gateway");
+    write_source(line, head);
     line.text("internal_trace_id", id);
     line.text("trace_id", trace_id.as_deref().unwrap_or(id));
     line.optional_text("span_id", span_id.as_deref());

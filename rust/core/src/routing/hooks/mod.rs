@@ -44,7 +44,7 @@ use crate::{
         routing_decision::RoutingStep,
     },
     config::Node,
-    error::Result,
+    error::{Error, PromptError, Result},
     gateway_state::GatewayState,
     guardrails::{
         checks::Stage,
@@ -65,6 +65,8 @@ use crate::{
 
 /// Status of a response whose hooks failed but do not deny it.
 const FAILED_STATUS: u16 = 246;
+/// Checks that put any text into a request.
+const REWRITING_CHECKS: [&str; 3] = ["default.addPrefix", "default.regexReplace", "default.webhook"];
 const UNREADABLE_REQUEST: &str = "the request body is not a JSON object";
 const TOKEN_NUMBERS: &str = "the request has numbers of tokens in place of a text";
 const UNREADABLE_RESPONSE: &str = "the response body is not a JSON object";
@@ -88,6 +90,8 @@ pub(crate) struct TargetHooks {
     subject: Arc<HookSubject>,
     /// True if results may be appended to streams.
     is_strict: bool,
+    /// Slug of the shared prompt that lends the provider of its workspace to the request.
+    lender: Option<Box<str>>,
 }
 
 /// Routes the question of a check to a model. A function of its own, because its future contains that of hooks.
@@ -112,8 +116,11 @@ impl TargetHooks {
         target: &Target<'_>,
         prepared: &PreparedBody,
     ) -> Result<Option<Box<Self>>> {
-        let Some((before, after)) = effective::hooks_of(walk.resolver, node)? else { return Ok(None) };
+        let resolver = walk.resolver;
+        let Some((before, after)) = effective::hooks_of(resolver, node)? else { return Ok(None) };
         let results = SharedHookResults::default();
+        results.lock().hides_request = resolver.hides_prompt();
+        let lender = resolver.find_lender(target.saved_provider, &prepared.model)?;
         let operation = walk.call.requested_operation();
         let bytes = match &prepared.body {
             Body::Complete(bytes) if walk.replay_body.as_json().is_some() => bytes.clone(),
@@ -155,12 +162,13 @@ impl TargetHooks {
             workspace: walk.resolver.caller.workspace().map(Arc::from),
             models: state.own_reference().map(|state| {
                 let trace_id = walk.call.control.trace_id.map(ToOwned::to_owned).or_else(|| walk.log.trace_id.clone());
-                ModelAccess::new(state, walk.resolver.caller, trace_id, route_question)
+                ModelAccess::new(state, resolver.caller, trace_id, route_question)
             }),
         };
         let is_strict = target.is_strict;
         let (restorations, subject) = (Restorations::default(), Arc::new(subject));
-        Ok(Some(Box::new(Self { before, after, results, runner, restorations, subject, is_strict })))
+        let lender = lender.map(|prompt| prompt.slug.clone());
+        Ok(Some(Box::new(Self { before, after, results, runner, restorations, subject, is_strict, lender })))
     }
 
     pub fn results(&self) -> &SharedHookResults {
@@ -209,6 +217,11 @@ impl TargetHooks {
             walk.record_step(|| RoutingStep::Failed { at, error: "guardrail_denied" });
             let dialect = walk.call.client_api_format();
             return Ok(Some(self.deny(walk.state, &denied_by, dialect)));
+        }
+        if let Some(prompt) = &self.lender
+            && has_rewritten(&self.results.lock().before)
+        {
+            return Err(Error::Prompt(PromptError::FieldOfOwner { prompt: prompt.clone(), field: "messages" }));
         }
         // A provider may read a repeated key otherwise than these hooks did, so it gets what they read.
         let is_checked = self.before.iter().any(|hook| decides(hook)) && self.subject.request.is_object();
@@ -575,6 +588,12 @@ fn count(sink: &RecordSink, results: &[HookResult]) {
             None => metrics.guardrails_failed.add(1),
         }
     }
+}
+
+/// Returns true if a check has replaced texts by others of its own choice, which is more than to redact them.
+fn has_rewritten(results: &[HookResult]) -> bool {
+    let mut checks = results.iter().flat_map(|result| &result.checks);
+    checks.any(|check| check.is_transformed && REWRITING_CHECKS.contains(&check.id.as_str()))
 }
 
 /// Returns the first hook that denies. A denial with status 446 comes before one with status 200.

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     error::Problem,
     guardrails::{checks::Stage, saved::compile_content},
-    parse::document_reader::Strictness,
+    parse::{document_reader::Strictness, json_fault::describe_json_fault},
     process::{net_settings, settings::Settings},
     state::shared::check_hosts::CheckHosts,
 };
@@ -47,7 +47,9 @@ struct TrialSubject {
 /// # Errors
 /// All problems of the guardrail, of the subject, or of the settings.
 pub async fn run_trial(settings: &Settings, content: &[u8], subject: &[u8]) -> Result<Value, Vec<Problem>> {
-    let invalid = |error: serde_json::Error| vec![Problem::new("$", format!("must be valid JSON: {error}"))];
+    let invalid = |error: serde_json::Error| {
+        vec![Problem::new("$", format!("must be valid JSON: {}", describe_json_fault(&error)))]
+    };
     let hook = compile_content(&serde_json::from_slice(content).map_err(invalid)?, Strictness::StrictWithLints)?;
     let trial: TrialSubject = serde_json::from_slice(subject).map_err(invalid)?;
     let upstream = Upstream::new(&net_settings::client_settings(settings)).map_err(|error| vec![error.into()])?;

@@ -1,0 +1,100 @@
+//! What a request for a saved prompt may not do: use the provider that a shared prompt brings with it for anything else,
+//! and read the text of a prompt that its key may not render.
+
+use super::{
+    route_plan::{ConfigSource, NamedProvider},
+    target_resolver::TargetResolver,
+};
+use crate::{
+    config::Node,
+    error::{Error, PromptError, Result},
+    features::parameters::Parameters,
+    guardrails::hook::HookReference,
+    ingress::message::{PromptIdentity, PromptProvider},
+    state::snapshot::SavedProvider,
+};
+
+impl<'c> TargetResolver<'c> {
+    /// Returns the provider of another workspace that the prompt of this request uses.
+    pub(super) fn shared_provider(&self) -> Option<&'c PromptProvider> {
+        self.call.head.prompt.as_ref()?.provider.as_ref()
+    }
+
+    /// Returns the provider that a shared prompt lends to its request: only by the name that the prompt has for it, and
+    /// only for the model of the prompt. A config that names a provider means one of the caller's own workspace.
+    pub(super) fn lent_provider(&self, slug: &str, model: Option<&str>) -> Result<Option<NamedProvider<'c>>> {
+        let Some(shared) = self.shared_provider().filter(|shared| *shared.slug == *slug) else { return Ok(None) };
+        if shared.model.as_deref() != model {
+            return Ok(None);
+        }
+        self.find_provider_in(Some(&shared.workspace), slug).map(Some)
+    }
+
+    /// Returns the provider that the header of a request names. A prompt without a model names its own there.
+    pub(super) fn find_requested_provider(&self, name: &str) -> Result<NamedProvider<'c>> {
+        let lent = name.strip_prefix('@').map(|slug| self.lent_provider(slug, None)).transpose()?.flatten();
+        lent.map_or_else(|| self.find_provider(name), Ok)
+    }
+
+    /// Returns the prompt if it lends the provider of its workspace to this request.
+    ///
+    /// # Errors
+    /// If the request has another model than the prompt.
+    pub(crate) fn find_lender(&self, saved: Option<&SavedProvider>, model: &str) -> Result<Option<&'c PromptIdentity>> {
+        let (Some(prompt), Some(shared), Some(saved)) =
+            (self.call.head.prompt.as_deref(), self.shared_provider(), saved)
+        else {
+            return Ok(None);
+        };
+        let lent = self.snapshot.find_provider(Some(&shared.workspace), &shared.slug);
+        if !lent.is_some_and(|lent| std::ptr::eq(lent, saved)) || self.caller.workspace() == Some(&*shared.workspace) {
+            return Ok(None);
+        }
+        match &shared.model {
+            None if !model.is_empty() => Err(field_of_owner(prompt, "model")),
+            _ => Ok(Some(prompt)),
+        }
+    }
+
+    /// Rejects what the request itself defines and what would receive or reveal the text of a prompt, if the key may not
+    /// render prompts: a host, and guardrails, whose verdicts tell one part of the text after the other.
+    pub(super) fn reject_prompt_readers(&self, config: &ConfigSource<'_>) -> Result<()> {
+        if !self.hides_prompt() {
+            return Ok(());
+        }
+        let found = match config {
+            _ if self.call.control.custom_host.is_some() => Some("a custom host"),
+            ConfigSource::Inline(inline) => find_reader(&inline.root),
+            ConfigSource::Saved(_) | ConfigSource::None => None,
+        };
+        found.map_or(Ok(()), |what| Err(Error::Prompt(PromptError::TextHidden { what })))
+    }
+
+    /// Returns true if the request runs a prompt whose text the caller may not see.
+    pub(crate) fn hides_prompt(&self) -> bool {
+        self.call.head.prompt.is_some() && self.caller.key.is_some_and(|key| !key.may_render)
+    }
+}
+
+/// Returns the first part of an inline config that would receive or reveal texts.
+fn find_reader(node: &Node) -> Option<&'static str> {
+    let guardrails = &node.features.guardrails;
+    let mut hooks = guardrails.before().chain(guardrails.after());
+    if hooks.any(|hook| matches!(hook, HookReference::Inline(_))) {
+        return Some("a guardrail in the config");
+    }
+    if !node.features.custom_host.is_none() {
+        return Some("a custom host");
+    }
+    node.targets.iter().find_map(find_reader)
+}
+
+/// Rejects a config that changes what a shared prompt asks the provider of its owner.
+pub(super) fn reject_changes_by_config(prompt: &PromptIdentity, parameters: &Parameters) -> Result<()> {
+    let field = PromptProvider::FIELDS_OF_OWNER.into_iter().find(|field| parameters.changes(field));
+    field.map_or(Ok(()), |field| Err(field_of_owner(prompt, field)))
+}
+
+pub(crate) fn field_of_owner(prompt: &PromptIdentity, field: &'static str) -> Error {
+    Error::Prompt(PromptError::FieldOfOwner { prompt: prompt.slug.clone(), field })
+}
