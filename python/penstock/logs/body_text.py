@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -65,7 +65,7 @@ def _find_strings(document: object) -> list[str]:
     pop, extend = pending.pop, pending.extend
     while pending:
         value = pop()
-        kind = type(value)
+        kind = cast("type[object]", type(value))
         if kind is str:
             if _is_text(value):
                 found.append(value)
@@ -82,7 +82,7 @@ def _find_streamed_strings(event: object) -> list[str]:
     pending: list[tuple[Any, bool]] = [(event, False)]
     while pending:
         value, is_wanted = pending.pop()
-        kind = type(value)
+        kind = cast("type[object]", type(value))
         if kind is str:
             if is_wanted and _is_text(value):
                 found.append(value)
