@@ -46,13 +46,12 @@ pub(super) fn read_messages(source: &str) -> Result<Option<Vec<Value>>, Vec<Prob
              of the request"
                 .into(),
         ),
-        Ok(_) => Ok(None),
         Err(error) if looks_like_messages(source) => fault(format!(
             "looks like a list of messages, but is no valid JSON: {}; use straight quotation marks, and no comma after \
              the last item",
             describe_json_fault(&error)
         )),
-        Err(_) => Ok(None),
+        Ok(_) | Err(_) => Ok(None),
     }
 }
 

@@ -135,13 +135,14 @@ impl PromptRequest {
                     problems.push(Problem::new("$.variables", "must be an object with a value for each variable"));
                 }
             },
-            "hyperparameters" => match serde_json::from_str::<Option<RequestFields>>(value.get()) {
-                Ok(fields) => self.overrides = fields.unwrap_or_default().0,
-                Err(_) => {
+            "hyperparameters" => {
+                if let Ok(fields) = serde_json::from_str::<Option<RequestFields>>(value.get()) {
+                    self.overrides = fields.unwrap_or_default().0;
+                } else {
                     let message = "must be an object with fields of the request to the provider";
                     problems.push(Problem::new("$.hyperparameters", message));
                 }
-            },
+            }
             known if OWN_FIELDS.contains(&known) => match serde_json::from_str(value.get()) {
                 Ok(reference) => self.reference = Some(reference),
                 Err(_) => problems.push(Problem::new(format!("$.{name}"), "must be the id or slug of a prompt")),

@@ -32,7 +32,7 @@ use crate::{
     },
     state::{
         shared::inline_configs::{InlineConfigCache, PreparedConfig},
-        snapshot::{GatewayKey, Snapshot},
+        snapshot::{GatewayKey, SavedProvider, Snapshot},
     },
 };
 
@@ -140,14 +140,7 @@ impl<'c> TargetResolver<'c> {
         let max_wait = features.request_timeout.or_setting(settings);
         let forward = features.forward_headers.resolve(control.forward_headers)?;
         let headers = &self.call.head.headers;
-        let stored = node.api_key.as_ref().or_else(|| saved.and_then(|saved| saved.api_key.as_ref()));
-        let credential = match stored {
-            Some(secret) => Some(Cow::Owned(secret.expose().to_owned())),
-            None if is_callers => {
-                self.caller.provider_credential(headers, credential_header(provider, &base.prefix)).map(Cow::Borrowed)
-            }
-            None => None,
-        };
+        let credential = self.find_credential(node, saved, is_callers, credential_header(provider, &base.prefix));
         let has_key = credential.is_some() || grant.is_some() || provider.row().bearer_token(&options).is_some();
         // An AWS signature of the client is valid only for the host that it was made for.
         let is_meant = is_callers && self.call.client_api_format() != ApiFormat::Bedrock;
@@ -189,6 +182,22 @@ impl<'c> TargetResolver<'c> {
             prefill: None,
         };
         Ok((target, model_override))
+    }
+
+    /// Returns the credential that is stored with the node or its saved provider, or else the one that the client sends
+    /// for the provider.
+    fn find_credential(
+        &self,
+        node: &Node,
+        saved: Option<&'c SavedProvider>,
+        is_callers: bool,
+        header: Option<&'static str>,
+    ) -> Option<Cow<'c, str>> {
+        match node.api_key.as_ref().or_else(|| saved.and_then(|saved| saved.api_key.as_ref())) {
+            Some(secret) => Some(Cow::Owned(secret.expose().to_owned())),
+            None if is_callers => self.caller.provider_credential(&self.call.head.headers, header).map(Cow::Borrowed),
+            None => None,
+        }
     }
 
     /// Returns the provider of a node: the one that the node names, the one that the request names, or the one in the
