@@ -312,7 +312,7 @@ class RequestMetrics:
         """Counts the verdicts of guardrails; for an amendment, those that the record did not have."""
         try:
             found = count_verdicts(record.hook_results)
-            known = count_verdicts(original.hook_results) if original else (Counter(), Counter())
+            known = count_verdicts(original.hook_results if original else msgspec.Raw())
         except msgspec.MsgspecError:
             self.invalid += 1
             return

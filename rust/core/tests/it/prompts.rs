@@ -344,7 +344,7 @@ async fn a_config_cannot_use_the_provider_of_a_shared_prompt_for_anything_else()
     let before = calls();
     let inline = |id: &str, parameters: Value| json!({"input_guardrails": [{id: parameters}]});
     for (config, status, code) in [
-        (json!({"override_params": {"model": "@mine/gpt-z"}}), 403, "prompt_field_not_allowed"),
+        (json!({"override_params": {"model": "@mine/gpt-z"}}), 400, "not_found_in_workspace"),
         (json!({"override_params": {"messages": [{"role": "user", "content": "x"}]}}), 403, "prompt_field_not_allowed"),
         (json!({"drop_params": ["messages"]}), 403, "prompt_field_not_allowed"),
         (json!({"targets": [{"override_params": {"model": "gpt-z"}}]}), 400, "provider_required"),
