@@ -204,17 +204,17 @@ def test_costly_patterns_do_not_delay_other_requests(team: Client):
 def test_edits_are_tried_with_stored_credentials(admin: Client, workspace: str, team: Client):
     with run_recording_hook() as (url, seen):
         parameters = {"webhookURL": url, "headers": {"authorization": "a-token-0123456789"}, "timeout": 3000}
-        made = team.create(
+        created = team.create(
             "/v1/guardrails", {"name": "Hook", "checks": [{"id": "default.webhook", "parameters": parameters}]}
         )
-        path = f"/v1/guardrails/{made['slug']}/test"
-        checks = team.read(f"/v1/guardrails/{made['slug']}")["checks"]
+        path = f"/v1/guardrails/{created['slug']}/test"
+        checks = team.read(f"/v1/guardrails/{created['slug']}")["checks"]
         assert "0123456789" not in json.dumps(checks)
         checks[0]["parameters"]["timeout"] = 2000
         found = expect_ok(team.post(path, {"text": "x", "checks": checks}))
         assert found["results"][0]["checks"][0].get("error") is None
         assert seen == ["a-token-0123456789"]
-        assert team.read(f"/v1/guardrails/{made['slug']}")["checks"][0]["parameters"]["timeout"] == 3000
+        assert team.read(f"/v1/guardrails/{created['slug']}")["checks"][0]["parameters"]["timeout"] == 3000
 
         # A stored credential is sent only where its owner chose to send it.
         checks[0]["parameters"]["webhookURL"] = url + "/elsewhere"
@@ -275,7 +275,7 @@ def test_references_show_what_uses_a_guardrail(admin: Client, workspace: str, te
 
     found = admin.read(path)
     assert (found["total"], found["hidden"]) == (3, 0)
-    assert [(one["kind"], one["name"], one["workspace_id"]) for one in found["data"]] == [
+    assert [(entry["kind"], entry["name"], entry["workspace_id"]) for entry in found["data"]] == [
         ("workspace", "other", other),
         ("config", "Here", workspace),
         ("config", "Elsewhere", other),
@@ -290,7 +290,7 @@ def test_references_show_what_uses_a_guardrail(admin: Client, workspace: str, te
     named = {"provider": "mock", "input_guardrails": [own["slug"]]}
     user = admin.create("/v1/configs", {"name": "User", "config": named, "workspace_id": workspace})
     own_path = f"/v1/guardrails/{own['slug']}/references"
-    assert [one["slug"] for one in reader.read(own_path)["data"]] == [user["slug"]]
+    assert [entry["slug"] for entry in reader.read(own_path)["data"]] == [user["slug"]]
     assert team.read(own_path) == {"total": 1, "hidden": 1, "data": [], "object": "list"}
 
     expect_error(admin.delete(f"/v1/guardrails/{shared['slug']}"), 409, "AB07", f"the config {elsewhere['slug']!r}")
@@ -301,14 +301,14 @@ def test_references_show_what_uses_a_guardrail(admin: Client, workspace: str, te
 
 
 def test_references_show_what_uses_a_config(admin: Client, workspace: str):
-    made = admin.create("/v1/configs", {"name": "Usual", "config": {"provider": "mock"}, "workspace_id": workspace})
-    path = f"/v1/configs/{made['slug']}"
+    created = admin.create("/v1/configs", {"name": "Usual", "config": {"provider": "mock"}, "workspace_id": workspace})
+    path = f"/v1/configs/{created['slug']}"
     assert admin.read(f"{path}/references")["total"] == 0
-    body = {"name": "bot", "workspace_id": workspace, "scopes": SCOPES, "defaults": {"config_id": made["slug"]}}
+    body = {"name": "bot", "workspace_id": workspace, "scopes": SCOPES, "defaults": {"config_id": created["slug"]}}
     key = admin.create("/v1/api-keys/workspace/service", body)
-    expect_ok(admin.put(f"/v1/workspaces/{workspace}", {"defaults": {"user_api_key_config": made["slug"]}}))
+    expect_ok(admin.put(f"/v1/workspaces/{workspace}", {"defaults": {"user_api_key_config": created["slug"]}}))
     found = admin.read(f"{path}/references")["data"]
-    assert [(one["kind"], one["name"], one["fields"]) for one in found] == [
+    assert [(entry["kind"], entry["name"], entry["fields"]) for entry in found] == [
         ("workspace", "guarded", ["defaults.user_api_key_config"]),
         ("api_key", "bot", ["defaults.config_id"]),
     ]
@@ -323,9 +323,9 @@ def test_references_show_what_uses_a_config(admin: Client, workspace: str):
 
 def test_dry_run_of_a_saved_guardrail_is_in_the_log_as_feedback(admin: Client, workspace: str, team: Client):
     actions = {"deny": True, "dry_run": True, "stream": "window", "on_fail": {"feedback": {"value": -7, "weight": 1}}}
-    made = team.create("/v1/guardrails", {"name": "Dry", "checks": CHECKS, "actions": actions})
-    assert team.read(f"/v1/guardrails/{made['slug']}")["actions"]["stream"] == "window"
-    set_defaults(admin, workspace, [made["slug"]])
+    created = team.create("/v1/guardrails", {"name": "Dry", "checks": CHECKS, "actions": actions})
+    assert team.read(f"/v1/guardrails/{created['slug']}")["actions"]["stream"] == "window"
+    set_defaults(admin, workspace, [created["slug"]])
     trace = "a-trace-of-a-dry-run"
     response = ask(team, "a canary", **{"x-gateway-trace-id": trace})
     set_defaults(admin, workspace, [])
@@ -334,12 +334,12 @@ def test_dry_run_of_a_saved_guardrail_is_in_the_log_as_feedback(admin: Client, w
     def find_feedback() -> dict[str, Any] | None:
         rows = team.read("/v1/logs?time_of_generation_min=2020-01-01T00:00:00Z&page_size=20")["data"]
         details = [team.read(f"/v1/logs/{row['id']}") for row in rows if row["trace_id"] == trace]
-        return next((one for one in details if one["feedback"]), None)
+        return next((entry for entry in details if entry["feedback"]), None)
 
     log = wait_for("the feedback", find_feedback)
     (result,) = log["details"]["hook_results"]["before_request_hooks"]
     assert (result["dry_run"], result["would_deny"], result["deny"]) == (True, True, False)
-    assert [one["value"] for one in log["feedback"]] == [-7]
+    assert [entry["value"] for entry in log["feedback"]] == [-7]
 
 
 @pytest.mark.parametrize("path", ["/v1//configs", "/v1/v1/configs", "/v1/%61pi-keys", "/v1/Configs", "/v1//files"])

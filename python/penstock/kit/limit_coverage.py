@@ -51,13 +51,13 @@ class PolicyWarning(NamedTuple):
 
 async def list_policies(session: TenantSession, policy_id: str | None) -> list[tuple[str, Row]]:
     """Returns the active policies of a session's workspaces, or one of them, each with its kind."""
-    found: list[tuple[str, Row]] = []
+    named_objects: list[tuple[str, Row]] = []
     for kind, table in (("usage-limits", usage_limits_policies), ("rate-limits", rate_limits_policies)):
         query = select(table).where(table.c.status == "active").order_by(table.c.id.desc()).limit(MAX_POLICIES)
         if policy_id is not None:
             query = query.where(table.c.id == policy_id)
-        found += [(kind, row) for row in await session.fetch_rows(query, table)]
-    return found[:MAX_POLICIES]
+        named_objects += [(kind, row) for row in await session.fetch_rows(query, table)]
+    return named_objects[:MAX_POLICIES]
 
 
 class ReferenceCheck:

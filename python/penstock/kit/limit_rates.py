@@ -41,7 +41,7 @@ OWNER_COLUMNS = {"api_key": "api_key_id", "workspace": "workspace_id", "policy":
 class RateEntry(NamedTuple):
     """Highest usage of one rate limit and group in one window, and the usage of the current window."""
 
-    found: FoundRule
+    found_rule: FoundRule
     value_key: str
     peak: int
     current: int
@@ -49,7 +49,7 @@ class RateEntry(NamedTuple):
     @property
     def used_percent(self) -> float:
         """Highest usage, in percent of the limit."""
-        limit = self.found.rule["limit"]
+        limit = self.found_rule.rule["limit"]
         return round(100 * self.peak / limit, 2) if limit else 0.0
 
 
@@ -60,7 +60,7 @@ async def list_rate_rules(session: TenantSession, rules: Iterable[FoundRule]) ->
     )
     rows = await session.fetch_rows(query.order_by(rate_limits_policies.c.id), rate_limits_policies)
     policies = [FoundRule(rate_policy_rule(row), row["workspace_id"]) for row in rows]
-    return [*policies, *(found for found in rules if found.rule["kind"] == "rate")]
+    return [*policies, *(found_rule for found_rule in rules if found_rule.rule["kind"] == "rate")]
 
 
 class RateUsage:
@@ -73,10 +73,10 @@ class RateUsage:
         # A log is compared with the limits of its own key, providers and workspace only.
         self._by_owner: dict[tuple[str, str], list[tuple[FoundRule, LimitSimulation]]] = {}
         self._all: list[tuple[FoundRule, LimitSimulation]] = []
-        for found in rules:
-            entry = found, LimitSimulation(_to_policy(found, providers), start_ms)
+        for found_rule in rules:
+            entry = found_rule, LimitSimulation(_to_policy(found_rule, providers), start_ms)
             self._all.append(entry)
-            self._by_owner.setdefault(_owner_key(found), []).append(entry)
+            self._by_owner.setdefault(_owner_key(found_rule), []).append(entry)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Adds one log."""
@@ -88,8 +88,8 @@ class RateUsage:
     def entries(self, now_ms: int) -> list[RateEntry]:
         """Returns the usage of all groups that had requests."""
         return [
-            RateEntry(found, name, group.peak, _current_usage(simulation, group, now_ms))
-            for found, simulation in self._all
+            RateEntry(found_rule, name, group.peak, _current_usage(simulation, group, now_ms))
+            for found_rule, simulation in self._all
             for name, group in simulation.groups.items()
         ]
 
@@ -103,13 +103,13 @@ async def read_rates(
     """Returns the usage of rate limits, the most used first, and whether all logs could be read."""
     end, entries, is_complete = datetime.now(UTC), list[RateEntry](), len(rules) <= MAX_RULES
     for unit, lookback in LOOKBACKS.items():
-        own = [found for found in rules[:MAX_RULES] if _unit_of(found) == unit]
-        metadata = sorted({key for found in own for key in _metadata_keys(found.rule)})
+        own = [found_rule for found_rule in rules[:MAX_RULES] if _unit_of(found_rule) == unit]
+        metadata = sorted({key for found_rule in own for key in _metadata_keys(found_rule.rule)})
         if not own:
             continue
         is_complete &= len(metadata) <= 2 * MAX_METADATA_KEYS
         metadata = metadata[: 2 * MAX_METADATA_KEYS]
-        own = [found for found in own if _metadata_keys(found.rule) <= set(metadata)]
+        own = [found_rule for found_rule in own if _metadata_keys(found_rule.rule) <= set(metadata)]
         start = end - lookback
         usage = RateUsage(own, providers, round(start.timestamp() * 1000))
         reader = DemandReader(log_service, access, start, end)
@@ -118,27 +118,27 @@ async def read_rates(
                 usage.add(row)
         is_complete &= reader.is_complete
         entries += usage.entries(round(end.timestamp() * 1000))
-    entries.sort(key=lambda entry: (-entry.used_percent, entry.found.rule["id"], entry.value_key))
+    entries.sort(key=lambda entry: (-entry.used_percent, entry.found_rule.rule["id"], entry.value_key))
     return entries, is_complete
 
 
 async def find_integration_providers(session: TenantSession) -> dict[tuple[str, str], list[str]]:
     """Returns the slugs of providers by their integration and workspace. Logs name providers, not integrations."""
-    found: dict[tuple[str, str], list[str]] = {}
+    slugs: dict[tuple[str, str], list[str]] = {}
     for row in await list_integration_providers(session):
-        found.setdefault((row["integration_id"], row["workspace_id"]), []).append(row["slug"])
-    return found
+        slugs.setdefault((row["integration_id"], row["workspace_id"]), []).append(row["slug"])
+    return slugs
 
 
-def _unit_of(found: FoundRule) -> str:
-    return UNITS_BY_WINDOW[found.rule["window"]["unit"]]
+def _unit_of(found_rule: FoundRule) -> str:
+    return UNITS_BY_WINDOW[found_rule.rule["window"]["unit"]]
 
 
-def _owner_key(found: FoundRule) -> tuple[str, str]:
-    owner = found.rule["owner"]
+def _owner_key(found_rule: FoundRule) -> tuple[str, str]:
+    owner = found_rule.rule["owner"]
     if owner["kind"] == "api_key":
         return "api_key_id", owner["id"]
-    return "workspace_id", found.workspace_id
+    return "workspace_id", found_rule.workspace_id
 
 
 def _metadata_keys(rule: JsonObject) -> set[str]:
@@ -146,21 +146,21 @@ def _metadata_keys(rule: JsonObject) -> set[str]:
     return {key.removeprefix(METADATA_PREFIX) for key in keys if key.startswith(METADATA_PREFIX)}
 
 
-def _to_policy(found: FoundRule, providers: Mapping[tuple[str, str], list[str]]) -> SimulatedPolicy:
-    rule, owner = found.rule, found.rule["owner"]
+def _to_policy(found_rule: FoundRule, providers: Mapping[tuple[str, str], list[str]]) -> SimulatedPolicy:
+    rule, owner = found_rule.rule, found_rule.rule["owner"]
     conditions = [
         {"key": one["key"], "value": one["values"], "excludes": one["excludes"]} for one in rule.get("conditions", ())
     ]
     if owner["kind"] == "provider":
         conditions.append({"key": "virtual_key", "value": [owner["slug"], owner["id"]]})
     elif owner["kind"] == "integration":
-        conditions.append({"key": "virtual_key", "value": providers.get((owner["id"], found.workspace_id), [])})
+        conditions.append({"key": "virtual_key", "value": providers.get((owner["id"], found_rule.workspace_id), [])})
     return SimulatedPolicy(
         conditions=conditions,
         group_by=rule.get("group_by", []),
         type=rule["type"],
         limit=rule["limit"],
-        unit=_unit_of(found),
+        unit=_unit_of(found_rule),
         is_sliding=rule["window"]["sliding"],
     )
 

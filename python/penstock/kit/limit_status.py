@@ -39,19 +39,19 @@ class FoundRule(NamedTuple):
 class UsageEntry(NamedTuple):
     """Usage of one budget and group in the current period."""
 
-    found: FoundRule
+    found_rule: FoundRule
     row: Row
 
     @property
     def used(self) -> int:
         """Requests, tokens or nano-dollars."""
-        amount: int = self.row[USAGE_COLUMNS[self.found.rule["type"]]]
+        amount: int = self.row[USAGE_COLUMNS[self.found_rule.rule["type"]]]
         return amount
 
     @property
     def used_percent(self) -> float:
         """Share of the limit, in percent; of the alert threshold if there is no limit."""
-        rule = self.found.rule
+        rule = self.found_rule.rule
         most = rule["limit"] if rule["limit"] < UNLIMITED else rule["alert"]
         return round(100 * self.used / most, 2) if most else 0.0
 

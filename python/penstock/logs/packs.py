@@ -324,8 +324,8 @@ def encode_text(body: bytes) -> dict[str, str]:
 
 def encode_object(record: PackedRecord, bodies: Mapping[int, bytes]) -> bytes:
     """Returns the bodies of one record as a JSON object, for other tools."""
-    named = {BODY_NAMES[kind]: encode_text(body) for kind, body in sorted(bodies.items())}
-    return msgspec.json.encode({**msgspec.structs.asdict(record), "bodies": named})
+    bodies_by_name = {BODY_NAMES[kind]: encode_text(body) for kind, body in sorted(bodies.items())}
+    return msgspec.json.encode({**msgspec.structs.asdict(record), "bodies": bodies_by_name})
 
 
 def decode_object(content: bytes) -> dict[str, bytes]:

@@ -240,9 +240,9 @@ async def list_limit_usage(
     """
     async with work.read_session(workspace_id) as session:
         entries = await limit_status.list_usage(session, await limit_status.list_rules(session), status)
-    shown = [entry for entry in entries if entry.used_percent >= min_used_percent]
+    selected = [entry for entry in entries if entry.used_percent >= min_used_percent]
     first = current_page * page_size
-    return ListResponse(len(shown), [_to_usage(entry) for entry in shown[first : first + page_size]])
+    return ListResponse(len(selected), [_to_usage(entry) for entry in selected[first : first + page_size]])
 
 
 @get(
@@ -293,10 +293,10 @@ async def list_rate_usage(
         rules = await list_rate_rules(session, await limit_status.list_rules(session))
         slugs = await find_integration_providers(session)
     entries, is_complete = await read_rates(log_service, access, rules, slugs)
-    shown = [entry for entry in entries if entry.used_percent >= min_used_percent]
+    selected = [entry for entry in entries if entry.used_percent >= min_used_percent]
     partial = True if log_service.is_partial else UNSET
-    data = [_to_rate_usage(entry) for entry in shown[:MAX_RATES]]
-    return RateUsageList(total=len(shown), complete=is_complete, data=data, partial=partial)
+    data = [_to_rate_usage(entry) for entry in selected[:MAX_RATES]]
+    return RateUsageList(total=len(selected), complete=is_complete, data=data, partial=partial)
 
 
 @get(
@@ -389,8 +389,8 @@ async def simulate_policy(
 async def _find_policy(session: TenantSession, data: SimulationRequest) -> SimulatedPolicy:
     own = {"conditions", "group_by", "type", "credit_limit", "unit", "value"}
     if given := sorted(name for name in own if getattr(data, name) is not UNSET):
-        why = "cannot be combined with policy_id; send either of them"
-        raise invalid_error([Problem(name, why) for name in given])
+        reason = "cannot be combined with policy_id; send either of them"
+        raise invalid_error([Problem(name, reason) for name in given])
     for table in (usage_limits_policies, rate_limits_policies):
         row = await session.find(table, data.policy_id or "")
         if row is None:
@@ -445,7 +445,7 @@ def _parse_policy(data: SimulationRequest) -> SimulatedPolicy:
 
 
 def _to_usage(entry: limit_status.UsageEntry) -> LimitUsage:
-    rule, row = entry.found.rule, entry.row
+    rule, row = entry.found_rule.rule, entry.row
     is_limited = rule["limit"] < limit_status.UNLIMITED
     owner = LimitOwner(**rule["owner"])
     return LimitUsage(
@@ -453,7 +453,7 @@ def _to_usage(entry: limit_status.UsageEntry) -> LimitUsage:
         kind=owner.kind,
         owner_id=owner.id,
         owner_name=owner.slug,
-        workspace_id=entry.found.workspace_id,
+        workspace_id=entry.found_rule.workspace_id,
         value_key=row["value_key"],
         type=rule["type"],
         credit_limit=shown_amount(rule["type"], rule["limit"]) if is_limited else None,
@@ -468,14 +468,14 @@ def _to_usage(entry: limit_status.UsageEntry) -> LimitUsage:
 
 
 def _to_rate_usage(entry: RateEntry) -> RateUsage:
-    rule = entry.found.rule
+    rule = entry.found_rule.rule
     owner = LimitOwner(**rule["owner"])
     return RateUsage(
         limit_id=rule["id"],
         kind=owner.kind,
         owner_id=owner.id,
         owner_name=owner.slug,
-        workspace_id=entry.found.workspace_id,
+        workspace_id=entry.found_rule.workspace_id,
         value_key=entry.value_key,
         type=rule["type"],
         unit=UNITS_BY_WINDOW[rule["window"]["unit"]],

@@ -66,28 +66,28 @@ def test_next_reset_is_computed_on_read_and_stored_on_update(bootstrapped_url: S
             "workspace/service", workspace_id=workspace, scopes=["logs.write"], usage_limits=WEEKLY_LIMIT
         )
         virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", "workspace_id": workspace}
-        made = await api.request_ok("POST", "virtual-keys", {**virtual, "usage_limits": WEEKLY_LIMIT})
+        created = await api.request_ok("POST", "virtual-keys", {**virtual, "usage_limits": WEEKLY_LIMIT})
         await api.request_ok("POST", "integrations", {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": "k"})
         share = {"enabled": True, "usage_limits": [WEEKLY_LIMIT]}
         content = {"workspaces": [{"id": workspace, **share}], "global_workspace_access": share}
         paths = {
             f"api-keys/{key}": WEEKLY_LIMIT,
-            f"virtual-keys/{made['slug']}{inside}": WEEKLY_LIMIT,
+            f"virtual-keys/{created['slug']}{inside}": WEEKLY_LIMIT,
             f"workspaces/{workspace}": [WEEKLY_LIMIT],
         }
         await api.request_ok("PUT", f"workspaces/{workspace}", {"usage_limits": [WEEKLY_LIMIT]})
         await api.request_ok("PUT", "integrations/i/workspaces", content)
 
         async def fetch_reset_times() -> set[str]:
-            shown = [(await api.request_ok("GET", path))["usage_limits"] for path in paths]
+            listed = [(await api.request_ok("GET", path))["usage_limits"] for path in paths]
             access = await api.request_ok("GET", "integrations/i/workspaces")
-            shown += [access["workspaces"][0]["usage_limits"], access["global_workspace_access"]["usage_limits"]]
+            listed += [access["workspaces"][0]["usage_limits"], access["global_workspace_access"]["usage_limits"]]
             top = (await api.request_ok("GET", f"api-keys/{key}"))["next_usage_reset_at"]
             return {
                 top,
                 *(
                     limit["next_usage_reset_at"]
-                    for limit in (one[0] if isinstance(one, list) else one for one in shown)
+                    for limit in (one[0] if isinstance(one, list) else one for one in listed)
                 ),
             }
 
@@ -108,15 +108,15 @@ def test_next_reset_is_computed_on_read_and_stored_on_update(bootstrapped_url: S
 
 def test_unchanged_past_expiry_is_accepted(bootstrapped_url: Secret, clock: FakeClock):
     async def scenario(api: ManagementClient) -> None:
-        made, _ = await api.create_key(
+        created, _ = await api.create_key(
             "workspace/service", workspace_id=(await api.create_workspace())["id"], **EXPIRING_KEY_FIELDS
         )
-        path = f"api-keys/{made}"
+        path = f"api-keys/{created}"
         clock.set_time("2026-11-21T10:00:00")
-        shown = await api.request_ok("GET", path)
-        assert shown["status"] == "expired"
-        await api.request_ok("PUT", path, {"name": "renamed", "expires_at": shown["expires_at"]})
-        assert (await api.request_ok("GET", path))["expires_at"] == shown["expires_at"]
+        listed = await api.request_ok("GET", path)
+        assert listed["status"] == "expired"
+        await api.request_ok("PUT", path, {"name": "renamed", "expires_at": listed["expires_at"]})
+        assert (await api.request_ok("GET", path))["expires_at"] == listed["expires_at"]
         await api.expect_error(400, "expires_at", "PUT", path, {"expires_at": "2026-11-20T10:00:01Z"})
 
     run_scenario(bootstrapped_url, scenario)

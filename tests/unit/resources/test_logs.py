@@ -52,19 +52,19 @@ async def create_workspace_key(
 def test_pages_of_a_list_follow_its_cursor(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, READ_SCOPES)
-        made = [logs.record(**home, after=timedelta(seconds=number)) for number in range(5)]
-        seen: list[str] = []
+        created = [logs.record(**home, after=timedelta(seconds=number)) for number in range(5)]
+        page_ids: list[str] = []
         cursor = ""
         while True:
             page = await reader.request_ok("GET", f"logs?page_size=2{cursor}")
             assert (page["object"], page["has_more"]) == ("list", page["next_cursor"] is not None)
-            seen += [row["id"] for row in page["data"]]
+            page_ids += [row["id"] for row in page["data"]]
             if not page["has_more"]:
                 break
             cursor = f"&cursor={page['next_cursor']}"
-        assert seen == made[::-1]
+        assert page_ids == created[::-1]
         (oldest,) = (await reader.request_ok("GET", "logs?page_size=1&order=asc"))["data"]
-        assert (oldest["id"], oldest["cost"], oldest["object"]) == (made[0], 2, "log")
+        assert (oldest["id"], oldest["cost"], oldest["object"]) == (created[0], 2, "log")
         assert not {"request_headers", "body_key"} & oldest.keys()
         await reader.expect_error(400, "cursor", "GET", "logs?cursor=x")
         await reader.expect_error(400, "page_size", "GET", "logs?page_size=1001")
@@ -75,14 +75,16 @@ def test_pages_of_a_list_follow_its_cursor(bootstrapped_url: Secret, tmp_path: P
 def test_filters_take_several_values_and_reject_unknown_names(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, READ_SCOPES)
-        made = [logs.record(**home, ai_model=name, outcome="killed" if name == "c" else "complete") for name in "abc"]
+        created = [
+            logs.record(**home, ai_model=name, outcome="killed" if name == "c" else "complete") for name in "abc"
+        ]
 
         async def find(query: str) -> list[str]:
             return sorted(row["id"] for row in (await reader.request_ok("GET", f"logs?{query}"))["data"])
 
-        assert await find("ai_model=a&ai_model=b,c&ai_model=a") == sorted(made)
-        assert await find("ai_model=b&ai_model=c") == sorted(made[1:])
-        assert await find("outcome=killed,cut") == made[2:]
+        assert await find("ai_model=a&ai_model=b,c&ai_model=a") == sorted(created)
+        assert await find("ai_model=b&ai_model=c") == sorted(created[1:])
+        assert await find("outcome=killed,cut") == created[2:]
         await reader.expect_error(400, "expected one of complete, refused", "GET", "logs?outcome=gone")
         for path in ("logs", "logs/tail", "analytics/graphs/cost", "analytics/groups/users", "analytics/summary/cache"):
             await reader.expect_error(400, "did you mean status_code?", "GET", f"{path}?status_codes=500")
@@ -101,15 +103,15 @@ def test_list_of_an_organisation_shows_the_default_workspace_unless_another_is_n
         home = await open_workspace(api, "w")
         everywhere = {row["id"]: row for row in (await api.request_ok("GET", "admin/workspaces"))["data"]}
         (default,) = (row for row in everywhere.values() if row["is_default"])
-        shown = logs.record(**{**home, "workspace_id": default["id"], "workspace_slug": default["slug"]})
+        visible_id = logs.record(**{**home, "workspace_id": default["id"], "workspace_slug": default["slug"]})
         other = logs.record(**home)
 
         async def find(query: str) -> set[str]:
             return {row["id"] for row in (await api.request_ok("GET", f"logs?{query}"))["data"]}
 
-        assert await find("") == {shown}
+        assert await find("") == {visible_id}
         assert await find(f"workspace_slug={home['workspace_slug']}") == {other}
-        assert await find("workspace_slug=*") == {shown, other}
+        assert await find("workspace_slug=*") == {visible_id, other}
 
     run_logged(bootstrapped_url, tmp_path, scenario)
 
@@ -300,9 +302,9 @@ def test_scopes_decide_who_reads_and_writes(bootstrapped_url: Secret, tmp_path: 
 def test_custom_logs_become_records_without_credentials(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
         home, client = await create_workspace_key(api, WRITE_SCOPES)
-        made = await client.request_ok("POST", "logs", CUSTOM_LOG)
-        assert made["status"] == "success"
-        (log_id,) = made["ids"]
+        created = await client.request_ok("POST", "logs", CUSTOM_LOG)
+        assert created["status"] == "success"
+        (log_id,) = created["ids"]
         log = await client.request_ok("GET", f"logs/{log_id}")
         assert (log["request"]["body"], log["response"]["body"]) == (
             CUSTOM_LOG["request"]["body"],

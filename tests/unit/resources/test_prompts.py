@@ -47,20 +47,20 @@ def test_every_field_is_read_back(bootstrapped_url: Secret):
         folder = await api.request_ok("POST", "collections", {"name": "c", "workspace_id": place["id"]})
         # A collection decides the workspace.
         body = {**TEMPLATE, "name": "My greeting!", "collection_id": folder["slug"], "version_description": "first"}
-        made = await api.request_ok("POST", "prompts", body)
-        assert re.fullmatch("pp-my-greetin-[0-9a-f]{6}", made["slug"])
-        assert (set(made), made["object"]) == ({"id", "slug", "version_id", "warnings", "object"}, "prompt")
-        shown = await read_version(api, made["slug"])
-        assert {name: shown[name] for name in TEMPLATE} == TEMPLATE
+        created = await api.request_ok("POST", "prompts", body)
+        assert re.fullmatch("pp-my-greetin-[0-9a-f]{6}", created["slug"])
+        assert (set(created), created["object"]) == ({"id", "slug", "version_id", "warnings", "object"}, "prompt")
+        stored = await read_version(api, created["slug"])
+        assert {name: stored[name] for name in TEMPLATE} == TEMPLATE
         expected = {
-            "id": made["id"],
-            "slug": made["slug"],
+            "id": created["id"],
+            "slug": created["slug"],
             "name": "My greeting!",
             "collection_id": folder["id"],
             "workspace_id": place["id"],
             "organisation_id": place["organisation_id"],
             "prompt_version": 1,
-            "prompt_version_id": made["version_id"],
+            "prompt_version_id": created["version_id"],
             "prompt_version_description": "first",
             "prompt_version_status": "active",
             "prompt_version_label_id": None,
@@ -81,7 +81,7 @@ def test_every_field_is_read_back(bootstrapped_url: Secret):
             "forked_from_prompt_version_id": None,
             "object": "prompt",
         }
-        assert {name: shown[name] for name in expected} == expected
+        assert {name: stored[name] for name in expected} == expected
         changed = {
             "string": "{{other}}",
             "parameters": {"n": 2},
@@ -93,12 +93,12 @@ def test_every_field_is_read_back(bootstrapped_url: Secret):
             "is_raw_template": 0,
         }
         update = {**changed, "prompt_metadata": {"a": 1}, "version_description": "second", "name": "renamed"}
-        after = await api.request_ok("PUT", f"prompts/{made['id']}", update)
+        after = await api.request_ok("PUT", f"prompts/{created['id']}", update)
         assert set(after) == {"id", "slug", "prompt_version_id", "warnings"}
-        shown = await read_version(api, made["id"])
+        stored = await read_version(api, created["id"])
         expected = {**changed, "tools": [], "is_raw_template": False, "template_metadata": {"a": 1}, "name": "renamed"}
-        assert {name: shown[name] for name in expected} == expected
-        assert (shown["prompt_version"], shown["prompt_version_description"]) == (2, "second")
+        assert {name: stored[name] for name in expected} == expected
+        assert (stored["prompt_version"], stored["prompt_version_description"]) == (2, "second")
 
     run_scenario(bootstrapped_url, scenario)
 
@@ -106,31 +106,31 @@ def test_every_field_is_read_back(bootstrapped_url: Secret):
 def test_template_change_makes_a_version_that_is_not_published(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
-        made = await create_prompt(api, place)
-        path = f"prompts/{made['slug']}"
+        created = await create_prompt(api, place)
+        path = f"prompts/{created['slug']}"
         assert await api.request_ok("PUT", path, {"name": "only the name"}) == {}
-        # A version that would repeat the newest one is not made.
+        # A version that would repeat the newest one is not created.
         same = await api.request_ok("PUT", path, SMALL)
-        assert same["prompt_version_id"] == made["version_id"]
+        assert same["prompt_version_id"] == created["version_id"]
         second = await api.request_ok("PUT", path, {**SMALL, "string": "two"})
         third = await api.request_ok("PUT", path, {"patch": True, "model": "gpt-5"})
-        shown = await read_version(api, made["id"])
-        numbers = (shown["prompt_version"], shown["default_version"], shown["latest_version"])
-        assert (numbers, shown["string"], shown["model"]) == ((3, 1, 3), "two", "gpt-5")
-        assert shown["prompt_version_id"] == third["prompt_version_id"]
+        stored = await read_version(api, created["id"])
+        numbers = (stored["prompt_version"], stored["default_version"], stored["latest_version"])
+        assert (numbers, stored["string"], stored["model"]) == ((3, 1, 3), "two", "gpt-5")
+        assert stored["prompt_version_id"] == third["prompt_version_id"]
         for selector, string in {"1": SMALL["string"], "2": "two", "latest": "two", "default": SMALL["string"]}.items():
-            assert (await read_version(api, made["id"], selector))["string"] == string, selector
+            assert (await read_version(api, created["id"], selector))["string"] == string, selector
         assert await api.request_ok("PUT", f"{path}/makeDefault", {"version": 2}) == {}
-        shown = await read_version(api, made["id"], "default")
-        assert (shown["prompt_version"], shown["default_version"]) == (2, 2)
-        shown = await api.request_ok("GET", f"{path}/versions/{second['prompt_version_id']}")
-        assert (shown["prompt_version"], shown["string"]) == (2, "two")
+        stored = await read_version(api, created["id"], "default")
+        assert (stored["prompt_version"], stored["default_version"]) == (2, 2)
+        stored = await api.request_ok("GET", f"{path}/versions/{second['prompt_version_id']}")
+        assert (stored["prompt_version"], stored["string"]) == (2, "two")
         listed = await api.request_ok("GET", f"{path}/versions")
         assert (listed["object"], listed["total"]) == ("list", 3)
         rows = [(row["prompt_version"], row["is_default"], row["prompt_template"]["string"]) for row in listed["data"]]
         assert rows == [(3, False, "two"), (2, True, "two"), (1, False, SMALL["string"])]
-        assert {row["prompt_id"] for row in listed["data"]} == {made["id"]}
-        assert [row["id"] for row in listed["data"]][2] == made["version_id"]
+        assert {row["prompt_id"] for row in listed["data"]} == {created["id"]}
+        assert [row["id"] for row in listed["data"]][2] == created["version_id"]
 
     run_scenario(bootstrapped_url, scenario)
 
@@ -138,8 +138,8 @@ def test_template_change_makes_a_version_that_is_not_published(bootstrapped_url:
 def test_unknown_versions_are_not_found(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
-        made, other = await create_prompt(api, place), await create_prompt(api, place)
-        path = f"prompts/{made['id']}"
+        created, other = await create_prompt(api, place), await create_prompt(api, place)
+        path = f"prompts/{created['id']}"
         for selector in ("2", "0", "9" * 30, "production", "-1"):
             await api.expect_error(404, "has no version", "GET", f"{path}?version={selector}")
         for version in (other["version_id"], new_id(), "1"):
@@ -156,21 +156,21 @@ def test_unknown_versions_are_not_found(bootstrapped_url: Secret):
 def test_new_version_without_patch_needs_all_template_fields(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
-        made = await create_prompt(api, place, functions=[{"name": "f"}], version_description="d")
-        path = f"prompts/{made['id']}"
+        created = await create_prompt(api, place, functions=[{"name": "f"}], version_description="d")
+        path = f"prompts/{created['id']}"
         status, answer, _ = await api("PUT", path, {"string": "new", "tool_choice": "auto"})
         found = {one["path"]: one["message"] for one in answer["data"]["errors"]}
         assert (status, set(found)) == (400, {"parameters", "virtual_key", "model"})
         assert all("`patch`: true" in message for message in found.values())
-        # Fields that are not sent are empty in the new version, unless it is made from the newest one.
+        # Fields that are not sent are empty in the new version, unless it is created from the newest one.
         await api.request_ok("PUT", path, {"string": "patched", "patch": True})
-        shown = await read_version(api, made["id"])
-        assert (shown["functions"], shown["prompt_version_description"]) == ([{"name": "f"}], None)
+        stored = await read_version(api, created["id"])
+        assert (stored["functions"], stored["prompt_version_description"]) == ([{"name": "f"}], None)
         await api.request_ok("PUT", path, {**SMALL, "string": "whole"})
-        assert (await read_version(api, made["id"]))["functions"] == []
+        assert (await read_version(api, created["id"]))["functions"] == []
         await api.request_ok("PUT", path, {"patch": True, "version_description": "a reason"})
-        shown = await read_version(api, made["id"])
-        assert (shown["prompt_version"], shown["prompt_version_description"]) == (4, "a reason")
+        stored = await read_version(api, created["id"])
+        assert (stored["prompt_version"], stored["prompt_version_description"]) == (4, "a reason")
 
     run_scenario(bootstrapped_url, scenario)
 
@@ -179,13 +179,13 @@ def test_prompt_can_be_written_back_as_it_was_read(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         for fields in (TEMPLATE, SMALL, {"functions": [], "tools": [], "template_metadata": {}}):
-            made = await create_prompt(api, place, **fields)
-            path = f"prompts/{made['id']}"
-            shown = await api.request_ok("GET", path)
-            assert (await api.request_ok("PUT", path, shown))["prompt_version_id"] == made["version_id"]
+            created = await create_prompt(api, place, **fields)
+            path = f"prompts/{created['id']}"
+            stored = await api.request_ok("GET", path)
+            assert (await api.request_ok("PUT", path, stored))["prompt_version_id"] == created["version_id"]
             again = await api.request_ok("GET", path)
-            assert {**again, "last_updated_at": ""} == {**shown, "last_updated_at": ""}
-        await api.expect_error(400, "cannot be changed here", "PUT", path, {**shown, "prompt_version": 7})
+            assert {**again, "last_updated_at": ""} == {**stored, "last_updated_at": ""}
+        await api.expect_error(400, "cannot be changed here", "PUT", path, {**stored, "prompt_version": 7})
         await api.expect_error(400, "cannot be changed here", "PUT", path, {"slug": "other"})
 
     run_scenario(bootstrapped_url, scenario)
@@ -235,8 +235,8 @@ def test_problems_of_all_checks_are_reported_together(bootstrapped_url: Secret):
         body = {"name": "p", **SMALL, **wrong, "slug": "partials", "workspace_id": place}
         status, answer, _ = await api("POST", "prompts", body)
         assert (status, {one["path"] for one in answer["data"]["errors"]}) == (400, {*expected, "slug"})
-        made = await create_prompt(api, place)
-        path = f"prompts/{made['id']}"
+        created = await create_prompt(api, place)
+        path = f"prompts/{created['id']}"
         status, answer, _ = await api("PUT", path, wrong)
         missing = {"parameters", "virtual_key", "model"}
         assert (status, {one["path"] for one in answer["data"]["errors"]}) == (400, expected | missing)
@@ -254,14 +254,14 @@ def test_problems_of_all_checks_are_reported_together(bootstrapped_url: Secret):
 def test_missing_provider_is_a_warning(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
-        made = await create_prompt(api, place)
+        created = await create_prompt(api, place)
         message = "names the saved provider '@my-openai', which does not exist in this workspace"
-        assert made["warnings"] == [{"path": "virtual_key", "message": message}]
+        assert created["warnings"] == [{"path": "virtual_key", "message": message}]
         provider = {"name": "v", "slug": "my-openai", "provider": "openai", "key": "sk-0123456789"}
         await api.request_ok("POST", "virtual-keys", {**provider, "workspace_id": place})
         assert "warnings" not in await create_prompt(api, place)
         body = {"patch": True, "virtual_key": "my-opena"}
-        answer = await api.request_ok("PUT", f"prompts/{made['id']}", body)
+        answer = await api.request_ok("PUT", f"prompts/{created['id']}", body)
         assert "did you mean '@my-openai'?" in answer["warnings"][0]["message"]
 
     run_scenario(bootstrapped_url, scenario)
@@ -287,17 +287,17 @@ def test_partials_of_a_template_must_exist(bootstrapped_url: Secret):
                 },
             ],
         )
-        made = await create_prompt(api, here, string="{{>tone}}")
-        await api.expect_error(400, "'none'", "PUT", f"prompts/{made['id']}", {"string": "{{>none}}", "patch": True})
-        await add_version(api, made["id"], "no partial")
-        await api.request_ok("PUT", f"prompts/{made['id']}/makeDefault", {"version": 2})
+        created = await create_prompt(api, here, string="{{>tone}}")
+        await api.expect_error(400, "'none'", "PUT", f"prompts/{created['id']}", {"string": "{{>none}}", "patch": True})
+        await add_version(api, created["id"], "no partial")
+        await api.request_ok("PUT", f"prompts/{created['id']}/makeDefault", {"version": 2})
         # No published version uses the partial any more, so it can be deleted.
         await api.request_ok("DELETE", "prompts/partials/tone")
         await api.expect_error(
-            400, "version refers to the partial 'tone'", "PUT", f"prompts/{made['id']}/makeDefault", {"version": 1}
+            400, "version refers to the partial 'tone'", "PUT", f"prompts/{created['id']}/makeDefault", {"version": 1}
         )
         label = await find_label(api, here, "staging")
-        path = f"prompts/{made['id']}/versions/{made['version_id']}"
+        path = f"prompts/{created['id']}/versions/{created['version_id']}"
         await api.expect_error(400, "'tone'", "PUT", path, {"label_id": label})
 
     run_scenario(bootstrapped_url, scenario)
@@ -306,17 +306,17 @@ def test_partials_of_a_template_must_exist(bootstrapped_url: Secret):
 def test_label_moves_from_one_version_to_another(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
-        made = await create_prompt(api, here)
-        first, prompt = made["version_id"], made["slug"]
+        created = await create_prompt(api, here)
+        first, prompt = created["version_id"], created["slug"]
         second = await add_version(api, prompt, "two")
         production, staging = [await find_label(api, here, name) for name in ("production", "staging")]
         await put_label(api, prompt, first, production)
-        shown = await read_version(api, prompt, "production")
-        assert (shown["prompt_version"], shown["prompt_version_label_id"]) == (1, production)
-        assert shown["prompt_version_label_name"] == "production"
+        stored = await read_version(api, prompt, "production")
+        assert (stored["prompt_version"], stored["prompt_version_label_id"]) == (1, production)
+        assert stored["prompt_version_label_name"] == "production"
         await put_label(api, prompt, first, "staging")
-        shown = await read_version(api, prompt, "1")
-        assert (shown["prompt_version_label_id"], len(shown["prompt_version_labels"])) == (staging, 2)
+        stored = await read_version(api, prompt, "1")
+        assert (stored["prompt_version_label_id"], len(stored["prompt_version_labels"])) == (staging, 2)
         await put_label(api, prompt, second, production)
         await put_label(api, prompt, second, production)
         assert (await read_version(api, prompt, "production"))["prompt_version"] == 2
@@ -375,10 +375,10 @@ def test_lists_filter_and_page(bootstrapped_url: Secret):
 def test_prompt_is_deleted_with_its_versions_and_labels(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
-        made = await create_prompt(api, place)
-        await put_label(api, made["id"], made["version_id"], "production")
-        assert await api.request_ok("DELETE", f"prompts/{made['slug']}") == {}
-        await api.expect_error(404, made["slug"], "GET", f"prompts/{made['slug']}")
+        created = await create_prompt(api, place)
+        await put_label(api, created["id"], created["version_id"], "production")
+        assert await api.request_ok("DELETE", f"prompts/{created['slug']}") == {}
+        await api.expect_error(404, created["slug"], "GET", f"prompts/{created['slug']}")
         async with api.database.read_connection() as connection:
             for table in (versions, prompt_labels):
                 assert await connection.scalar(select(func.count()).select_from(table)) == 0
@@ -396,9 +396,9 @@ def test_prompt_moves_to_another_collection_and_can_be_archived(bootstrapped_url
         theirs = await api.request_ok("POST", "collections", {"name": "c", "workspace_id": there})
         path = f"prompts/{(await create_prompt(api, here))['id']}"
         assert await api.request_ok("PUT", path, {"collection_id": folder["slug"], "status": "archived"}) == {}
-        shown = await api.request_ok("GET", path)
-        assert (shown["collection_id"], shown["status"]) == (folder["id"], "archived")
-        assert shown["prompt_version_status"] == "archived"
+        stored = await api.request_ok("GET", path)
+        assert (stored["collection_id"], stored["status"]) == (folder["id"], "archived")
+        assert stored["prompt_version_status"] == "archived"
         await api.expect_error(404, "is no collection", "PUT", path, {"collection_id": theirs["id"]})
         await api.expect_error(400, "expected active or archived", "PUT", path, {"status": "deleted"})
 
@@ -410,10 +410,12 @@ def test_largest_template_is_read_back(bootstrapped_url: Secret):
         place = (await api.create_workspace())["id"]
         # Each character takes six bytes in the request.
         largest = "\x01" * MAX_TEMPLATE_BYTES
-        made = await create_prompt(api, place, string=largest)
-        assert (await read_version(api, made["id"]))["string"] == largest
+        created = await create_prompt(api, place, string=largest)
+        assert (await read_version(api, created["id"]))["string"] == largest
         body = {"patch": True, "string": f"{largest}x"}
-        await api.expect_error(400, "string has 1048577 bytes; at most 1048576", "PUT", f"prompts/{made['id']}", body)
+        await api.expect_error(
+            400, "string has 1048577 bytes; at most 1048576", "PUT", f"prompts/{created['id']}", body
+        )
         body = {"name": "n", "string": f"{largest}x", "workspace_id": place}
         await api.expect_error(400, "string has 1048577 bytes", "POST", "prompts/partials", body)
 
@@ -425,11 +427,11 @@ def test_number_of_versions_is_limited(bootstrapped_url: Secret, monkeypatch: py
 
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
-        made = await create_prompt(api, place)
-        await add_version(api, made["id"], "two")
+        created = await create_prompt(api, place)
+        await add_version(api, created["id"], "two")
         body = {"string": "three", "patch": True}
-        await api.expect_error(409, "has 2 versions, and at most 2", "PUT", f"prompts/{made['id']}", body)
-        assert await api.request_ok("PUT", f"prompts/{made['id']}", {"name": "n"}) == {}
+        await api.expect_error(409, "has 2 versions, and at most 2", "PUT", f"prompts/{created['id']}", body)
+        assert await api.request_ok("PUT", f"prompts/{created['id']}", {"name": "n"}) == {}
 
     run_scenario(bootstrapped_url, scenario)
 
@@ -494,8 +496,8 @@ def test_publishing_needs_its_own_scope(bootstrapped_url: Secret):
         place = (await api.create_workspace())["id"]
         _, writer = await api.create_key("workspace/service", workspace_id=place, scopes=SCOPES)
         _, publisher = await api.create_key("workspace/service", workspace_id=place, scopes=["prompts.publish"])
-        made = await create_prompt(writer, place)
-        path = f"prompts/{made['id']}"
+        created = await create_prompt(writer, place)
+        path = f"prompts/{created['id']}"
         for method, target, body in (
             ("PUT", f"{path}/makeDefault", {"version": 1}),
             ("POST", f"{path}/share", {}),
@@ -514,8 +516,8 @@ def test_members_read_prompts_and_write_them_only_if_the_workspace_lets_them(boo
         user = await api.create_user("m@example.test", workspaces=[{"id": place, "role": "member"}])
         scopes = [*SCOPES, "prompts.publish"]
         _, member = await api.create_key("workspace/user", workspace_id=place, user_id=user, scopes=scopes)
-        made = await create_prompt(api, place)
-        path = f"prompts/{made['id']}"
+        created = await create_prompt(api, place)
+        path = f"prompts/{created['id']}"
         changes: list[tuple[str, str, Any]] = [
             ("POST", "prompts", {"name": "p", **SMALL}),
             ("PUT", path, {"name": "n"}),
@@ -548,9 +550,9 @@ def test_user_of_several_workspaces_selects_one_with_the_collection(bootstrapped
         user = await api.create_user("u@example.test", workspaces=roles)
         _, client = await api.create_key("organisation/user", user_id=user, scopes=SCOPES)
         folder = (await api.request_ok("GET", f"collections?workspace_id={there}"))["data"][0]["id"]
-        made = await client.request_ok("POST", "prompts", {"name": "p", **SMALL, "collection_id": folder})
-        assert (await api.request_ok("GET", f"prompts/{made['id']}"))["workspace_id"] == there
-        await client.request_ok("PUT", f"prompts/{made['id']}", {"string": "two", "patch": True})
+        created = await client.request_ok("POST", "prompts", {"name": "p", **SMALL, "collection_id": folder})
+        assert (await api.request_ok("GET", f"prompts/{created['id']}"))["workspace_id"] == there
+        await client.request_ok("PUT", f"prompts/{created['id']}", {"string": "two", "patch": True})
         await client.expect_error(400, "workspace_id", "POST", "prompts", {"name": "p", **SMALL})
 
     run_scenario(bootstrapped_url, scenario)
@@ -559,9 +561,9 @@ def test_user_of_several_workspaces_selects_one_with_the_collection(bootstrapped
 def test_routes_have_aliases_under_v2(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
-        made = await create_prompt(api, place)
+        created = await create_prompt(api, place)
         await create_partial(api, place, "tone")
-        for path in (f"prompts/{made['id']}", "prompts/partials/tone"):
+        for path in (f"prompts/{created['id']}", "prompts/partials/tone"):
             for prefix in ("/v2", "/v1/v2"):
                 assert (await api.fetch(f"{prefix}/{path}")).status == 200, (prefix, path)
 
@@ -583,19 +585,19 @@ def test_requests_of_the_page_work(bootstrapped_url: Secret):
             if not one[1].endswith(DATA_PLANE_ACTIONS) and not one[1].startswith("analytics/")
         ]
         assert len(asked) >= 12
-        made: dict[str, str] = {"ws-support-1f2e3d": other}
+        created: dict[str, str] = {"ws-support-1f2e3d": other}
         for method, path, body in asked:
-            for name, value in made.items():
+            for name, value in created.items():
                 path = path.replace(name, value)  # noqa: PLW2901 - the ids of this run
                 body = fill_in(body, name, value)  # noqa: PLW2901 - as above
             # Paths below `/v2` exist below `/v1/v2`, too.
             answer = await client.request_ok(method, path.removeprefix("$URL/"), body)
             if (method, path) == ("POST", "prompts"):
-                made["$PROMPT"] = answer["slug"]
+                created["$PROMPT"] = answer["slug"]
             if "prompt_version_id" in answer and method == "PUT":
-                made["$VERSION_ID"] = answer["prompt_version_id"]
+                created["$VERSION_ID"] = answer["prompt_version_id"]
             if (method, path) == ("POST", "collections"):
-                made["co-support-1f2e3d"] = answer["slug"]
+                created["co-support-1f2e3d"] = answer["slug"]
 
     run_scenario(bootstrapped_url, scenario)
 

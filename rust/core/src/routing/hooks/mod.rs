@@ -36,7 +36,10 @@ use self::{
     runner::{HookRun, HookRunner, run_hooks},
     stream_end::StreamHooks,
     subject::HookSubject,
-    unreadable::{TOO_LARGE, UNREADABLE_STREAM},
+    unreadable::{
+        COMPRESSED, PENDING, TOKEN_NUMBERS, TOO_BUSY, TOO_LARGE, UNREADABLE_REQUEST, UNREADABLE_RESPONSE,
+        UNREADABLE_STREAM,
+    },
 };
 use crate::{
     accounting::{
@@ -67,12 +70,6 @@ use crate::{
 const FAILED_STATUS: u16 = 246;
 /// Checks that put any text into a request.
 const REWRITING_CHECKS: [&str; 3] = ["default.addPrefix", "default.regexReplace", "default.webhook"];
-const UNREADABLE_REQUEST: &str = "the request body is not a JSON object";
-const TOKEN_NUMBERS: &str = "the request has numbers of tokens in place of a text";
-const UNREADABLE_RESPONSE: &str = "the response body is not a JSON object";
-const PENDING: &str = "the response has not begun";
-const COMPRESSED: &str = "the response is compressed";
-const TOO_BUSY: &str = "too many asynchronous guardrails are running";
 /// Bodies that asynchronous hooks may hold after their requests have ended, in permits of this many bytes: of all
 /// workspaces, and of one.
 static BACKGROUND: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(1024, 768));

@@ -1,4 +1,10 @@
-//! Reasons why hooks cannot read a response, as results name them.
+//! Reasons why hooks cannot read a request or a response, as results name them.
 
 pub const UNREADABLE_STREAM: &str = "the stream has another format than its operation";
 pub const TOO_LARGE: &str = "the response is too large to be checked";
+pub const UNREADABLE_REQUEST: &str = "the request body is not a JSON object";
+pub const TOKEN_NUMBERS: &str = "the request has numbers of tokens in place of a text";
+pub const UNREADABLE_RESPONSE: &str = "the response body is not a JSON object";
+pub const PENDING: &str = "the response has not begun";
+pub const COMPRESSED: &str = "the response is compressed";
+pub const TOO_BUSY: &str = "too many asynchronous guardrails are running";

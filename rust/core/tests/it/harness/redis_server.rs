@@ -161,9 +161,14 @@ pub const MAX_REDIS_WAIT: Duration = Duration::from_millis(50);
 
 /// Starts one of several gateways that share a Redis server.
 pub async fn start_node(provider_url: &str, redis_url: &str) -> TestGateway {
+    start_node_that_waits(provider_url, redis_url, MAX_REDIS_WAIT).await
+}
+
+/// Starts a node that takes Redis for unavailable after this time.
+pub async fn start_node_that_waits(provider_url: &str, redis_url: &str, max_wait: Duration) -> TestGateway {
     let rig = TestGateway::with_settings(provider_url, |settings| {
         settings.redis_url = Some(Secret::new(redis_url));
-        settings.redis_wait_ms = MAX_REDIS_WAIT.as_millis() as u64;
+        settings.redis_wait_ms = max_wait.as_millis() as u64;
     });
     let state = Arc::clone(&rig.state);
     tokio::spawn(async move { state.shared.sync_with_redis().await });
