@@ -1,5 +1,5 @@
-//! Paths as lenient servers read them: percent-encoded, in other case, with empty segments or path parameters. Whoever
-//! spells a path differently must not get around what the gateway does with the same path in its plain spelling.
+//! Paths as lenient servers read them: percent-encoded, in other case, with empty segments or path parameters. A client
+//! must not avoid a check of the gateway by another spelling of the same path.
 
 use penstock_llm::operation::Operation;
 use percent_encoding::percent_decode;

@@ -315,7 +315,7 @@ impl ClusterLimiter {
         group_counts.retain(|_, count| *count > 0);
     }
 
-    /// Returns the number of workers of all nodes, as far as Redis told it.
+    /// Returns the number of workers of all nodes, as far as Redis reports it.
     fn known_members(&self) -> u64 {
         self.member_count.load(Ordering::Relaxed).max(self.worker_count)
     }
