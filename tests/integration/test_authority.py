@@ -226,7 +226,9 @@ def test_body_of_a_stranger_is_not_collected(admin: Client):
 
 @pytest.mark.parametrize("path", ["/v1/configs", "/v1/workspaces", "/v1/auth/sessions"])
 def test_deep_documents_get_400(admin: Client, path: str):
-    for deep in (b"[" * 50_000 + b"]" * 50_000, b'{"a":' * 50_000 + b"1" + b"}" * 50_000):
+    # Strangers may send small bodies only.
+    depth = 1200 if path == "/v1/auth/sessions" else 50_000
+    for deep in (b"[" * depth + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth):
         headers = {**JSON_HEADERS, "x-gateway-api-key": admin.key}
         response = send_raw_request(admin.gateway.base_url, path, b'{"name": ' + deep + b"}", headers)
         expect_error(response, 400, "AB01", "deep")

@@ -33,6 +33,7 @@ GROUPS = {
     "config": "config",
     "workspace": "workspace",
     "prompt": "prompt",
+    "prompt-version": "prompt-versions",
     "status": "status_code",
 }
 METADATA_PREFIX = "metadata."
