@@ -134,7 +134,6 @@ def send_logged_chat(admin: Client, key: Client) -> str:
     """Sends a chat and returns the id of its log, as soon as it is visible."""
     headers = {"x-gateway-api-key": key.key, "content-type": "application/json", "x-gateway-provider": "@mock-main"}
     headers["x-gateway-trace-id"] = "order-17"
-    headers |= {"x-gateway-trace-id": "order-17"}
     body = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}
 
     def send_chat() -> Response | None:
