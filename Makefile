@@ -143,6 +143,7 @@ check: build $(STAMPS)/test ## formatting, lints, types, layers, clippy on all t
 .PHONY: clippy
 clippy: $(STAMPS)/toolchain $(VENV) ## clippy on all targets
 	@cargo clippy --workspace --all-targets -- --deny warnings
+	@cargo clippy --package penstock-core --package penstock-llm --test figures -- --deny warnings
 
 .PHONY: lint
 lint: build $(STAMPS)/test ## formatting, lints, types, layers, without clippy
