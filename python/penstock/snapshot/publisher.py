@@ -20,7 +20,7 @@ from penstock.secrets.references import load_secret_lookups
 from penstock.snapshot.append_log import AppendLog
 from penstock.snapshot.build import StoreData, build_valid_snapshot
 from penstock.snapshot.query import SnapshotReader
-from penstock.store.snapshot_sections import EVERYTHING, REST
+from penstock.store.snapshot_sections import EVERYTHING, REST, all_sections
 from penstock.store.tables import change_counter, change_log
 
 if TYPE_CHECKING:
@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Interval at which changes by other nodes are noticed.
-POLL_INTERVAL_SECONDS = 1.0
+# Interval at which changes are noticed without a notification. They must be in use one second later.
+POLL_INTERVAL_SECONDS = 0.5
+# Interval at which due secrets of secret managers are looked for.
+SECRETS_INTERVAL_SECONDS = 1.0
 SNAPSHOT_NOT_SAVED = "the snapshot is not saved for the next start: %s"
 KEPT_FILES, PURPOSE = ("penstock.snapshot", "penstock.snapshot.other"), "snapshot"
 # Longest wait for secret managers; slower ones are awaited in the background.
@@ -45,6 +47,8 @@ SECRETS_TIMEOUT_SECONDS = 1.0
 # release, or the database may have been restored to an older state. An immediate read would delay the first change
 # after the start.
 FULL_READ_DELAY_SECONDS = 5.0
+# It is read in so many batches, because reading a hundred thousand prompts at once would delay changes by many seconds.
+FULL_READ_BATCHES = 32
 # Minimum time between two reads when changes follow each other quickly.
 MIN_READ_INTERVAL_SECONDS = 0.02
 
@@ -81,7 +85,7 @@ class SavedSnapshot:
 
 
 class SnapshotPublisher:
-    """Checks the change counter when notified, and once a second for changes by other nodes."""
+    """Checks the change counter when notified, and twice a second for changes without a notification."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - what it stands between
         self,
@@ -109,8 +113,9 @@ class SnapshotPublisher:
         # How often secrets in secret managers changed, and how many of those changes are published.
         self._fills = self._filled = 0
         self._due: int | None = None
-        # Time of the next full read, which happens even without a change.
+        # Time at which everything is read again even without a change, and the batches of it that remain.
         self._whole_at: float | None = None
+        self._unread: list[frozenset[str]] = []
         if published.stored.number >= 0:
             self._gatherer.restore(published.stored)
             self._number = published.stored.number
@@ -185,7 +190,7 @@ class SnapshotPublisher:
                     await self._start_due_fetches()
                 except PenstockError as error:
                     log.warning("secrets cannot be refreshed: %s", error)
-                await asyncio.sleep(POLL_INTERVAL_SECONDS)
+                await asyncio.sleep(SECRETS_INTERVAL_SECONDS)
         finally:
             await self._secrets.stop()
 
@@ -222,19 +227,22 @@ class SnapshotPublisher:
             number = await connection.scalar(select(change_counter.c.number)) or 0
             fills = self._fills
             due = self._due is not None and self._due <= now()
-            is_whole = self._whole_at is not None and self._whole_at <= time.monotonic()
+            if self._whole_at is not None and self._whole_at <= time.monotonic():
+                self._whole_at, self._unread = None, all_sections(FULL_READ_BATCHES)
             jwt = self._tokens.export_keys() if self._tokens else b""
             is_known = number == self._through and jwt == self._published.stored.jwt
-            if is_known and not (due or is_whole or fills > self._filled):
+            if is_known and not (due or self._unread or fills > self._filled):
                 return
-            parts = None if is_whole else await self._changed_sections(connection, number)
+            parts = await self._changed_sections(connection, number)
+            if parts is not None and self._unread:
+                parts |= self._unread[0]
             stored, self._due = await self._gatherer.read_snapshot(connection, parts)
             stored = msgspec.structs.replace(stored, jwt=jwt, number=number)
         async with self._published.turn:
             previous = self._published.current
             snapshot = await asyncio.to_thread(build_valid_snapshot, self._settings, stored, previous)
             self._number, self._filled = number, fills
-            self._whole_at = None if is_whole else self._whole_at
+            self._unread = [] if parts is None else self._unread[1:]
             self._published.stored = stored
             # Saved before publishing: a process killed in between would otherwise restart from the older snapshot.
             await self._save_snapshot(stored)
@@ -242,6 +250,8 @@ class SnapshotPublisher:
                 self._published.publish(snapshot)
                 log.info("published snapshot %.12s from the store", snapshot.epoch)
             self._through = number
+        if self._unread:
+            self.notify()
 
     async def _save_snapshot(self, stored: StoreData) -> None:
         try:

@@ -55,6 +55,14 @@ def changed_sections(table: Table, row: Mapping[str, Any]) -> set[str]:
     return own | {limits_section(workspace_id)} if table.name in WORKSPACE_LIMIT_TABLES and workspace_id else own
 
 
+def all_sections(batches: int) -> list[frozenset[str]]:
+    """Returns the names of all sections in batches of similar size."""
+    digits = [f"{number:0{DIGITS}x}" for number in range(16**DIGITS)]
+    groups = [digits[start::batches] for start in range(batches)]
+    large = [frozenset(f"{table}/{end}" for table in MEMBER_BY_TABLE for end in group) for group in groups]
+    return [frozenset({REST, LIMITS}), *large]
+
+
 def limits_section(workspace_id: str) -> str:
     """Returns the name of the section with the limits of a workspace."""
     return f"{LIMITS}/{workspace_id[-DIGITS:]}"

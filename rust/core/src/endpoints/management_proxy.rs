@@ -60,6 +60,8 @@ const NODE_STORE_PATH: &str = "/internal/notes";
 const MAX_NODE_STORE_VALUE_BYTES: usize = 64 * 1024;
 const MAX_PROMPT_VERSION_BYTES: usize = 8 * 1024 * 1024;
 const MAX_SNAPSHOT_BYTES: usize = 1 << 30;
+/// Largest change of a snapshot that is compiled with the priority of requests. It takes some milliseconds.
+const MAX_URGENT_BYTES: usize = 1024 * 1024;
 const MIN_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
 
@@ -383,12 +385,15 @@ async fn poll_snapshot(state: &Arc<GatewayState>, epoch: &str, step_back: &Lower
     }
 }
 
-/// Compiles a snapshot on its own thread, because compiling here would block the runtime.
+/// Compiles a snapshot on its own thread, because compiling here would block the runtime. A large one has a low priority,
+/// so that it delays no requests; on a busy machine, this could delay a small change by many seconds.
 async fn apply_snapshot(state: &Arc<GatewayState>, bytes: Bytes, step_back: &LowerPriority) -> Result<()> {
     let (state, step_back) = (Arc::clone(state), Arc::clone(step_back));
     let (done, applied) = oneshot::channel();
     let compiling = std::thread::Builder::new().name("compile".into()).spawn(move || {
-        step_back();
+        if bytes.len() > MAX_URGENT_BYTES {
+            step_back();
+        }
         drop(done.send(state.apply_snapshot(&bytes)));
     });
     compiling.map_err(|_| Error::Overloaded)?;

@@ -25,7 +25,7 @@ pub(super) struct CompressedJson {
 }
 
 impl CompressedJson {
-    fn new(json: &str) -> Self {
+    pub fn new(json: &str) -> Self {
         let compressed = if json.len() < MIN_COMPRESSED_BYTES { None } else { compress(json.as_bytes()) };
         let bytes = compressed.unwrap_or_else(|| json.as_bytes().into());
         Self { bytes, length: json.len() }

@@ -1,8 +1,16 @@
 //! Prompts and partials of workspaces, as the control process publishes them.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
 
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, IgnoredAny},
+};
+use serde_json::value::RawValue;
 
 use super::{
     compressed_json::CompressedJson,
@@ -12,26 +20,53 @@ use super::{
 use crate::error::PromptError;
 
 /// A prompt with the versions that callers can use: the published one, the latest, and those with a label.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub struct SavedPrompt {
-    pub id: Box<str>,
-    pub slug: Box<str>,
-    #[serde(default)]
-    pub name: Box<str>,
+    pub id: Arc<str>,
+    pub slug: Arc<str>,
     /// Id of the workspace that it belongs to.
-    pub workspace: Box<str>,
+    pub workspace: Arc<str>,
     /// Number of the published version.
-    #[serde(default)]
     pub default: Option<u32>,
     pub latest: u32,
-    /// Version numbers by label.
-    #[serde(default)]
-    pub labels: std::collections::BTreeMap<Box<str>, u32>,
-    #[serde(default)]
+    labels: Labels,
     pub shared_with: Option<SharedWith>,
-    #[serde(deserialize_with = "read_versions")]
-    versions: Vec<Arc<SavedVersion>>,
+    versions: SavedVersions,
+}
+
+/// A prompt as it is published. All of it has been checked.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishedPrompt<'a> {
+    id: Arc<str>,
+    slug: Arc<str>,
+    #[serde(default, rename = "name")]
+    _name: IgnoredAny,
+    workspace: Arc<str>,
+    #[serde(default)]
+    default: Option<u32>,
+    latest: u32,
+    #[serde(default)]
+    labels: Labels,
+    #[serde(default)]
+    shared_with: Option<SharedWith>,
+    #[serde(borrow)]
+    versions: VersionsJson<'a>,
+}
+
+/// The JSON of a list of versions.
+struct VersionsJson<'a>(&'a RawValue);
+
+/// Version numbers by label, sorted. A map would take ten times the memory for a single label.
+#[derive(Debug, Default)]
+struct Labels(Box<[(Box<str>, u32)]>);
+
+/// The versions of a prompt. Few prompts are used by a worker, so they are parsed when one of them is used first. They
+/// hardly differ from each other, so they are compressed together.
+#[derive(Debug)]
+struct SavedVersions {
+    json: CompressedJson,
+    parsed: OnceLock<Box<[Arc<SavedVersion>]>>,
 }
 
 /// Other workspaces that may use a prompt.
@@ -58,9 +93,9 @@ pub struct SavedVersion {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedPartial {
-    pub id: Box<str>,
-    pub slug: Box<str>,
-    pub workspace: Box<str>,
+    pub id: Arc<str>,
+    pub slug: Arc<str>,
+    pub workspace: Arc<str>,
     /// Number of the published version.
     default: Option<u32>,
     /// Number of the latest version.
@@ -96,8 +131,56 @@ pub enum VersionSelector<'n> {
     Label(&'n str),
 }
 
-fn read_versions<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Arc<SavedVersion>>, D::Error> {
-    Vec::<SavedVersion>::deserialize(deserializer).map(|versions| versions.into_iter().map(Arc::new).collect())
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        BTreeMap::deserialize(deserializer).map(|numbers| Self(numbers.into_iter().collect()))
+    }
+}
+
+impl Labels {
+    fn find(&self, label: &str) -> Option<u32> {
+        let index = self.0.binary_search_by(|(name, _)| (**name).cmp(label)).ok()?;
+        Some(self.0[index].1)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for VersionsJson<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Version<'v> {
+            #[serde(rename = "number")]
+            _number: u32,
+            #[serde(rename = "id", borrow)]
+            _id: Cow<'v, str>,
+            #[serde(rename = "content")]
+            _content: IgnoredAny,
+        }
+        let json = <&RawValue>::deserialize(deserializer)?;
+        // They are parsed when they are used, and must be readable then.
+        serde_json::from_str::<Vec<Version<'_>>>(json.get()).map_err(D::Error::custom)?;
+        Ok(Self(json))
+    }
+}
+
+impl PublishedPrompt<'_> {
+    /// Returns the prompt as a worker holds it.
+    pub fn into_saved(self) -> SavedPrompt {
+        let Self { id, slug, workspace, default, latest, labels, shared_with, versions, _name } = self;
+        let versions = SavedVersions { json: CompressedJson::new(versions.0.get()), parsed: OnceLock::new() };
+        SavedPrompt { id, slug, workspace, default, latest, labels, shared_with, versions }
+    }
+}
+
+impl SavedVersions {
+    fn parsed(&self) -> &[Arc<SavedVersion>] {
+        let parse = || {
+            let json = self.json.decompress()?;
+            let versions: Vec<SavedVersion> = serde_json::from_slice(&json).ok()?;
+            Some(versions.into_iter().map(Arc::new).collect())
+        };
+        self.parsed.get_or_init(|| parse().unwrap_or_default())
+    }
 }
 
 impl<'n> PromptReference<'n> {
@@ -130,23 +213,23 @@ impl SavedPrompt {
         match selector {
             VersionSelector::Latest => Ok(self.latest),
             VersionSelector::Published => {
-                self.default.ok_or_else(|| PromptError::Unpublished { prompt: self.slug.clone() })
+                self.default.ok_or_else(|| PromptError::Unpublished { prompt: Box::from(&*self.slug) })
             }
             VersionSelector::Number(number) if (1..=self.latest).contains(&number) => Ok(number),
             VersionSelector::Number(number) => Err(self.unknown_version(&number.to_string())),
-            VersionSelector::Label(label) => self.labels.get(label).copied().ok_or_else(|| self.unknown_version(label)),
+            VersionSelector::Label(label) => self.labels.find(label).ok_or_else(|| self.unknown_version(label)),
         }
     }
 
     /// Returns a version; `None` if the control process has to be asked for it.
     pub fn find_version(&self, number: u32) -> Option<&Arc<SavedVersion>> {
-        self.versions.iter().find(|version| version.number == number)
+        self.versions.parsed().iter().find(|version| version.number == number)
     }
 
     /// Builds the error for a version or label that the prompt does not have.
     pub fn unknown_version(&self, version: &str) -> PromptError {
-        let labels = self.labels.keys().fold(String::new(), |labels, label| labels + ", `" + label + "`");
-        PromptError::UnknownVersion { prompt: self.slug.clone(), version: version.to_owned(), labels }
+        let labels = self.labels.0.iter().fold(String::new(), |labels, (label, _)| labels + ", `" + label + "`");
+        PromptError::UnknownVersion { prompt: Box::from(&*self.slug), version: version.to_owned(), labels }
     }
 
     /// Returns true if callers of another workspace may use the prompt.
@@ -205,11 +288,12 @@ mod tests {
 
     #[test]
     fn versions_are_selected_by_number_and_label() {
-        let prompt: SavedPrompt = serde_json::from_str(
+        let published: PublishedPrompt<'_> = serde_json::from_str(
             r#"{"id": "i", "slug": "s", "workspace": "w", "default": 2, "latest": 4, "labels": {"prod": 1, "test": 4},
                 "versions": [{"number": 2, "id": "v2", "content": {"string": "{{a}}"}}]}"#,
         )
         .unwrap();
+        let prompt = published.into_saved();
         let number = |text: &str| prompt.version_number(PromptReference::parse(text).version);
         assert_eq!((number("s"), number("s@latest"), number("s@prod"), number("s@3")), (Ok(2), Ok(4), Ok(1), Ok(3)));
         let message = |text: &str| number(text).unwrap_err().to_string();
@@ -218,5 +302,17 @@ mod tests {
         assert_eq!(message("s@5"), format!("prompt `s` has no version `5`; {allowed}"));
         assert!(prompt.find_version(2).unwrap().compiled().is_ok());
         assert!(prompt.find_version(3).is_none());
+    }
+
+    #[test]
+    fn versions_that_could_not_be_read_later_are_rejected() {
+        let parse = |versions: &str| {
+            let json = format!(r#"{{"id": "i", "slug": "s", "workspace": "w", "latest": 1, "versions": {versions}}}"#);
+            serde_json::from_str::<PublishedPrompt<'_>>(&json).map(PublishedPrompt::into_saved).map(drop)
+        };
+        assert!(parse("[]").is_ok());
+        for versions in ["{}", r#"[{"number": 1, "id": "v"}]"#, r#"[{"number": -1, "id": "v", "content": {}}]"#] {
+            assert!(parse(versions).is_err(), "{versions}");
+        }
     }
 }

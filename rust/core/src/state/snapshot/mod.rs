@@ -1,6 +1,7 @@
 //! Immutable snapshot of the configuration that the control process published: keys, providers, configs and prices.
 //! Swapped atomically; unchanged parts are shared with the previous snapshot.
 
+mod prompt_table;
 mod published;
 mod tables;
 

@@ -29,7 +29,7 @@ use crate::{
     guardrails::saved::SavedGuardrail,
     limits::rule::{PublishedLimit, WorkspaceLimits},
     process::secret::Secret,
-    prompts::saved::{SavedPartial, SavedPrompt},
+    prompts::saved::{PublishedPrompt, SavedPartial},
 };
 
 #[derive(Deserialize)]
@@ -77,8 +77,8 @@ struct PublishedPart<'a> {
     configs: Option<Vec<PublishedConfig<'a>>>,
     #[serde(default)]
     limits: Option<Vec<PublishedWorkspaceLimits>>,
-    #[serde(default)]
-    prompts: Option<Vec<SavedPrompt>>,
+    #[serde(default, borrow)]
+    prompts: Option<Vec<PublishedPrompt<'a>>>,
     #[serde(default)]
     partials: Option<Vec<SavedPartial>>,
     #[serde(default)]
@@ -183,13 +183,14 @@ impl PublishedWorkspace {
     }
 }
 
-/// Compiles published JSON on top of `before`. With `is_after_any` an update is accepted whatever its `since`.
-pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Result<Snapshot, Vec<Problem>> {
+/// Compiles published JSON on top of `before`. With `is_validated_only` an update is accepted whatever its `since`, and
+/// the snapshot is not complete.
+pub(super) fn compile(before: &Snapshot, json: &[u8], is_validated_only: bool) -> Result<Snapshot, Vec<Problem>> {
     let published: PublishedSnapshot =
         serde_json::from_slice(json).map_err(|error| vec![Problem::new("$", error.to_string())])?;
     let (mut stored, mut prices) = (LookupTables::default(), Arc::default());
     match &published.since {
-        Some(since) if *since == before.epoch || is_after_any => {
+        Some(since) if *since == before.epoch || is_validated_only => {
             (stored, prices) = (before.stored_tables.clone(), Arc::clone(&before.prices));
         }
         Some(_) => {
@@ -206,7 +207,7 @@ pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Res
     let models = compile_models(published.models, &mut problems);
     let providers = compile_providers(published.providers, &models, &mut problems);
     add_configs(&mut settings_tables, &RowLocation::root(), published.configs, &mut problems);
-    replace_parts(&mut stored, published.parts, &mut problems);
+    replace_parts(&mut stored, published.parts, is_validated_only, &mut problems);
     if let Some(published) = published.prices {
         prices = Arc::new(Prices::compile(published, &mut problems));
     }
@@ -242,13 +243,17 @@ pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Res
 }
 
 /// Replaces the stored entries of the given parts.
-fn replace_parts(tables: &mut LookupTables, parts: Vec<PublishedPart<'_>>, problems: &mut Vec<Problem>) {
+fn replace_parts(
+    tables: &mut LookupTables,
+    parts: Vec<PublishedPart<'_>>,
+    is_validated_only: bool,
+    problems: &mut Vec<Problem>,
+) {
     let names =
         |has: fn(&PublishedPart<'_>) -> bool| parts.iter().filter(|part| has(part)).map(|part| &*part.name).collect();
     tables.remove_keys(&names(|part| part.keys.is_some()));
     tables.remove_configs(&names(|part| part.configs.is_some()));
     tables.remove_limits(&names(|part| part.limits.is_some()));
-    tables.remove_prompts(&names(|part| part.prompts.is_some() || part.partials.is_some()));
     tables.remove_guardrails(&names(|part| part.guardrails.is_some()));
     tables.reserve_keys(parts.iter().map(|part| part.keys.as_ref().map_or(0, Vec::len)).sum());
     for (index, part) in parts.into_iter().enumerate() {
@@ -260,16 +265,17 @@ fn replace_parts(tables: &mut LookupTables, parts: Vec<PublishedPart<'_>>, probl
             let limits = WorkspaceLimits::compile(row.limits, &path, problems);
             tables.add_limits(&location.part, row.workspace, limits);
         }
-        for prompt in part.prompts.unwrap_or_default() {
-            tables.add_prompt(&location.part, prompt);
+        // What is only validated is not compressed.
+        if let Some(prompts) = part.prompts.filter(|_| !is_validated_only) {
+            tables.replace_prompts(&location.part, prompts.into_iter().map(PublishedPrompt::into_saved).collect());
         }
         for guardrail in part.guardrails.unwrap_or_default() {
             // Compiled here, on a thread of low priority, and not by the first request.
             let _ = guardrail.hook();
             tables.add_guardrail(&location.part, guardrail);
         }
-        for partial in part.partials.unwrap_or_default() {
-            tables.add_partial(&location.part, partial);
+        if let Some(partials) = part.partials {
+            tables.replace_partials(&location.part, partials);
         }
     }
 }

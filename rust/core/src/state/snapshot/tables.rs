@@ -1,5 +1,5 @@
-//! Lookup tables of keys and saved configs. They may be very large, so an update copies only references to unchanged
-//! entries.
+//! Lookup tables of keys, saved configs, limits and guardrails. They may be very large, so an update copies only
+//! references to unchanged entries.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use super::GatewayKey;
+use super::{GatewayKey, prompt_table::PromptTable};
 use crate::{
     accounting::record::details::ConfigIdentity,
     config::Config,
@@ -101,17 +101,6 @@ struct ConfigTable {
     by_slug: WorkspaceScoped<Row<SavedConfig>>,
     /// Config slugs by id.
     slug_by_id: HashMap<Box<str>, Row<Box<str>>>,
-}
-
-/// Prompts or partials of all workspaces, each under its id and its slug.
-type NamedByWorkspace<T> = HashMap<Arc<str>, HashMap<Arc<str>, Row<T>>>;
-
-#[derive(Debug, Default, Clone)]
-struct PromptTable {
-    prompts: NamedByWorkspace<SavedPrompt>,
-    partials: NamedByWorkspace<SavedPartial>,
-    /// Prompts that other workspaces may use, by id and by slug. Several workspaces may have the same slug.
-    shared: HashMap<Arc<str>, Vec<Row<SavedPrompt>>>,
 }
 
 /// Lookup tables of one source. A table is copied when it changes; a hundred thousand keys take three milliseconds.
@@ -210,56 +199,29 @@ impl LookupTables {
         self.limits.get(workspace).map(|row| &*row.value)
     }
 
-    /// Removes the prompts and partials of these parts.
-    pub fn remove_prompts(&mut self, parts: &HashSet<&str>) {
-        if parts.is_empty() || self.prompts.is_empty() {
-            return;
-        }
-        let table = Arc::make_mut(&mut self.prompts);
-        retain_other_parts(&mut table.prompts, parts);
-        retain_other_parts(&mut table.partials, parts);
-        table.shared.retain(|_, rows| {
-            rows.retain(|row| !parts.contains(&*row.part));
-            !rows.is_empty()
-        });
+    /// Replaces the prompts of a part.
+    pub fn replace_prompts(&mut self, part: &Arc<str>, prompts: Vec<SavedPrompt>) {
+        Arc::make_mut(&mut self.prompts).replace_prompts(part, prompts);
     }
 
-    pub fn add_prompt(&mut self, part: &Arc<str>, prompt: SavedPrompt) {
-        let table = Arc::make_mut(&mut self.prompts);
-        let names = [Arc::from(&*prompt.id), Arc::from(&*prompt.slug)];
-        let (workspace, is_shared) = (Arc::from(&*prompt.workspace), prompt.shared_with.is_some());
-        let row = Row::new(part, prompt);
-        let of_workspace = table.prompts.entry(workspace).or_default();
-        for name in names {
-            of_workspace.insert(Arc::clone(&name), row.clone());
-            if is_shared {
-                table.shared.entry(name).or_default().push(row.clone());
-            }
-        }
-    }
-
-    pub fn add_partial(&mut self, part: &Arc<str>, partial: SavedPartial) {
-        let names = [Arc::from(&*partial.id), Arc::from(&*partial.slug)];
-        let workspace = Arc::from(&*partial.workspace);
-        let row = Row::new(part, partial);
-        let of_workspace = Arc::make_mut(&mut self.prompts).partials.entry(workspace).or_default();
-        of_workspace.extend(names.map(|name| (name, row.clone())));
+    /// Replaces the partials of a part.
+    pub fn replace_partials(&mut self, part: &Arc<str>, partials: Vec<SavedPartial>) {
+        Arc::make_mut(&mut self.prompts).replace_partials(part, partials);
     }
 
     /// Returns a prompt of a workspace, by id or slug.
     pub fn find_prompt(&self, workspace: &str, name: &str) -> Option<&Arc<SavedPrompt>> {
-        self.prompts.prompts.get(workspace)?.get(name).map(|row| &row.value)
+        self.prompts.find_prompt(workspace, name)
     }
 
     /// Returns the prompts with this id or slug that others share with a workspace.
     pub fn find_shared_prompts(&self, workspace: &str, name: &str) -> impl Iterator<Item = &Arc<SavedPrompt>> {
-        let rows = self.prompts.shared.get(name).into_iter().flatten();
-        rows.map(|row| &row.value).filter(move |prompt| prompt.is_shared_with(workspace))
+        self.prompts.find_shared_prompts(workspace, name)
     }
 
     /// Returns a partial of a workspace, by id or slug.
     pub fn find_partial(&self, workspace: &str, name: &str) -> Option<&SavedPartial> {
-        self.prompts.partials.get(workspace)?.get(name).map(|row| &*row.value)
+        self.prompts.find_partial(workspace, name)
     }
 
     /// Removes the guardrails of these parts.
@@ -315,23 +277,6 @@ impl LookupTables {
         let identity = Arc::new(ConfigIdentity { slug: slug.as_str().into(), id, version_id });
         configs.by_slug.insert(workspace, slug, Row::new(part, SavedConfig { config, identity }));
     }
-}
-
-impl PromptTable {
-    fn is_empty(&self) -> bool {
-        self.prompts.is_empty() && self.partials.is_empty()
-    }
-
-    fn len(&self) -> usize {
-        self.prompts.values().map(HashMap::len).sum()
-    }
-}
-
-fn retain_other_parts<T>(table: &mut NamedByWorkspace<T>, parts: &HashSet<&str>) {
-    table.retain(|_, rows| {
-        rows.retain(|_, row| !parts.contains(&*row.part));
-        !rows.is_empty()
-    });
 }
 
 /// Names under which a saved config is stored.
