@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.errors import InvalidError, UnknownReferenceError, join_problems
+from penstock.errors import ConflictError, InvalidError, UnknownReferenceError, join_problems
 from penstock.schemas import invalid_error
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ class CollectedProblems:
 
     def __init__(self) -> None:
         """Starts without errors."""
-        self._errors: list[InvalidError | UnknownReferenceError] = []
+        self._errors: list[InvalidError | UnknownReferenceError | ConflictError] = []
 
     @contextmanager
     def check(self) -> Generator[None]:
         """Runs a check, and keeps its error if it names fields. Other errors end the request at once."""
         try:
             yield
-        except (InvalidError, UnknownReferenceError) as error:
+        except (InvalidError, UnknownReferenceError, ConflictError) as error:
             if not error.problems:
                 raise
             self._errors.append(error)
@@ -34,7 +34,8 @@ class CollectedProblems:
         if len(self._errors) == 1:
             raise self._errors[0]
         problems = [problem for error in self._errors for problem in error.problems]
-        if self._errors and all(isinstance(error, UnknownReferenceError) for error in self._errors):
-            raise UnknownReferenceError(join_problems(problems), problems)
+        for kind in (UnknownReferenceError, ConflictError):
+            if self._errors and all(isinstance(error, kind) for error in self._errors):
+                raise kind(join_problems(problems), problems)
         if self._errors:
             raise invalid_error(problems)

@@ -10,6 +10,7 @@ from msgspec import Meta
 from sqlalchemy import or_, select
 
 from penstock.kit import prompt_collections as kit
+from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
 from penstock.kit.prompt_collections import COLLECTIONS, CollectionContents
 from penstock.kit.shared_fields import (
@@ -109,11 +110,17 @@ def build_list_query(workspace_id: WorkspaceFilter = None, search: SearchFilter 
 async def create_collection(session: TenantSession, data: CreateCollection) -> CreatedCollection:
     """Creates a collection. Collections may be nested 8 levels deep, and a workspace has at most 1,000."""
     path, parent = "parent_collection_id", None
+    found = CollectedProblems()
     if data.parent_collection_id is not None:
-        parent = await kit.find_home(session, path, data.parent_collection_id)
-        await kit.check_new_parent(session, parent)
+        with found.check():
+            parent = await kit.find_home(session, path, data.parent_collection_id)
+            await kit.check_new_parent(session, parent)
+    with found.check():
+        # A collection that does not exist decides no workspace.
+        if parent or data.parent_collection_id is None or session.workspace_id:
+            await kit.reject_too_many(session, parent["workspace_id"] if parent else session.required_workspace_id)
+    found.raise_all()
     workspace_id: str = parent["workspace_id"] if parent else session.required_workspace_id
-    await kit.reject_too_many(session, workspace_id)
     row = await COLLECTIONS.create(
         session,
         {

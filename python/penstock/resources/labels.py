@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from penstock.errors import ConflictError, Problem
 from penstock.ids import LABEL_NAME_PATTERN
 from penstock.kit import labels as kit
+from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer
 from penstock.kit.labels import LABELS
 from penstock.kit.shared_fields import (
@@ -109,8 +110,12 @@ async def create_label(session: TenantSession, data: CreateLabel) -> CreatedLabe
     workspace_id = session.required_workspace_id
     if data.protected:
         session.require_any_scope(kit.PUBLISH_SCOPE)
-    await kit.reject_taken_name(session, data.name, workspace_id)
-    await kit.reject_too_many(session, workspace_id)
+    found = CollectedProblems()
+    with found.check():
+        await kit.reject_taken_name(session, data.name, workspace_id)
+    with found.check():
+        await kit.reject_too_many(session, workspace_id)
+    found.raise_all()
     values = {name: getattr(data, name) for name in ("name", "description", "color_code", "protected")}
     owner = {"workspace_id": workspace_id, "created_by": session.caller.actor_id}
     row = await LABELS.create(session, {**values, **owner, "is_universal": False, "status": "active"})

@@ -49,6 +49,22 @@ def test_every_workspace_has_a_default_collection(bootstrapped_url: Secret):
     run_scenario(bootstrapped_url, scenario)
 
 
+def test_all_problems_of_a_collection_are_reported_at_once(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
+    async def scenario(api: ManagementClient) -> None:
+        workspace = (await api.create_workspace())["id"]
+        parent = (await default_collection(api, workspace))["id"]
+        monkeypatch.setattr(kit, "MAX_COLLECTIONS", 1)
+        monkeypatch.setattr(kit, "MAX_DEPTH", 1)
+        body = {"name": "x", "workspace_id": workspace}
+        for words in ("nested 1 levels deep", "has 1 collections; at most 1 are allowed"):
+            await api.expect_error(409, words, "POST", "collections", {**body, "parent_collection_id": parent})
+        for words in ("'nope' is no collection", "has 1 collections; at most 1 are allowed"):
+            await api.expect_error(400, words, "POST", "collections", {**body, "parent_collection_id": "nope"})
+        await api.expect_error(404, "'nope'", "POST", "collections", {"name": "x", "parent_collection_id": "nope"})
+
+    run_scenario(bootstrapped_url, scenario)
+
+
 def test_collections_nest_and_count_what_they_contain(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]

@@ -46,6 +46,21 @@ def test_every_field_is_read_back(bootstrapped_url: Secret):
     run_scenario(bootstrapped_url, scenario)
 
 
+def test_all_problems_of_a_label_are_reported_at_once(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kit, "MAX_LABELS", 3)
+
+    async def scenario(api: ManagementClient) -> None:
+        workspace = (await api.create_workspace())["id"]
+        body = {"name": "production", "workspace_id": workspace}
+        for words in ("'production' is the name of another label", "has 3 labels; at most 3 are allowed"):
+            await api.expect_error(409, words, "POST", "labels", body)
+        faulty = {"name": "latest", "description": 1, "color_code": 2, "protected": "x", "colour": "red"}
+        for field in faulty:
+            await api.expect_error(400, field, "POST", "labels", {**body, **faulty})
+
+    run_scenario(bootstrapped_url, scenario)
+
+
 def test_built_in_labels_keep_their_names(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]
