@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.doc_examples import page_examples
 from tests.fork_server import run_penstock
 from tests.integration.management_client import Client, expect_ok
 from tests.integration.serving import run_gateway
@@ -43,6 +45,44 @@ def workspace(admin: Client, tmp_path: Path) -> str:
         "/v1/prompts", {**common, "name": "Text", "slug": "text", "string": "Hello {{name}}", "parameters": {}}
     )
     return target_workspace
+
+
+def test_examples_of_the_page_work(admin: Client, tmp_path: Path):
+    workspace = admin.create("/v1/workspaces", {"name": "page of files"})["slug"]
+    prompt_file, partial_file = (example.text for example in page_examples("docs/prompt-files.md", "yaml"))
+    commands = [
+        [part.replace("$WORKSPACE", workspace) for part in shlex.split(line)[2:]]
+        for example in page_examples("docs/prompt-files.md", "sh")
+        for line in example.text.splitlines()
+        if line.startswith("penstock ")
+    ]
+    pull, diff, push = commands
+    assert [command[:2] for command in commands] == [[verb, "prompts/"] for verb in ("pull", "diff", "push")]
+    folder = tmp_path / "prompts"
+    (folder / "partials").mkdir(parents=True)
+    (folder / "partials/tone.yaml").write_text(partial_file)
+    (folder / "greeting.yaml").write_text(prompt_file)
+    for number in range(4):
+        (folder / f"other-{number}.yaml").write_text(f"name: Other {number}\nprovider: main\ntext: '{number}'\n")
+
+    def run(words: list[str], status: int = 0) -> str:
+        return run_prompts(admin, *[word.replace("prompts/", f"{folder}/") for word in words], status=status)
+
+    assert "6 saved, 0 unchanged" in run(push)
+    files = {path: path.read_text() for path in folder.rglob("*.yaml")}
+    for path in files:
+        path.unlink()
+    run(pull)
+    # The page shows files as a pull writes them.
+    assert {path: path.read_text() for path in folder.rglob("*.yaml")} == files
+    assert "no differences" in run(diff)
+    (folder / "greeting.yaml").write_text(prompt_file.replace("Answer in", "Reply in"))
+    (folder / "welcome.yaml").write_text("name: Welcome\nprovider: main\ntext: Hi\n")
+    run(diff, status=2)
+    (shown,) = [example.text for example in page_examples("docs/prompt-files.md", "")]
+    assert sorted(run(push).splitlines()) == sorted(shown.splitlines())
+    greeting = admin.read(f"/v1/prompts/greeting?workspace_id={workspace}")
+    assert (greeting["default_version"], greeting["prompt_version_description"]) == (2, "shorter greeting")
 
 
 def run_prompts(admin: Client, *words: str, status: int = 0) -> str:

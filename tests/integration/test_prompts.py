@@ -29,6 +29,7 @@ SCOPES = [
 ]
 MESSAGES = [{"role": "system", "content": "{{>tone}}"}, {"role": "user", "content": "Greet {{name}}"}]
 WORKERS = 2
+PAGES = ("docs/prompts.md", "docs/prompt-comparison.md")
 PROMPT: dict[str, Any] = {"string": json.dumps(MESSAGES), "parameters": {"max_tokens": 9}, "virtual_key": "mine"}
 
 
@@ -209,7 +210,8 @@ def test_deleted_prompt_is_gone(team: Client):
 
 
 def test_requests_of_the_page_run_and_render(team: Client):
-    requested = {path.rpartition("/")[2]: body for _, path, body in read_requests("docs/prompts.md")}
+    requests = [request for page in PAGES for request in read_requests(page)]
+    requested = {path.rpartition("/")[2]: body for _, path, body in requests}
     slug = create_prompt(
         team, "Page", string=requested["prompts"]["string"], parameters=requested["prompts"]["parameters"]
     )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.bootstrapped_store import ADMIN_KEY
-from tests.e2e.python.test_routes import run_sdk_calls
+from tests.doc_examples import page_examples
+from tests.e2e.python.test_routes import OLD_SDKS_DIR, run_sdk_calls
 from tests.e2e.test_node import run_node_test
 from tests.integration.management_client import Client, expect_ok
 from tests.integration.raw_http import send_raw_request
@@ -54,6 +58,30 @@ def test_portkey_sdk_runs_prompts(prompting: tuple[Gateway, dict[str, str]]):
     assert version.startswith("2.")
     actual = dict(calls)
     assert actual == {**dict.fromkeys(actual, True), "prompts.render": "Greet Ann"}
+
+
+def test_portkey_sdk_example_of_the_page_runs(prompting: tuple[Gateway, dict[str, str]]):
+    served, names = prompting
+    (example,) = page_examples("docs/prompts.md", "py")
+    reference = "pp-greeting-1f2e3d@production"
+    assert reference in example.text
+    lines = [
+        f"key, url = {names['KEY']!r}, {served.base_url!r}",
+        # No label is on a version of the new prompt.
+        example.text.replace(reference, f"{names['PROMPT']}@latest"),
+        "print(answer.choices[0].message.content)",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-S", "-W", "ignore", "-c", "\n".join(lines)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        stdin=subprocess.DEVNULL,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(OLD_SDKS_DIR / "portkey-ai-2")},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip()
 
 
 def test_portkey_sdk_for_node_runs_prompts(prompting: tuple[Gateway, dict[str, str]]):

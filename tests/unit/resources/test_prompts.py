@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ONE_STORE = True
 
 DATA_PLANE_ACTIONS = ("/completions", "/render", "/compare")
-PAGES = ("docs/prompts.md", "docs/prompt-sharing.md")
+PAGES = ("docs/prompts.md", "docs/prompt-comparison.md", "docs/prompt-sharing.md")
 
 
 async def read_version(api: ManagementClient, prompt: str, selector: str = "") -> Any:
