@@ -3,6 +3,10 @@
 use std::fmt;
 
 use super::Problem;
+use crate::ingress::message::PromptProvider;
+
+/// Bytes of the name of a field that are shown.
+const MAX_SHOWN_BYTES: usize = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PromptError {
@@ -17,7 +21,7 @@ pub enum PromptError {
     /// The caller may not choose this field of a prompt that another workspace shares.
     FieldOfOwner {
         prompt: Box<str>,
-        field: &'static str,
+        field: Box<str>,
     },
     /// The caller may not render prompts, and this would show it the text of one.
     TextHidden {
@@ -55,6 +59,11 @@ impl PromptError {
         Self::InvalidBody { path, message: lines.collect::<Vec<_>>().join("; also ") }
     }
 
+    /// Returns the error of a field that callers of a shared prompt may not set.
+    pub fn field_of_owner(prompt: &str, field: &str) -> Self {
+        Self::FieldOfOwner { prompt: prompt.into(), field: field[..field.floor_char_boundary(MAX_SHOWN_BYTES)].into() }
+    }
+
     /// Returns the error code that clients and metrics use.
     pub fn code(&self) -> &'static str {
         match self {
@@ -87,8 +96,9 @@ impl fmt::Display for PromptError {
             Self::FieldOfOwner { prompt, field } => write!(
                 formatter,
                 "requests, configs and guardrails may not set `{field}` of the shared prompt `{prompt}`, because it uses \
-                 the provider of another workspace; hint: a model such as `@my-provider/model` uses your own, or fork \
-                 the prompt"
+                 the provider of another workspace; allowed are {}, and no more tokens than the prompt allows; hint: a \
+                 model such as `@my-provider/model` uses your own, or fork the prompt",
+                PromptProvider::FIELDS_OF_CALLER.join(", ")
             ),
             Self::TextHidden { what } => write!(
                 formatter,

@@ -124,10 +124,17 @@ impl Parameters {
         })
     }
 
-    /// Returns true if the config sets, overrides or drops this field, or a part of it.
-    pub fn changes(&self, field: &str) -> bool {
-        let sets = |changes: &Changes| changes.defaults.iter().any(|(key, _)| key == field);
-        self.overrides_or_drops(field) || self.0.as_deref().is_some_and(sets)
+    /// Returns the fields that the config sets if the client did not.
+    pub fn defaulted_fields(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|changes| changes.defaults.iter().map(|(key, _)| key.as_str()))
+    }
+
+    /// Returns the fields that the config overrides or drops, whole or in part, whatever the client sent.
+    pub fn forced_fields(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|changes| {
+            let overrides = changes.overrides.iter().map(|(key, _)| key.as_str());
+            overrides.chain(changes.drops.iter().map(FieldPath::first_field))
+        })
     }
 
     /// Returns the changed body; `None` if nothing changes.

@@ -240,15 +240,17 @@ impl PromptCall {
         if self.is_own() || self.request.chooses_provider() {
             return Ok(());
         }
-        let field = PromptProvider::FIELDS_OF_OWNER.into_iter().find(|field| self.request.overrides(field));
-        field.map_or(Ok(()), |field| {
-            Err(Error::Prompt(PromptError::FieldOfOwner { prompt: self.chosen.prompt.slug.clone(), field }))
-        })
+        let unknown = self.request.overridden_fields().find(|field| !PromptProvider::is_field_of_caller(field));
+        let field = unknown.or_else(|| {
+            let compiled = self.chosen.version.compiled().ok()?;
+            PromptProvider::TOKEN_FIELDS.into_iter().find(|field| self.request.raises(compiled, field))
+        });
+        field.map_or(Ok(()), |field| Err(Error::Prompt(PromptError::field_of_owner(&self.chosen.prompt.slug, field))))
     }
 
     /// Returns true if the prompt belongs to the workspace of the caller.
     fn is_own(&self) -> bool {
-        self.chosen.prompt.workspace == self.chosen.workspace
+        *self.chosen.prompt.workspace == *self.chosen.workspace
     }
 
     fn render(&self, limits: RenderLimits) -> std::result::Result<PreparedRequest, PromptFault> {
@@ -279,7 +281,7 @@ impl PromptCall {
             PromptFault::Render(error) => error.to_string(),
             PromptFault::NotJson(message) => format!("the raw template makes no valid JSON: {message}"),
         };
-        Error::Prompt(PromptError::NotRenderable { prompt: self.chosen.prompt.slug.clone(), message })
+        Error::Prompt(PromptError::NotRenderable { prompt: Box::from(&*self.chosen.prompt.slug), message })
     }
 
     /// Returns what the record names. `model` is the one in the request.
@@ -287,13 +289,13 @@ impl PromptCall {
         let (Self { request, .. }, ChosenVersion { prompt, version, label, .. }) = (self, &self.chosen);
         let slug = compiled.virtual_key.as_ref().filter(|_| !self.is_own() && !request.chooses_provider());
         let provider = slug.map(|slug| PromptProvider {
-            workspace: prompt.workspace.clone(),
+            workspace: Box::from(&*prompt.workspace),
             slug: slug.trim_start_matches('@').into(),
             model: model.map(Into::into),
         });
         PromptIdentity {
-            id: prompt.id.clone(),
-            slug: prompt.slug.clone(),
+            id: Box::from(&*prompt.id),
+            slug: Box::from(&*prompt.slug),
             version_id: version.id.clone(),
             version: version.number,
             label: label.clone(),

@@ -50,20 +50,34 @@ pub struct PromptProvider {
 }
 
 impl PromptProvider {
-    /// Fields that decide what the provider is asked. Callers of a shared prompt may not set them.
-    pub const FIELDS_OF_OWNER: [&'static str; 11] = [
-        "model",
-        "models",
-        "engine",
-        "fallbacks",
-        "messages",
-        "prompt",
-        "suffix",
-        "system",
-        "input",
-        "instructions",
-        "contents",
+    /// Fields that callers of a shared prompt may set. All others could ask the provider something else, or ask for more:
+    /// providers have fields with texts, models and tools that the gateway does not know.
+    pub const FIELDS_OF_CALLER: [&'static str; 17] = [
+        "frequency_penalty",
+        "logprobs",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "max_tokens",
+        "metadata",
+        "min_p",
+        "presence_penalty",
+        "seed",
+        "stop",
+        "stream",
+        "stream_options",
+        "temperature",
+        "top_k",
+        "top_logprobs",
+        "top_p",
+        "user",
     ];
+    /// Fields that callers may only make smaller, if the prompt has them.
+    pub const TOKEN_FIELDS: [&'static str; 3] = ["max_completion_tokens", "max_output_tokens", "max_tokens"];
+
+    /// Returns true if callers of a shared prompt may set this field.
+    pub fn is_field_of_caller(field: &str) -> bool {
+        Self::FIELDS_OF_CALLER.contains(&field)
+    }
 }
 
 /// Figures for a request whose record is already closed.

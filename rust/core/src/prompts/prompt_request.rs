@@ -181,6 +181,23 @@ impl PromptRequest {
         self.overrides.iter().any(|(known, _)| known == name)
     }
 
+    /// Returns the names of the fields that the caller replaces.
+    pub fn overridden_fields(&self) -> impl Iterator<Item = &str> {
+        self.overrides.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Returns true if the caller replaces a number of the prompt by a larger one, or by something else.
+    pub fn raises(&self, prompt: &CompiledPrompt, name: &str) -> bool {
+        let find = |fields: &[(String, Box<RawValue>)]| {
+            let (_, value) = fields.iter().find(|(known, _)| known == name)?;
+            Some(serde_json::from_str::<f64>(value.get()).unwrap_or(f64::INFINITY))
+        };
+        match (find(&self.overrides), find(&prompt.fields)) {
+            (Some(wanted), Some(stored)) => wanted > stored,
+            _ => false,
+        }
+    }
+
     /// Returns true if the caller chose a saved provider, as in `@slug/model`.
     pub fn chooses_provider(&self) -> bool {
         self.model_override().is_some_and(|model| model.starts_with('@'))

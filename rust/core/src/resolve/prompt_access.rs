@@ -2,7 +2,7 @@
 //! and read the text of a prompt that its key may not render.
 
 use super::{
-    route_plan::{ConfigSource, NamedProvider},
+    route_plan::{ConfigSource, NamedProvider, RoutePlan},
     target_resolver::TargetResolver,
 };
 use crate::{
@@ -57,23 +57,47 @@ impl<'c> TargetResolver<'c> {
     }
 
     /// Rejects what the request itself defines and what would receive or reveal the text of a prompt, if the key may not
-    /// render prompts: a host, and guardrails, whose verdicts tell one part of the text after the other.
+    /// render prompts: a host, a provider with a credential or an address of the request, and guardrails and conditions,
+    /// whose results tell one part of the text after the other.
     pub(super) fn reject_prompt_readers(&self, config: &ConfigSource<'_>) -> Result<()> {
         if !self.hides_prompt() {
             return Ok(());
         }
         let found = match config {
             _ if self.call.control.custom_host.is_some() => Some("a custom host"),
+            ConfigSource::Inline(inline) if reads_texts(&inline.condition_params) => {
+                Some("a condition on texts in the config")
+            }
             ConfigSource::Inline(inline) => find_reader(&inline.root),
             ConfigSource::Saved(_) | ConfigSource::None => None,
         };
         found.map_or(Ok(()), |what| Err(Error::Prompt(PromptError::TextHidden { what })))
     }
 
+    /// Rejects a provider that is neither saved nor named by a saved config, if the key may not render prompts: the
+    /// request would decide its address or its credential, and so who gets the text.
+    pub(super) fn reject_unsaved_provider(
+        &self,
+        saved: Option<&SavedProvider>,
+        plan: &RoutePlan<'_>,
+        node: &Node,
+    ) -> Result<()> {
+        let is_stored = saved.is_some() || plan.config_slug.is_some() && node.provider.is_some();
+        if is_stored || !self.hides_prompt() {
+            return Ok(());
+        }
+        Err(Error::Prompt(PromptError::TextHidden { what: "a provider that is not saved" }))
+    }
+
     /// Returns true if the request runs a prompt whose text the caller may not see.
     pub(crate) fn hides_prompt(&self) -> bool {
         self.call.head.prompt.is_some() && self.caller.key.is_some_and(|key| !key.may_render)
     }
+}
+
+/// Returns true if conditions read fields of the request that may have texts of the prompt.
+fn reads_texts(condition_params: &[String]) -> bool {
+    condition_params.iter().any(|field| field != "model" && !PromptProvider::is_field_of_caller(field))
 }
 
 /// Returns the first part of an inline config that would receive or reveal texts.
@@ -86,15 +110,24 @@ fn find_reader(node: &Node) -> Option<&'static str> {
     if !node.features.custom_host.is_none() {
         return Some("a custom host");
     }
+    if node.api_key.is_some() {
+        return Some("a credential in the config");
+    }
+    if !node.options.is_empty() || !node.deployments.is_empty() {
+        return Some("an option of a provider in the config");
+    }
     node.targets.iter().find_map(find_reader)
 }
 
 /// Rejects a config that changes what a shared prompt asks the provider of its owner.
 pub(super) fn reject_changes_by_config(prompt: &PromptIdentity, parameters: &Parameters) -> Result<()> {
-    let field = PromptProvider::FIELDS_OF_OWNER.into_iter().find(|field| parameters.changes(field));
-    field.map_or(Ok(()), |field| Err(field_of_owner(prompt, field)))
+    let is_allowed = PromptProvider::is_field_of_caller;
+    let is_limit = |field: &str| PromptProvider::TOKEN_FIELDS.contains(&field);
+    let default = parameters.defaulted_fields().find(|field| !is_allowed(field));
+    let forced = parameters.forced_fields().find(|field| !is_allowed(field) || is_limit(field));
+    default.or(forced).map_or(Ok(()), |field| Err(field_of_owner(prompt, field)))
 }
 
-pub(crate) fn field_of_owner(prompt: &PromptIdentity, field: &'static str) -> Error {
-    Error::Prompt(PromptError::FieldOfOwner { prompt: prompt.slug.clone(), field })
+fn field_of_owner(prompt: &PromptIdentity, field: &str) -> Error {
+    Error::Prompt(PromptError::field_of_owner(&prompt.slug, field))
 }

@@ -125,8 +125,11 @@ impl<'c> TargetResolver<'c> {
     ) -> Result<(Target<'c>, Option<&'m str>)> {
         let control = &self.call.control;
         let (named_provider, model_override) = self.resolve_provider(plan, node, model)?;
-        // A credential that the client sends for one provider must not go to another provider that a config names.
-        let is_callers = node.provider.is_none() || std::ptr::eq(node, &raw const plan.config.root);
+        self.reject_unsaved_provider(named_provider.saved, plan, node)?;
+        // A credential that the client sends for one provider must not go to another provider that a config names. With
+        // its own credential or address, a client could read a prompt that is hidden from it.
+        let is_named_by_request = node.provider.is_none() || std::ptr::eq(node, &raw const plan.config.root);
+        let is_callers = is_named_by_request && !self.hides_prompt();
         let TargetAddress { base, options, grant, is_credential_stored: is_bound } =
             self.resolve_address(plan, node, &named_provider, model_override.unwrap_or(model), is_callers)?;
         let NamedProvider { provider, saved, .. } = named_provider;

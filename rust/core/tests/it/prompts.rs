@@ -360,11 +360,29 @@ async fn a_config_cannot_use_the_provider_of_a_shared_prompt_for_anything_else()
     // A prompt without a model names its provider alone; no model may be added to it.
     let open = call_shared(&rig, "open", Some(&json!({"override_params": {"model": "gpt-z"}})), &body).await;
     assert_eq!((open.status, open.error_code().as_str()), (403, "prompt_field_not_allowed"), "{}", open.text());
-    for field in ["models", "system", "input", "fallbacks"] {
+    for field in ["models", "system", "input", "fallbacks", "tools", "Model", "chat_template", "n", "response_format"] {
         let refused = call_shared(&rig, "greeting", None, &json!({field: ["x"]})).await;
         assert_eq!((refused.status, refused.error_code().as_str()), (403, "prompt_field_not_allowed"), "{field}");
+        let config = json!({"default_params": {field: "x"}});
+        let refused = call_shared(&rig, "greeting", Some(&config), &body).await;
+        assert_eq!((refused.status, refused.error_code().as_str()), (403, "prompt_field_not_allowed"), "{config}");
     }
-    assert_eq!(calls(), before, "nothing of this reaches a provider");
+    // The prompt has 9 tokens at most; callers may only ask for fewer.
+    for (fields, status) in
+        [(json!({"max_tokens": 8, "stop": "x", "user": "u"}), 200), (json!({"max_tokens": 10}), 403)]
+    {
+        let response = call_shared(&rig, "greeting", None, &with_fields(&body, &fields)).await;
+        assert_eq!(response.status, status, "{fields}: {}", response.text());
+    }
+    let config = json!({"override_params": {"max_tokens": 8}});
+    assert_eq!(call_shared(&rig, "greeting", Some(&config), &body).await.status, 403);
+    assert_eq!(calls(), before + 1, "nothing else of this reaches a provider");
+}
+
+fn with_fields(body: &Value, fields: &Value) -> Value {
+    let mut all = body.clone();
+    all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    all
 }
 
 /// Sends a request of a key that may run prompts, but not render them.
@@ -396,6 +414,52 @@ async fn a_key_that_may_not_render_does_not_see_the_text_of_a_prompt() {
         assert!(refused.text().contains("prompts.render"), "{}", refused.text());
     }
     assert!(provider.request_lines.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_hidden_prompt_goes_only_to_what_the_workspace_has_saved() {
+    let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
+    let rig = gateway(&provider, &greeting());
+    let send = async |fields: &[(&str, &str)]| {
+        let mut request = TestRequest::new("POST", "/v1/prompts/story/completions")
+            .header("x-gateway-api-key", "pk-runs")
+            .header("content-type", "application/json");
+        for (name, value) in fields {
+            request = request.header(name, value);
+        }
+        rig.send(request.body("{\"variables\": {\"when\": \"upon\"}}")).await
+    };
+    let query = |field: &str| {
+        let condition = json!({"query": {format!("params.{field}"): {"$regex": "^Once"}}, "then": "a"});
+        json!({"strategy": {"mode": "conditional", "conditions": [condition], "default": "a"},
+            "targets": [{"name": "a", "provider": "@mine"}]})
+        .to_string()
+    };
+    let own = ("authorization", "Bearer sk-attacker");
+    for fields in [
+        &[("x-gateway-provider", "huggingface"), ("x-gateway-huggingface-base-url", "https://a.example"), own][..],
+        &[("x-gateway-provider", "openai"), own],
+        &[("x-gateway-config", r#"{"provider": "huggingface", "api_key": "x", "huggingface_base_url": "https://a"}"#)],
+        &[("x-gateway-config", r#"{"provider": "azure-openai", "resource_name": "a"}"#), own],
+        &[("x-gateway-config", r#"{"provider": "@mine", "api_key": "sk-attacker"}"#)],
+        &[("x-gateway-config", r#"{"provider": "@mine", "resource_name": "a"}"#)],
+        &[(
+            "x-gateway-config",
+            r#"{"strategy": {"mode": "fallback"}, "targets": [{"provider": "groq", "api_key": "x"}]}"#,
+        )],
+        &[("x-gateway-config", &query("prompt"))],
+        &[("x-gateway-config", &query("messages.0.content"))],
+    ] {
+        let refused = send(fields).await;
+        let seen = (refused.status, refused.error_code());
+        assert_eq!(seen, (403, "prompt_text_not_allowed".into()), "{fields:?}: {}", refused.text());
+    }
+    assert!(provider.request_lines.lock().unwrap().is_empty());
+    for fields in [&[][..], &[("x-gateway-provider", "@mine"), own], &[("x-gateway-config", &query("model"))]] {
+        let allowed = send(fields).await;
+        assert_eq!(allowed.status, 200, "{fields:?}: {}", allowed.text());
+        assert!(provider.parse_last_request().0.contains("Bearer sk-mine"), "{fields:?}");
+    }
 }
 
 #[tokio::test]

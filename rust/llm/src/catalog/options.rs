@@ -94,6 +94,10 @@ pub(crate) const fn concat_options<const A: usize, const B: usize, const ALL: us
 pub struct Options(Vec<(OptionField, String)>);
 
 impl Options {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Adds an option unless it already has a value: the first value wins.
     pub fn insert_if_absent(&mut self, option: OptionField, value: String) {
         if self.get(option.key).is_none() {

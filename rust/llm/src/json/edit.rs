@@ -32,6 +32,14 @@ impl FieldPath {
         if steps.is_empty() { Err("must not be empty") } else { Ok(Self(steps)) }
     }
 
+    /// Returns the top-level field to which the path leads; `*` for any.
+    pub fn first_field(&self) -> &str {
+        match self.0.first() {
+            Some(PathStep::Key(name)) => name,
+            _ => "*",
+        }
+    }
+
     /// Returns true if the path is this top-level field or leads into it.
     pub fn starts_with_field(&self, field: &str) -> bool {
         matches!(self.0.first(), Some(PathStep::Key(name)) if name == field)

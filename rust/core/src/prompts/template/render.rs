@@ -9,7 +9,7 @@ use super::{MAX_DEPTH, Template, TemplateNode, VariablePath};
 /// How much work a template may take.
 #[derive(Debug, Clone, Copy)]
 pub struct RenderLimits {
-    /// Maximum length of the output in bytes.
+    /// Maximum length in bytes of all texts that a renderer writes.
     pub output_bytes: usize,
     /// Maximum number of rendered nodes, looked-up names, and bytes of indented partials.
     pub steps: usize,
@@ -87,6 +87,9 @@ pub struct Renderer<'r, F> {
     escape: Escape,
     limits: RenderLimits,
     steps: usize,
+    /// Bytes that earlier templates have written, and the length of the output before the current one.
+    written: usize,
+    start: usize,
     /// Names without a value, each once.
     missing: Vec<String>,
     partial_depth: usize,
@@ -131,15 +134,20 @@ impl<'r, F: Fn(&str) -> Option<PartialSource<'r>>> Renderer<'r, F> {
             escape,
             limits,
             steps: 0,
+            written: 0,
+            start: 0,
             missing: Vec::new(),
             partial_depth: 0,
             json: JsonPosition::default(),
         }
     }
 
-    /// Appends the rendered template to `output`.
+    /// Appends the rendered template to `output`. The limits hold for all templates of a renderer together.
     pub fn render(&mut self, template: &Template, output: &mut String) -> Result<(), RenderError> {
-        self.render_nodes(&template.nodes, &mut Vec::new(), output)
+        self.start = output.len();
+        self.render_nodes(&template.nodes, &mut Vec::new(), output)?;
+        self.written += output.len() - self.start;
+        Ok(())
     }
 
     /// Returns the names that had no value so far, in the order of their first use.
@@ -168,7 +176,7 @@ impl<'r, F: Fn(&str) -> Option<PartialSource<'r>>> Renderer<'r, F> {
                 }
                 TemplateNode::Partial { name, indent } => self.render_partial(name, indent, scope, output)?,
             }
-            if output.len() > self.limits.output_bytes {
+            if self.written + output.len() - self.start > self.limits.output_bytes {
                 return Err(RenderError::TooLarge { limit: self.limits.output_bytes });
             }
         }
@@ -440,6 +448,19 @@ mod tests {
             Err(RenderError::TooLarge { limit: RenderLimits::FULL.output_bytes })
         );
         assert_eq!(render("{{>p}}", &json!({}), Escape::None), Err(RenderError::UnknownPartial("p".into())));
+    }
+
+    #[test]
+    fn output_of_several_templates_is_bounded_together() {
+        let (template, variables) = (Template::parse("{{t}}").unwrap(), json!({"t": "x".repeat(100)}));
+        let limits = RenderLimits { output_bytes: 1000, ..RenderLimits::FULL };
+        let mut renderer = Renderer::new(&variables, Escape::None, limits, |_| None);
+        let mut text = String::new();
+        for _ in 0..10 {
+            text.clear();
+            renderer.render(&template, &mut text).unwrap();
+        }
+        assert_eq!(renderer.render(&template, &mut text), Err(RenderError::TooLarge { limit: 1000 }));
     }
 
     #[test]

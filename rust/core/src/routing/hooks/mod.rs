@@ -218,7 +218,7 @@ impl TargetHooks {
         if let Some(prompt) = &self.lender
             && has_rewritten(&self.results.lock().before)
         {
-            return Err(Error::Prompt(PromptError::FieldOfOwner { prompt: prompt.clone(), field: "messages" }));
+            return Err(Error::Prompt(PromptError::field_of_owner(prompt, "messages")));
         }
         // A provider may read a repeated key otherwise than these hooks did, so it gets what they read.
         let is_checked = self.before.iter().any(|hook| decides(hook)) && self.subject.request.is_object();
