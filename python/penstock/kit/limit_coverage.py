@@ -1,13 +1,16 @@
-"""Policies that match nothing: their conditions name objects that do not exist, or no request of the last days met them."""
+"""Policies that match nothing: their conditions name objects that do not exist or exclude each other, or no request of the
+last days met them.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import UNSET
 from sqlalchemy import or_, select
 
 from penstock.kit.limit_simulation import METADATA_PREFIX, LimitSimulation, SimulatedPolicy
-from penstock.kit.policies import condition_values
+from penstock.kit.policies import ConditionWarning, condition_values
 from penstock.logs.query import MAX_METADATA_KEYS
 from penstock.store.limit_tables import rate_limits_policies, usage_limits_policies
 from penstock.store.prompt_tables import prompts
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
 
     from penstock.kit.limit_demand import DemandReader
+    from penstock.kit.policies import PolicyWarnings
     from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
@@ -38,6 +42,10 @@ NAMED_OBJECTS: Mapping[str, tuple[Table, str, frozenset[str]]] = {
     "prompt": (prompts, "prompt", frozenset(["prompts.list"])),
     "virtual_key": (providers, "provider", frozenset(["providers.list"])),
 }
+
+
+# Keys that a request has one value for, under one name.
+SINGLE_VALUE_KEYS = frozenset(["endpoint_type", "mcp_server", "mcp_tool", "provider"])
 
 
 class PolicyWarning(NamedTuple):
@@ -113,6 +121,40 @@ class ReferenceCheck:
         names = [table.c.id == value, *([table.c.slug == value] if "slug" in table.c else [table.c.name == value])]
         query = select(table.c.id).where(table.c.workspace_id == workspace_id, or_(*names))
         return (await self._session.connection.execute(query.limit(1))).first() is not None
+
+
+async def find_condition_warnings(session: TenantSession, kind: str, row: Row) -> PolicyWarnings:
+    """Returns why a policy that is saved can match no request; `UNSET` if nothing is known."""
+    found = await ReferenceCheck(session).find_warnings([(kind, row)])
+    warnings = [ConditionWarning(warning.path, warning.message) for warning in found]
+    return warnings + find_contradictions(row["conditions"]) or UNSET
+
+
+def find_contradictions(conditions: Sequence[Mapping[str, Any]]) -> list[ConditionWarning]:
+    """Returns a warning for each condition that no request can meet together with one before it."""
+    warnings: list[ConditionWarning] = []
+    for index, condition in enumerate(conditions):
+        for earlier in conditions[:index]:
+            if _exclude_each_other(earlier, condition):
+                message = f"no request meets this and an earlier condition on {condition['key']!r}"
+                warnings.append(ConditionWarning(f"conditions[{index}].value", message))
+                break
+    return warnings
+
+
+def _exclude_each_other(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    key = one["key"]
+    if key != other["key"]:
+        return False
+    first, second = (set(condition_values(condition["value"])) for condition in (one, other))
+    one_excludes, other_excludes = bool(one.get("excludes")), bool(other.get("excludes"))
+    if one_excludes != other_excludes:
+        required, excluded = (second, first) if one_excludes else (first, second)
+        return required <= excluded or "*" in excluded
+    # A wildcard may match the same value, and objects have an id and a slug.
+    is_single = key in SINGLE_VALUE_KEYS or key.startswith(METADATA_PREFIX)
+    is_literal = not any("*" in value for value in first | second)
+    return not one_excludes and is_single and is_literal and first.isdisjoint(second)
 
 
 async def find_idle_policies(policies: Sequence[tuple[str, Row]], reader: DemandReader) -> list[PolicyWarning]:

@@ -181,11 +181,31 @@ class PolicyFields(msgspec.Struct, frozen=True, kw_only=True):
     last_updated_at: UpdatedAt
 
 
+class ConditionWarning(msgspec.Struct, frozen=True):
+    """A reason why a policy can match no request."""
+
+    path: Annotated[str, Meta(description="the condition, such as `conditions[0].value`")]
+    message: Annotated[str, Meta(description="what is wrong")]
+
+
+PolicyWarnings = Annotated[
+    list[ConditionWarning] | UnsetType,
+    Meta(description="only if the policy can match no request as it is: why; the policy is saved nevertheless"),
+]
+
+
 class CreatedPolicy(msgspec.Struct, frozen=True):
     """A policy that was created."""
 
     id: Id
     object: ObjectType
+    warnings: PolicyWarnings = UNSET
+
+
+class UpdatedPolicy(msgspec.Struct, frozen=True):
+    """Response to the update of a policy."""
+
+    warnings: PolicyWarnings = UNSET
 
 
 class KeyRules:

@@ -60,8 +60,8 @@ PageSize = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE, description="ro
 PageNumber = Annotated[int, QueryParameter(ge=0, le=1_000_000, description="page number, from 0")]
 
 
-class LimitUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Usage of one budget, or of one group of a policy, in the current period."""
+class LimitedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit, and the group of a policy that it counts."""
 
     limit_id: LimitId
     kind: OwnerKind
@@ -69,6 +69,21 @@ class LimitUsage(msgspec.Struct, frozen=True, kw_only=True):
     owner_name: Annotated[str, Meta(description="its slug or name")]
     workspace_id: WorkspaceId
     value_key: ValueKey
+    dry_run: Annotated[bool, Meta(description="true if the limit refuses nothing")]
+
+
+class LoggedList(msgspec.Struct, frozen=True, kw_only=True):
+    """What the logs say of limits."""
+
+    total: Annotated[int, Meta(description="number of entries")]
+    complete: Complete
+    partial: Partial = UNSET
+    object: ObjectType = "list"
+
+
+class LimitUsage(LimitedGroup, frozen=True, kw_only=True):
+    """Usage of one budget, or of one group of a policy, in the current period."""
+
     type: Annotated[str, Meta(description="`cost` in US dollars, `tokens` or `requests`")]
     credit_limit: Annotated[_Number | None, Meta(description="the limit; null: only an alert")]
     alert_threshold: Annotated[_Number | None, Meta(description="usage at which an alert is sent")]
@@ -76,7 +91,6 @@ class LimitUsage(msgspec.Struct, frozen=True, kw_only=True):
     used_percent: Annotated[float, Meta(description="usage in percent of the limit")]
     status: Annotated[str, Meta(description="`active` or `exhausted`")]
     enforcement: Annotated[str, Meta(description="`soft` or `hard`")]
-    dry_run: Annotated[bool, Meta(description="true if the limit refuses nothing")]
     next_usage_reset_at: OptionalTimestamp
     object: ObjectType = "limit-usage"
 
@@ -100,25 +114,15 @@ class LimitRefusal(msgspec.Struct, frozen=True, kw_only=True):
     object: ObjectType = "limit-refusal"
 
 
-class RefusalList(msgspec.Struct, frozen=True, kw_only=True):
+class RefusalList(LoggedList, frozen=True, kw_only=True):
     """What limits refused."""
 
-    total: Annotated[int, Meta(description="number of entries")]
-    complete: Complete
     data: Annotated[list[LimitRefusal], Meta(description="entries, the most refused first; at most 1,000")]
-    object: ObjectType = "list"
-    partial: Partial = UNSET
 
 
-class RateUsage(msgspec.Struct, frozen=True, kw_only=True):
+class RateUsage(LimitedGroup, frozen=True, kw_only=True):
     """Usage of one rate limit, or of one group of a policy."""
 
-    limit_id: LimitId
-    kind: OwnerKind
-    owner_id: Annotated[str, Meta(description="id of what has the limit")]
-    owner_name: Annotated[str, Meta(description="its slug or name")]
-    workspace_id: WorkspaceId
-    value_key: ValueKey
     type: Annotated[str, Meta(description="`tokens` or `requests`")]
     unit: Annotated[str, Meta(description="`rps`, `rpm`, `rph`, `rpd` or `rpw`: per second, minute, hour, day or week")]
     value: Annotated[int, Meta(description="the limit")]
@@ -131,18 +135,13 @@ class RateUsage(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     used_percent: Annotated[float, Meta(description="highest usage in percent of the limit")]
-    dry_run: Annotated[bool, Meta(description="true if the limit refuses nothing")]
     object: ObjectType = "rate-limit-usage"
 
 
-class RateUsageList(msgspec.Struct, frozen=True, kw_only=True):
+class RateUsageList(LoggedList, frozen=True, kw_only=True):
     """Usage of rate limits."""
 
-    total: Annotated[int, Meta(description="number of entries")]
-    complete: Complete
     data: Annotated[list[RateUsage], Meta(description="entries, the most used first; at most 1,000")]
-    object: ObjectType = "list"
-    partial: Partial = UNSET
 
 
 class UnmatchedPolicy(msgspec.Struct, frozen=True, kw_only=True):

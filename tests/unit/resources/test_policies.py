@@ -126,6 +126,38 @@ def test_created_policy_is_read_listed_updated_and_archived(bootstrapped_url: Se
     run_scenario(bootstrapped_url, scenario)
 
 
+@pytest.mark.parametrize("path", [USAGE, RATE])
+def test_conditions_that_nothing_meets_are_reported_and_saved(bootstrapped_url: Secret, path: str):
+    async def scenario(api: ManagementClient) -> None:
+        workspace = (await api.create_workspace())["id"]
+        conditions = [
+            {"key": "virtual_key", "value": "mistyped"},
+            {"key": "metadata.team", "value": ["a", "b"]},
+            {"key": "metadata.team", "value": ["c"]},
+            {"key": "metadata.plan", "value": "free"},
+            {"key": "metadata.plan", "value": ["paid", "free"], "excludes": True},
+        ]
+        body = {**BODIES[path], "workspace_id": workspace, "conditions": conditions}
+        created = await api.request_ok("POST", path, body)
+        warnings = {warning["path"]: warning["message"] for warning in created["warnings"]}
+        assert list(warnings) == [f"conditions[{index}].value" for index in (0, 2, 4)]
+        assert "'mistyped' names no provider" in warnings["conditions[0].value"]
+        assert "earlier condition on 'metadata.team'" in warnings["conditions[2].value"]
+        location = f"{path}/{created['id']}"
+        assert (await api.request_ok("GET", location))["conditions"] == conditions
+        assert await api.request_ok("PUT", location, {"name": "other"}) == {"warnings": created["warnings"]}
+        fixed = [
+            {"key": "metadata.team", "value": ["a", "b"]},
+            {"key": "metadata.team", "value": ["b", "c"]},
+            {"key": "metadata.team", "value": "a", "excludes": True},
+            {"key": "model", "value": "gpt-*"},
+            {"key": "model", "value": "gpt-4*"},
+        ]
+        assert await api.request_ok("PUT", location, {"conditions": fixed}) == {}
+
+    run_scenario(bootstrapped_url, scenario)
+
+
 def test_lists_filter_by_type_and_unit(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         workspace = (await api.create_workspace())["id"]

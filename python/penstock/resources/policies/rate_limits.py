@@ -14,12 +14,13 @@ from penstock.authorization import require_scopes
 from penstock.errors import Problem
 from penstock.kit import policies
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer, workspace_request_context
+from penstock.kit.limit_coverage import find_condition_warnings
 from penstock.kit.limits import Amount
 from penstock.kit.listing import equality_conditions
-from penstock.kit.policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate
+from penstock.kit.policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
 from penstock.kit.shared_fields import UNSET, ObjectType, UnsetType, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext, TenantSession
-from penstock.schemas import EmptyResponse, invalid_error, row_to_struct, sent_fields
+from penstock.schemas import invalid_error, row_to_struct, sent_fields
 from penstock.store.limit_tables import rate_limits_policies
 
 if TYPE_CHECKING:
@@ -105,10 +106,10 @@ async def create_policy(session: TenantSession, data: NewRateLimitsPolicy) -> Cr
     await policies.reject_too_many(session)
     own = {name: getattr(data, name) for name in ("type", "unit", "window", "target")}
     row = await policies.RATE_POLICIES.create(session, {**columns, **own, "value": int(data.value)})
-    return CreatedPolicy(row["id"], KIND)
+    return CreatedPolicy(row["id"], KIND, await find_condition_warnings(session, "rate-limits", row))
 
 
-async def update_policy(session: TenantSession, row: Row, data: UpdateRateLimitsPolicy) -> EmptyResponse:
+async def update_policy(session: TenantSession, row: Row, data: UpdateRateLimitsPolicy) -> UpdatedPolicy:
     """Changes a policy; omitted fields keep their values. The type, the target and the groups cannot be changed."""
     policies.reject_other_status(row)
     values: dict[str, Any] = msgspec.to_builtins(sent_fields(data))
@@ -121,7 +122,7 @@ async def update_policy(session: TenantSession, row: Row, data: UpdateRateLimits
     if problems:
         raise invalid_error(problems)
     await policies.RATE_POLICIES.update(session, row, values)
-    return EmptyResponse()
+    return UpdatedPolicy(await find_condition_warnings(session, "rate-limits", {**row, **values}))
 
 
 async def archive_policy(session: TenantSession, row: Row) -> None:
@@ -163,6 +164,6 @@ routes = [
     CRUD_ROUTES.create_route(NewRateLimitsPolicy, CreatedPolicy, create_policy),
     CRUD_ROUTES.list_route(RateLimitsPolicy, SHOW_DETAIL, build_list_query),
     get_policy,
-    CRUD_ROUTES.update_route(UpdateRateLimitsPolicy, EmptyResponse, update_policy, RateLimitsPolicy, SHOW_DETAIL),
+    CRUD_ROUTES.update_route(UpdateRateLimitsPolicy, UpdatedPolicy, update_policy, RateLimitsPolicy, SHOW_DETAIL),
     CRUD_ROUTES.delete_route(archive_policy),
 ]

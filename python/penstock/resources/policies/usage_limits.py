@@ -15,9 +15,10 @@ from penstock.authorization import require_scopes
 from penstock.errors import NotFoundError, Problem
 from penstock.kit import limits, policies
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, workspace_request_context
+from penstock.kit.limit_coverage import find_condition_warnings
 from penstock.kit.limit_usage import LimitPeriod, UsageEntity, ValueUsage
 from penstock.kit.listing import equality_conditions
-from penstock.kit.policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate
+from penstock.kit.policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
 from penstock.kit.shared_fields import UNSET, ObjectType, OptionalTimestamp, UnsetType, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.kit.usage_periods import current_period, to_limit
@@ -159,10 +160,10 @@ async def create_policy(session: TenantSession, data: NewUsageLimitsPolicy) -> C
     await policies.reject_too_many(session)
     own = {**_to_columns(limits.to_stored_usage_limits(limit, {})), "enforcement": data.enforcement}
     row = await policies.USAGE_POLICIES.create(session, {**columns, **own, "last_reset_at": None})
-    return CreatedPolicy(row["id"], KIND)
+    return CreatedPolicy(row["id"], KIND, await find_condition_warnings(session, "usage-limits", row))
 
 
-async def update_policy(session: TenantSession, row: Row, data: UpdateUsageLimitsPolicy) -> EmptyResponse:
+async def update_policy(session: TenantSession, row: Row, data: UpdateUsageLimitsPolicy) -> UpdatedPolicy:
     """Changes a policy; omitted fields keep their values. The type and the groups cannot be changed.
 
     A higher `credit_limit` makes exhausted groups active again and clears their alerts. A higher `alert_threshold`, or
@@ -192,7 +193,7 @@ async def update_policy(session: TenantSession, row: Row, data: UpdateUsageLimit
     await policies.USAGE_POLICIES.update(session, row, values)
     if value_key is not None:
         await _record_reset(session, row, await usage.reset(value_key=value_key))
-    return EmptyResponse()
+    return UpdatedPolicy(await find_condition_warnings(session, "usage-limits", {**row, **values}))
 
 
 async def archive_policy(session: TenantSession, row: Row) -> None:
@@ -345,6 +346,6 @@ routes = [
     get_policy,
     list_entities,
     reset_entity,
-    CRUD_ROUTES.update_route(UpdateUsageLimitsPolicy, EmptyResponse, update_policy, UsageLimitsPolicy, render_policies),
+    CRUD_ROUTES.update_route(UpdateUsageLimitsPolicy, UpdatedPolicy, update_policy, UsageLimitsPolicy, render_policies),
     CRUD_ROUTES.delete_route(archive_policy),
 ]
