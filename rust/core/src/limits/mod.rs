@@ -11,6 +11,7 @@ pub mod recent;
 pub mod request_holds;
 pub mod rule;
 pub mod shared_counter;
+mod value_pattern;
 pub mod window;
 
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -4,7 +4,10 @@ use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::window::{LimitWindow, RateUnit};
+use super::{
+    value_pattern::ValuePattern,
+    window::{LimitWindow, RateUnit},
+};
 use crate::{accounting::record::metadata::Metadata, error::Problem};
 
 /// Longest group value in bytes. A longer one is replaced by its digest.
@@ -189,40 +192,6 @@ impl<'r> LimitSubject<'r> {
     }
 }
 
-/// Value of a condition, in which `*` stands for any text.
-#[derive(Debug)]
-struct ValuePattern(Box<str>);
-
-impl ValuePattern {
-    /// Compares in time linear in both lengths for each wildcard, without backtracking.
-    fn matches(&self, value: &str) -> bool {
-        let mut chunks = self.0.split('*');
-        let Some(mut rest) = chunks.next().and_then(|first| value.strip_prefix(first)) else { return false };
-        let mut chunks = chunks.peekable();
-        if chunks.peek().is_none() {
-            return rest.is_empty();
-        }
-        while let Some(chunk) = chunks.next() {
-            if chunks.peek().is_none() {
-                return rest.ends_with(chunk);
-            }
-            match rest.find(chunk) {
-                Some(at) => rest = &rest[at + chunk.len()..],
-                None => return false,
-            }
-        }
-        true
-    }
-
-    /// Compares with a model: `@slug/model` names the saved provider too.
-    fn matches_model(&self, target: &TargetSubject<'_>) -> bool {
-        if !self.0.starts_with('@') {
-            return self.matches(target.model);
-        }
-        target.saved.is_some_and(|saved| self.matches(&format!("@{}/{}", saved.slug, target.model)))
-    }
-}
-
 #[derive(Debug)]
 struct LimitCondition {
     key: SubjectKey,
@@ -246,6 +215,8 @@ pub struct LimitRule {
     pub is_dry_run: bool,
     conditions: Vec<LimitCondition>,
     group_by: Vec<SubjectKey>,
+    /// True if it applies to attempts at targets instead of requests.
+    applies_to_targets: bool,
 }
 
 impl LimitRule {
@@ -262,6 +233,7 @@ impl LimitRule {
             is_dry_run: false,
             conditions: Vec::new(),
             group_by: Vec::new(),
+            applies_to_targets: false,
         }
     }
 
@@ -272,9 +244,7 @@ impl LimitRule {
 
     /// Returns true if the limit applies to attempts at targets instead of requests.
     pub fn applies_to_targets(&self) -> bool {
-        let keys = self.conditions.iter().map(|condition| &condition.key).chain(&self.group_by);
-        matches!(self.owner.kind, OwnerKind::Provider | OwnerKind::Integration)
-            || keys.into_iter().any(SubjectKey::depends_on_target)
+        self.applies_to_targets
     }
 
     /// Returns the group value of a request that the limit counts; `None` if it does not count it.
@@ -428,13 +398,19 @@ fn compile_limit(row: PublishedLimit) -> Result<LimitRule, (&'static str, String
     let conditions = row.conditions.into_iter().map(|condition| {
         Ok(LimitCondition {
             key: parse("conditions", &condition.key)?,
-            values: condition.values.into_iter().map(ValuePattern).collect(),
+            values: condition.values.into_iter().map(ValuePattern::new).collect(),
             excludes: condition.excludes,
         })
     });
+    let conditions: Vec<LimitCondition> = conditions.collect::<Result<_, _>>()?;
+    let group_by: Vec<SubjectKey> = row.group_by.iter().map(|key| parse("group_by", key)).collect::<Result<_, _>>()?;
+    let mut keys = conditions.iter().map(|condition| &condition.key).chain(&group_by);
+    let applies_to_targets = matches!(row.owner.kind, OwnerKind::Provider | OwnerKind::Integration)
+        || keys.any(SubjectKey::depends_on_target);
     Ok(LimitRule {
-        conditions: conditions.collect::<Result<_, _>>()?,
-        group_by: row.group_by.iter().map(|key| parse("group_by", key)).collect::<Result<_, _>>()?,
+        conditions,
+        group_by,
+        applies_to_targets,
         counter_id: counter_id(&row.id, window),
         id: row.id,
         owner: row.owner,
@@ -496,10 +472,23 @@ mod tests {
         assert_eq!(group(json!([{"key": "metadata.other", "values": ["x"], "excludes": true}])), met);
         assert_eq!(group(json!([{"key": "config", "values": ["*"]}])), None);
         assert_eq!(group(json!([{"key": "endpoint_type", "values": ["embed"]}])), None);
-        for model in ["gpt-4o-mini", "gpt-*", "*", "*4o*", "g*o-m*i", "@prod/*", "@*/gpt-4o-mini"] {
+        for model in [
+            "gpt-4o-mini",
+            "gpt-*",
+            "*",
+            "*4o*",
+            "g*o-m*i",
+            "@prod/*",
+            "@prod/gpt-4o-mini",
+            "@pr*",
+            "@prod*",
+            "@*/gpt-4o-mini",
+        ] {
             assert_eq!(group(json!([{"key": "model", "values": [model]}])), met, "{model}");
         }
-        for model in ["gpt-4o", "o-*", "*-4", "@dev/*", "@prod/gpt-4o", "gpt-4o-mini*x"] {
+        for model in
+            ["gpt-4o", "o-*", "*-4", "@dev/*", "@prod/gpt-4o", "@prod/o*", "@production*", "@prod", "gpt-4o-mini*x"]
+        {
             assert_eq!(group(json!([{"key": "model", "values": [model]}])), None, "{model}");
         }
     }
