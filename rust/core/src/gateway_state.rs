@@ -61,7 +61,7 @@ impl GatewayState {
         let counters = NodeCounters::new(settings.limits_path.as_deref().map(Path::new));
         let limiter = Limiter::new(counters, fastrand::u64(..), settings.workers.into());
         Ok(Self {
-            limiter: Arc::new(limiter.with_redis(shared.redis.as_ref())),
+            limiter: Arc::new(limiter.with_redis(shared.redis.as_ref(), settings.worker)),
             upstream: Arc::new(upstream),
             record_sink: Arc::new(RecordSink::new(&settings)),
             shared,

@@ -289,7 +289,9 @@ pub async fn maintain_shared_state(state: Arc<GatewayState>) {
 async fn maintain_limits(state: &GatewayState) {
     let mut cleaned_at = Instant::now();
     loop {
-        tokio::time::sleep(LIMIT_REPORT_INTERVAL).await;
+        // Windows start at full seconds. A worker announces itself early in each of them.
+        let interval_ms = LIMIT_REPORT_INTERVAL.as_millis() as u64;
+        sleep(Duration::from_millis(interval_ms - now_ms() % interval_ms)).await;
         state.limiter.report_shared(false).await;
         if cleaned_at.elapsed() > COUNTER_CLEANUP_INTERVAL {
             cleaned_at = Instant::now();

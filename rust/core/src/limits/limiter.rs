@@ -174,10 +174,13 @@ impl Limiter {
         }
     }
 
-    /// Shares the limits with all nodes through Redis.
+    /// Shares the limits with all nodes through Redis. `number` tells the workers of this node apart.
     #[must_use]
-    pub fn with_redis(self, redis: Option<&Arc<RedisClient>>) -> Self {
-        let cluster = redis.map(|redis| ClusterLimiter::new(Arc::clone(redis), self.worker_count));
+    pub fn with_redis(self, redis: Option<&Arc<RedisClient>>, number: u32) -> Self {
+        let cluster = redis.map(|redis| {
+            let name = format!("{:x}-{number}", self.counters.node_id());
+            ClusterLimiter::new(Arc::clone(redis), name, self.worker_count)
+        });
         Self { cluster, ..self }
     }
 

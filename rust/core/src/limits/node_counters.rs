@@ -38,6 +38,8 @@ const MAX_FILES: usize = 500_000;
 const MAX_FILE_BYTES: usize = 16 * 1024;
 /// File beside the counters with the number of workers of all nodes, which the control process writes.
 const MEMBERS_FILE: &str = "members";
+/// File beside the counters with a random id of the node.
+const NODE_ID_FILE: &str = "node-id";
 /// Bytes before the encoded counter: its length, and when it no longer counts.
 const HEADER_BYTES: usize = 16;
 
@@ -108,6 +110,22 @@ impl NodeCounters {
         let Self::Folder(folder) = self else { return 0 };
         let text = fs::read_to_string(folder.path.join(MEMBERS_FILE)).unwrap_or_default();
         text.trim().parse().unwrap_or(0)
+    }
+
+    /// Returns an id of this node, which outlives its processes if there is a folder.
+    pub fn node_id(&self) -> u64 {
+        let new = fastrand::u64(..);
+        let Self::Folder(folder) = self else { return new };
+        let path = folder.path.join(NODE_ID_FILE);
+        let written = folder.path.join(format!("{NODE_ID_FILE}-{new:x}"));
+        // Only one of several workers creates the file, with its whole content.
+        let is_written = fs::create_dir_all(&folder.path).and_then(|()| fs::write(&written, format!("{new:x}")));
+        if is_written.is_ok() {
+            drop(fs::hard_link(&written, &path));
+            drop(fs::remove_file(&written));
+        }
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        u64::from_str_radix(text.trim(), 16).unwrap_or(new)
     }
 
     /// Returns what the ledger knows of a budget in its current period.
@@ -333,6 +351,20 @@ mod tests {
         assert!(files(&folder.0).is_empty());
         assert_eq!(counters.member_count(), 7);
         assert_eq!(left(120_000), 3);
+    }
+
+    #[test]
+    fn all_workers_of_a_node_have_one_id() {
+        let folder = TestFolder::new();
+        let ids: Vec<u64> = thread::scope(|scope| {
+            let workers: Vec<_> =
+                (0..4).map(|_| scope.spawn(|| NodeCounters::new(Some(&folder.0)).node_id())).collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+        });
+        assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+        assert_eq!(NodeCounters::new(Some(&folder.0)).node_id(), ids[0]);
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+        assert_ne!(NodeCounters::new(None).node_id(), ids[0]);
     }
 
     #[test]

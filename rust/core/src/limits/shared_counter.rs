@@ -2,6 +2,8 @@
 //! worker and part of time. Each worker writes only its own fields, with absolute values, so that a lost or repeated
 //! write does no harm, and what Redis forgets is written again.
 
+use std::collections::HashMap;
+
 use super::window::{LimitWindow, SLIDING_PARTS};
 
 /// Time after which what a worker holds of a budget no longer counts, if the worker does not report.
@@ -54,6 +56,8 @@ pub fn ttl_ms(window: LimitWindow, now_ms: u64) -> u64 {
 pub struct OthersUsage {
     pub settled: u64,
     pub outstanding: u64,
+    /// What each worker used and holds.
+    pub by_member: HashMap<u64, u64>,
     /// Fields of past parts of time, which can be removed.
     pub stale: Vec<String>,
 }
@@ -74,6 +78,8 @@ impl OthersUsage {
                 if !window.is_budget() || usage.seen_ms.saturating_add(MEMBER_EXPIRY_MS) > now_ms {
                     others.outstanding = others.outstanding.saturating_add(usage.outstanding);
                 }
+                let sum = others.by_member.entry(from).or_default();
+                *sum = sum.saturating_add(usage.settled).saturating_add(usage.outstanding);
             }
         }
         others

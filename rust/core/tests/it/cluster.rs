@@ -1,124 +1,28 @@
-//! Limits that several nodes share through Redis: none is exceeded, whatever happens to Redis.
+//! Limits that several nodes share through Redis: none is exceeded, and everything can be used.
 
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use penstock_core::limits::{
-    limiter::{Hold, Limiter, RuleRef},
-    now_ms,
-    rule::WorkspaceLimits,
-};
-use penstock_mock::Server;
-use serde_json::{Value, json};
+use penstock_core::limits::now_ms;
+use serde_json::json;
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::harness::{
-    TestGateway,
-    redis_server::{DelayingRelay, MAX_REDIS_WAIT, RedisServer, start_node_that_waits},
+    limited_nodes::{LimitedNodes, admit, budget, rule},
+    redis_server::{DelayingRelay, RedisServer, is_redis_available},
     wait_until,
 };
-
-const NODES: usize = 3;
-
-fn rule(fields: &Value) -> RuleRef {
-    let mut row =
-        json!({"id": "l", "owner": {"kind": "policy", "id": "p", "slug": "p"}, "type": "requests", "limit": 10});
-    row.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    let limits = WorkspaceLimits::compile(serde_json::from_value(json!([row])).unwrap(), "$", &mut Vec::new());
-    RuleRef { rules: limits.all.unwrap(), index: 0 }
-}
-
-/// A budget that no test shares with another.
-fn budget(limit: u64, enforcement: &str) -> RuleRef {
-    rule(&json!({"type": "cost", "limit": limit, "period": {"start": 1}, "enforcement": enforcement}))
-}
-
-/// Takes an amount as a request does: from the lease, from Redis, and at last what is there.
-async fn admit(limiter: &Limiter, rule: &RuleRef, amount: u64) -> Option<Hold> {
-    for _ in 0..2 {
-        if let Ok((hold, _)) = limiter.take_once(rule.clone(), "", amount, false, now_ms()) {
-            return Some(hold);
-        }
-        limiter.acquire(rule, "", amount).await;
-    }
-    limiter.take_once(rule.clone(), "", amount, true, now_ms()).ok().map(|(hold, _)| hold)
-}
-
-struct Nodes {
-    nodes: Vec<TestGateway>,
-    reports: JoinSet<()>,
-}
-
-impl Nodes {
-    async fn start(url: &str) -> Self {
-        Self::start_that_wait(url, MAX_REDIS_WAIT).await
-    }
-
-    /// Starts nodes that take Redis for unavailable after this time, and use their shares then.
-    async fn start_that_wait(url: &str, max_wait: Duration) -> Self {
-        let provider = Server::start().await;
-        let (mut nodes, mut reports) = (Vec::new(), JoinSet::new());
-        for _ in 0..NODES {
-            let node = start_node_that_waits(&provider.url(), url, max_wait).await;
-            let limiter = Arc::clone(&node.state.limiter);
-            limiter.report_shared(false).await;
-            reports.spawn(async move {
-                loop {
-                    limiter.report_shared(false).await;
-                    sleep(Duration::from_millis(50)).await;
-                }
-            });
-            nodes.push(node);
-        }
-        // All nodes know of each other.
-        sleep(Duration::from_millis(600)).await;
-        Self { nodes, reports }
-    }
-
-    fn limiters(&self) -> Vec<Arc<Limiter>> {
-        self.nodes.iter().map(|node| Arc::clone(&node.state.limiter)).collect()
-    }
-
-    /// Spends from all nodes at once: each of `callers` on each node sends `count` requests. Returns what was used.
-    async fn spend(&self, rule: &RuleRef, callers: usize, count: usize, max_spent: u64) -> u64 {
-        let used = Arc::<AtomicU64>::default();
-        let mut tasks = JoinSet::new();
-        for limiter in self.limiters() {
-            for caller in 0..callers {
-                let (limiter, rule, used) = (Arc::clone(&limiter), rule.clone(), Arc::clone(&used));
-                tasks.spawn(async move {
-                    let mut random = fastrand::Rng::with_seed(caller as u64);
-                    for _ in 0..count {
-                        let Some(hold) = admit(&limiter, &rule, max_spent).await else { continue };
-                        tokio::task::yield_now().await;
-                        let spent = random.u64(1..=hold.amount);
-                        used.fetch_add(spent, Ordering::Relaxed);
-                        limiter.settle(&hold, spent, now_ms());
-                    }
-                });
-            }
-        }
-        while tasks.join_next().await.is_some() {}
-        used.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Nodes {
-    fn drop(&mut self) {
-        self.reports.abort_all();
-    }
-}
 
 #[tokio::test]
 async fn hard_budget_of_several_nodes_is_used_up_and_never_exceeded() {
     let server = RedisServer::start().await;
-    let nodes = Nodes::start(&server.url()).await;
+    let nodes = LimitedNodes::start(&server.url()).await;
     let rule = budget(1_000_000, "hard");
     let mut used = 0;
     // What a node has taken in advance comes back within a second, and the others can use it.
@@ -136,12 +40,12 @@ async fn hard_budget_of_several_nodes_is_used_up_and_never_exceeded() {
 #[tokio::test]
 async fn windows_of_several_nodes_hold_exactly_the_limit() {
     let server = RedisServer::start().await;
-    // A busy machine must not look like a Redis that is lost: a node that is cut off alone uses its share as well.
-    let nodes = Nodes::start_that_wait(&server.url(), Duration::from_secs(5)).await;
+    // A busy machine must not look like a Redis that is lost: shares of nodes would be reserved.
+    let nodes = LimitedNodes::start_that_wait(&server.url(), Duration::from_secs(5)).await;
     for sliding in [false, true] {
         let rule =
             rule(&json!({"id": format!("w{sliding}"), "limit": 100, "window": {"unit": "second", "sliding": sliding}}));
-        let admitted = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let admitted = Arc::new(Mutex::new(Vec::new()));
         let is_over = Arc::<AtomicBool>::default();
         let mut tasks = JoinSet::new();
         for limiter in nodes.limiters() {
@@ -180,7 +84,7 @@ async fn windows_of_several_nodes_hold_exactly_the_limit() {
 #[tokio::test]
 async fn flushed_counters_are_restored_and_nothing_is_admitted_twice() {
     let server = RedisServer::start().await;
-    let nodes = Nodes::start(&server.url()).await;
+    let nodes = LimitedNodes::start(&server.url()).await;
     let rule = budget(100_000, "hard");
     let mut connection = server.connect().await;
     let mut used = nodes.spend(&rule, 5, 10, 200).await;
@@ -202,7 +106,7 @@ async fn flushed_counters_are_restored_and_nothing_is_admitted_twice() {
 #[tokio::test]
 async fn without_redis_nodes_use_their_leases_and_shares() {
     let mut server = RedisServer::start().await;
-    let nodes = Nodes::start(&server.url()).await;
+    let nodes = LimitedNodes::start(&server.url()).await;
     let (hard, soft) = (budget(100_000, "hard"), rule(&json!({"id": "s", "limit": 300, "window": {"unit": "day"}})));
     let before = nodes.spend(&hard, 2, 2, 200).await;
     let first = nodes.spend(&soft, 1, 10, 1).await;
@@ -215,7 +119,7 @@ async fn without_redis_nodes_use_their_leases_and_shares() {
     assert!((31..=300).contains(&shared), "{shared}");
     server.restart().await;
     for node in &nodes.nodes {
-        wait_until("Redis is there again", || crate::harness::redis_server::is_redis_available(node)).await;
+        wait_until("Redis is there again", || is_redis_available(node)).await;
     }
     for _ in 0..60 {
         sleep(Duration::from_millis(100)).await;
@@ -229,7 +133,7 @@ async fn without_redis_nodes_use_their_leases_and_shares() {
 async fn faulty_redis_admits_no_more_than_the_limit() {
     let server = RedisServer::start().await;
     let relay = DelayingRelay::start(&server).await;
-    let nodes = Nodes::start(&format!("redis://{}/", relay.addr)).await;
+    let nodes = LimitedNodes::start(&format!("redis://{}/", relay.addr)).await;
     let rule = rule(&json!({"limit": 3000, "window": {"unit": "day"}}));
     let mut connection = server.connect().await;
     let mut used = nodes.spend(&rule, 2, 5, 1).await;
@@ -253,7 +157,7 @@ async fn faulty_redis_admits_no_more_than_the_limit() {
     relay.set_delay(Duration::ZERO);
     assert!(used <= 3000, "{used}");
     for node in &nodes.nodes {
-        wait_until("Redis is well again", || crate::harness::redis_server::is_redis_available(node)).await;
+        wait_until("Redis is well again", || is_redis_available(node)).await;
     }
     for _ in 0..40 {
         sleep(Duration::from_millis(50)).await;

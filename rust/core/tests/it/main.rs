@@ -11,6 +11,7 @@ mod cache;
 mod caller;
 mod circuit_breaker;
 mod cluster;
+mod cluster_faults;
 mod conditional;
 mod connect;
 mod count_tokens;

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, PoisonError, atomic::Ordering};
 
-use super::{ClusterLeases, ClusterLimiter, MAX_WRITES};
+use tokio::sync::OwnedMutexGuard;
+
+use super::{ClusterLeases, ClusterLimiter, LeaseClaim, MAX_WRITES};
 use crate::{limits::node_counters::NodeCounters, state::shared::redis_counters::CounterWrite};
 
 /// Time after which unused amounts are returned.
@@ -11,11 +13,33 @@ const IDLE_MS: u64 = 1000;
 const REFRESH_MS: u64 = 10_000;
 /// Time after Redis forgot the counters in which nothing is taken, until all workers have written theirs again.
 const RESTORE_MS: u64 = 1500;
-/// Interval at which this worker shows that it is alive, and learns of others.
-const HEARTBEAT_MS: u64 = 500;
+/// Interval at which an amount in reserve is adapted to what is left.
+const RESERVE_REFRESH_MS: u64 = 2000;
+/// Counters of a worker with a reserve, and those that are adapted at once.
+const MAX_RESERVES: usize = 256;
+const MAX_REFRESHES: usize = 64;
 
 /// Turns to write that must be held while the writes run, so that those of one lease keep their order.
-type WriteTurns = Vec<tokio::sync::OwnedMutexGuard<()>>;
+type WriteTurns = Vec<OwnedMutexGuard<()>>;
+/// Counter whose reserve is adapted: its hash, the turn to write, and what is written.
+type ReserveRefresh = (u64, OwnedMutexGuard<()>, LeaseClaim, CounterWrite);
+
+/// What one round of writes does.
+struct WritePlan {
+    /// True if the worker ends, and keeps nothing.
+    is_last: bool,
+    /// Number of workers of all nodes.
+    workers: u64,
+    /// Counters that keep a reserve.
+    reserves: usize,
+    now_ms: u64,
+}
+
+impl WritePlan {
+    fn has_room(&self) -> bool {
+        !self.is_last && self.reserves < MAX_RESERVES
+    }
+}
 
 impl ClusterLimiter {
     /// Returns true while the counters in Redis are being restored.
@@ -24,6 +48,7 @@ impl ClusterLimiter {
         if *known != found {
             if known.is_some() {
                 self.restored_ms.store(now_ms + RESTORE_MS, Ordering::Relaxed);
+                self.others().lose(now_ms);
                 self.mark_all_dirty();
             }
             if found.is_some() {
@@ -44,35 +69,44 @@ impl ClusterLimiter {
 
     /// Writes what changed, returns unused amounts, and renews leases. To be called a few times in a second.
     pub async fn report(&self, ledger: &NodeCounters, now_ms: u64, is_last: bool) {
-        if now_ms >= self.heartbeat_ms.load(Ordering::Relaxed) {
-            self.heartbeat_ms.store(now_ms + HEARTBEAT_MS, Ordering::Relaxed);
-            if let Some((generation, members)) = self.redis.beat_limits(self.member, now_ms).await {
-                self.member_count.store(members, Ordering::Relaxed);
-                self.healthy_ms.fetch_max(now_ms, Ordering::Relaxed);
-                self.check_generation(Some(generation), now_ms);
-            }
-        }
+        let is_announced = self.announce(ledger, now_ms).await;
         let hashes: Vec<u64> = self.lock().active.iter().copied().collect();
+        let mut plan = WritePlan { is_last, workers: self.known_members(), reserves: 0, now_ms };
         for chunk in hashes.chunks(MAX_WRITES) {
-            let (writes, turns) = self.collect_writes(chunk, is_last, now_ms);
-            if !writes.is_empty() && !self.redis.write_counters(&writes).await {
+            let (written, writes, turns) = self.collect_writes(chunk, &mut plan);
+            if !writes.is_empty() {
+                let is_taken = self.redis.write_counters(&writes).await;
                 let mut leases = self.lock();
-                for hash in chunk {
-                    if let Some(lease) = leases.by_hash.get_mut(hash) {
+                for hash in &written {
+                    let Some(lease) = leases.by_hash.get_mut(hash) else { continue };
+                    if is_taken {
+                        lease.confirmed_ms = lease.confirmed_ms.max(now_ms);
+                    } else {
                         lease.is_dirty = true;
                     }
                 }
             }
             drop(turns);
         }
+        if !is_announced {
+            self.announce(ledger, now_ms).await;
+        }
+        if is_last {
+            self.redis.remove_workers(std::slice::from_ref(&self.name)).await;
+            return;
+        }
+        self.refresh_reserves(ledger, now_ms).await;
         let renewals = std::mem::take(&mut self.lock().renewals);
         for (rule, group) in renewals {
             self.acquire(&rule, &group, 1, ledger, now_ms).await;
         }
     }
 
-    fn collect_writes(&self, hashes: &[u64], is_last: bool, now_ms: u64) -> (Vec<CounterWrite>, WriteTurns) {
-        let (mut writes, mut turns) = (Vec::new(), WriteTurns::new());
+    /// Returns the counters that must be written: their hashes, fields, and turns.
+    fn collect_writes(&self, hashes: &[u64], plan: &mut WritePlan) -> (Vec<u64>, Vec<CounterWrite>, WriteTurns) {
+        let (mut written, mut writes, mut turns) = (Vec::new(), Vec::new(), WriteTurns::new());
+        let (is_last, now_ms) = (plan.is_last, plan.now_ms);
+        let is_reachable = !self.is_lost.load(Ordering::Relaxed);
         let mut leases = self.lock();
         let ClusterLeases { by_hash, active, .. } = &mut *leases;
         for hash in hashes {
@@ -83,19 +117,25 @@ impl ClusterLimiter {
             // A request is asking for a lease at this moment, and writes the same fields.
             let Ok(turn) = Arc::clone(&lease.writing).try_lock_owned() else { continue };
             let has_ended = lease.window.part_at(now_ms).start_ms > lease.start_ms;
-            if has_ended && lease.window.sliding_part_ms() > 0 && lease.free > 0 {
+            let is_returned = is_last || is_reachable;
+            if has_ended && lease.window.sliding_part_ms() > 0 && lease.free > 0 && is_returned {
                 (lease.free, lease.is_dirty) = (0, true);
             }
-            if lease.free > 0 && !lease.is_share && (is_last || now_ms >= lease.used_ms + IDLE_MS) {
-                lease.left = lease.left.saturating_add(std::mem::take(&mut lease.free));
-                (lease.is_dirty, lease.granted) = (true, 0);
+            if is_last || is_returned && now_ms >= lease.used_ms + IDLE_MS {
+                let reserve = if plan.has_room() { lease.idle_reserve(plan.workers, now_ms) } else { 0 };
+                let kept = reserve.min(lease.free);
+                plan.reserves += usize::from(kept > 0);
+                if lease.free > kept {
+                    lease.left = lease.left.saturating_add(lease.free - kept);
+                    (lease.free, lease.is_dirty, lease.granted) = (kept, true, 0);
+                }
             }
             let is_old = lease.window.is_budget() && now_ms >= lease.confirmed_ms + REFRESH_MS;
             let must_refresh = is_old && lease.held.saturating_add(lease.free) > 0;
             if (lease.is_dirty || must_refresh) && !(has_ended && lease.window.sliding_part_ms() == 0) {
                 let free = lease.free;
                 writes.push(lease.prepare_write(self.member, free, now_ms));
-                lease.confirmed_ms = lease.confirmed_ms.max(now_ms);
+                written.push(*hash);
                 turns.push(turn);
             } else if has_ended && lease.window.sliding_part_ms() == 0 {
                 active.remove(hash);
@@ -105,6 +145,51 @@ impl ClusterLimiter {
                 active.remove(hash);
             }
         }
-        (writes, turns)
+        (written, writes, turns)
+    }
+
+    /// Learns what is left of unused counters with a reserve, so that reserves shrink with it.
+    async fn refresh_reserves(&self, ledger: &NodeCounters, now_ms: u64) {
+        if self.is_lost.load(Ordering::Relaxed) {
+            return;
+        }
+        for (hash, turn, claim, write) in self.collect_refreshes(ledger, now_ms) {
+            let is_taken = self.send_claim(claim, &write, now_ms).await;
+            drop(turn);
+            if !is_taken {
+                if let Some(lease) = self.lock().by_hash.get_mut(&hash) {
+                    lease.is_dirty = true;
+                }
+                return;
+            }
+        }
+    }
+
+    fn collect_refreshes(&self, ledger: &NodeCounters, now_ms: u64) -> Vec<ReserveRefresh> {
+        let mut refreshes = Vec::new();
+        let mut leases = self.lock();
+        let ClusterLeases { by_hash, active, .. } = &mut *leases;
+        for hash in active.iter() {
+            let Some(lease) = by_hash.get_mut(hash) else { continue };
+            let is_current = lease.window.part_at(now_ms).start_ms <= lease.start_ms;
+            let is_due = now_ms >= lease.used_ms + IDLE_MS && now_ms >= lease.reserved_ms + RESERVE_REFRESH_MS;
+            if lease.free == 0 || !is_current || !is_due {
+                continue;
+            }
+            let Ok(turn) = Arc::clone(&lease.writing).try_lock_owned() else { continue };
+            if lease.window.is_budget()
+                && let Ok(known) = ledger.read_recorded(&lease.counter_id, &lease.group, lease.window)
+                && known.resets == lease.resets
+            {
+                (lease.recorded, lease.corrected) = (known.recorded, known.corrected);
+            }
+            lease.reserved_ms = now_ms;
+            let (claim, write) = self.claim(*hash, lease, lease.free, now_ms);
+            refreshes.push((*hash, turn, claim, write));
+            if refreshes.len() >= MAX_REFRESHES {
+                break;
+            }
+        }
+        refreshes
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::workers::SharedPart;
 use crate::{
     limits::{
         recent::RecentAmounts,
@@ -14,6 +15,11 @@ use crate::{
 
 /// Time after the last write in which amounts of a budget may be used. Other workers count them for longer.
 const CONFIRMED_MS: u64 = 30_000;
+/// How long a reserve is kept after the last request, and the shortest window for which there is one.
+const RESERVE_KEPT_MS: u64 = 10 * 60 * 1000;
+const MIN_RESERVE_WINDOW_SECONDS: u64 = 60;
+/// Part of what is left for each worker that an unused lease keeps, so that it has something if Redis fails.
+const IDLE_RESERVE_FRACTION: u64 = 8;
 
 /// State of one limit and group value in this worker.
 #[derive(Debug)]
@@ -37,7 +43,12 @@ pub(super) struct ClusterLease {
     pub retry_ms: u64,
     pub used_ms: u64,
     pub is_dirty: bool,
+    /// True if it contains a share, which Redis does not know yet.
     pub is_share: bool,
+    /// When a share of a budget was added last.
+    pub share_ms: u64,
+    /// When an amount that is kept in reserve was written last.
+    pub reserved_ms: u64,
     /// How often operators have set the usage back, and what the ledger knows.
     pub resets: u64,
     pub recorded: u64,
@@ -68,6 +79,8 @@ impl ClusterLease {
             used_ms: 0,
             is_dirty: false,
             is_share: false,
+            share_ms: 0,
+            reserved_ms: 0,
             resets: 0,
             recorded: 0,
             corrected: 0,
@@ -77,14 +90,16 @@ impl ClusterLease {
         }
     }
 
-    /// Starts the part of time that contains `now_ms`. A clock that went back continues the newest one.
-    pub fn advance(&mut self, rule: &LimitRule, now_ms: u64) {
+    /// Starts the part of time that contains `now_ms`. A clock that went back continues the newest one. If the amounts of a
+    /// sliding window cannot be returned, because Redis is away, `keeps_free` leaves them in the lease.
+    pub fn advance(&mut self, rule: &LimitRule, keeps_free: impl FnOnce(&Self) -> bool, now_ms: u64) {
         (self.window, self.limit, self.is_hard) = (rule.window, rule.limit, rule.enforcement == Enforcement::Hard);
         let start_ms = rule.window.part_at(now_ms).start_ms;
         if start_ms <= self.start_ms {
             return;
         }
         let length = rule.window.sliding_part_ms();
+        let kept = if length > 0 && self.free > 0 && keeps_free(self) { self.free } else { 0 };
         if let Some(number) = start_ms.checked_div(length) {
             self.past.push((self.start_ms, self.settled.saturating_add(self.held)));
             let oldest = number.saturating_sub(SLIDING_PARTS) * length;
@@ -94,8 +109,8 @@ impl ClusterLease {
         } else {
             (self.left, self.confirmed_ms, self.is_dirty) = (rule.limit, 0, false);
         }
-        (self.start_ms, self.settled, self.held, self.free, self.granted) = (start_ms, 0, 0, 0, 0);
-        (self.is_share, self.retry_ms) = (false, 0);
+        (self.start_ms, self.settled, self.held, self.free, self.granted) = (start_ms, 0, 0, kept, kept);
+        (self.is_share, self.retry_ms, self.share_ms, self.reserved_ms) = (false, 0, 0, 0);
     }
 
     pub fn usable(&self, now_ms: u64) -> u64 {
@@ -120,6 +135,26 @@ impl ClusterLease {
         let name = format!("{}:{start_ms}:{}:{}", self.counter_id, self.resets, self.group);
         self.is_dirty = false;
         CounterWrite { name, fields, stale: std::mem::take(&mut self.stale), ttl_ms: ttl_ms(self.window, now_ms) }
+    }
+
+    /// Returns what a lease keeps that no request uses at present.
+    pub fn idle_reserve(&self, workers: u64, now_ms: u64) -> u64 {
+        let is_short = self.window.seconds().is_some_and(|seconds| seconds < MIN_RESERVE_WINDOW_SECONDS);
+        if is_short || self.window.sliding_part_ms() > 0 || now_ms >= self.used_ms + RESERVE_KEPT_MS {
+            return 0;
+        }
+        self.left.saturating_add(self.free) / (IDLE_RESERVE_FRACTION * workers)
+    }
+
+    /// Returns what workers divide to get their shares.
+    pub fn shared_part(&self) -> SharedPart {
+        let amount = match self.window.is_budget() {
+            // Nobody uses a share of a hard budget.
+            true if self.is_hard => 0,
+            true => self.limit.saturating_sub(self.recorded),
+            false => self.limit,
+        };
+        SharedPart { window: self.window, start_ms: self.start_ms, amount }
     }
 
     pub fn is_idle(&self) -> bool {

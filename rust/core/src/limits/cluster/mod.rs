@@ -1,19 +1,26 @@
 //! Limits that all nodes share through Redis. A worker takes amounts in advance, so that most requests change only its
-//! memory. While Redis is away, it uses what it took before, and its share of windows that begin meanwhile.
+//! memory. While Redis is away, it uses what it took before, and its share of windows that begin meanwhile, which is
+//! reserved for it (see `workers`).
 
 mod exchange;
 mod lease;
+mod share;
+mod workers;
 
 use std::{
     collections::{HashMap, HashSet},
     hash::{BuildHasher, RandomState},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
-use self::lease::ClusterLease;
+use self::{
+    lease::ClusterLease,
+    share::SentAnnouncement,
+    workers::{OtherWorkers, SILENT_MS, SharedPart, parse_announcements},
+};
 use super::{
     counter::{Amount, RecordedUsage},
     limiter::{Hold, Remaining, RuleRef},
@@ -41,17 +48,23 @@ const OTHER_GROUPS: &str = "(others)";
 /// Leases of this worker in the counters of all nodes.
 pub struct ClusterLimiter {
     redis: Arc<RedisClient>,
+    /// Id of this process in the fields of counters.
     member: u64,
+    /// Name of this worker among all workers, which a new process of the same worker takes over.
+    name: String,
     worker_count: u64,
     hasher: RandomState,
     leases: Mutex<ClusterLeases>,
-    /// Workers of all nodes, as far as known.
-    member_count: AtomicU64,
+    others: Mutex<OtherWorkers>,
+    /// Locked while this worker announces itself.
+    announcement: tokio::sync::Mutex<SentAnnouncement>,
+    /// When this worker announced itself last, or tried to.
+    announced_ms: AtomicU64,
     /// Name of the counters in Redis. Another one appears when Redis has lost them.
     generation: Mutex<Option<String>>,
     restored_ms: AtomicU64,
-    healthy_ms: AtomicU64,
-    heartbeat_ms: AtomicU64,
+    /// True if Redis did not take the last write.
+    is_lost: AtomicBool,
     /// Requests that waited for Redis, and those for which it did not reply.
     pub trips: Metric,
     pub failed_trips: Metric,
@@ -62,10 +75,18 @@ pub struct ClusterLimiter {
 #[derive(Debug, Clone, Copy)]
 struct LeaseClaim {
     hash: u64,
-    /// Part of time in which it is claimed.
-    start_ms: u64,
+    part: SharedPart,
     /// What the worker has used and holds if it gets everything.
     target: u64,
+}
+
+/// What other workers use of a limit, as Redis knows it.
+struct CountedUsage {
+    others: OthersUsage,
+    /// Reserved for workers that may have no connection to Redis.
+    reserved: u64,
+    /// False while Redis lacks counters that it has lost.
+    is_complete: bool,
 }
 
 #[derive(Default)]
@@ -79,18 +100,20 @@ struct ClusterLeases {
 }
 
 impl ClusterLimiter {
-    pub fn new(redis: Arc<RedisClient>, worker_count: u64) -> Self {
+    pub fn new(redis: Arc<RedisClient>, name: String, worker_count: u64) -> Self {
         Self {
             redis,
             member: fastrand::u64(..),
+            name,
             worker_count: worker_count.max(1),
             hasher: RandomState::new(),
             leases: Mutex::default(),
-            member_count: AtomicU64::new(0),
+            others: Mutex::default(),
+            announcement: tokio::sync::Mutex::default(),
+            announced_ms: AtomicU64::new(0),
             generation: Mutex::default(),
             restored_ms: AtomicU64::new(0),
-            healthy_ms: AtomicU64::new(0),
-            heartbeat_ms: AtomicU64::new(0),
+            is_lost: AtomicBool::new(false),
             trips: Metric::default(),
             failed_trips: Metric::default(),
             shared_groups: Metric::default(),
@@ -113,7 +136,7 @@ impl ClusterLimiter {
         let hash = self.hash(&rule.counter_id, group);
         let ClusterLeases { by_hash, active, renewals, .. } = &mut *leases;
         let lease = by_hash.entry(hash).or_insert_with(|| ClusterLease::new(&rule, group));
-        lease.advance(&rule, now_ms);
+        lease.advance(&rule, |lease| self.keeps_free(lease), now_ms);
         lease.used_ms = now_ms;
         let usable = lease.usable(now_ms);
         let is_enough = usable >= wanted.minimum;
@@ -185,17 +208,32 @@ impl ClusterLimiter {
         let known = rule.is_budget().then(|| read_recorded(ledger, rule, group)).flatten();
         let Some((claim, write)) = self.begin_acquire(hash, rule, amount, known, now_ms) else { return };
         self.trips.add(1);
-        let Some((generation, fields)) = self.redis.exchange_counter(&write).await else {
+        if !self.send_claim(claim, &write, now_ms).await {
             self.failed_trips.add(1);
-            self.add_share(claim, ledger.member_count());
-            return;
+            self.add_share(claim, ledger, now_ms).await;
+        }
+    }
+
+    /// Sends the claim of a lease, and adds what is granted. Returns false if Redis did not reply.
+    async fn send_claim(&self, claim: LeaseClaim, write: &CounterWrite, now_ms: u64) -> bool {
+        let Some((generation, workers, fields)) = self.redis.exchange_counter(write).await else {
+            self.is_lost.store(true, Ordering::Relaxed);
+            return false;
         };
-        self.healthy_ms.fetch_max(now_ms, Ordering::Relaxed);
+        self.is_lost.store(false, Ordering::Relaxed);
         let is_restoring = self.check_generation(generation, now_ms);
-        let others = OthersUsage::add_up(&fields, self.member, rule.window, now_ms);
-        if let Some(correction) = self.end_acquire(claim, others, is_restoring, now_ms) {
+        let others = OthersUsage::add_up(&fields, self.member, claim.part.window, now_ms);
+        let found = parse_announcements(&workers, &self.name);
+        let (reserved, is_incomplete) = {
+            let workers = self.others();
+            let reserved = workers.reserved(&found, claim.part, &others, now_ms);
+            (reserved, workers.is_incomplete(&found, claim.part.start_ms))
+        };
+        let counted = CountedUsage { others, reserved, is_complete: !is_restoring && !is_incomplete };
+        if let Some(correction) = self.end_acquire(claim, counted, now_ms) {
             self.redis.write_counters(&[correction]).await;
         }
+        true
     }
 
     /// Returns the claim of a lease, and the fields to write for it.
@@ -209,7 +247,7 @@ impl ClusterLimiter {
     ) -> Option<(LeaseClaim, CounterWrite)> {
         let mut leases = self.lock();
         let lease = leases.by_hash.get_mut(&hash)?;
-        lease.advance(rule, now_ms);
+        lease.advance(rule, |lease| self.keeps_free(lease), now_ms);
         if let Some(RecordedUsage { recorded, resets, corrected }) = known {
             (lease.recorded, lease.corrected) = (recorded, corrected);
             if resets != lease.resets {
@@ -224,32 +262,39 @@ impl ClusterLimiter {
         let members = self.known_members();
         let reserve = lease.left.saturating_add(lease.free) / (RESERVE_FRACTION * members);
         let free = amount.max(reserve).max(lease.free);
+        Some(self.claim(hash, lease, free, now_ms))
+    }
+
+    /// Returns the claim of a lease with `free` amounts, and the fields to write.
+    fn claim(&self, hash: u64, lease: &mut ClusterLease, free: u64, now_ms: u64) -> (LeaseClaim, CounterWrite) {
         let target = lease.settled.saturating_add(lease.held).saturating_add(free);
-        let claim = LeaseClaim { hash, start_ms: lease.start_ms, target };
-        Some((claim, lease.prepare_write(self.member, free, now_ms)))
+        let write = lease.prepare_write(self.member, free, now_ms);
+        // Redis may not take this.
+        lease.is_dirty = lease.is_share;
+        (LeaseClaim { hash, part: lease.shared_part(), target }, write)
     }
 
     /// Adds what was granted. Returns the fields to write if that is less than claimed.
     fn end_acquire(
         &self,
-        LeaseClaim { hash, start_ms, target }: LeaseClaim,
-        others: OthersUsage,
-        is_restoring: bool,
+        LeaseClaim { hash, part, target }: LeaseClaim,
+        CountedUsage { others, reserved, is_complete }: CountedUsage,
         now_ms: u64,
     ) -> Option<CounterWrite> {
         let mut leases = self.lock();
         let ClusterLeases { by_hash, active, .. } = &mut *leases;
         let lease = by_hash.get_mut(&hash)?;
         active.insert(hash);
-        if lease.start_ms != start_ms {
+        if lease.start_ms != part.start_ms {
             lease.is_dirty = true;
             return None;
         }
         let allowed = others.allowed(lease.limit, lease.own_settled(), lease.recorded, lease.corrected);
+        let allowed = allowed.saturating_sub(reserved);
         lease.stale = others.stale;
         // What requests used meanwhile is settled and no longer outstanding, so the lease cannot grow beyond the claim.
         let claimed = target.saturating_sub(lease.settled);
-        let granted = if is_restoring { lease.held.saturating_add(lease.free) } else { claimed.min(allowed) };
+        let granted = if is_complete { claimed.min(allowed) } else { lease.held.saturating_add(lease.free) };
         lease.free = granted.saturating_sub(lease.held);
         (lease.granted, lease.confirmed_ms, lease.is_share) = (lease.free, now_ms, false);
         lease.left = allowed.saturating_sub(lease.held).saturating_sub(lease.free);
@@ -258,41 +303,6 @@ impl ClusterLimiter {
         }
         let free = lease.free;
         (granted < claimed).then(|| lease.prepare_write(self.member, free, now_ms))
-    }
-
-    /// Adds the share of this worker, once for each window: of a window that began after Redis was lost, or of a soft budget
-    /// that the worker did not use before.
-    fn add_share(&self, LeaseClaim { hash, start_ms, .. }: LeaseClaim, stored_members: u64) {
-        let mut leases = self.lock();
-        let ClusterLeases { by_hash, active, .. } = &mut *leases;
-        let Some(lease) = by_hash.get_mut(&hash).filter(|lease| lease.start_ms == start_ms && !lease.is_share) else {
-            return;
-        };
-        // Nodes that were started without Redis know of each other through the store.
-        let members = self.known_members().max(stored_members);
-        let healthy_ms = self.healthy_ms.load(Ordering::Relaxed);
-        let share = if lease.window.sliding_part_ms() > 0 {
-            // The window holds this part and those before it, in which other workers may have used everything.
-            let length = lease.window.sliding_part_ms() * (SLIDING_PARTS + 1);
-            let is_own = healthy_ms == 0 || start_ms > healthy_ms + length;
-            (if is_own { lease.limit / members } else { 0 })
-                .saturating_sub(lease.own_settled())
-                .saturating_sub(lease.held)
-        } else if lease.confirmed_ms > 0 || lease.is_hard {
-            // What others took since is not known, so that only the lease is certain.
-            0
-        } else if lease.window.is_budget() {
-            lease.limit.saturating_sub(lease.recorded) / members
-        } else if healthy_ms < start_ms || healthy_ms == 0 {
-            lease.limit / members
-        } else {
-            0
-        };
-        lease.is_share = true;
-        lease.left = 0;
-        lease.free = lease.free.saturating_add(share);
-        lease.is_dirty = true;
-        active.insert(hash);
     }
 
     /// Forgets counters that were not used for a while.
@@ -317,7 +327,19 @@ impl ClusterLimiter {
 
     /// Returns the number of workers of all nodes, as far as Redis reports it.
     fn known_members(&self) -> u64 {
-        self.member_count.load(Ordering::Relaxed).max(self.worker_count)
+        (self.others().count() + 1).max(self.worker_count)
+    }
+
+    /// Returns true if what a sliding window leaves over stays in the lease: Redis is away, and counts it until the share of
+    /// this worker is reserved instead.
+    fn keeps_free(&self, lease: &ClusterLease) -> bool {
+        let length = lease.window.sliding_part_ms() * SLIDING_PARTS;
+        let reserved_ms = self.announced_ms.load(Ordering::Relaxed) + SILENT_MS;
+        self.is_lost.load(Ordering::Relaxed) && lease.start_ms + length >= reserved_ms
+    }
+
+    fn others(&self) -> MutexGuard<'_, OtherWorkers> {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn bounded_group<'g>(&self, leases: &mut ClusterLeases, rule: &LimitRule, group: &'g str) -> &'g str {

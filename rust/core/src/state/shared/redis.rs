@@ -106,6 +106,15 @@ pub enum CachedLookup {
     Unavailable,
 }
 
+/// Why a pipeline has no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueryError {
+    /// It was not sent, or Redis replied with an error.
+    Rejected,
+    /// Redis may have run it, or may still run it.
+    Unknown,
+}
+
 /// Counters of the Redis client, exported as metrics.
 #[derive(Debug, Default)]
 pub struct RedisMetrics {
@@ -267,26 +276,35 @@ impl RedisClient {
 
     /// Runs a pipeline; `None` if it fails or Redis does not reply within `request_timeout`. A request waits for this.
     pub(super) async fn query<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Option<T> {
+        self.try_query(pipeline).await.ok()
+    }
+
+    /// Runs a pipeline as `query` does, and tells whether Redis may have run it nevertheless.
+    ///
+    /// # Errors
+    /// If it fails or Redis does not reply within `request_timeout`.
+    pub(super) async fn try_query<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Result<T, QueryError> {
         // Registered before the connection is loaded, so that no notification in between is missed.
         let unavailable = self.became_unavailable.notified();
-        let mut near = MultiplexedConnection::clone(&*self.healthy_connection.load_full()?);
-        let asking = timeout(self.request_timeout, pipeline.query_async::<T>(&mut near));
+        let connection = self.healthy_connection.load_full().ok_or(QueryError::Rejected)?;
+        let mut connection = MultiplexedConnection::clone(&*connection);
+        let querying = timeout(self.request_timeout, pipeline.query_async::<T>(&mut connection));
         let outcome = tokio::select! {
             biased;
-            () = unavailable => return None,
-            told = asking => told,
+            () = unavailable => return Err(QueryError::Unknown),
+            outcome = querying => outcome,
         };
         match outcome {
-            Ok(Ok(reply)) => Some(reply),
-            Ok(Err(_)) => {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(error)) => {
                 self.metrics.rejected_commands.add(1);
-                None
+                Err(if error.code().is_some() { QueryError::Rejected } else { QueryError::Unknown })
             }
             Err(_) => {
                 // Marks Redis as unavailable at once, so that other requests do not wait for the same timeout.
                 self.mark_unavailable();
                 self.metrics.timed_out_lookups.add(1);
-                None
+                Err(QueryError::Unknown)
             }
         }
     }

@@ -3,10 +3,7 @@
 
 use redis::{Pipeline, pipe};
 
-use super::redis::RedisClient;
-
-/// Time after which a worker that no longer shows that it counts for limits has no share of them.
-const LIMIT_MEMBER_EXPIRY_MS: u64 = 15_000;
+use super::redis::{QueryError, RedisClient};
 
 /// Fields of a counter of limits that a worker writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,18 +15,22 @@ pub struct CounterWrite {
     pub ttl_ms: u64,
 }
 
-/// Generation of the limit counters, and the fields of one counter.
-pub type CounterFields = (Option<String>, Vec<(String, String)>);
+/// Fields of a hash in Redis.
+pub type HashFields = Vec<(String, String)>;
+
+/// Generation of the limit counters, the workers that share them, and the fields of one counter.
+pub type CounterReply = (Option<String>, HashFields, HashFields);
 
 impl RedisClient {
-    /// Writes fields of a counter, and returns the generation of the counters and all fields, at once. No script is needed,
-    /// because each worker writes only its own fields. A request waits for this.
-    pub async fn exchange_counter(&self, write: &CounterWrite) -> Option<CounterFields> {
+    /// Writes fields of a counter, and returns the generation of the counters, the workers and all fields, at once. A
+    /// request waits for this.
+    pub async fn exchange_counter(&self, write: &CounterWrite) -> Option<CounterReply> {
         if !self.is_available() {
             return None;
         }
         let mut pipeline = pipe();
         pipeline.atomic().cmd("GET").arg(self.limits_key("generation"));
+        pipeline.cmd("HGETALL").arg(self.limits_key("workers"));
         self.append_write(write, &mut pipeline);
         pipeline.cmd("HGETALL").arg(self.counter_key(&write.name));
         self.query(&pipeline).await
@@ -47,21 +48,36 @@ impl RedisClient {
         self.query::<()>(&pipeline).await.is_some()
     }
 
-    /// Shows that a worker counts requests for limits. Returns the generation of the counters, which is a new one if there
-    /// was none, and the number of such workers.
-    pub async fn beat_limits(&self, member: u64, now_ms: u64) -> Option<(String, u64)> {
+    /// Shows that a worker reaches Redis. Returns the generation of the counters, which is a new one if there was none, and
+    /// all workers.
+    ///
+    /// # Errors
+    /// If Redis did not do that, or the reply is missing.
+    pub async fn announce_worker(
+        &self,
+        name: &str,
+        presence: &str,
+        new_generation: &str,
+    ) -> Result<(String, HashFields), QueryError> {
         if !self.is_available() {
-            return None;
+            return Err(QueryError::Rejected);
         }
-        let (generation, members) = (self.limits_key("generation"), self.limits_key("members"));
+        let (generation, workers) = (self.limits_key("generation"), self.limits_key("workers"));
         let mut pipeline = pipe();
-        pipeline.cmd("SET").arg(&generation).arg(format!("{member:x}-{now_ms}")).arg("NX").ignore();
+        pipeline.atomic().cmd("SET").arg(&generation).arg(new_generation).arg("NX").ignore();
         pipeline.cmd("GET").arg(generation);
-        pipeline.cmd("ZADD").arg(&members).arg(now_ms).arg(format!("{member:x}")).ignore();
-        let expired = now_ms.saturating_sub(LIMIT_MEMBER_EXPIRY_MS);
-        pipeline.cmd("ZREMRANGEBYSCORE").arg(&members).arg("-inf").arg(expired).ignore();
-        pipeline.cmd("ZCARD").arg(members);
-        self.query(&pipeline).await
+        pipeline.cmd("HSET").arg(&workers).arg(name).arg(presence).ignore();
+        pipeline.cmd("HGETALL").arg(workers);
+        self.try_query(&pipeline).await
+    }
+
+    /// Removes workers that no longer share the limits.
+    pub async fn remove_workers(&self, names: &[String]) {
+        if self.is_available() && !names.is_empty() {
+            let mut pipeline = pipe();
+            pipeline.cmd("HDEL").arg(self.limits_key("workers")).arg(names).ignore();
+            self.query::<()>(&pipeline).await;
+        }
     }
 
     fn append_write(&self, write: &CounterWrite, pipeline: &mut Pipeline) {

@@ -2,8 +2,10 @@
 #![allow(dead_code, reason = "no test file needs all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
+pub mod faulty_relay;
 pub mod ill;
 pub mod issuer;
+pub mod limited_nodes;
 pub mod played;
 pub mod redis_server;
 pub mod scripted;

@@ -36,15 +36,20 @@ fn tls_port(port: u16) -> u16 {
 
 impl RedisServer {
     pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts a server with further options.
+    pub async fn start_with(options: &[&str]) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let folder = std::env::temp_dir().join(format!("penstock-redis-{}-{port}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let server = Self { child: Self::spawn_process(port, &folder), port, dir: folder };
+        let server = Self { child: Self::spawn_process(port, &folder, options), port, dir: folder };
         server.wait_until_ready().await;
         server
     }
 
-    fn spawn_process(port: u16, folder: &PathBuf) -> Child {
+    fn spawn_process(port: u16, folder: &PathBuf, options: &[&str]) -> Child {
         let mut command = Command::new("redis-server");
         command.args([
             "--port",
@@ -58,7 +63,7 @@ impl RedisServer {
             command.arg(option).arg(tls::tls_file(name));
         }
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"]);
-        command.arg(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.arg(folder).args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().expect("redis-server; hint: make test")
     }
 
@@ -69,6 +74,10 @@ impl RedisServer {
     /// URL of the same server over TLS, under a certificate authority that only these tests trust.
     pub fn tls_url(&self) -> String {
         format!("rediss://localhost:{}/", tls_port(self.port))
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.port).into()
     }
 
     pub fn url(&self) -> String {
@@ -97,7 +106,7 @@ impl RedisServer {
 
     /// Starts a new, empty server on the same port.
     pub async fn restart(&mut self) {
-        self.child = Self::spawn_process(self.port, &self.dir);
+        self.child = Self::spawn_process(self.port, &self.dir, &[]);
         self.wait_until_ready().await;
     }
 

@@ -1,0 +1,194 @@
+//! Workers of all nodes that share limits through Redis. Each one announces several times in a second that it reaches Redis.
+//! Until a worker has done so in a window, its share of the limit is reserved: only this worker uses it, also without
+//! Redis.
+
+use std::collections::HashMap;
+
+use crate::{
+    limits::{shared_counter::OthersUsage, window::LimitWindow},
+    state::shared::redis_counters::HashFields,
+};
+
+/// Time after which a worker that no longer announces itself is forgotten, unless the store says that its node is alive.
+const FORGET_AFTER_MS: u64 = 10 * 60 * 1000;
+/// Time after which a worker that no longer announces itself may use its share of windows that are under way.
+pub const SILENT_MS: u64 = 1000;
+
+/// What a worker announces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Announcement {
+    pub time_ms: u64,
+    /// Number by which the worker divides a limit to get its share.
+    pub divisor: u64,
+    /// Id of the process in the fields of counters.
+    pub member: u64,
+}
+
+impl Announcement {
+    pub fn encode(self) -> String {
+        format!("{},{},{:x}", self.time_ms, self.divisor, self.member)
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let mut parts = text.split(',');
+        let time_ms = parts.next()?.parse().ok()?;
+        let divisor = parts.next()?.parse().ok()?;
+        Some(Self { time_ms, divisor, member: u64::from_str_radix(parts.next()?, 16).ok()? })
+    }
+}
+
+/// Last announcement of each other worker, by its name.
+pub type Announcements = HashMap<Box<str>, Announcement>;
+
+/// Returns the announcements of other workers.
+pub fn parse_announcements(fields: &HashFields, own_name: &str) -> Announcements {
+    let others = fields.iter().filter(|(name, _)| name != own_name);
+    others.filter_map(|(name, value)| Some((name.as_str().into(), Announcement::decode(value)?))).collect()
+}
+
+/// Part of a limit, of which the shares of workers are reserved.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedPart {
+    pub window: LimitWindow,
+    /// Start of the window, or of the part of a sliding window.
+    pub start_ms: u64,
+    /// Amount that is divided.
+    pub amount: u64,
+}
+
+/// Other workers that this one knows of.
+#[derive(Debug, Default)]
+pub struct OtherWorkers {
+    known: Announcements,
+    /// Those that have not announced themselves since Redis lost the counters, so that what they used is not known.
+    missing: Announcements,
+    /// When Redis lost the counters last.
+    lost_ms: u64,
+}
+
+impl OtherWorkers {
+    /// Remembers that Redis has lost the counters, and with them all announcements.
+    pub fn lose(&mut self, now_ms: u64) {
+        self.missing.extend(self.known.drain());
+        self.lost_ms = now_ms;
+    }
+
+    /// Replaces what is known by the announcements in Redis. Returns the names of workers that can be removed there: those
+    /// that are silent for long, unless the store counts them among `alive_count` workers.
+    pub fn update(&mut self, mut found: Announcements, alive_count: u64, now_ms: u64) -> Vec<String> {
+        let is_old = |one: &Announcement| one.time_ms + FORGET_AFTER_MS < now_ms;
+        let mut expired = Vec::new();
+        let excess = (found.len() as u64 + 1).saturating_sub(alive_count);
+        found.retain(|name, one| {
+            let is_kept = !is_old(one) || expired.len() as u64 >= excess;
+            if !is_kept {
+                expired.push(name.to_string());
+            }
+            is_kept
+        });
+        self.missing.retain(|name, one| !found.contains_key(name) && !is_old(one));
+        self.known = found;
+        expired
+    }
+
+    pub fn count(&self) -> u64 {
+        (self.known.len() + self.missing.len()) as u64
+    }
+
+    /// Returns true if Redis may lack what another worker used in a part of time that starts at `start_ms`.
+    pub fn is_incomplete(&self, found: &Announcements, start_ms: u64) -> bool {
+        start_ms <= self.lost_ms && self.missing.keys().any(|name| !found.contains_key(name))
+    }
+
+    /// Returns how much of a limit is reserved for workers that may have no connection to Redis, beyond what `others` counts
+    /// for them already.
+    pub fn reserved(&self, found: &Announcements, part: SharedPart, others: &OthersUsage, now_ms: u64) -> u64 {
+        let missing = self.missing.iter().filter(|(name, _)| !found.contains_key(*name)).map(|(_, one)| one);
+        let may_use_share = |one: &&Announcement| match part.window {
+            LimitWindow::Fixed(_) => one.time_ms < part.start_ms,
+            _ => one.time_ms + SILENT_MS < now_ms,
+        };
+        let shares = found.values().chain(missing).filter(may_use_share).map(|one| {
+            let share = part.amount / one.divisor.max(1);
+            let used = others.by_member.get(&one.member).copied().unwrap_or(0);
+            // The share of a budget is what a worker may use further.
+            if part.window.is_budget() { share } else { share.saturating_sub(used) }
+        });
+        shares.fold(0, u64::saturating_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::window::RateUnit;
+
+    const NOW: u64 = 1_795_612_440_000;
+    const PERIOD: LimitWindow = LimitWindow::Period { start_ms: 1, end_ms: None };
+
+    fn announcements(rows: &[(&str, u64, u64, u64)]) -> Announcements {
+        let rows = rows.iter().map(|(name, time_ms, divisor, member)| {
+            ((*name).to_owned(), Announcement { time_ms: *time_ms, divisor: *divisor, member: *member }.encode())
+        });
+        parse_announcements(&rows.collect(), "own")
+    }
+
+    fn part(window: LimitWindow) -> SharedPart {
+        SharedPart { window, start_ms: NOW, amount: 90 }
+    }
+
+    #[test]
+    fn reserves_the_share_of_a_fixed_window_until_its_worker_announces_itself() {
+        let workers = OtherWorkers::default();
+        let window = part(LimitWindow::Fixed(RateUnit::Minute));
+        let others = OthersUsage { by_member: HashMap::from([(3, 20)]), ..OthersUsage::default() };
+        let reserved = |rows: &[_]| workers.reserved(&announcements(rows), window, &others, NOW + 30_000);
+        assert_eq!(reserved(&[("own", 0, 3, 1), ("b", NOW, 3, 2)]), 0);
+        // Sent before the window started, also if Redis received it later.
+        assert_eq!(reserved(&[("b", NOW - 1, 3, 2)]), 30);
+        // Another worker knew of fewer workers, and used a part already.
+        assert_eq!(reserved(&[("b", NOW - 1, 3, 2), ("c", NOW - 9, 2, 3)]), 30 + 25);
+    }
+
+    #[test]
+    fn reserves_shares_of_silent_workers_in_other_windows() {
+        let workers = OtherWorkers::default();
+        let others = OthersUsage { by_member: HashMap::from([(2, 20)]), ..OthersUsage::default() };
+        for (window, expected) in [(LimitWindow::Sliding(RateUnit::Second), 10), (PERIOD, 30)] {
+            let reserved = |time| workers.reserved(&announcements(&[("b", time, 3, 2)]), part(window), &others, NOW);
+            assert_eq!((reserved(NOW - SILENT_MS), reserved(NOW - SILENT_MS - 1)), (0, expected));
+        }
+    }
+
+    #[test]
+    fn knows_whose_usage_is_missing_after_redis_lost_the_counters() {
+        let mut workers = OtherWorkers::default();
+        let all = announcements(&[("b", NOW, 3, 2), ("c", NOW, 3, 3)]);
+        assert_eq!(workers.update(all, 0, NOW), Vec::<String>::new());
+        workers.lose(NOW + 5);
+        let one = announcements(&[("b", NOW + 6, 3, 2)]);
+        workers.update(one.clone(), 0, NOW + 6);
+        assert!(workers.is_incomplete(&one, NOW + 5) && !workers.is_incomplete(&one, NOW + 6));
+        let window = SharedPart { start_ms: NOW + 6, ..part(LimitWindow::Fixed(RateUnit::Minute)) };
+        assert_eq!(workers.reserved(&one, window, &OthersUsage::default(), NOW + 7), 30);
+        assert_eq!(workers.count(), 2);
+        let both = announcements(&[("b", NOW + 8, 3, 2), ("c", NOW + 8, 3, 3)]);
+        assert!(!workers.is_incomplete(&both, NOW + 5));
+        workers.update(both.clone(), 0, NOW + 8);
+        assert!(!workers.is_incomplete(&one, NOW + 5));
+    }
+
+    #[test]
+    fn forgets_workers_that_neither_redis_nor_the_store_knows_as_alive() {
+        let found = || announcements(&[("b", NOW - FORGET_AFTER_MS - 1, 3, 2), ("c", NOW, 3, 3)]);
+        assert_eq!(OtherWorkers::default().update(found(), 3, NOW), Vec::<String>::new());
+        assert_eq!(OtherWorkers::default().update(found(), 2, NOW), ["b"]);
+    }
+
+    #[test]
+    fn ignores_what_is_no_announcement() {
+        for text in ["", "1", "1,2", "x,2,3", "1,2,z"] {
+            assert_eq!(Announcement::decode(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Limits of several nodes while Redis fails: no request fails that the limits allow, no limit is exceeded, and everything
+//! can be used afterwards.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use penstock_core::limits::{limiter::RuleRef, now_ms};
+use redis::aio::MultiplexedConnection;
+use serde_json::json;
+use tokio::{task::JoinSet, time::sleep};
+
+use crate::harness::{
+    faulty_relay::{FaultyRelay, RelayMode},
+    limited_nodes::{LimitedNodes, NODES, admit, budget, rule},
+    redis_server::{MAX_REDIS_WAIT, RedisServer, is_redis_available, timed_out_lookups},
+    wait_until,
+};
+
+const LIMIT: u64 = 6000;
+/// Requests that each node sends while Redis fails. That is less than what it has taken in advance.
+const REQUESTS: usize = 40;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Refused,
+    Frozen,
+    Blackholed,
+    Slow,
+    ReadOnly,
+    OutOfMemory,
+    Flushed,
+    /// Scripts are not allowed.
+    NoScripts,
+}
+
+struct FaultyRedis {
+    server: RedisServer,
+    relay: FaultyRelay,
+    connection: MultiplexedConnection,
+}
+
+impl FaultyRedis {
+    async fn start(options: &[&str]) -> Self {
+        let server = RedisServer::start_with(options).await;
+        let (relay, connection) = (FaultyRelay::start(server.addr()).await, server.connect().await);
+        Self { server, relay, connection }
+    }
+
+    fn url(&self) -> String {
+        format!("redis://{}/", self.relay.addr)
+    }
+
+    async fn run(&mut self, command: &str) {
+        let mut words = command.split(' ');
+        let mut command = redis::cmd(words.next().unwrap());
+        for word in words {
+            command.arg(word);
+        }
+        command.query_async::<()>(&mut self.connection).await.unwrap();
+    }
+
+    async fn begin(&mut self, fault: Fault) {
+        match fault {
+            Fault::Refused => self.relay.set_mode(RelayMode::Refuse),
+            Fault::Frozen => self.server.freeze(),
+            Fault::Blackholed => self.relay.set_mode(RelayMode::Hold),
+            Fault::Slow => self.relay.set_mode(RelayMode::Delay(2 * MAX_REDIS_WAIT)),
+            Fault::ReadOnly => self.run("REPLICAOF 127.0.0.1 1").await,
+            Fault::OutOfMemory => self.run("CONFIG SET maxmemory 1").await,
+            Fault::Flushed => self.run("FLUSHALL").await,
+            Fault::NoScripts => {}
+        }
+    }
+
+    async fn end(&mut self, fault: Fault) {
+        match fault {
+            Fault::Frozen => self.server.thaw(),
+            Fault::ReadOnly => self.run("REPLICAOF NO ONE").await,
+            Fault::OutOfMemory => self.run("CONFIG SET maxmemory 0").await,
+            _ => self.relay.set_mode(RelayMode::Forward),
+        }
+    }
+}
+
+/// Sends requests from each node, one after the other. Returns how many were admitted.
+async fn send_slowly(nodes: &LimitedNodes, rule: &RuleRef, count: usize) -> usize {
+    let mut tasks = JoinSet::new();
+    for limiter in nodes.limiters() {
+        let rule = rule.clone();
+        tasks.spawn(async move {
+            let mut admitted = 0;
+            for _ in 0..count {
+                if let Some(hold) = admit(&limiter, &rule, 1).await {
+                    admitted += 1;
+                    limiter.settle(&hold, 1, now_ms());
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+            admitted
+        });
+    }
+    let mut admitted = 0;
+    while let Some(count) = tasks.join_next().await {
+        admitted += count.unwrap();
+    }
+    admitted
+}
+
+async fn check_fault(fault: Fault) {
+    let options: &[&str] = if fault == Fault::NoScripts { &["--rename-command", "EVAL", ""] } else { &[] };
+    let mut redis = FaultyRedis::start(options).await;
+    let nodes = LimitedNodes::start(&redis.url()).await;
+    let day = rule(&json!({"limit": LIMIT, "window": {"unit": "day"}}));
+    let mut used = send_slowly(&nodes, &day, 3).await;
+    assert_eq!(used, 3 * NODES, "{fault:?}");
+    let slow_before: Vec<u64> = nodes.nodes.iter().map(timed_out_lookups).collect();
+    let began = Instant::now();
+    redis.begin(fault).await;
+    let admitted = send_slowly(&nodes, &day, REQUESTS).await;
+    assert_eq!(admitted, REQUESTS * NODES, "{fault:?}");
+    used += admitted;
+    // A node waits for Redis once, and at most once again after each second.
+    let max_slow = 1 + began.elapsed().as_secs();
+    for (node, before) in nodes.nodes.iter().zip(slow_before) {
+        let slow = timed_out_lookups(node) - before;
+        assert!(slow <= max_slow, "{fault:?}: {slow} slow calls");
+    }
+    redis.end(fault).await;
+    for node in &nodes.nodes {
+        wait_until("Redis is well again", || is_redis_available(node)).await;
+    }
+    let mut rounds = 0;
+    while used < LIMIT as usize && rounds < 200 {
+        rounds += 1;
+        used += nodes.spend(&day, 5, 50, 1).await as usize;
+        assert!(used <= LIMIT as usize, "{fault:?}: {used}");
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(used, LIMIT as usize, "{fault:?}");
+}
+
+#[tokio::test]
+async fn limits_hold_while_redis_refuses_connections() {
+    check_fault(Fault::Refused).await;
+}
+
+#[tokio::test]
+async fn limits_hold_while_redis_is_frozen() {
+    check_fault(Fault::Frozen).await;
+}
+
+#[tokio::test]
+async fn limits_hold_while_redis_does_not_reply() {
+    check_fault(Fault::Blackholed).await;
+}
+
+#[tokio::test]
+async fn limits_hold_while_redis_is_slow() {
+    check_fault(Fault::Slow).await;
+}
+
+#[tokio::test]
+async fn limits_hold_while_redis_is_a_read_only_replica() {
+    check_fault(Fault::ReadOnly).await;
+}
+
+#[tokio::test]
+async fn limits_hold_while_redis_is_full() {
+    check_fault(Fault::OutOfMemory).await;
+}
+
+#[tokio::test]
+async fn limits_hold_after_redis_lost_everything() {
+    check_fault(Fault::Flushed).await;
+}
+
+#[tokio::test]
+async fn limits_hold_without_scripts() {
+    check_fault(Fault::NoScripts).await;
+}
+
+/// Sends more than a limit admits from all nodes. Returns how many were admitted in each part of time, by node.
+async fn overload(nodes: &LimitedNodes, rule: &RuleRef, time: Duration) -> Vec<HashMap<u64, u64>> {
+    let is_over = Arc::<AtomicBool>::default();
+    let mut tasks = JoinSet::new();
+    let admitted: Vec<_> = (0..nodes.nodes.len()).map(|_| Arc::<Mutex<HashMap<u64, u64>>>::default()).collect();
+    for (limiter, admitted) in nodes.limiters().into_iter().zip(&admitted) {
+        for _ in 0..3 {
+            let (limiter, rule, admitted) = (Arc::clone(&limiter), rule.clone(), Arc::clone(admitted));
+            let is_over = Arc::clone(&is_over);
+            tasks.spawn(async move {
+                while !is_over.load(Ordering::Relaxed) {
+                    if let Some(hold) = admit(&limiter, &rule, 1).await {
+                        *admitted.lock().unwrap().entry(hold.start_ms).or_default() += 1;
+                        limiter.settle(&hold, 1, now_ms());
+                    }
+                    sleep(Duration::from_millis(3)).await;
+                }
+            });
+        }
+    }
+    sleep(time).await;
+    is_over.store(true, Ordering::Relaxed);
+    while tasks.join_next().await.is_some() {}
+    admitted.iter().map(|one| one.lock().unwrap().clone()).collect()
+}
+
+fn sum_between(admitted: &[HashMap<u64, u64>], first: u64, last: u64) -> u64 {
+    let all = admitted.iter().flatten();
+    all.filter(|(start, _)| (first..=last).contains(*start)).map(|(_, count)| count).sum()
+}
+
+/// One node loses Redis, and gets it back, while the others use everything that they get.
+async fn cut_off_one_node(mode: RelayMode) {
+    let server = RedisServer::start().await;
+    let relay = FaultyRelay::start(server.addr()).await;
+    let cut_off = format!("redis://{}/", relay.addr);
+    let nodes = LimitedNodes::start_each(&[&server.url(), &server.url(), &cut_off], MAX_REDIS_WAIT).await;
+    for sliding in [false, true] {
+        let rule =
+            rule(&json!({"id": format!("w{sliding}"), "limit": 90, "window": {"unit": "second", "sliding": sliding}}));
+        let control = async {
+            sleep(Duration::from_millis(1200)).await;
+            relay.set_mode(mode);
+            sleep(Duration::from_millis(4500)).await;
+            relay.set_mode(RelayMode::Forward);
+        };
+        let (admitted, ()) = tokio::join!(overload(&nodes, &rule, Duration::from_millis(8500)), control);
+        let starts: Vec<u64> = admitted.iter().flat_map(HashMap::keys).copied().collect();
+        for start in starts {
+            // Parts of 50 ms: every 21 of them hold at most the limit.
+            let sum = sum_between(&admitted, start, if sliding { start + 1000 } else { start });
+            assert!(sum <= 90, "{mode:?} {sliding}: {sum} from {start}");
+        }
+        // The node that was cut off used its share.
+        let share: u64 = admitted[2].values().sum();
+        assert!(share >= 60, "{mode:?} {sliding}: {share}");
+        wait_until("Redis is well again", || is_redis_available(&nodes.nodes[2])).await;
+    }
+}
+
+#[tokio::test]
+async fn node_without_connection_uses_only_the_share_that_is_reserved_for_it() {
+    cut_off_one_node(RelayMode::Refuse).await;
+}
+
+#[tokio::test]
+async fn node_without_replies_uses_only_the_share_that_is_reserved_for_it() {
+    cut_off_one_node(RelayMode::Hold).await;
+}
+
+#[tokio::test]
+async fn replies_that_are_often_late_admit_no_more_than_the_limit() {
+    let server = RedisServer::start().await;
+    // Many replies take longer than nodes wait.
+    let nodes = LimitedNodes::start_that_wait(&server.url(), Duration::from_millis(1)).await;
+    let rule = rule(&json!({"limit": 90, "window": {"unit": "second"}}));
+    let admitted = overload(&nodes, &rule, Duration::from_secs(5)).await;
+    for start in admitted.iter().flat_map(HashMap::keys) {
+        let sum = sum_between(&admitted, *start, *start);
+        assert!(sum <= 90, "{sum} from {start}");
+    }
+}
+
+#[tokio::test]
+async fn soft_budget_is_shared_further_while_redis_is_away() {
+    let redis = FaultyRedis::start(&[]).await;
+    let nodes = LimitedNodes::start(&redis.url()).await;
+    let soft = budget(9000, "soft");
+    redis.relay.set_mode(RelayMode::Refuse);
+    for node in &nodes.nodes {
+        wait_until("Redis is away", || !is_redis_available(node)).await;
+    }
+    // Half of each share at once.
+    assert_eq!(nodes.spend(&soft, 1, 9000, 1).await, 4500);
+}
