@@ -537,7 +537,7 @@ def render_error(request: Request[Any, Any, Any], error: Exception) -> Response[
         headers["allow"] = ", ".join(allowed)
         message = f"{request.method} is not allowed at this path; allowed: {', '.join(allowed)}{hint}"
     body = error_envelope(message, code, listed)
-    if resources.is_path_of("guardrails", request.url.path):
+    if any(resources.is_path_of(name, request.url.path) for name in ("guardrails", "execute_guardrails")):
         # The documented envelope of these routes, for clients that read the error there.
         body["error"] = {**openai_error(message, status, listed), "code": code}
     if resources.uses_client_errors(request.url.path):

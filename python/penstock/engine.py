@@ -27,6 +27,7 @@ from penstock._engine import (
     translate_batch_result,
 )
 from penstock._engine import catalogue as _catalogue
+from penstock._engine import classify_texts as _classify_texts
 from penstock._engine import config_schema as _config_schema
 from penstock._engine import guardrail_checks as _guardrail_checks
 from penstock._engine import prompt_variables as _prompt_variables
@@ -42,6 +43,7 @@ __all__ = [
     "WebSocketHandle",
     "catalogue",
     "check",
+    "classify_texts",
     "client_format",
     "config_schema",
     "guardrail_checks",
@@ -62,6 +64,11 @@ def catalogue() -> list[dict[str, Any]]:
     return msgspec.json.decode(_catalogue())
 
 
+def classify_texts(data: bytes) -> list[Any]:
+    """Classifies texts, given as `{"kind", "inputs", "categories"}`. Returns one entry for each text."""
+    return msgspec.json.decode(_classify_texts(data))
+
+
 def config_schema() -> dict[str, Any]:
     """Returns the JSON Schema of a config."""
     return msgspec.json.decode(_config_schema())
@@ -75,9 +82,7 @@ def guardrail_checks() -> list[dict[str, Any]]:
 
 
 def run_guardrail(settings: bytes, content: bytes, subject: bytes) -> dict[str, Any]:
-    """Runs a guardrail on a request or response. Returns `results`, as `hook_results` has them, `texts` and `body` after
-    all changes. May wait for other hosts. Raises `EngineError` with all problems of the guardrail.
-    """
+    """Runs a guardrail on a request or response. Returns the response of a trial. May wait for other hosts. Raises `EngineError` with all problems of the guardrail."""
     return msgspec.json.decode(_run_guardrail(settings, content, subject))
 
 

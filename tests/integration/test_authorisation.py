@@ -93,7 +93,15 @@ INGEST_ROUTES = {
     "POST /otel/v1/traces",
 }
 # Trials change nothing, so they leave no trace in the audit log.
-TRIAL_ROUTES = {"POST /limits/simulate", "POST /guardrails/test", "POST /guardrails/{key}/test"}
+CLASSIFICATIONS = tuple(f"POST /execute-guardrails/{kind}" for kind in ("gibberish", "language", "pii"))
+MODERATIONS = "POST /execute-guardrails/moderations"
+TRIAL_ROUTES = {
+    "POST /limits/simulate",
+    "POST /guardrails/test",
+    "POST /guardrails/{key}/test",
+    *CLASSIFICATIONS,
+    MODERATIONS,
+}
 # Ingestion takes about a second, and the log worker starts after the gateway.
 LOGS_SECONDS = 20
 LOG_TRACES = ("trace-of-service", "trace-of-member")
@@ -407,6 +415,8 @@ class AccessScenario:
             "PUT /guardrails/{key}": limits,
             "POST /guardrails/test": {"checks": GUARDRAIL["checks"], "text": "x"},
             "POST /guardrails/{key}/test": {"text": "x"},
+            **{route: {"input": "x"} for route in CLASSIFICATIONS},
+            MODERATIONS: {"input": "x", "model": "@none/m"},
             **{f"PUT /workspace-exclusions/{kind}-guardrails": {"workspaces": []} for kind in ("input", "output")},
             "POST /virtual-keys": {**VIRTUAL_KEY, **self.workspace_field},
             "PUT /virtual-keys/{key}": limits,
@@ -677,7 +687,9 @@ def check_callers(scene: AccessScenario, route: Route, callers: list[str]) -> No
     assert count_changes(scene) == before
     allowed = find_allowed_caller(route)
     response = scene.send(allowed, route, path, body)
-    assert response.status == 200, (allowed, path, response.status, response.body)
+    # The workspace has no model that could moderate.
+    status = 400 if route.canonical_id == MODERATIONS else 200
+    assert response.status == status, (allowed, path, response.status, response.body)
     if route.method != "GET":
         assert (count_changes(scene) > before) == (route.canonical_id not in INGEST_ROUTES | TRIAL_ROUTES)
     # Graphs have the same handler, and each of them asks the log store.
@@ -694,7 +706,7 @@ def find_allowed_caller(route: Route) -> str:
     """Returns the name of a caller that must be allowed."""
     if route.required_scopes is None:
         return "an admin of the organisation"
-    if route.canonical_id in INGEST_ROUTES:
+    if route.canonical_id in {*INGEST_ROUTES, *CLASSIFICATIONS, MODERATIONS}:
         return "workspace-service of here with all scopes"
     return "organisation-service with all scopes"
 

@@ -83,7 +83,7 @@ class PageRun:
                 configurations = {"custom_host": f"{mock_url}/v1"}
                 body |= {"workspace_id": self.workspace, "key": "sk-stored", "configurations": configurations}
                 admin.create("/v1/integrations", body)
-        key = admin.with_new_key(workspace_id=self.workspace, scopes=["completions.write"]).key
+        key = admin.with_new_key(workspace_id=self.workspace, scopes=["completions.write", "guardrails.invoke"]).key
         headers = {**MOCK_HEADERS, "x-gateway-api-key": key}
         wait_for(
             "the key", lambda: send_raw_request(self.url, CHAT_PATH, chat_body(), headers).status == 200 or None, 5

@@ -88,7 +88,7 @@ async def run_trial(settings: Settings, content: kit.Content, trial: TrialReques
 
     Raises `UnavailableError` if too many other trials run.
     """
-    subject = _build_subject(trial)
+    subject = build_subject(trial, slug)
     document = {"checks": config_credentials.join_credentials(content.checks), "actions": content.actions}
     encoded = (encode_engine_settings(settings, 0), msgspec.json.encode(document), msgspec.json.encode(subject))
     running = None
@@ -106,15 +106,7 @@ async def run_trial(settings: Settings, content: kit.Content, trial: TrialReques
     except engine.EngineError as error:
         problems = [Problem(problem["path"].removeprefix("$."), problem["message"]) for problem in error.problems]
         raise InvalidError("the guardrail cannot be used", problems or [Problem("", str(error))]) from None
-    results: list[_JsonObject] = [{**result, "id": slug} for result in found["results"]]
-    return TrialResult(
-        verdict=all(result.get("verdict", True) for result in results),
-        denied=any(result.get("deny", False) for result in results),
-        transformed=any(result.get("transformed", False) for result in results),
-        texts=found["texts"],
-        body=found["body"],
-        results=results,
-    )
+    return msgspec.convert(found, TrialResult)
 
 
 def _start_thread(encoded: tuple[bytes, bytes, bytes]) -> asyncio.Future[Any]:
@@ -153,7 +145,13 @@ def _start_thread(encoded: tuple[bytes, bytes, bytes]) -> asyncio.Future[Any]:
     return done
 
 
-def _build_subject(trial: TrialRequest) -> _JsonObject:
+def build_text_subject(text: str) -> _JsonObject:
+    """Returns the subject of a trial on a text of a user, as the engine reads it."""
+    return {"is_output": False, "request": {"messages": [{"role": "user", "content": text}]}}
+
+
+def build_subject(trial: TrialRequest, slug: str = "") -> _JsonObject:
+    """Returns the subject of a trial, as the engine reads it. Raises `InvalidError` for an invalid body."""
     bodies = {"request": trial.request, "response": trial.response}
     if deep := [name for name, body in bodies.items() if nests_deeper(body, MAX_BODY_DEPTH)]:
         why = f"nests too deep; at most {MAX_BODY_DEPTH} levels of objects and lists are allowed"
@@ -177,6 +175,7 @@ def _build_subject(trial: TrialRequest) -> _JsonObject:
     request = trial.request if trial.request is not None else question
     return {
         "is_output": is_output,
+        "slug": slug,
         "request": request,
         "response": (trial.response if trial.response is not None else response) if is_output else None,
         "provider": trial.provider,

@@ -234,6 +234,11 @@ async def make_content(
     return Content(divided, actions)
 
 
+def asks_models(content: Content) -> bool:
+    """Returns true if an enabled check asks a model of a saved provider."""
+    return any(check.get("is_enabled", True) and "model" in check["parameters"] for check in content.checks.masked)
+
+
 async def open_content(session: TenantSession, content: Row, holder: Row) -> Content:
     """Returns the content of a guardrail or of one of its versions, with the credentials that `holder` has sealed."""
     sealed = holder["sealed"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
-from litestar import delete, get, post, put
+from litestar import Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
@@ -18,11 +18,19 @@ from penstock.kit import guardrails as kit
 from penstock.kit import references, shared_fields, versions
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.guardrail_defaults import find_users
-from penstock.kit.guardrail_trial import EditedTrialRequest, TrialResult, UnsavedTrialRequest, run_trial
+from penstock.kit.guardrail_trial import (
+    EditedTrialRequest,
+    TrialRequest,
+    TrialResult,
+    UnsavedTrialRequest,
+    build_subject,
+    run_trial,
+)
 from penstock.kit.guardrails import GUARDRAILS, Actions, Check
 from penstock.kit.listing import PageRequest
 from penstock.kit.shared_fields import IdOrSlug, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.kit.trial_plans import plan_trials
 from penstock.schemas import EmptyResponse, ListResponse, field_error, row_to_struct, sent_fields
 from penstock.secrets import guardrail_credentials
 from penstock.settings import Settings
@@ -305,10 +313,32 @@ async def delete_guardrail(
     tags=TAGS,
     opt={"changes_nothing": True},
 )
-async def try_checks(data: JSONBody[UnsavedTrialRequest], settings: NamedDependency[Settings]) -> TrialResult:
-    """Runs checks that are not saved on a text, a request or a response."""
+async def try_checks(
+    data: JSONBody[UnsavedTrialRequest],
+    work: NamedDependency[RequestContext],
+    settings: NamedDependency[Settings],
+    workspace_id: WorkspaceFilter = None,
+) -> TrialResult:
+    """Runs checks that are not saved on a text, a request or a response. Checks that ask a model need a workspace,
+    whose saved providers they name: that of the key, or `workspace_id`.
+    """
     content = await kit.make_content(kit.checks_to_builtins(data.checks), kit.actions_to_builtins(data.actions))
+    if kit.asks_models(content):
+        async with work.read_session(workspace_id) as session:
+            return _plan_trial(session, session.workspace_id, content, data)
     return await run_trial(settings, content, data)
+
+
+def _plan_trial(
+    session: TenantSession, workspace_id: str | None, content: kit.Content, trial: TrialRequest, slug: str = ""
+) -> TrialResult:
+    """Lets the edge run a trial whose checks ask models. The edge replaces the response."""
+    workspace_id = workspace_id or session.workspace_id
+    if workspace_id is None:
+        raise field_error("workspace_id", "is required, because a check asks a model of a saved provider")
+    session.require_any_scope(*(kit.scope_for_verb(owner, "update") for owner in (None, workspace_id)))
+    planned: Response[bytes] = plan_trials(session, workspace_id, "trial", content, [build_subject(trial, slug)])
+    return cast("TrialResult", planned)
 
 
 @post(
@@ -328,13 +358,15 @@ async def try_guardrail(
 ) -> TrialResult:
     """Runs a saved guardrail on a text, a request or a response. Its checks may call the hosts that they name. Sent
     checks and actions replace the saved ones for this trial; masks in them stand for the stored credentials, as in an
-    update, which needs the scope `guardrails.update`.
+    update, which needs the scope `guardrails.update`. So does a check that asks a model, which costs tokens.
     """
     async with work.read_session(workspace_id) as session:
         row = await kit.get_guardrail(session, key, "read")
         if data.checks is not UNSET or data.actions is not UNSET:
             session.require_any_scope(kit.scope_for_verb(row["workspace_id"], "update"))
         content = await _changed_content(session, row, data, await kit.open_content(session, row, row))
+        if kit.asks_models(content):
+            return _plan_trial(session, row["workspace_id"], content, data, row["slug"])
     return await run_trial(settings, content, data, row["slug"])
 
 

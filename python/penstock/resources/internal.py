@@ -11,6 +11,7 @@ from litestar.params import FromPath, FromQuery
 
 from penstock.authorization import authenticate, engine_only
 from penstock.errors import NotFoundError
+from penstock.kit.trial_plans import take_plan
 from penstock.metrics import MetricsStore
 from penstock.node_store import NodeStore
 from penstock.snapshot.build import SnapshotChannel
@@ -104,6 +105,16 @@ async def get_prompt_version(
     return PublishedVersion(prompt_version["number"], prompt_version["id"], prompt_version["content"]["content"])
 
 
+@post("/trial-plans/{name:str}")
+async def take_trial_plan(name: FromPath[str]) -> Response[bytes]:
+    """Returns the plan of guardrail trials, once; 404 if there is none of this name."""
+    plan = take_plan(name)
+    if plan is None:
+        message = "there is no such plan"
+        raise NotFoundError(message)
+    return Response(plan, status_code=201, media_type="application/json")
+
+
 routes = [
     Router(
         "/internal",
@@ -114,6 +125,7 @@ routes = [
             check_identity,
             get_snapshot,
             get_prompt_version,
+            take_trial_plan,
         ],
         guards=[engine_only],
         include_in_schema=False,

@@ -24,7 +24,7 @@ use penstock_core::{
         settings::{Settings, TargetLimits},
     },
     prompts::prompt::CompiledPrompt,
-    routing::run_trial,
+    routing::Trial,
     state::snapshot::Snapshot,
 };
 use penstock_net::{body::Body, check_destination};
@@ -274,8 +274,8 @@ pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<MaxTargets>
     problems.map_or(Ok(()), |problems| Err(errors::validation_error(py, &problems)))
 }
 
-/// Runs a guardrail, given as the JSON of its checks and actions, on the JSON of a request or response. Returns
-/// `{"results", "texts", "body"}`. May wait for other hosts, so it must not run on an event loop.
+/// Runs a guardrail, given as the JSON of its checks and actions, on the JSON of a request or response. Returns the
+/// response of `POST /v1/guardrails/test`. May wait for other hosts, so it must not run on an event loop.
 #[pyfunction]
 pub fn run_guardrail<'py>(
     py: Python<'py>,
@@ -285,11 +285,20 @@ pub fn run_guardrail<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let settings: Settings =
         serde_json::from_slice(settings).map_err(|error| PyValueError::new_err(error.to_string()))?;
-    let trial = py.detach(|| -> PyResult<_> {
+    let ran = py.detach(|| -> PyResult<_> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(runtime.block_on(run_trial(&settings, content, subject)))
+        Ok(Trial::parse(content, subject).and_then(|trial| runtime.block_on(trial.run(&settings))))
     })?;
-    let json = trial.map_err(|problems| errors::validation_error(py, &problems))?.to_string();
+    let json = ran.map_err(|problems| errors::validation_error(py, &problems))?.to_string();
+    Ok(PyBytes::new(py, json.as_bytes()))
+}
+
+/// Classifies texts, given as `{"kind", "inputs", "categories"}`, for `POST /v1/execute-guardrails/{kind}`.
+#[pyfunction]
+pub fn classify_texts<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    // Releases the interpreter, because long texts take long.
+    let found = py.detach(|| guardrails::checks::classification::classify(data));
+    let json = found.map_err(PyValueError::new_err)?.to_string();
     Ok(PyBytes::new(py, json.as_bytes()))
 }
 

@@ -58,6 +58,7 @@ const IDENTITY_PATH: &str = "/internal/identity";
 /// Endpoint of the node store, through which workers share values; below it, the largest value.
 const NODE_STORE_PATH: &str = "/internal/notes";
 const MAX_NODE_STORE_VALUE_BYTES: usize = 64 * 1024;
+const MAX_TRIAL_PLAN_BYTES: usize = 16 * 1024 * 1024;
 const MAX_PROMPT_VERSION_BYTES: usize = 8 * 1024 * 1024;
 const MAX_SNAPSHOT_BYTES: usize = 1 << 30;
 /// Largest change of a snapshot that is compiled with the priority of requests. It takes some milliseconds.
@@ -414,6 +415,16 @@ pub async fn fetch_prompt_version(state: &GatewayState, prompt_id: &str, number:
         (404, _) => Ok(None),
         _ => Err(Error::ControlUnavailable),
     }
+}
+
+/// Takes the plan of guardrail trials that the control process has authorised. `None` if there is none of this name.
+pub async fn take_trial_plan(state: &GatewayState, name: &str) -> Result<Option<Bytes>> {
+    let name = utf8_percent_encode(name, batches::PATH_SEGMENT_ENCODE_SET);
+    let target = format!("/internal/trial-plans/{name}");
+    let question = ControlRequest { method: "POST", target: &target, headers: &Headers::default(), body: Bytes::new() };
+    let IncomingResponse { head, mut body } = send_control_request(state, question).await?;
+    let json = penstock_net::collect(&mut body, MAX_TRIAL_PLAN_BYTES).await?;
+    Ok(json.filter(|_| head.status == 201))
 }
 
 /// Posts a body to the control process. Returns the response status, or `None` without a response.

@@ -42,6 +42,7 @@ impl Error {
             }
             Self::ConfigInvalid(_) => "invalid config".into(),
             Self::ExplainRequestInvalid(_) => "invalid explain request".into(),
+            Self::TrialFailed { message } => format!("the trial failed: {message}"),
             Self::HeaderInvalid { name, message } => format!("invalid {name}: {message}"),
             Self::InlineOptionBlocked { field, .. } => format!("requests may not set {field}; an inline-config policy blocks it"),
             Self::CustomHostInvalid { message } => format!("invalid custom host: {message}"),

@@ -64,6 +64,10 @@ pub enum Error {
     },
     ConfigInvalid(Vec<Problem>),
     ExplainRequestInvalid(Vec<Problem>),
+    /// A guardrail could not be tried.
+    TrialFailed {
+        message: String,
+    },
     HeaderInvalid {
         name: &'static str,
         message: String,
@@ -241,6 +245,7 @@ impl Error {
             Self::NotFoundInWorkspace { .. } => "not_found_in_workspace",
             Self::ConfigInvalid(_) => "invalid_config",
             Self::ExplainRequestInvalid(_) => "invalid_request",
+            Self::TrialFailed { .. } => "AB01",
             Self::HeaderInvalid { .. } => "invalid_header",
             Self::InlineOptionBlocked { code, .. } => code,
             Self::CustomHostInvalid { .. } => "invalid_custom_host",
@@ -298,6 +303,7 @@ impl Error {
             | Self::NotFoundInWorkspace { .. }
             | Self::ConfigInvalid(_)
             | Self::ExplainRequestInvalid(_)
+            | Self::TrialFailed { .. }
             | Self::HeaderInvalid { .. }
             | Self::InlineOptionBlocked { .. }
             | Self::CustomHostInvalid { .. }

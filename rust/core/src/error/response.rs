@@ -71,7 +71,7 @@ impl Error {
                 serde_json::json!({"success": false, "data": {"message": message, "errorCode": self.code()}})
             }
             // Clients of the management API read `data`, SDKs of model providers read `error`.
-            Self::NotImplemented { .. } => serde_json::json!({
+            Self::NotImplemented { .. } | Self::TrialFailed { .. } => serde_json::json!({
                 "success": false, "data": {"message": message, "errorCode": self.code()}, "error": error
             }),
             Self::InlineOptionBlocked { field, .. } => serde_json::json!({"status": "failure", "message": message,

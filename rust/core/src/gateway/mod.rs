@@ -3,6 +3,7 @@
 
 mod batch_requests;
 mod collected_body;
+mod guardrail_trials;
 mod prompt_comparison;
 mod prompt_requests;
 mod provider_request;
@@ -116,7 +117,10 @@ async fn dispatch(state: &Arc<GatewayState>, request: Request) -> ClientResponse
         (Destination::Misspelled, error) => {
             reject_without_record(&state.settings, &error.unwrap_or(Error::NotFound), &head)
         }
-        (Destination::Management, None) => management_proxy::forward_management_request(state, head, body).await,
+        (Destination::Management, None) => {
+            let response = management_proxy::forward_management_request(state, head, body).await;
+            guardrail_trials::run_plan_of(state, response).await
+        }
         (Destination::Batches, None) => Box::pin(batch_requests::handle(state, snapshot, Request { head, body })).await,
         (Destination::Prompt(path), None) => {
             Box::pin(prompt_requests::handle(state, snapshot, Request { head, body }, path)).await

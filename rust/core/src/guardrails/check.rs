@@ -107,11 +107,19 @@ pub enum Change {
 pub struct CheckError {
     pub name: &'static str,
     pub message: String,
+    /// True if the check counts as failed, whatever its parameters say.
+    pub is_failure: bool,
 }
 
 impl CheckError {
     pub fn new(message: impl Into<String>) -> Self {
-        Self { name: "Check error", message: message.into() }
+        Self { name: "Check error", message: message.into(), is_failure: false }
+    }
+
+    /// Returns the error of a check that a limit of the caller stopped. It counts as failed: otherwise a caller could use
+    /// up its own limit to get past the check.
+    pub fn limited(message: impl Into<String>) -> Self {
+        Self { name: "Limit reached", message: message.into(), is_failure: true }
     }
 }
 

@@ -24,9 +24,10 @@ pub struct CheckResult {
 }
 
 impl CheckResult {
-    /// Returns true if the check does not make its hook fail: an error does so only if the parameters say it.
+    /// Returns true if the check does not make its hook fail. An error does so if the parameters say it, or if it is a
+    /// failure by itself.
     pub fn passes(&self) -> bool {
-        self.verdict || self.error.is_some() && !self.fails_on_error
+        self.verdict || self.error.as_ref().is_some_and(|error| !error.is_failure && !self.fails_on_error)
     }
 
     fn to_json(&self, shows_data: bool) -> Value {

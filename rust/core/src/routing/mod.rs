@@ -15,4 +15,4 @@ pub(crate) mod upstream_response;
 pub(crate) use crate::routing::executor::{open_websocket, resolve_model_prefix, route_request};
 pub(crate) use continuation::Continuation;
 pub(crate) use explain::{explain_routing, is_explain_request};
-pub use hooks::run_trial;
+pub use hooks::Trial;

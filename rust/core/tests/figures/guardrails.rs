@@ -135,11 +135,11 @@ async fn two_hosts_side_by_side_add_their_time_once() {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
     let check = |url: &str| json!({"webhook": {"webhookURL": url}, "deny": true});
-    let mut guarded = mock_target("well");
+    let mut guarded = mock_target("");
     guarded["input_guardrails"] = json!([check(&start_slow_host().await), check(&start_slow_host().await)]);
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
-        for (config, took) in [mock_target("well"), guarded.clone()].iter().zip(&mut times) {
+        for (config, took) in [mock_target(""), guarded.clone()].iter().zip(&mut times) {
             let body = json!({"model": "mock", "messages": [{"role": "user", "content": "hi"}]}).to_string();
             let began = Instant::now();
             let response = rig.send(post_with_config(config, "/v1/chat/completions", body)).await;

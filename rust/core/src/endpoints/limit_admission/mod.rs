@@ -61,6 +61,11 @@ pub(crate) async fn admit_request(
     }
     let started_at = Instant::now();
     let mut holds = Box::new(RequestHolds::new(Arc::clone(&state.limiter)));
+    if call.head.is_guardrail_question {
+        // It is no request of the caller, so only its tokens and its cost count.
+        log.limits = Some(holds);
+        return Ok(());
+    }
     let mut turn = AcquireTurn::new(&state.limiter);
     let taken = loop {
         let subject = limit_subject(call, caller, log, None);

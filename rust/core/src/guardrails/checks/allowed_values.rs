@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::guardrails::javascript_pattern::{JavaScriptFlags, JavaScriptPattern};
 
 /// Texts, and patterns of whole texts, that are not reported.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct AllowedValues {
     texts: HashSet<String>,
     patterns: Vec<JavaScriptPattern>,

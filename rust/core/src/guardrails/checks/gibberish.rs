@@ -111,6 +111,11 @@ fn bits_per_pair(text: &str) -> Option<f64> {
     Some(f64::from(least) / STEPS_PER_BIT / f64::from(count))
 }
 
+/// Returns true if a text is no words of a language.
+pub(super) fn is_gibberish(text: &str) -> bool {
+    bits_per_pair(text).is_some_and(|bits| bits > MAX_BITS)
+}
+
 #[derive(Debug, Deserialize)]
 struct Gibberish {
     #[serde(default)]
@@ -127,7 +132,7 @@ impl Check for Gibberish {
         let selected = input.select(self.scope, true);
         // Each text by itself, so that a long one does not hide another.
         let texts = selected.indexes.iter().map(|index| input.texts[*index].text.as_str());
-        let found = texts.clone().find(|text| bits_per_pair(text).is_some_and(|bits| bits > MAX_BITS));
+        let found = texts.clone().find(|text| is_gibberish(text));
         let verdict = found.is_none() != self.not;
         let explanation = format!("the text is {}gibberish", if found.is_some() { "" } else { "not " });
         let shown = found.or_else(|| texts.clone().next()).map(excerpt);
@@ -143,7 +148,7 @@ mod tests {
     /// Texts of 40 letters in 59 languages, after the code of each.
     const SAMPLES: &[u8] = include_bytes!("../data/language_samples.tsv.gz");
 
-    fn is_gibberish(text: &str) -> bool {
+    fn is_found(text: &str) -> bool {
         !verdict("gateway.gibberish", json!({}), text)
     }
 
@@ -152,7 +157,7 @@ mod tests {
         let mut samples = String::new();
         flate2::read::GzDecoder::new(SAMPLES).read_to_string(&mut samples).unwrap();
         let texts: Vec<_> = samples.lines().filter_map(|line| line.split_once('\t')).collect();
-        let wrong: Vec<_> = texts.iter().filter(|(_, text)| is_gibberish(text)).collect();
+        let wrong: Vec<_> = texts.iter().filter(|(_, text)| is_found(text)).collect();
         assert!(texts.len() > 1000 && wrong.len() * 100 < texts.len(), "{} of {}: {wrong:?}", wrong.len(), texts.len());
         for text in [
             "Deploy the Kubernetes cluster with kubectl apply -f ingress.yaml and check the nginx logs",
@@ -163,7 +168,7 @@ mod tests {
             "12345678901234567890",
             "",
         ] {
-            assert!(!is_gibberish(text), "{text}: {:?}", bits_per_pair(text));
+            assert!(!is_found(text), "{text}: {:?}", bits_per_pair(text));
         }
     }
 
@@ -172,11 +177,11 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(1);
         let mut word = || -> String { (0..random.usize(4..9)).map(|_| random.lowercase()).collect() };
         let texts: Vec<String> = (0..500).map(|_| [word(), word(), word(), word(), word()].join(" ")).collect();
-        let missed: Vec<_> = texts.iter().filter(|text| !is_gibberish(text)).collect();
+        let missed: Vec<_> = texts.iter().filter(|text| !is_found(text)).collect();
         assert!(missed.len() * 100 < texts.len() * 3, "{missed:?}");
         for text in ["sdkjfhskdjfh sdkfjh", "qwlekjr qwlkerj asdlkfj", "zxcvbnm poiuytr qwrtp", "lkjasdf oiwejf lkjwef"]
         {
-            assert!(is_gibberish(text), "{text}: {:?}", bits_per_pair(text));
+            assert!(is_found(text), "{text}: {:?}", bits_per_pair(text));
         }
         assert!(verdict("gateway.gibberish", json!({"not": true}), "sdkjfhskdjfh sdkfjh"));
     }

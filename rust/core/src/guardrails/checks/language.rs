@@ -141,17 +141,17 @@ impl InLanguage {
     }
 }
 
-/// Returns the code of the language in which a text is written.
-fn detect(text: &str) -> Option<&'static str> {
+/// Returns the code of the language in which a text is written, and the confidence between 0 and 1.
+pub(super) fn detect(text: &str) -> Option<(&'static str, f64)> {
     let end = text.char_indices().nth(MAX_LETTERS).map_or(text.len(), |(end, _)| end);
-    let lang = whatlang::detect_lang(&text[..end])?;
-    LANGUAGES.iter().find(|(known, _)| *known == lang).map(|(_, code)| *code)
+    let found = whatlang::detect(&text[..end])?;
+    LANGUAGES.iter().find(|(known, _)| *known == found.lang()).map(|(_, code)| (*code, found.confidence()))
 }
 
 impl Check for InLanguage {
     fn run(&self, input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError> {
         let selected = input.select(self.scope, true);
-        let Some(detected) = detect(&selected.text) else {
+        let Some((detected, _)) = detect(&selected.text) else {
             return Err(CheckError::new("the text has too few letters to detect its language"));
         };
         let verdict = self.codes.iter().any(|code| code == detected) != self.not;
@@ -180,7 +180,8 @@ mod tests {
     fn forty_letters_suffice_for_97_of_100_texts() {
         let samples = std::io::read_to_string(flate2::read::GzDecoder::new(SAMPLES)).unwrap();
         let texts: Vec<_> = samples.lines().filter_map(|line| line.split_once('\t')).collect();
-        let wrong: Vec<_> = texts.iter().filter(|(code, text)| detect(text) != Some(*code)).collect();
+        let wrong: Vec<_> =
+            texts.iter().filter(|(code, text)| detect(text).map(|(found, _)| found) != Some(*code)).collect();
         let mut by_code = std::collections::BTreeMap::<_, usize>::new();
         for (code, _) in &wrong {
             *by_code.entry(code).or_default() += 1;

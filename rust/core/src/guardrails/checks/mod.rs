@@ -1,6 +1,7 @@
 //! The checks that guardrails can use: one table with their parameters, and their code by theme.
 
 mod allowed_values;
+pub mod classification;
 mod code;
 mod expected_values;
 mod forwarded_headers;

@@ -65,7 +65,7 @@ impl HostAccess for GatewayHosts {
             };
             let asked = tokio::time::timeout(question.timeout, models.ask(&question)).await;
             let result = asked.map_err(too_long).and_then(|result| result);
-            call.has_failed = Some(result.is_err());
+            call.has_failed = Some(result.as_ref().is_err_and(|error| !error.is_failure));
             result
         })
     }

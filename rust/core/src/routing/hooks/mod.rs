@@ -26,7 +26,7 @@ use penstock_net::{ResponseBody, body::Body, memory_budget::BudgetedBytes};
 use serde_json::Value;
 
 pub(crate) use effective::{describe_guardrails, has_defaults, read_responses};
-pub use trial::run_trial;
+pub use trial::Trial;
 
 use self::{
     model_call::ModelAccess,

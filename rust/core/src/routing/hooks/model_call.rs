@@ -1,5 +1,6 @@
 //! Questions of checks to models of saved providers. They take the way of every other request: target, credential,
-//! limits, translation and a log of their own in the same trace. No guardrail checks them, so none asks itself.
+//! limits, translation and a log of their own in the same trace. No guardrail checks them, so none asks itself. They
+//! count for limits on tokens and cost, but not as requests of the caller.
 
 use std::sync::Arc;
 
@@ -53,8 +54,14 @@ pub type RouteQuestion = for<'r> fn(
     &'r mut RequestLog,
 ) -> BoxFuture<'r, Result<UpstreamResponse>>;
 
+/// Returns a key that asks questions. It has no config and no guardrails.
+fn questioner(id: Box<str>, workspace: Option<Arc<str>>, user_id: Option<Arc<str>>) -> GatewayKey {
+    let (name, expires_at, defaults, limits) = (Box::default(), None, None, None);
+    GatewayKey { id, name, expires_at, workspace, user_id, defaults, limits, may_render: false }
+}
+
 impl ModelAccess {
-    /// Returns the access of a request by this caller, in this trace.
+    /// Returns the access of a caller, in a trace.
     pub fn new(
         state: Arc<GatewayState>,
         caller: &Caller<'_>,
@@ -62,23 +69,27 @@ impl ModelAccess {
         route: RouteQuestion,
     ) -> Arc<Self> {
         let key = caller.key.map(|key| GatewayKey {
-            id: key.id.clone(),
             name: key.name.clone(),
             expires_at: key.expires_at,
-            workspace: key.workspace.clone(),
-            user_id: key.user_id.clone(),
-            defaults: None,
             limits: key.limits.clone(),
-            may_render: false,
+            ..questioner(key.id.clone(), key.workspace.clone(), key.user_id.clone())
         });
         Arc::new(Self { state, key, trace_id, route })
+    }
+
+    /// Returns the access of somebody who tries a guardrail of a workspace. Questions have the limits of the workspace,
+    /// and of the key with this id if there is one.
+    pub fn for_trial(state: Arc<GatewayState>, id: Box<str>, workspace: Arc<str>, route: RouteQuestion) -> Arc<Self> {
+        let key = Some(questioner(id, Some(workspace), None));
+        Arc::new(Self { state, key, trace_id: None, route })
     }
 
     /// Asks a model, and returns its text.
     pub async fn ask(&self, question: &ModelQuestion) -> std::result::Result<String, CheckError> {
         let failed = |error: &Error| {
             let message: String = error.message().chars().take(MAX_MESSAGE_CHARS).collect();
-            CheckError::new(format!("{} could not be asked: {message}", question.model))
+            let message = format!("{} could not be asked: {message}", question.model);
+            if error.exceeded_limit().is_some() { CheckError::limited(message) } else { CheckError::new(message) }
         };
         let snapshot = self.state.load_snapshot();
         let head = Arc::new(self.build_head());

@@ -105,7 +105,8 @@ pub fn conclude(hook: &Hook, result: &mut HookResult) {
             .checks
             .iter()
             .any(|check| check.is_soft && result.checks.iter().any(|one| one.id == check.check.id && !one.passes()));
-    let is_success = result.checks.iter().all(|check| check.verdict || check.error.is_some());
+    let is_success = |check: &CheckResult| check.verdict || check.error.as_ref().is_some_and(|error| !error.is_failure);
+    let is_success = result.checks.iter().all(is_success);
     result.feedback = if is_success { hook.on_success.clone() } else { hook.on_fail.clone() };
 }
 

@@ -12,13 +12,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
+    model_call::ModelAccess,
     reading::Reading,
+    route_question,
     runner::{HookRunner, run_hooks},
     subject::HookSubject,
 };
 use crate::{
     error::Problem,
-    guardrails::{checks::Stage, saved::compile_content},
+    gateway_state::GatewayState,
+    guardrails::{checks::Stage, hook::Hook, saved::compile_content},
     parse::{document_reader::Strictness, json_fault::describe_json_fault},
     process::{net_settings, settings::Settings},
     state::shared::check_hosts::CheckHosts,
@@ -29,6 +32,9 @@ use crate::{
 #[serde(deny_unknown_fields)]
 struct TrialSubject {
     is_output: bool,
+    /// Slug of the guardrail; empty if it is not saved.
+    #[serde(default)]
+    slug: String,
     request: Value,
     #[serde(default)]
     response: Value,
@@ -40,48 +46,91 @@ struct TrialSubject {
     metadata: BTreeMap<String, String>,
 }
 
-/// Runs a guardrail, given as the JSON of its checks and actions. Returns its result and the body with all changes.
-///
-/// Checks that ask other hosts do so with the settings of the gateway, so its policy for addresses applies.
-///
-/// # Errors
-/// All problems of the guardrail, of the subject, or of the settings.
-pub async fn run_trial(settings: &Settings, content: &[u8], subject: &[u8]) -> Result<Value, Vec<Problem>> {
-    let invalid = |error: serde_json::Error| {
-        vec![Problem::new("$", format!("must be valid JSON: {}", describe_json_fault(&error)))]
-    };
-    let hook = compile_content(&serde_json::from_slice(content).map_err(invalid)?, Strictness::StrictWithLints)?;
-    let trial: TrialSubject = serde_json::from_slice(subject).map_err(invalid)?;
-    let upstream = Upstream::new(&net_settings::client_settings(settings)).map_err(|error| vec![error.into()])?;
-    let runner = HookRunner {
-        upstream: Arc::new(upstream),
-        hosts: Arc::new(CheckHosts::default()),
-        workspace: None,
-        models: None,
-    };
-    let texts = if trial.is_output { response_texts(&trial.response) } else { request_texts(&trial.request) };
-    let subject = HookSubject {
-        stage: if trial.is_output { Stage::Output } else { Stage::Input },
-        operation: Operation::ChatComplete,
-        reading: Reading::Conversation,
-        provider: find_provider(&trial.provider).map_or("", |provider| provider.slug()),
-        model: trial.model,
-        is_streaming: false,
-        metadata: trial.metadata.into_iter().collect(),
-        headers: Headers::default(),
-        added_headers: Vec::new(),
-        request: Arc::new(trial.request),
-        response: trial.response,
-        texts,
-        body_bytes: subject.len(),
-        unreadable: None,
-    };
-    let run = run_hooks(&runner, &[Arc::new(hook)], Arc::new(subject)).await;
-    let subject = &run.subject;
-    let body = if trial.is_output { &subject.response } else { &*subject.request };
-    let texts: Vec<_> = subject.texts.iter().map(|part| part.text.as_str()).collect();
-    let results: Vec<_> = run.results.iter().map(|result| result.to_json(true)).collect();
-    Ok(json!({"results": results, "texts": texts, "body": body}))
+/// A guardrail and what it is tried on.
+pub struct Trial {
+    hook: Hook,
+    subject: TrialSubject,
+    body_bytes: usize,
+}
+
+impl Trial {
+    /// Parses a guardrail, given as the JSON of its checks and actions, and the JSON of its subject.
+    ///
+    /// # Errors
+    /// All problems of the guardrail, or those of the subject.
+    pub fn parse(content: &[u8], subject: &[u8]) -> Result<Self, Vec<Problem>> {
+        let invalid = |error: serde_json::Error| {
+            vec![Problem::new("$", format!("must be valid JSON: {}", describe_json_fault(&error)))]
+        };
+        let hook = compile_content(&serde_json::from_slice(content).map_err(invalid)?, Strictness::StrictWithLints)?;
+        let body_bytes = subject.len();
+        Ok(Self { hook, subject: serde_json::from_slice(subject).map_err(invalid)?, body_bytes })
+    }
+
+    /// Runs the guardrail with the settings of a gateway, whose policy for addresses applies. It cannot ask models.
+    /// Returns its results, and the texts and the body with all changes, as `POST /v1/guardrails/test` does.
+    ///
+    /// # Errors
+    /// If the settings are not valid.
+    pub async fn run(self, settings: &Settings) -> Result<Value, Vec<Problem>> {
+        let upstream = Upstream::new(&net_settings::client_settings(settings)).map_err(|error| vec![error.into()])?;
+        let runner = HookRunner {
+            upstream: Arc::new(upstream),
+            hosts: Arc::new(CheckHosts::default()),
+            workspace: None,
+            models: None,
+        };
+        Ok(self.run_with(&runner).await)
+    }
+
+    /// Runs the guardrail within a gateway, whose saved providers it may ask for somebody in a workspace. `asked_by` is
+    /// the id of the key or user.
+    pub async fn run_in(self, state: &Arc<GatewayState>, workspace: &str, asked_by: &str) -> Value {
+        let workspace: Arc<str> = workspace.into();
+        let models = ModelAccess::for_trial(Arc::clone(state), asked_by.into(), Arc::clone(&workspace), route_question);
+        let runner = HookRunner {
+            upstream: Arc::clone(&state.upstream),
+            hosts: Arc::clone(&state.shared.check_hosts),
+            workspace: Some(workspace),
+            models: Some(models),
+        };
+        self.run_with(&runner).await
+    }
+
+    async fn run_with(self, runner: &HookRunner) -> Value {
+        let Self { hook, subject: trial, body_bytes } = self;
+        let texts = if trial.is_output { response_texts(&trial.response) } else { request_texts(&trial.request) };
+        let subject = HookSubject {
+            stage: if trial.is_output { Stage::Output } else { Stage::Input },
+            operation: Operation::ChatComplete,
+            reading: Reading::Conversation,
+            provider: find_provider(&trial.provider).map_or("", |provider| provider.slug()),
+            model: trial.model,
+            is_streaming: false,
+            metadata: trial.metadata.into_iter().collect(),
+            headers: Headers::default(),
+            added_headers: Vec::new(),
+            request: Arc::new(trial.request),
+            response: trial.response,
+            texts,
+            body_bytes,
+            unreadable: None,
+        };
+        let run = run_hooks(runner, &[Arc::new(hook)], Arc::new(subject)).await;
+        let subject = &run.subject;
+        let body = if trial.is_output { &subject.response } else { &*subject.request };
+        let texts: Vec<_> = subject.texts.iter().map(|part| part.text.as_str()).collect();
+        let (mut verdict, mut denied, mut is_transformed, mut results) = (true, false, false, Vec::new());
+        for mut result in run.results {
+            verdict &= result.verdict;
+            denied |= result.denies;
+            is_transformed |= result.is_transformed;
+            result.id.clone_from(&trial.slug);
+            results.push(result.to_json(true));
+        }
+        json!({"verdict": verdict, "denied": denied, "transformed": is_transformed, "texts": texts, "body": body,
+            "results": results, "object": "guardrail_trial"})
+    }
 }
 
 #[cfg(test)]
@@ -89,7 +138,8 @@ mod tests {
     use super::*;
 
     async fn run(content: &Value, subject: &Value) -> Value {
-        run_trial(&Settings::default(), content.to_string().as_bytes(), subject.to_string().as_bytes()).await.unwrap()
+        let trial = Trial::parse(content.to_string().as_bytes(), subject.to_string().as_bytes()).unwrap();
+        trial.run(&Settings::default()).await.unwrap()
     }
 
     #[tokio::test]
@@ -129,9 +179,9 @@ mod tests {
         );
     }
 
-    #[tokio::test]
-    async fn problems_are_those_of_the_guardrail() {
-        let problems = run_trial(&Settings::default(), br#"{"checks": [{"id": "none"}]}"#, b"{}").await.unwrap_err();
+    #[test]
+    fn problems_are_those_of_the_guardrail() {
+        let problems = Trial::parse(br#"{"checks": [{"id": "none"}]}"#, b"{}").err().unwrap();
         assert_eq!(problems[0].path, "$.checks[0].id");
     }
 }

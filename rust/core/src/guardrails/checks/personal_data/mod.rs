@@ -14,8 +14,9 @@ use futures_util::FutureExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+pub(super) use self::forms::Category;
 use self::{
-    forms::{Category, stands_alone},
+    forms::stands_alone,
     names::{NamedValue, NamingModel},
 };
 use super::{allowed_values::AllowedValues, model_questions::MAX_ASKED_BYTES, replacement::replace_ranges};
@@ -45,7 +46,7 @@ pub(super) const ROWS: &[CheckRow] = &[CheckRow {
 const MAX_INLINE_DIGITS: usize = 2000;
 
 #[derive(Debug)]
-struct PersonalData {
+pub(super) struct PersonalData {
     categories: BTreeSet<Category>,
     redacts: bool,
     /// End of the names, if the values return to the response. `None`: they do not.
@@ -105,6 +106,28 @@ impl PersonalData {
         let restore_tag = restore.then_some(tag);
         let scope = parameters.scope;
         Ok(Box::new(PersonalDataCheck(Arc::new(Self { categories, redacts, restore_tag, allowed, not, scope, model }))))
+    }
+
+    /// Returns a finder of these categories by their form.
+    pub(super) fn for_categories(categories: BTreeSet<Category>) -> Self {
+        let (allowed, scope) = (AllowedValues::default(), TextScope::default());
+        Self { categories, redacts: true, restore_tag: None, allowed, not: false, scope, model: None }
+    }
+
+    /// Returns what a text has, with the category of each, and the text with names in place of it.
+    pub(super) fn classify(&self, text: &str) -> Value {
+        let found = self.find(text);
+        let mut names = PlaceholderNames::with_tag("");
+        let mut replacements = Vec::with_capacity(found.len());
+        let mut entities = Vec::with_capacity(found.len());
+        for Finding { range, category } in found {
+            let (name, value) = (category.name(), &text[range.clone()]);
+            // A form is certain.
+            entities.push(json!({"text": value, "labels": {name: 1}}));
+            replacements.push((range, names.name_of(name, value).to_owned()));
+        }
+        let replaced = replacements.iter().map(|(range, name)| (range.clone(), name.as_str()));
+        json!({"entities": entities, "processed_text": replace_ranges(text, replaced)})
     }
 
     /// Returns what a text has, in order and without overlaps. A category before another in the enum wins.
