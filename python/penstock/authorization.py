@@ -21,6 +21,7 @@ from penstock.errors import (
     join_problems,
     shorten,
 )
+from penstock.fair_slots import current_tenant
 from penstock.similar_names import NameSuggester
 
 if TYPE_CHECKING:
@@ -320,6 +321,7 @@ async def authenticate(connection: Connection) -> Caller:
         _check_csrf_token(connection, sent.text)
     caller = await identify(sent)
     connection.scope["auth"] = caller
+    current_tenant.set((caller.organisation_id, caller.workspace_id or caller.actor_id))
     return caller
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock import engine
 from penstock.errors import InvalidError, Problem
+from penstock.kit.costly_work import CostlyWork
 from penstock.schemas import field_error
 
 if TYPE_CHECKING:
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 # Longest time for the engine to validate a document.
 MAX_VALIDATION_SECONDS = 10
+# Validations at once: of all, of an organisation, and of one of its workspaces or users.
+VALIDATION_SLOTS = (8, 6, 2)
+
+_validations = CostlyWork("validation", VALIDATION_SLOTS, MAX_VALIDATION_SECONDS)
 
 
 async def validate_document(
@@ -25,13 +29,9 @@ async def validate_document(
 ) -> None:
     """Validates a config or a guardrail. Raises `InvalidError` with all problems; `field` is the field of the request
     that has the document, or empty if the request is the document.
-
-    Runs on another thread, because a large document takes long and other requests would wait.
     """
     try:
-        data = msgspec.json.encode(document)
-        async with asyncio.timeout(MAX_VALIDATION_SECONDS):
-            await asyncio.to_thread(engine.check, kind, data, limits)
+        await check_in_engine(kind, document, limits)
     except TimeoutError:
         message = f"takes longer than {MAX_VALIDATION_SECONDS} s to compile; use a smaller {kind}"
         raise field_error(field or kind, message) from None
@@ -41,3 +41,12 @@ async def validate_document(
             for problem in error.problems
         ]
         raise InvalidError(f"the {kind} cannot be used", problems or [Problem(field, str(error))]) from None
+
+
+async def check_in_engine(kind: str, document: Mapping[str, Any], limits: TargetLimits | None = None) -> None:
+    """Checks a document in the engine. Raises `EngineError` with all problems, `TimeoutError` if that takes too long, and
+    `UnavailableError` if other validations hold all slots of the caller.
+
+    Runs on another thread, because a large document takes long and other requests would wait.
+    """
+    await _validations.run(engine.check, kind, msgspec.json.encode(document), limits)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from penstock import engine
-from penstock.errors import InvalidError, Problem, UnavailableError
+from penstock.errors import InvalidError, Problem
 from penstock.kit import guardrails as kit
+from penstock.kit.costly_work import CostlyWork
 from penstock.kit.json_depth import nests_deeper
 from penstock.schemas import field_error
 from penstock.secrets import config_credentials
@@ -22,13 +20,14 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
 
 MAX_TEXT_CHARS = 1_000_000
-# Maximum number of concurrent trials, and the time limit of one; a check may wait for another host. The edge waits 30
-# seconds for the management API.
-MAX_TRIALS, MAX_TRIAL_SECONDS = 4, 20
+# Trials at once: of all, of an organisation, and of one of its workspaces or users. A check may wait for another host.
+TRIAL_SLOTS = (8, 6, 2)
+# Time limit of a trial, with its wait for a slot. The edge waits 30 seconds for the management API.
+MAX_TRIAL_SECONDS = 20
 # Levels of objects and lists in a body. The engine reads 128 levels, and adds one for the subject.
 MAX_BODY_DEPTH = 126
 
-_trials = asyncio.Semaphore(MAX_TRIALS)
+_trials = CostlyWork("guardrail-trial", TRIAL_SLOTS, MAX_TRIAL_SECONDS)
 
 _JsonObject = dict[str, Any]
 
@@ -91,58 +90,15 @@ async def run_trial(settings: Settings, content: kit.Content, trial: TrialReques
     subject = build_subject(trial, slug)
     document = {"checks": config_credentials.join_credentials(content.checks), "actions": content.actions}
     encoded = (encode_engine_settings(settings, 0), msgspec.json.encode(document), msgspec.json.encode(subject))
-    running = None
     try:
-        async with asyncio.timeout(MAX_TRIAL_SECONDS):
-            await _trials.acquire()
-            running = _start_thread(encoded)
-            found = await running
+        found = await _trials.run(engine.run_guardrail, *encoded)
     except TimeoutError:
-        if running is None:
-            message = f"{MAX_TRIALS} other trials are running; hint: try again later, or use a shorter text"
-            raise UnavailableError(message) from None
         message = f"the checks took longer than {MAX_TRIAL_SECONDS} s; hint: a shorter text, or a simpler pattern"
         raise field_error("", message) from None
     except engine.EngineError as error:
         problems = [Problem(problem["path"].removeprefix("$."), problem["message"]) for problem in error.problems]
         raise InvalidError("the guardrail cannot be used", problems or [Problem("", str(error))]) from None
     return msgspec.convert(found, TrialResult)
-
-
-def _start_thread(encoded: tuple[bytes, bytes, bytes]) -> asyncio.Future[Any]:
-    """Runs a guardrail on a thread of its own. Its slot in `_trials` is free when the thread ends.
-
-    Large texts take long, and checks wait for other hosts. Nothing can stop a regular expression that takes hours, so
-    no thread that others need may run it, and the process does not wait for it at its end.
-    """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-
-    def finish(result: Any, error: Exception | None) -> None:  # noqa: ANN401 - parsed JSON
-        _trials.release()
-        if done.cancelled():
-            return
-        if error:
-            done.set_exception(error)
-        else:
-            done.set_result(result)
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = engine.run_guardrail(*encoded)
-        except Exception as problem:  # noqa: BLE001 - raised by the coroutine that waits
-            error = problem
-        # The event loop may be closed, because the gateway does not wait for this thread.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(finish, result, error)
-
-    try:
-        threading.Thread(target=run, name="guardrail-trial", daemon=True).start()
-    except RuntimeError:
-        _trials.release()
-        raise
-    return done
 
 
 def build_text_subject(text: str) -> _JsonObject:

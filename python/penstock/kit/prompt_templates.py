@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock import engine
 from penstock.errors import InvalidError, Problem
+from penstock.kit.engine_validation import MAX_VALIDATION_SECONDS, check_in_engine
 from penstock.kit.json_depth import nests_deeper
 from penstock.schemas import field_error, invalid_error
 
@@ -20,8 +20,6 @@ MAX_TEMPLATE_BYTES = 1024 * 1024
 MAX_DETAILS_BYTES = 1024 * 1024
 # Levels of objects and lists in a field. The engine and the databases read fewer levels than a request may have.
 MAX_DEPTH = 64
-# Longest time for the engine to check a template.
-MAX_CHECK_SECONDS = 10
 TEMPLATE_FIELD = "string"
 
 
@@ -33,11 +31,9 @@ async def check_template(content: Mapping[str, Any], notes: Mapping[str, Any] | 
     if problems:
         raise invalid_error(problems)
     try:
-        async with asyncio.timeout(MAX_CHECK_SECONDS):
-            # On another thread, because a large template takes long and other requests would wait.
-            await asyncio.to_thread(engine.check, "prompt", msgspec.json.encode(content))
+        await check_in_engine("prompt", content)
     except TimeoutError:
-        message = f"takes longer than {MAX_CHECK_SECONDS} s to check; use a smaller template"
+        message = f"takes longer than {MAX_VALIDATION_SECONDS} s to check; use a smaller template"
         raise field_error(TEMPLATE_FIELD, message) from None
     except engine.EngineError as error:
         found = [Problem(one["path"].removeprefix("$").removeprefix("."), one["message"]) for one in error.problems]

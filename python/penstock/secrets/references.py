@@ -15,11 +15,11 @@ from msgspec.structs import fields
 from sqlalchemy import select
 
 from penstock.errors import DecryptionError, PenstockError, SettingsError, UnavailableError
+from penstock.fair_slots import FairSlots
 from penstock.fetch import DestinationError, parse_endpoint
 from penstock.ids import URL_PATTERN
 from penstock.schemas import convert_value, field_error
 from penstock.secrets import backends
-from penstock.secrets.fetch_slots import FetchSlots
 from penstock.secrets.mappings import OPTION_PREFIX
 from penstock.store.tables import integrations, secret_references
 
@@ -37,6 +37,10 @@ log = logging.getLogger("penstock")
 
 # Delay before the next attempt after a failed fetch. It doubles with each further failure.
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 5.0, 300.0
+
+# Fetches at once: of all, of one organisation, and of one organisation from one secret manager. Managers that do not
+# answer leave slots for the secrets of other tenants.
+MAX_FETCHES, MAX_FETCHES_PER_ORGANISATION, MAX_FETCHES_PER_HOST = 24, 6, 2
 
 NonEmptyText = Annotated[str, Meta(min_length=1, max_length=4096)]
 Url = Annotated[str, Meta(pattern=URL_PATTERN, max_length=2048)]
@@ -277,7 +281,7 @@ class SecretCache:
         self._values: dict[str, FetchedSecret] = {}
         # By id of the reference: the lookup of the fetch in progress, and its task.
         self._running: dict[str, tuple[SecretLookup, asyncio.Task[bool]]] = {}
-        self._slots = FetchSlots()
+        self._slots = FairSlots(MAX_FETCHES, MAX_FETCHES_PER_ORGANISATION, MAX_FETCHES_PER_HOST)
 
     def fill_mapped_fields(
         self,

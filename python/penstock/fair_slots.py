@@ -1,0 +1,59 @@
+"""Slots for costly work, shared fairly: one tenant, or one caller of a tenant, can hold only some of them, so that others
+need not wait for all of its work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack, asynccontextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+# Organisation of the caller of the current request, and the workspace or user for which it acts. Set by authentication;
+# work without a caller shares one name.
+current_tenant: ContextVar[tuple[str, str]] = ContextVar("current_tenant", default=("", ""))
+
+
+class FairSlots:
+    """A limited number of slots, of which each holder can have a smaller number, and each part of a holder even fewer.
+
+    `FairSlots(8, 6, 2)` has 8 slots: at most 6 for one organisation, and at most 2 for one of its workspaces.
+    """
+
+    def __init__(self, total: int, *shares: int) -> None:
+        """Starts with all slots free. `shares` has the limit of each level, the widest first."""
+        self._all = asyncio.Semaphore(total)
+        self._limits = shares
+        # By names down to a level: the slots, and how many holders use or wait for them.
+        self._shares: dict[tuple[str, ...], tuple[asyncio.Semaphore, int]] = {}
+
+    @asynccontextmanager
+    async def acquire(self, *names: str) -> AsyncGenerator[None]:
+        """Waits for a slot and holds it. `names` has the holder's name on each level, the widest first."""
+        with await self.take(*names):
+            yield
+
+    async def take(self, *names: str) -> ExitStack:
+        """Waits for a slot. It is free again when the returned stack is closed."""
+        with ExitStack() as stack:
+            # The narrowest limit comes first, so that work that waits holds no slot that others could use.
+            for depth in range(len(self._limits), 0, -1):
+                await self._take_share(stack, names[:depth], self._limits[depth - 1])
+            await self._all.acquire()
+            stack.callback(self._all.release)
+            return stack.pop_all()
+
+    async def _take_share(self, stack: ExitStack, name: tuple[str, ...], limit: int) -> None:
+        slots, users = self._shares.get(name, (asyncio.Semaphore(limit), 0))
+        self._shares[name] = slots, users + 1
+        stack.callback(self._leave_share, name)
+        await slots.acquire()
+        stack.callback(slots.release)
+
+    def _leave_share(self, name: tuple[str, ...]) -> None:
+        slots, users = self._shares.pop(name)
+        if users > 1:
+            self._shares[name] = slots, users - 1

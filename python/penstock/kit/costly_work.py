@@ -1,0 +1,83 @@
+"""Work of the engine that a request can make expensive: validations and trials. Each tenant holds only some slots, and a
+slot is held until the work has really ended, not only until its caller stops waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.errors import UnavailableError
+from penstock.fair_slots import FairSlots, current_tenant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+
+Result = TypeVar("Result")
+
+
+class CostlyWork:
+    """Runs functions on threads of their own, a limited number at once."""
+
+    def __init__(self, name: str, slots: tuple[int, int, int], max_seconds: float) -> None:
+        """Sets the limits. `slots` are those of all, of an organisation, and of one of its workspaces or users."""
+        self._name = name
+        self._limits = slots
+        self._slots = FairSlots(*slots)
+        self._max_seconds = max_seconds
+
+    async def run(self, function: Callable[..., Result], *args: Any) -> Result:  # noqa: ANN401 - passed on
+        """Runs a function. Raises `TimeoutError` if it takes too long, and `UnavailableError` if no slot becomes free
+        in that time.
+
+        Nothing can stop the function, for example a regular expression that takes hours. So no thread that others need
+        runs it, and the process does not wait for it at its end.
+        """
+        running = None
+        try:
+            async with asyncio.timeout(self._max_seconds):
+                slot = await self._slots.take(*current_tenant.get())
+                running = _start_thread(self._name, slot, function, args)
+                return await running
+        except TimeoutError:
+            if running is not None:
+                raise
+            of_all, _, of_one = self._limits
+            message = f"other {self._name.replace('-', ' ')}s are running: at most {of_one} at once of a workspace or user, and {of_all} of all"
+            raise UnavailableError(f"{message}; hint: try again later") from None
+
+
+def _start_thread(
+    name: str, slot: ExitStack, function: Callable[..., Result], args: tuple[Any, ...]
+) -> asyncio.Future[Result]:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def finish(result: Any, error: Exception | None) -> None:  # noqa: ANN401 - of the function
+        slot.close()
+        if done.cancelled():
+            return
+        if error:
+            done.set_exception(error)
+        else:
+            done.set_result(result)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = function(*args)
+        except Exception as problem:  # noqa: BLE001 - raised by the coroutine that waits
+            error = problem
+        # The event loop may be closed, because the gateway does not wait for this thread.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(finish, result, error)
+
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError:
+        slot.close()
+        raise
+    return done
