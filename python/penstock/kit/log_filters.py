@@ -35,7 +35,7 @@ LISTS = (
     *("prompt_slug", "cache_status", "outcome"),
 )
 MODEL_SEPARATOR = "__"
-OUTCOMES = ("complete", "refused", "aborted", "cut", "panicked", "killed")
+OUTCOMES = ("complete", "refused", "failed", "aborted", "cut", "panicked", "killed")
 STATUS_DIGITS = 3
 MAX_PARAMETER_PROBLEMS = 20
 # Names of the query parameters of each route that has filters.

@@ -101,7 +101,7 @@ COLUMNS: tuple[Column, ...] = (
         last_used_option_index="config path of the target that responded",
         cache_status="`disabled`, `hit`, `semantic_hit`, `miss` or `refresh`",
         cache_type="`simple` or `semantic`",
-        outcome="`complete`, `refused`, `aborted`, `cut`, `panicked` or `killed`",
+        outcome="`complete`, `refused`, `failed`, `aborted`, `cut`, `panicked` or `killed`",
         error="error code of the gateway",
         source="what made the request: `gateway` for clients, `comparison` of versions of a prompt, `batch` or `external`",
         runtime="language of the client's SDK",
@@ -164,7 +164,7 @@ COLUMNS: tuple[Column, ...] = (
     *_define(
         ColumnType.JSON,
         is_listed=False,
-        attempts="attempts: provider, host, status, start and duration in milliseconds, error",
+        attempts="attempts: provider, host, status, start and duration in milliseconds, error, reason",
         decisions="steps of routing",
         limits="budgets that the request counts for, and limits that rejected it or would have",
         events="events of a realtime session",

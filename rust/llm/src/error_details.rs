@@ -50,11 +50,15 @@ fn parse_error_fields(error: &Value) -> ErrorDetails {
             .or(detail)
             .or_else(|| string_or_number(&fault["faultstring"]))
             .or_else(|| string_or_number(&error["err_msg"]))
+            .or_else(|| string_or_number(&error["msg"]))
+            .or_else(|| string_or_number(&error["Message"]))
+            .or_else(|| string_or_number(&error["base_resp"]["status_msg"]))
             .or_else(|| join_errors(&error["errors"])),
         kind: string_or_number(&error["type"])
             // A numeric status is not an error type.
             .or_else(|| error["status"].as_str().map(ToOwned::to_owned))
             .or_else(|| string_or_number(&error["detail"][0]["type"]))
+            .or_else(|| string_or_number(&error["__type"]))
             .or_else(|| string_or_number(&error["name"])),
         // Stability sends the error type as `name`, next to the `id` of this occurrence of the error.
         param: string_or_number(&error["param"]).or_else(|| {
@@ -63,7 +67,8 @@ fn parse_error_fields(error: &Value) -> ErrorDetails {
         }),
         code: string_or_number(&error["code"])
             .or_else(|| string_or_number(&fault["detail"]["errorcode"]))
-            .or_else(|| string_or_number(&error["err_code"])),
+            .or_else(|| string_or_number(&error["err_code"]))
+            .or_else(|| string_or_number(&error["base_resp"]["status_code"])),
     }
 }
 
@@ -114,6 +119,9 @@ mod tests {
             (json!({"detail": [{"loc": ["body", 0], "msg": "m", "type": "t"}]}), "body.0: m", Some("t"), None),
             (json!({"success": false, "errors": [{"code": 7003, "message": "m"}]}), "Error 7003:m", None, None),
             (json!({"id": "e1", "name": "bad_request", "errors": ["a", "b"]}), "a; b", Some("bad_request"), None),
+            (json!({"code": 1211, "msg": "m", "success": false}), "m", None, Some("1211")),
+            (json!({"__type": "T", "Message": "m"}), "m", Some("T"), None),
+            (json!({"choices": null, "base_resp": {"status_code": 1004, "status_msg": "m"}}), "m", None, Some("1004")),
             (json!({"fault": {"faultstring": "m", "detail": {"errorcode": "c"}}}), "m", None, Some("c")),
         ] {
             let details = parse_error(body.to_string().as_bytes());

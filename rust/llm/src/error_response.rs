@@ -1,11 +1,13 @@
 //! Translation of a provider's error to the client's API format.
 
+use std::ops::Range;
+
 use serde_json::Value;
 
 use crate::{
     api_format::{Failure, error_body, format::ApiFormat, openai_chat},
     error_details::{ErrorDetails, parse_error},
-    json::scan::for_each_field,
+    json::scan::{for_each_element_from, for_each_field},
     operation::Operation,
 };
 
@@ -86,12 +88,58 @@ pub(crate) const FAILED_GENERATION_STATUS: u16 = 502;
 const CONTENT_FIELDS: [&[u8]; 9] =
     [b"choices", b"content", b"candidates", b"output", b"data", b"embeddings", b"message", b"results", b"text"];
 
+/// Fields of errors. A response to a generation that has no other field, and one of those with a text, is an error.
+const ERROR_FIELDS: &[&[u8]] = &[
+    b"error",
+    b"errors",
+    b"message",
+    b"Message",
+    b"msg",
+    b"detail",
+    b"details",
+    b"code",
+    b"type",
+    b"__type",
+    b"status",
+    b"status_code",
+    b"statusCode",
+    b"success",
+    b"param",
+    b"fault",
+    b"object",
+    b"id",
+    b"name",
+    b"path",
+    b"timestamp",
+    b"request_id",
+    b"requestId",
+    b"event_id",
+    b"trace_id",
+    b"raw_response",
+    b"messages",
+];
+
+/// Fields that hold the text of an error.
+const ERROR_TEXT_FIELDS: [&[u8]; 10] =
+    [b"error", b"errors", b"message", b"Message", b"msg", b"detail", b"details", b"__type", b"code", b"fault"];
+
+/// Returns true if a body that begins like this may be an error: its first field is one of those of errors.
+pub(crate) fn begins_with_error_field(body: &[u8]) -> bool {
+    let Some(rest) = body.trim_ascii_start().strip_prefix(b"{") else { return false };
+    let Some(key) = rest.trim_ascii_start().strip_prefix(b"\"") else { return false };
+    let is_first = |name: &[u8]| key.strip_prefix(name).is_some_and(|rest| rest.starts_with(b"\""));
+    // The other fields begin successful responses too.
+    ERROR_TEXT_FIELDS.into_iter().chain([b"success".as_slice(), b"status_code", b"statusCode"]).any(is_first)
+}
+
 /// Returns the status of an error that the provider sent with a success status; `None` if the body is no error. Jobs
 /// and stored objects may have an `error` of their own.
 pub(crate) fn error_status(operation: Operation, body: &[u8]) -> Option<u16> {
-    memchr::memmem::find(body, b"\"error\"")?;
-    let is_generation = operation.is_chat() || operation == Operation::Embed;
-    let (mut has_error, mut has_content) = (false, false);
+    let item = first_array_item(body);
+    let body = &body[item];
+    let is_generation = operation.is_inference();
+    let (mut has_error, mut has_content, mut has_text) = (false, false, false);
+    let mut has_only_error_fields = true;
     for_each_field(body, |key, at| {
         let value = &body[at];
         let is_empty = matches!(value, b"null" | b"false" | b"\"\"" | b"{}" | b"[]" | b"0");
@@ -102,17 +150,65 @@ pub(crate) fn error_status(operation: Operation, body: &[u8]) -> Option<u16> {
             b"object" | b"id" => has_content |= !is_generation && !is_empty && value != b"\"error\"",
             // An error may have its message beside it.
             b"message" => has_content |= value.starts_with(b"{"),
+            // MiniMax reports every result here.
+            b"base_resp" => has_error |= has_failure_code(value),
             key => has_content |= CONTENT_FIELDS.contains(&key) && !is_empty,
         }
+        has_only_error_fields &= ERROR_FIELDS.contains(&key) || is_empty;
+        has_text |= ERROR_TEXT_FIELDS.contains(&key) && !is_empty;
         Ok(())
     })
     .ok()?;
+    has_error |= is_generation && has_text && has_only_error_fields;
     if !has_error || has_content {
         return None;
     }
     let details = parse_error(body);
     let status = [&details.code, &details.kind].into_iter().flatten().find_map(|text| infer_status(text));
-    Some(status.unwrap_or(FAILED_GENERATION_STATUS))
+    Some(status.or_else(|| status_field(body)).unwrap_or(FAILED_GENERATION_STATUS))
+}
+
+/// Returns true if the data of an event in a stream is an error, in a format in which events have no type.
+pub(crate) fn is_error_event(data: &[u8]) -> bool {
+    (begins_with_error_field(data) || data.trim_ascii_start().starts_with(b"["))
+        && error_status(Operation::ChatComplete, data).is_some()
+}
+
+/// Returns the range of the first item if the body is an array of objects, as Google's list of errors is; else of the
+/// whole body.
+fn first_array_item(body: &[u8]) -> Range<usize> {
+    let mut first = None;
+    let start = body.len() - body.trim_ascii_start().len();
+    if body[start..].strip_prefix(b"[").is_some_and(|items| items.trim_ascii_start().starts_with(b"{")) {
+        let _ = for_each_element_from(body, start, |item| {
+            first.get_or_insert(item);
+            Ok(())
+        });
+    }
+    first.unwrap_or(0..body.len())
+}
+
+/// Returns true if the object has a `status_code` other than zero.
+fn has_failure_code(object: &[u8]) -> bool {
+    let mut has_failed = false;
+    let _ = for_each_field(object, |key, at| {
+        has_failed |= key == b"status_code" && &object[at] != b"0";
+        Ok(())
+    });
+    has_failed
+}
+
+/// Returns the HTTP status that an error body names in a field of its own.
+fn status_field(body: &[u8]) -> Option<u16> {
+    let mut found = None;
+    let _ = for_each_field(body, |key, at| {
+        if matches!(key, b"status" | b"status_code" | b"statusCode" | b"__type") {
+            let text = String::from_utf8_lossy(&body[at]);
+            found = found.or_else(|| infer_status(text.trim_matches('"')));
+        }
+        Ok(())
+    });
+    found
 }
 
 /// Code by which clients of chat completions notice that the conversation is too long, and shorten it.

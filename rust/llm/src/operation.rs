@@ -265,6 +265,15 @@ impl Operation {
         )
     }
 
+    /// Returns true if a successful response holds what a model made, and nothing that the provider stores.
+    pub fn is_inference(self) -> bool {
+        self.is_chat()
+            || self.is_embedding()
+            || self.generates_images()
+            || self.has_audio_input()
+            || matches!(self, Self::Rerank | Self::Moderate | Self::Ocr | Self::CreateSpeech)
+    }
+
     /// Returns true if the response consists of embedding vectors.
     pub fn is_embedding(self) -> bool {
         matches!(self, Self::Embed | Self::EmbedContent | Self::BatchEmbedContents)

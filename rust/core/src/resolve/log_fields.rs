@@ -11,11 +11,13 @@ use penstock_net::{IncomingResponse, Origin};
 
 use crate::{
     accounting::record::{
-        Detail, RecordSink, RequestLog, deferred_billing::DeferredBilling, details::Attempt,
+        Detail, RecordSink, RequestLog,
+        deferred_billing::DeferredBilling,
+        details::{Attempt, AttemptFailure},
         request_log::parse_duration_ms,
     },
     auth::caller::Caller,
-    error::{Error, Result},
+    error::Result,
     resolve::{target::Target, target_resolver::Call},
     state::{shared::pending_charges::PendingCharges, snapshot::Snapshot},
 };
@@ -67,7 +69,10 @@ impl RequestLog {
             status: result.as_ref().ok().map(|incoming| incoming.head.status),
             start,
             duration,
-            error: result.as_ref().err().map(Error::code),
+            failure: result
+                .as_ref()
+                .err()
+                .map(|error| AttemptFailure { error_code: error.code(), reason: Some(error.message().into()) }),
         });
     }
 

@@ -21,10 +21,10 @@ use penstock_net::{
 use crate::{
     accounting::{
         compressed_response,
-        record::{self, DeferredBilling, Outcome, Record},
+        record::{self, DeferredBilling, Outcome, Record, details::AttemptFailure},
         token_counting::CountableResponse,
     },
-    error::{Error, Result},
+    error::{Error, ErrorOrigin, Result},
     gateway_state::GatewayState,
     ingress::{
         control_headers::{self, ControlHeaders},
@@ -393,7 +393,12 @@ pub fn respond_with_error(error: &Error, call: &Call<'_>, mut record: Record) ->
         record.log.status = 0;
         drop(record);
     } else {
-        record.close(Outcome::Refused);
+        let is_upstream = error.origin() == ErrorOrigin::Upstream;
+        if is_upstream && !matches!(error, Error::CredentialUnavailable { .. }) {
+            let reason = (!error.has_upstream_text()).then(|| error.message().into());
+            record.log.details.fail_last_attempt(AttemptFailure { error_code: error.code(), reason });
+        }
+        record.close(if is_upstream { Outcome::Failed } else { Outcome::Refused });
     }
     let mut reply = ClientResponseHead::new(response_head.status, response_head.headers);
     reply.set_content_length(Some(body.len()));

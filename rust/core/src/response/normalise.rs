@@ -18,7 +18,7 @@ use crate::{
     ingress::client_sdk,
     resolve::{target::Target, target_resolver::Call},
     response::{
-        delivery::{self, MAX_BUFFERED_RESPONSE_BYTES},
+        delivery::{self, MAX_BUFFERED_RESPONSE_BYTES, StreamFraming},
         offload::{run_offloaded, with_content_type},
     },
 };
@@ -139,6 +139,7 @@ pub fn may_hide_error(operation: Operation, incoming: &IncomingResponse) -> bool
     let head = &incoming.head;
     head.status == 200
         && translation::may_hide_errors(operation)
+        && StreamFraming::detect(operation, head, incoming.body.content_length()).is_none()
         && head.headers.is_json()
         && (delivery::is_uncompressed(&head.headers) || compressed_response::is_gzip(&head.headers))
         && incoming.body.content_length().is_none_or(|length| length <= MAX_BUFFERED_RESPONSE_BYTES)

@@ -426,8 +426,11 @@ impl<'w> RouteExecutor<'w> {
         };
         let operation = self.call.requested_operation();
         response.await_body_start(operation, max_wait).await?;
-        let may_try_again = self.has_alternatives || self.retry_policy(node).max_retries() > 0;
-        if may_try_again { response.reject_first_error_event(operation) } else { Ok(()) }
+        let counts_failures = node.features.circuit_breaker.policy().is_some();
+        if self.has_alternatives || self.retry_policy(node).max_retries() > 0 || counts_failures {
+            return Box::pin(response.reject_first_error_event(operation, max_wait)).await;
+        }
+        Ok(())
     }
 
     /// Buffers the complete stream, if the memory budget allows it.

@@ -6,6 +6,7 @@ mod continuation;
 pub(crate) mod executor;
 mod explain;
 mod fallback_level;
+mod first_event;
 mod hedge;
 pub(crate) mod hooks;
 pub(crate) mod pattern_jobs;

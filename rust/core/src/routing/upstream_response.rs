@@ -24,6 +24,7 @@ use crate::{
         delivery::{self, StreamFraming, UpstreamResponse},
         response_meter::{MeteredResponse, ResponseMeter},
     },
+    routing::first_event,
     state::shared::response_cache::CachedResponse,
     strategies::fallback::FallbackPolicy,
 };
@@ -66,8 +67,7 @@ fn stream_meter(framing: StreamFraming, dialect: ApiFormat, operation: Operation
 /// Rejects a stream that reported a failure, or that ended without its final event.
 fn reject_incomplete_stream(read: &MeteredResponse, ends_with_event: bool, bytes: &[u8]) -> Result<()> {
     if read.has_failed {
-        let message = last_error_message(bytes).unwrap_or_else(|| "it gave no reason".to_owned());
-        return Err(Error::UpstreamResponseBroken { cause: format!("its stream ended in an error: {message}") });
+        return Err(error_in_stream(&last_error_message(bytes).unwrap_or_else(|| "it gave no reason".to_owned())));
     }
     if read.has_end_marker == Some(true) || !ends_with_event {
         return Ok(());
@@ -78,11 +78,15 @@ fn reject_incomplete_stream(read: &MeteredResponse, ends_with_event: bool, bytes
 /// Maximum characters of a provider's error message that are reported.
 const MAX_ERROR_MESSAGE_CHARS: usize = 300;
 
+fn error_in_stream(message: &str) -> Error {
+    let message: String = message.chars().take(MAX_ERROR_MESSAGE_CHARS).collect();
+    Error::UpstreamResponseBroken { cause: format!("its stream ended in an error: {message}") }
+}
+
 fn last_error_message(events: &[u8]) -> Option<String> {
     let parse = |event| serde_json::from_slice::<serde_json::Value>(&sse::event_data(event)?).ok();
     let message = |data: serde_json::Value| data["error"]["message"].as_str().map(ToOwned::to_owned);
-    let last_message = sse::split_events(events).filter_map(|event| parse(event).and_then(message)).last();
-    last_message.map(|text| text.chars().take(MAX_ERROR_MESSAGE_CHARS).collect())
+    sse::split_events(events).filter_map(|event| parse(event).and_then(message)).last()
 }
 
 impl UpstreamResponse {
@@ -122,17 +126,20 @@ impl UpstreamResponse {
         Ok(())
     }
 
-    /// Rejects a stream whose first bytes hold an error event. Nothing was sent to the client yet.
-    pub(crate) fn reject_first_error_event(&self, operation: Operation) -> Result<()> {
-        let IncomingResponse { head, body } = &self.incoming;
-        if let (Some(framing), Some(bytes)) = (self.chunk_format(operation), body.first_chunk())
-            && delivery::is_uncompressed(&head.headers)
-        {
-            let mut meter = stream_meter(framing, self.dialect, operation);
-            meter.feed(bytes);
-            reject_incomplete_stream(&meter.finish(self.dialect, true), false, bytes)?;
+    /// Rejects a stream whose first event is an error. Nothing was sent to the client yet. A stream without an event
+    /// for `max_wait` is accepted.
+    pub(crate) async fn reject_first_error_event(&mut self, operation: Operation, max_wait: Duration) -> Result<()> {
+        let Some(framing) = self.chunk_format(operation).filter(|_| delivery::is_uncompressed(self.headers())) else {
+            return Ok(());
+        };
+        let Self { incoming, deadline, dialect, .. } = self;
+        let bytes = first_event::peek_first_event(&mut incoming.body, deadline, framing, max_wait).await?;
+        if let Some(message) = first_event::first_error_message(framing, operation, &bytes) {
+            return Err(error_in_stream(&message));
         }
-        Ok(())
+        let mut meter = stream_meter(framing, *dialect, operation);
+        meter.feed(&bytes);
+        reject_incomplete_stream(&meter.finish(*dialect, true), false, &bytes)
     }
 
     /// Returns true if this is a successful stream of SSE events.

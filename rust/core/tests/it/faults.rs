@@ -131,7 +131,7 @@ fn assert_end(end: ExpectedEnd, response: &TestResponse, record: &Value, case: &
         ProviderStatus(status) => (status, "complete", Value::Null),
         ProviderErrorEvent => (200, "complete", "upstream_error_event".into()),
         GatewayErrorEvent(code) => (200, "cut", code.into()),
-        GatewayError(status, code) => (status, "refused", code.into()),
+        GatewayError(status, code) => (status, "failed", code.into()),
         MissingLastEvent => return,
     };
     assert_eq!((response.status, response.is_truncated), (status, false), "{case}: {:.200}", response.text());

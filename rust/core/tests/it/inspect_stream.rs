@@ -176,7 +176,7 @@ async fn stream_broken_before_first_event_gets_error_status() {
     let rig = TestGateway::for_url(&provider.url());
     let response = rig.send(inspected_request(MESSAGES_PATH)).await;
     assert_eq!((response.status, &response.json()["type"]), (502, &"error".into()), "{}", response.text());
-    assert_eq!(rig.single_record()["outcome"], "refused");
+    assert_eq!(rig.single_record()["outcome"], "failed");
 }
 
 #[tokio::test]
@@ -190,7 +190,7 @@ async fn request_timeout_bounds_wait_for_the_first_event() {
     let rig = TestGateway::for_url(&provider.url());
     let response = rig.send(inspected_request(MESSAGES_PATH).header("x-gateway-request-timeout", "100")).await;
     assert_eq!((response.status, response.error_code().as_str()), (408, ""), "{}", response.text());
-    assert_eq!(pick_fields(&rig.single_record(), ["error", "outcome"]), json!(["timeout", "refused"]));
+    assert_eq!(pick_fields(&rig.single_record(), ["error", "outcome"]), json!(["timeout", "failed"]));
 }
 
 #[tokio::test]

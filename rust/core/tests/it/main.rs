@@ -38,6 +38,7 @@ mod guardrails;
 mod headers;
 mod heartbeat;
 mod hedge;
+mod hidden_errors;
 mod http2;
 mod include_usage;
 mod inference_profiles;

@@ -167,7 +167,32 @@ async fn stream_usage_is_hidden_unless_the_client_requests_it() {
 }
 
 #[tokio::test]
-async fn refused_request_writes_one_record() {
+async fn a_failed_request_names_host_and_reason() {
+    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let rig = TestGateway::for_url(&format!("http://{closed}"));
+    rig.send(chat_request("m")).await;
+    let record = rig.single_record();
+    assert_eq!(pick_fields(&record, ["outcome", "error"]), json!(["failed", "upstream_connect_failed"]));
+    let attempt = &record["attempts"][0];
+    assert_eq!(pick_fields(attempt, ["host", "error"]), json!(["127.0.0.1", "upstream_connect_failed"]));
+    assert_eq!(attempt["reason"], format!("no connection to {closed}: Connection refused (os error 111)"));
+
+    let provider = Server::start().await;
+    let rig = TestGateway::for_provider(&provider);
+    for (fault, error, reason) in [
+        ("reset", "upstream_disconnected", "the provider's response broke off"),
+        ("cut", "upstream_disconnected", ""),
+    ] {
+        rig.send(chat_request(&format!("mock?fault={fault}"))).await;
+        let attempt = rig.single_record()["attempts"][0].clone();
+        assert_eq!(attempt["error"], error);
+        let actual = attempt["reason"].as_str().unwrap_or_default();
+        assert!(actual.starts_with(reason) && reason.is_empty() == actual.is_empty(), "{fault}: {actual}");
+    }
+}
+
+#[tokio::test]
+async fn refused_or_failed_request_writes_one_record() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for (request, status, error) in [
@@ -182,7 +207,8 @@ async fn refused_request_writes_one_record() {
         let response = rig.send(request).await;
         let record = rig.single_record();
         let fields = pick_fields(&record, ["outcome", "response_status_code", "error", "is_success", "bytes_out"]);
-        assert_eq!(fields, json!(["refused", status, error, false, response.body.len()]));
+        let outcome = if status == 400 { "refused" } else { "failed" };
+        assert_eq!(fields, json!([outcome, status, error, false, response.body.len()]));
         assert_eq!(response.header("x-gateway-trace-id"), record["id"].as_str());
     }
     rig.state

@@ -154,7 +154,7 @@ async fn returns_502_if_no_target_completes_a_held_stream() {
             response.text()
         );
         assert!(response.text().contains(told_so) || fault == "cut", "{}", response.text());
-        assert_eq!(rig.single_record()["outcome"], "refused");
+        assert_eq!(rig.single_record()["outcome"], "failed");
     }
 }
 

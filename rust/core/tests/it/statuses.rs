@@ -147,7 +147,7 @@ async fn truncated_non_streaming_response_becomes_502() {
             response.text()
         );
         let record = rig.single_record();
-        assert_eq!((&record["outcome"], &record["response_status_code"]), (&json!("refused"), &json!(502)), "{fault}");
+        assert_eq!((&record["outcome"], &record["response_status_code"]), (&json!("failed"), &json!(502)), "{fault}");
     }
 }
 

@@ -41,7 +41,7 @@ async fn header_config_or_settings_set_the_request_timeout() {
         assert_eq!((reply.status, reply.json()), (408, request_timeout_error(milliseconds)));
         assert!(start.elapsed() >= Duration::from_millis(milliseconds));
         let fields = pick_fields(&rig.single_record(), ["outcome", "error", "response_status_code"]);
-        assert_eq!(fields, json!(["refused", "timeout", 408]));
+        assert_eq!(fields, json!(["failed", "timeout", 408]));
     }
     // The response head does not count as the first byte.
     let begun = stream_request(CHAT_PATH, "mock?fault=slow_first").header("x-gateway-request-timeout", "40");
@@ -159,7 +159,7 @@ async fn an_idle_non_streaming_response_times_out() {
     let mut expected = idle_timeout_error(80);
     expected["error"]["code"] = Value::Null;
     assert_eq!((response.status, response.json()), (408, expected));
-    assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "idle_timeout"]));
+    assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["failed", "idle_timeout"]));
 }
 
 /// Starts a provider that sends a response head at once, then one byte every 10 ms, forever.

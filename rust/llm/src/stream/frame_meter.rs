@@ -98,7 +98,10 @@ impl FrameMeter {
                 b"usage" => self.counts.read_usage(value),
                 b"message" => self.read_event(value),
                 b"model" if self.model.is_none() => self.model = unescape(value),
-                b"type" => self.is_terminated |= value == b"\"message_stop\"",
+                b"type" => {
+                    self.is_terminated |= value == b"\"message_stop\"";
+                    self.has_error_event |= value == b"\"error\"";
+                }
                 // The last event has this field for models of every vendor.
                 b"amazon-bedrock-invocationMetrics" => {
                     self.is_terminated = true;

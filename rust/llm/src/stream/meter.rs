@@ -7,6 +7,7 @@ use memchr::memmem::Finder;
 use super::{choices::ChoiceTracker, deltas::DeltaText, sse};
 use crate::{
     api_format::format::ApiFormat,
+    error_response,
     json::{keys::value_start, scan::for_each_field, string_literal::unescape},
     operation::Operation,
     usage::{Usage, UsageCounts},
@@ -21,6 +22,8 @@ const MAX_MODEL_EVENTS: u8 = 4;
 
 static USAGE_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
 static ERROR_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"error\""));
+static ERROR_EVENT_NAMES: LazyLock<[Finder; 2]> =
+    LazyLock::new(|| [b"event: error".as_slice(), b"event:error"].map(Finder::new));
 static DONE_MARKER: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"[DONE]"));
 static RESPONSE_TYPE_PREFIX: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"response."));
 static USAGE_METADATA_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usageMetadata\""));
@@ -185,10 +188,12 @@ impl Meter {
         if self.api_format == ApiFormat::OpenAi {
             self.choices.read_events(events);
         }
-        if !self.needs_model() && !self.may_have_metadata(events) {
+        let has_error_name = ERROR_EVENT_NAMES.iter().any(|name| name.find(events).is_some());
+        if !has_error_name && !self.needs_model() && !self.may_have_metadata(events) {
             return;
         }
         for event in sse::split_events(events) {
+            self.has_error_event |= has_error_name && sse::event_name(event) == Some(b"error");
             if let Some(data) = sse::event_data(event)
                 && (self.may_have_metadata(&data) || self.needs_model())
             {
@@ -235,6 +240,7 @@ impl Meter {
             self.read_field(key, &data[at]);
             Ok(())
         });
+        self.has_error_event |= error_response::is_error_event(data);
         if read.is_err() {
             self.counts.read_service_tier_before_usage(data);
             self.counts.read_event_tail(data);

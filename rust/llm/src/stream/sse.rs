@@ -287,6 +287,12 @@ pub fn split_events(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// Returns the name of an event; `None` if it has none.
+pub(crate) fn event_name(event: &[u8]) -> Option<&[u8]> {
+    let mut lines = event.split(|byte| matches!(byte, b'\n' | b'\r'));
+    lines.find_map(|line| line.strip_prefix(b"event:")).map(<[u8]>::trim_ascii)
+}
+
 /// Returns the `data` lines of an event joined with LF; `None` if there are none.
 pub fn event_data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
     let mut lines = field_values(event, b"data");

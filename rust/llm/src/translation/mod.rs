@@ -14,7 +14,7 @@ pub use crate::chat::transcoder::Transcoder;
 pub use crate::dropped::{DroppedFields, DroppedParams};
 pub use crate::errors::RequestError;
 pub use crate::translation::{
-    normalise::{Normaliser, hidden_error_status, may_begin_error, may_hide_errors},
+    normalise::{Normaliser, error_message, hidden_error_status, may_begin_error, may_hide_errors},
     notice::{Notice, write_notice},
 };
 
@@ -48,6 +48,9 @@ use crate::{
     translation::client_format::{ClientChatFormat, ClientFormat, CountFormat},
     translation_input::TranslationInput,
 };
+
+/// Bytes of a response that decide if it may be an error.
+const MAX_ERROR_START_BYTES: usize = 4096;
 
 /// Formats of the client and of the provider for the capability that a request uses.
 enum FormatPair {
@@ -344,12 +347,22 @@ impl Translation {
     /// Translates a complete response. A body that is an error, or says that the generation failed, is a failure
     /// although its status is a success: returns the error in the client's format, with its status.
     pub fn translate_response_or_failure(&self, body: &[u8]) -> Result<(u16, Vec<u8>), MalformedResponse> {
+        let translate_hidden_error = || {
+            let status = error_response::error_status(self.operation, body)?;
+            Some((status, self.translate_error(status, body, None)))
+        };
+        // Formats whose fields are all optional would read an error as an empty response.
+        if may_begin_error(&body[..body.len().min(MAX_ERROR_START_BYTES)])
+            && let Some(failure) = translate_hidden_error()
+        {
+            return Ok(failure);
+        }
         let failure = match self.try_translate_response(body) {
             Ok(translated) => return Ok((200, translated)),
             Err(failure) => failure,
         };
-        if let Some(status) = error_response::error_status(self.operation, body) {
-            return Ok((status, self.translate_error(status, body, None)));
+        if let Some(failure) = translate_hidden_error() {
+            return Ok(failure);
         }
         let message = match failure {
             ResponseFailure::FailedGeneration(message) => message,

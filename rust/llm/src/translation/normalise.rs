@@ -13,7 +13,7 @@ use crate::{
     chat::finish_reason::{self, to_openai},
     embeddings,
     error_details::parse_error,
-    error_response::{self, ErrorFallback, ErrorOrigin},
+    error_response::{self, ErrorFallback, ErrorOrigin, begins_with_error_field},
     json::{keys::value_start, lenient, scan},
     model_list::{self, ModelListShape},
     operation::Operation,
@@ -53,19 +53,26 @@ pub struct Normaliser {
 /// Returns true if a successful JSON response must be read, because it may be an error. The format of other responses
 /// is unknown.
 pub fn may_hide_errors(operation: Operation) -> bool {
-    operation.api_format().is_some() && !operation.is_always_streaming()
+    operation.api_format().is_some()
 }
 
 /// Returns true if a response that begins like this may be an error.
 pub fn may_begin_error(first_bytes: &[u8]) -> bool {
     let start = first_bytes.trim_ascii_start();
     let is_short = start.len() < MIN_DECISIVE_BYTES;
-    (start.is_empty() || start.starts_with(b"{")) && (is_short || ERROR_KEY.find(start).is_some())
+    let is_object = || start.starts_with(b"{") && (ERROR_KEY.find(start).is_some() || begins_with_error_field(start));
+    let is_list = || start.starts_with(b"[") && ERROR_KEY.find(start).is_some();
+    is_short && matches!(start.first(), None | Some(b'{' | b'[')) || is_object() || is_list()
 }
 
 /// Returns the status of a response that is an error although its status is a success.
 pub fn hidden_error_status(operation: Operation, response: &[u8]) -> Option<u16> {
     error_response::error_status(operation, response)
+}
+
+/// Returns the message of an error in the format of any provider.
+pub fn error_message(response: &[u8]) -> Option<String> {
+    parse_error(response).message
 }
 
 impl Normaliser {

@@ -97,7 +97,15 @@ pub struct Attempt {
     /// Time from the arrival of the client's request until this one was sent.
     pub start: Duration,
     pub duration: Duration,
-    pub error: Option<&'static str>,
+    pub failure: Option<AttemptFailure>,
+}
+
+/// Why a request to a provider got no usable response.
+#[derive(Debug, Clone)]
+pub struct AttemptFailure {
+    pub error_code: &'static str,
+    /// What the network reported; `None` if it could repeat what the provider sent.
+    pub reason: Option<Box<str>>,
 }
 
 /// Fields of one record that are only reported.
@@ -181,6 +189,15 @@ impl RecordDetails {
         }
     }
 
+    /// Records that the response to the last attempt broke off, or cannot be used.
+    pub fn fail_last_attempt(&mut self, failure: AttemptFailure) {
+        if let Some(attempt) = self.attempts.last_mut()
+            && attempt.failure.is_none()
+        {
+            attempt.failure = Some(failure);
+        }
+    }
+
     /// Records the headers of the provider's response that may be shown.
     pub fn set_response_headers(&mut self, headers: &Headers) {
         let is_shown = |name: &[u8]| {
@@ -245,7 +262,10 @@ impl RecordDetails {
                 }
                 fields.milliseconds("start", attempt.start);
                 fields.milliseconds("duration", attempt.duration);
-                fields.optional_text("error", attempt.error);
+                if let Some(failure) = &attempt.failure {
+                    fields.text("error", failure.error_code);
+                    fields.optional_text("reason", failure.reason.as_deref());
+                }
             });
         });
     }

@@ -45,8 +45,10 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Complete,
-    /// The gateway responded with an error of its own.
+    /// The gateway rejected the request with an error of its own.
     Refused,
+    /// The gateway responded with an error of its own, because the provider sent no usable response.
+    Failed,
     /// The client disconnected before the end.
     Aborted,
     /// The provider's response broke off after it had started.
@@ -60,6 +62,7 @@ impl Outcome {
         match self {
             Self::Complete => "complete",
             Self::Refused => "refused",
+            Self::Failed => "failed",
             Self::Aborted => "aborted",
             Self::Truncated => "cut",
             Self::Panicked => "panicked",
@@ -314,7 +317,7 @@ impl Record {
             Outcome::Aborted => metrics.requests_aborted.add(1),
             Outcome::Truncated => metrics.responses_truncated.add(1),
             Outcome::Panicked => metrics.panics.add(1),
-            Outcome::Complete | Outcome::Refused => (),
+            Outcome::Complete | Outcome::Refused | Outcome::Failed => (),
         }
         metrics.bytes_out.add(self.log.bytes_out);
         if self.log.dropped_names().is_some() {
