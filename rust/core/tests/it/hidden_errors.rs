@@ -189,7 +189,7 @@ async fn complete_errors_with_status_200_are_failures() {
     // At once, because each waits before its retry.
     join_all(COMPLETE_ERRORS.iter().map(async |(provider, path, body)| {
         let case = format!("{provider} {path} {body}");
-        assert_is_failure(provider, path, false, json_response("200 OK", "", body).into(), &case).await;
+        assert_is_failure(provider, path, false, json_response("200 OK", "", body), &case).await;
     }))
     .await;
 }
@@ -230,7 +230,7 @@ async fn responses_with_content_are_no_errors() {
         ("bedrock", INVOKE_PATH, r#"{"completion":"hi","message":"m"}"#),
         ("openai", "/v1/fine_tuning/jobs", r#"{"object":"fine_tuning.job","id":"f","message":"m","error":{}}"#),
     ] {
-        let broken = BrokenProvider::start(json_response("200 OK", "", body).into()).await;
+        let broken = BrokenProvider::start(json_response("200 OK", "", body)).await;
         let config = json!({"provider": "@saved", "retry": {"attempts": 2}});
         let response = broken.gateway(provider).send(post_with_config(&config, path, request_body(path, false))).await;
         assert_eq!((response.status, broken.take_request_count()), (200, 1), "{path} {body}: {}", response.text());

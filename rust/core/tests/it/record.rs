@@ -179,10 +179,9 @@ async fn a_failed_request_names_host_and_reason() {
 
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for (fault, error, reason) in [
-        ("reset", "upstream_disconnected", "the provider's response broke off"),
-        ("cut", "upstream_disconnected", ""),
-    ] {
+    for (fault, error, reason) in
+        [("reset", "upstream_disconnected", "the provider's response broke off"), ("cut", "upstream_disconnected", "")]
+    {
         rig.send(chat_request(&format!("mock?fault={fault}"))).await;
         let attempt = rig.single_record()["attempts"][0].clone();
         assert_eq!(attempt["error"], error);
