@@ -29,6 +29,8 @@ NODE_TESTS_DIR = Path(__file__).parents[1] / "e2e/node"
 MEMBER_EMAIL, MEMBER_PASSWORD = "member@example.com", "correct horse battery staple"
 MAX_BROWSER_SECONDS = 300
 VISIBLE_SECONDS = 10
+ROOT = Path(__file__).parents[2]
+MAX_PICTURE_BYTES = 200_000
 BROWSER_TESTS = sorted(
     file.name for file in NODE_TESTS_DIR.glob(os.environ.get("PENSTOCK_CONSOLE_FILES", "console*.test.mjs"))
 )
@@ -157,6 +159,7 @@ def run_browser_tests(admin: Client, seeded: dict[str, str], *files: str) -> str
         "MEMBER_PASSWORD": MEMBER_PASSWORD,
         "CHROMIUM": shutil.which("chromium") or "chromium",
         "PICTURES": os.environ.get("PENSTOCK_CONSOLE_PICTURES", ""),
+        "README_PICTURE": os.environ.get("PENSTOCK_README_PICTURE", ""),
         **seeded,
     }
     done = subprocess.run(
@@ -178,6 +181,15 @@ def run_browser_tests(admin: Client, seeded: dict[str, str], *files: str) -> str
 @pytest.mark.timeout(MAX_BROWSER_SECONDS + 20)
 def test_pages_in_a_browser(admin: Client, seeded: dict[str, str]):
     run_browser_tests(admin, seeded, *BROWSER_TESTS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(MAX_BROWSER_SECONDS + 20)
+def test_picture_of_the_readme(admin: Client, seeded: dict[str, str]):
+    """Draws docs/console.png anew if `PENSTOCK_README_PICTURE` has its absolute path."""
+    run_browser_tests(admin, seeded, "picture.console.mjs")
+    assert (ROOT / "docs/console.png").stat().st_size < MAX_PICTURE_BYTES
+    assert "docs/console.png" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.figures

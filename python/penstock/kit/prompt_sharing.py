@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from penstock.errors import ConflictError
 from penstock.kit.collected_problems import CollectedProblems
@@ -14,7 +14,7 @@ from penstock.kit.prompt_publication import ALL_WORKSPACES
 from penstock.kit.prompts import PROMPTS, PromptSummary
 from penstock.kit.shared_fields import OptionalTimestamp, WorkspaceId  # noqa: TC001 - read when a struct is used
 from penstock.schemas import field_error, format_timestamp, now, row_to_struct
-from penstock.store.prompt_tables import prompts
+from penstock.store.prompt_tables import prompts, released_slugs
 
 if TYPE_CHECKING:
     from penstock.kit.tenant_session import TenantSession
@@ -88,8 +88,35 @@ async def share_prompt(session: TenantSession, row: Row, wanted: SharePrompt, ve
         shared_with = sorted({own_id for own_id in found if own_id != row["workspace_id"]})
         if not shared_with:
             raise field_error("workspaces", "names only the prompt's own workspace; name others")
+    await _reject_taken_slug(session, row, shared_with)
     values = {"shared_with": shared_with, "shared_at": now(), "shared_by_user_id": session.caller.user_id}
     return await PROMPTS.update(session, row, {**values, "shared_from_version_id": version_id}, "share")
+
+
+async def _reject_taken_slug(session: TenantSession, row: Row, shared_with: str | list[str]) -> None:
+    """Raises ConflictError if clients of the workspaces may mean another prompt by the slug: one of their own, also if
+    it is archived or deleted, or one that is shared with them already.
+    """
+    org_session = session.organisation()
+    targets = None if shared_with == ALL_WORKSPACES else list(shared_with)
+    own = [prompts.c.slug == row["slug"], prompts.c.id != row["id"]]
+    columns = released_slugs.c
+    gone = [columns.slug == row["slug"], columns.resource == prompts.name, columns.workspace_id != row["workspace_id"]]
+    if targets is not None:
+        own.append(or_(prompts.c.workspace_id.in_(targets), prompts.c.shared_with.is_not(None)))
+        gone.append(columns.workspace_id.in_(targets))
+    found = await org_session.fetch_rows(select(prompts).where(*own), prompts)
+    others = [other for other in found if targets is None or _reaches(other, targets)]
+    if others or await org_session.count(released_slugs, gone):
+        message = f"the slug {row['slug']!r} means another prompt in workspaces that this one would be shared with"
+        raise ConflictError(f"{message}; fork it, and share the fork")
+
+
+def _reaches(prompt: Row, workspace_ids: list[str]) -> bool:
+    """Returns true if a prompt belongs to one of these workspaces, or is shared with one of them."""
+    if prompt["workspace_id"] in workspace_ids or prompt["shared_with"] == ALL_WORKSPACES:
+        return True
+    return not set(workspace_ids).isdisjoint(prompt["shared_with"] or ())
 
 
 async def unshare_prompt(session: TenantSession, row: Row) -> None:

@@ -268,7 +268,7 @@ async def _selected_number(session: TenantSession, row: Row, selector: str | Non
         return row["latest_version"]
     if selector == "default":
         return row["default_version"]
-    if selector is not None and selector.isdecimal():
+    if selector is not None and selector.isascii() and selector.isdecimal():
         return int(selector) if len(selector) <= len(str(MAX_NUMBER)) else None
     placed = await list_prompt_labels(session, [row["id"]])
     return next((label["number"] for label in placed if label["name"] == selector), None)

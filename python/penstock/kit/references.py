@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
-Kind = Literal["config", "workspace", "organisation", "api_key"]
+Kind = Literal["config", "workspace", "organisation", "api_key", "prompt", "policy"]
 # Users of an object that an error names.
 MAX_NAMED_USERS = 10
 # Users in a response, and fields of each; the number of users is counted completely.
@@ -25,6 +25,8 @@ MAX_FIELDS = 20
 # Scopes of which a caller needs one to see a user of the object.
 VISIBLE_WITH = {
     "config": frozenset({"configs.list", "configs.read"}),
+    "prompt": frozenset({"prompts.list", "prompts.read"}),
+    "policy": frozenset({"policies.list", "policies.read"}),
     "workspace": frozenset({"workspaces.list", "workspaces.read"}),
     "organisation": frozenset({"organisation_settings.read"}),
     "organisation-service": frozenset({"organisation_service_api_keys.list"}),
@@ -55,9 +57,10 @@ class ReferenceList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_reference(kind: Kind, row: Row, workspace_id: str | None, fields: list[str]) -> Reference:
-    """Returns the reference of a row. Rows of some types have no slug."""
+    """Returns the reference of a row. Rows of some types have no slug, and policies may have no name."""
     slug: str | None = row.get("slug")
-    return Reference(kind=kind, id=row["id"], slug=slug, name=row["name"], workspace_id=workspace_id, fields=fields)
+    name: str = row["name"] or row["id"]
+    return Reference(kind=kind, id=row["id"], slug=slug, name=name, workspace_id=workspace_id, fields=fields)
 
 
 def list_visible(session: TenantSession, users: Sequence[tuple[str, Reference]]) -> ReferenceList:

@@ -32,7 +32,7 @@ VIEW_SCOPES = {
     "AllData": frozenset[str](),
     "ApiKeys": _scopes(API_KEYS, "read list"),
     "Configs": _scopes("configs", "read list"),
-    "Prompts": _scopes("prompts", "read list"),
+    "Prompts": _scopes("prompts", "read list render"),
     "Analytics": frozenset({"analytics.view"}),
     "Guardrails": _scopes("guardrails", "read list"),
     "VirtualKeys": _scopes(VIRTUAL_KEYS, "read list"),

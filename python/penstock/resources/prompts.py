@@ -23,6 +23,8 @@ from penstock.kit.prompt_publication import check_removal, shared_conditions
 from penstock.kit.prompt_sharing import SharedPrompt, to_shared_prompt
 from penstock.kit.prompt_templates import check_template
 from penstock.kit.prompts import PROMPTS, PromptContent, PromptSummary, VersionFields
+from penstock.kit.provider_references import find_prompt_users
+from penstock.kit.references import ReferenceList, list_visible
 from penstock.kit.saved_providers import WarningsField
 from penstock.kit.shared_fields import IdOrSlug
 from penstock.kit.tenant_session import RequestContext, TenantSession
@@ -163,6 +165,20 @@ async def get_prompt(
         return await render_prompt(session, row, await kit.select_version(session, row, version))
 
 
+@get(
+    "/{key:str}/references",
+    guards=[require_scopes("prompts.read")],
+    summary="List what uses a prompt",
+    tags=TAGS,
+    dependencies={"work": Provide(workspace_request_context, sync_to_thread=False)},
+)
+async def list_references(key: IdOrSlug, work: NamedDependency[RequestContext]) -> ReferenceList:
+    """Lists the forks of a prompt and the policies that name it. Counts those that the caller may not see."""
+    async with work.read_session(work.place) as session:
+        row = await PROMPTS.get(session, key)
+        return list_visible(session, await find_prompt_users(session, row))
+
+
 async def update_prompt(session: TenantSession, row: Row, data: UpdatePrompt) -> UpdatedPrompt:
     """Changes a prompt. A changed template becomes a new version, which requests use once it is published.
 
@@ -222,6 +238,7 @@ routes = [
     CRUD_ROUTES.create_route(CreatePrompt, CreatedPrompt, create_prompt),
     list_prompts,
     get_prompt,
+    list_references,
     CRUD_ROUTES.update_route(UpdatePrompt, UpdatedPrompt, update_prompt, PromptDetail, _render_newest),
     CRUD_ROUTES.delete_route(delete_prompt),
     *_prompt_versions.routes,

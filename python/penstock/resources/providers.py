@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from litestar import get
+from litestar.di import NamedDependency
 from msgspec import UNSET, Meta
 
+from penstock.authorization import require_scopes
 from penstock.kit import providers as kit
 from penstock.kit import shared_fields
 from penstock.kit.integrations import PROVIDERS, usable_condition
+from penstock.kit.provider_references import find_provider_users
+from penstock.kit.references import ReferenceList, list_visible
+from penstock.kit.shared_fields import IdOrSlug, WorkspaceFilter
+from penstock.kit.tenant_session import RequestContext
 from penstock.schemas import Created, field_error
 from penstock.store.tables import integrations
 
@@ -58,7 +65,25 @@ async def create_provider(session: TenantSession, data: CreateProvider) -> Creat
     return Created(row["id"], row["slug"], "provider")
 
 
+@get(
+    "/{key:str}/references",
+    guards=[require_scopes("providers.read")],
+    summary="List what uses a provider",
+    tags=["Providers"],
+)
+async def list_references(
+    key: IdOrSlug, work: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
+) -> ReferenceList:
+    """Lists the configs, prompts and policies of its workspace that name a provider. Counts those that the caller may not
+    see.
+    """
+    async with work.read_session(workspace_id) as session:
+        row = await PROVIDERS.get(session, key)
+        return list_visible(session, await find_provider_users(session, row))
+
+
 routes = [
+    list_references,
     PROVIDER_ROUTES.create_route(CreateProvider, Created, create_provider),
     *PROVIDER_ROUTES.routes_of(ProviderDetail, UpdateProvider, Created, PROVIDER_ROUTES.update_row),
     PROVIDER_ROUTES.delete_route(PROVIDER_ROUTES.delete_row),

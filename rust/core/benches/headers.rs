@@ -112,6 +112,7 @@ fn build_target() -> Option<Target<'static>> {
         is_strict: true,
         is_passthrough: false,
         saved_provider: None,
+        lender_workspace: None,
         credential_origin: CredentialOrigin::Request,
         price_overrides: penstock_core::accounting::prices::ProviderPricing::default(),
         prefill: None,

@@ -9,6 +9,8 @@ from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.prompted import SCOPES, SMALL, TEMPLATE, add_version, create_partial, create_prompt
 
 if TYPE_CHECKING:
+    import pytest
+
     from penstock.settings.secret import Secret
 
 
@@ -216,7 +218,38 @@ def test_workspace_with_shared_prompts_cannot_be_deleted(bootstrapped_url: Secre
     run_scenario(bootstrapped_url, scenario)
 
 
-def test_slug_of_several_shared_prompts_is_ambiguous(bootstrapped_url: Secret):
+def test_shared_prompt_does_not_take_over_a_slug(bootstrapped_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        attacker, victim, third = await create_workspaces(api, "one", "two", "three")
+        refusal = "means another prompt in workspaces that this one would be shared with"
+        for slug in ("active", "archived", "deleted"):
+            mine = await create_prompt(api, victim["id"], slug=slug)
+            if slug == "archived":
+                await api.request_ok("PUT", f"prompts/{mine['id']}", {"status": "archived"})
+            if slug == "deleted":
+                await api.request_ok("DELETE", f"prompts/{mine['id']}")
+            other = await create_prompt(api, attacker["id"], slug=slug)
+            path = f"prompts/{other['id']}/share"
+            for body in (None, {"workspaces": [third["slug"], victim["slug"]]}):
+                await api.expect_error(409, refusal, "POST", path, body)
+            # Others are not concerned.
+            await api.request_ok("POST", path, {"workspaces": [third["slug"]]})
+            later = await create_prompt(api, victim["id"], slug=f"{slug}-2")
+            await api.request_ok("POST", f"prompts/{later['id']}/share")
+        # What is shared already keeps its slug.
+        second = await create_prompt(api, attacker["id"], slug="active-2")
+        body = {"workspaces": [third["slug"]]}
+        await api.expect_error(409, refusal, "POST", f"prompts/{second['id']}/share", body)
+
+    run_scenario(bootstrapped_url, scenario)
+
+
+def test_slug_of_several_shared_prompts_is_ambiguous(bootstrapped_url: Secret, monkeypatch: pytest.MonkeyPatch):
+    async def accept(*_: object) -> None:
+        """Accepts what earlier releases did."""
+
+    monkeypatch.setattr("penstock.kit.prompt_sharing._reject_taken_slug", accept)
+
     async def scenario(api: ManagementClient) -> None:
         workspaces, two, friend = await create_workspaces(api, "one", "two", "friend")
         created = [await create_prompt(api, location["id"], slug="same") for location in (workspaces, two)]

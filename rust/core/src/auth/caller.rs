@@ -41,6 +41,11 @@ impl<'c> Caller<'c> {
         self.key_snapshot?.find_limits(self.workspace()?)
     }
 
+    /// Returns the limits of another workspace and its objects; `None` if there are none.
+    pub fn find_limits_of(&self, workspace: &str) -> Option<&'c WorkspaceLimits> {
+        self.key_snapshot?.find_limits(workspace)
+    }
+
     /// Returns true if a later request can act for the caller by the id of its key: it has a key, and no token in place
     /// of one, or needs no key.
     pub fn is_found_by_id(&self) -> bool {

@@ -25,7 +25,12 @@ pub(super) enum MessagePart {
     Json(String),
     /// Template of a text. It is written as a JSON string.
     Text(Template),
+    /// Template of a text that is JSON itself, such as the arguments of a tool call. It is written as a JSON string.
+    JsonText(Template),
 }
+
+/// Key of texts that are JSON.
+const JSON_TEXT_KEY: &str = "arguments";
 
 /// Returns the messages in a template; `None` if it is the text of a text completion.
 ///
@@ -141,7 +146,7 @@ impl MessageCompiler {
             return;
         }
         match value {
-            Value::String(text) => self.add_text(text, path),
+            Value::String(text) => self.add_text(text, path, MessagePart::Text),
             Value::Array(items) => self.add_items(items, path, depth),
             Value::Object(fields) => {
                 self.json.push('{');
@@ -152,6 +157,10 @@ impl MessageCompiler {
                     match value {
                         Value::String(text) if LITERAL_KEYS.contains(&name.as_str()) => {
                             push_json_string(&mut self.json, text);
+                        }
+                        Value::String(text) if name == JSON_TEXT_KEY => {
+                            let make = if is_json_text(text) { MessagePart::JsonText } else { MessagePart::Text };
+                            self.add_text(text, &format!("{path}.{name}"), make);
                         }
                         value => self.add(value, &format!("{path}.{name}"), depth + 1),
                     }
@@ -171,19 +180,25 @@ impl MessageCompiler {
         self.json.push(']');
     }
 
-    fn add_text(&mut self, text: &str, path: &str) {
+    fn add_text(&mut self, text: &str, path: &str, make: fn(Template) -> MessagePart) {
         match Template::parse(text) {
             Ok(template) => {
                 if let Some(plain) = template.as_plain_text() {
                     push_json_string(&mut self.json, plain);
                 } else {
                     self.parts.push(MessagePart::Json(std::mem::take(&mut self.json)));
-                    self.parts.push(MessagePart::Text(template));
+                    self.parts.push(make(template));
                 }
             }
             Err(error) => self.problems.push(Problem::new(path, error.to_string())),
         }
     }
+}
+
+/// Returns true if a template makes the structure of JSON itself. Otherwise, as in `{{arguments}}`, a variable does.
+fn is_json_text(text: &str) -> bool {
+    let text = text.trim_start();
+    text.starts_with(['[', '"']) || text.starts_with('{') && !text.starts_with("{{")
 }
 
 pub(super) fn push_json_string(json: &mut String, text: &str) {

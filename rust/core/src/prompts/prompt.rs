@@ -146,7 +146,7 @@ impl CompiledPrompt {
             PromptBody::Text(template) | PromptBody::Raw(template) => (&[][..], Some(template)),
         };
         let in_parts = parts.iter().filter_map(|part| match part {
-            MessagePart::Text(template) => Some(template),
+            MessagePart::Text(template) | MessagePart::JsonText(template) => Some(template),
             MessagePart::Json(_) => None,
         });
         in_parts.chain(whole)
@@ -170,6 +170,11 @@ impl CompiledPrompt {
                         MessagePart::Text(template) => {
                             text.clear();
                             renderer.render(template, &mut text).map_err(PromptFault::Render)?;
+                            push_json_string(&mut json, &text);
+                        }
+                        MessagePart::JsonText(template) => {
+                            text.clear();
+                            renderer.render_json(template, &mut text).map_err(PromptFault::Render)?;
                             push_json_string(&mut json, &text);
                         }
                     }

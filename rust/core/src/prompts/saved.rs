@@ -191,6 +191,8 @@ impl<'n> PromptReference<'n> {
         let version = match version {
             "" | "default" => VersionSelector::Published,
             "latest" => VersionSelector::Latest,
+            // Labels may begin with a sign.
+            other if !other.bytes().all(|byte| byte.is_ascii_digit()) => VersionSelector::Label(other),
             other => other.parse().map_or(VersionSelector::Label(other), VersionSelector::Number),
         };
         Self { name, version }
@@ -283,6 +285,7 @@ mod tests {
         assert_eq!(version("p@latest"), VersionSelector::Latest);
         assert_eq!(version("p@12"), VersionSelector::Number(12));
         assert_eq!(version("p@prod"), VersionSelector::Label("prod"));
+        assert_eq!(version("p@+1"), VersionSelector::Label("+1"));
         assert_eq!(PromptReference::parse("p@prod").name, "p");
     }
 

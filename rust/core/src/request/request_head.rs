@@ -441,6 +441,7 @@ mod tests {
             is_strict: true,
             is_passthrough: false,
             saved_provider: None,
+            lender_workspace: None,
             credential_origin: crate::resolve::target::CredentialOrigin::Request,
             grant: None,
             header_fields: Vec::new(),

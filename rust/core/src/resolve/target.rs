@@ -66,6 +66,8 @@ pub struct Target<'c> {
     /// True if requests and responses are forwarded unchanged, whatever API format the provider uses.
     pub is_passthrough: bool,
     pub saved_provider: Option<&'c SavedProvider>,
+    /// Workspace of the saved provider, if a shared prompt lends it to another workspace.
+    pub lender_workspace: Option<&'c str>,
     pub credential_origin: CredentialOrigin,
     /// How its credential is fetched, if it is not at hand.
     pub grant: Option<Box<Grant>>,

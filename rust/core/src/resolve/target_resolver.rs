@@ -172,6 +172,7 @@ impl<'c> TargetResolver<'c> {
             is_strict: strict,
             is_passthrough: passthrough,
             saved_provider: saved,
+            lender_workspace: lender.and_then(|_| self.shared_provider()).map(|shared| &*shared.workspace),
             credential_origin: if is_bound { CredentialOrigin::Stored } else { CredentialOrigin::Request },
             grant: grant.map(Box::new),
             header_fields: Vec::new(),

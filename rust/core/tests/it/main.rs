@@ -62,6 +62,7 @@ mod pattern_jobs;
 mod pool;
 mod pretty_print;
 mod prices;
+mod prompt_access;
 mod prompt_comparison;
 mod prompts;
 mod proxy;

@@ -264,9 +264,14 @@ fn caller_rules<'c>(caller: &Caller<'c>) -> [Option<&'c Arc<[LimitRule]>>; 2] {
     [limits.and_then(|limits| limits.all.as_ref()), key_rules]
 }
 
-/// Returns the limits of the target's saved provider, and of the workspace's share of its integration.
+/// Returns the limits of the target's saved provider, and of the workspace's share of its integration. Those of a
+/// provider that a shared prompt lends are in the workspace that owns it.
 fn target_rules<'c>(target: &Target<'c>) -> [Option<&'c Arc<[LimitRule]>>; 2] {
-    let (Some(limits), Some(saved)) = (target.caller.find_limits(), target.saved_provider) else { return [None; 2] };
+    let limits = match target.lender_workspace {
+        Some(workspace) => target.caller.find_limits_of(workspace),
+        None => target.caller.find_limits(),
+    };
+    let (Some(limits), Some(saved)) = (limits, target.saved_provider) else { return [None; 2] };
     let identity = &saved.identity;
     let provider_rules = identity.id.as_ref().and_then(|id| limits.providers.get(id));
     [provider_rules, identity.integration_id.as_ref().and_then(|id| limits.integrations.get(id))]

@@ -150,6 +150,15 @@ impl<'r, F: Fn(&str) -> Option<PartialSource<'r>>> Renderer<'r, F> {
         Ok(())
     }
 
+    /// Writes the rendered template to `output`, which is empty, with values escaped for JSON.
+    pub fn render_json(&mut self, template: &Template, output: &mut String) -> Result<(), RenderError> {
+        let escape = std::mem::replace(&mut self.escape, Escape::Json);
+        self.json = JsonPosition::default();
+        let result = self.render(template, output);
+        self.escape = escape;
+        result
+    }
+
     /// Returns the names that had no value so far, in the order of their first use.
     pub fn into_missing(self) -> Vec<String> {
         self.missing
