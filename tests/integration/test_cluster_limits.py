@@ -52,8 +52,10 @@ def nodes(tmp_path: Path, provider: Mock, postgres: Postgres, redis: RedisServer
 
 
 @contextmanager
-def run_nodes(tmp_path: Path, provider: Mock, postgres: Postgres, redis: RedisServer) -> Iterator[list[Gateway]]:
-    """Starts nodes that share PostgreSQL and Redis."""
+def run_nodes(
+    tmp_path: Path, provider: Mock, postgres: Postgres, redis: RedisServer, workers: int = 1
+) -> Iterator[list[Gateway]]:
+    """Starts nodes that share PostgreSQL and Redis, each with this number of workers."""
     env = {
         "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
         "PENSTOCK_STORE_URL": postgres.create_database(),
@@ -61,7 +63,7 @@ def run_nodes(tmp_path: Path, provider: Mock, postgres: Postgres, redis: RedisSe
         "REDIS_URL": redis.url,
     }
     tables = {
-        "server": {"workers": 1},
+        "server": {"workers": workers},
         "mock": {"host": provider.url},
         "metrics": {"enabled": True},
         "prices": PRICES,
@@ -76,7 +78,7 @@ def run_nodes(tmp_path: Path, provider: Mock, postgres: Postgres, redis: RedisSe
         run_gateway(folders[2], tables, env=env) as three,
     ):
         for node in (item, two, three):
-            edge_pids(node, 1)
+            edge_pids(node, workers)
         yield [item, two, three]
 
 

@@ -38,6 +38,8 @@ enum Destination {
     Batches,
     /// A saved prompt, which is run or rendered.
     Prompt(PromptPath),
+    /// The explanation of another request.
+    Explain,
     /// A feature of the management API that this version does not have.
     Reserved(&'static str),
     /// Nothing: a path of the gateway in another spelling.
@@ -45,6 +47,9 @@ enum Destination {
     /// A provider, or a path that the engine serves itself.
     Provider,
 }
+
+/// Path that explains another request.
+const EXPLAIN_PATH: &str = "/v1/explain";
 
 impl Destination {
     /// Chooses the destination. Rewrites the path or query of requests that reach it under another name.
@@ -70,6 +75,9 @@ impl Destination {
             if batches::needs_batch_handler(snapshot, head) {
                 return Self::Batches;
             }
+        }
+        if head.method == "POST" && head.path == EXPLAIN_PATH {
+            return Self::Explain;
         }
         if let Some(feature) = route::reserved_feature(&head.path) {
             return Self::Reserved(feature);
@@ -125,7 +133,10 @@ async fn dispatch(state: &Arc<GatewayState>, request: Request) -> ClientResponse
         (Destination::Prompt(path), None) => {
             Box::pin(prompt_requests::handle(state, snapshot, Request { head, body }, path)).await
         }
-        (Destination::Batches | Destination::Prompt(_) | Destination::Provider, error) => {
+        (Destination::Explain, None) => {
+            Box::pin(prompt_requests::explain(state, snapshot, Request { head, body })).await
+        }
+        (Destination::Batches | Destination::Prompt(_) | Destination::Explain | Destination::Provider, error) => {
             Box::pin(provider_request::handle(state, snapshot, Request { head, body }, error)).await
         }
     }

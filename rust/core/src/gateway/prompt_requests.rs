@@ -8,7 +8,8 @@ use std::{
 
 use bytes::Bytes;
 use penstock_net::{body::Body, headers::Headers, memory_budget::MemoryPermit};
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde_json::{Map, Value, value::RawValue};
 
 use super::{collected_body::collect_body, prompt_comparison, provider_request};
 use crate::{
@@ -89,6 +90,70 @@ async fn complete(
         Err(error) => {
             provider_request::handle(state, snapshot, Request { head, body: Body::empty() }, Some(error)).await
         }
+    }
+}
+
+/// Explains a request. One that runs a prompt is replaced by the request that the prompt becomes.
+pub(super) async fn explain(state: &Arc<GatewayState>, snapshot: Arc<Snapshot>, request: Request) -> ClientResponse {
+    let Request { mut head, body } = request;
+    let workspace = match find_workspace(state, &snapshot, &head) {
+        Ok(workspace) if !state.is_overloaded() => workspace,
+        _ => return provider_request::handle(state, snapshot, Request { head, body }, None).await,
+    };
+    match render_explained(state, &snapshot, workspace, &mut head, body).await {
+        Ok(body) => provider_request::handle(state, snapshot, Request { head, body }, None).await,
+        Err(error) => {
+            provider_request::handle(state, snapshot, Request { head, body: Body::empty() }, Some(error)).await
+        }
+    }
+}
+
+/// Returns the body of an explain request, in which the rendered request stands in place of one that runs a prompt.
+async fn render_explained(
+    state: &GatewayState,
+    snapshot: &Arc<Snapshot>,
+    workspace: Option<Box<str>>,
+    head: &mut RequestHead,
+    body: Body,
+) -> Result<Body> {
+    let (bytes, share) = collect_body(state, body).await?;
+    let Some((mut explained, path)) = ExplainedPrompt::parse(&bytes) else { return Ok(Body::Complete(bytes)) };
+    let body = explained.body.map_or_else(Bytes::new, |body| bytes.slice_ref(body.get().as_bytes()));
+    let (prepared, _) = prepare(state, snapshot, workspace, path, Body::Complete(body)).await?;
+    drop(share);
+    let mut rendered = RequestHead::default();
+    prepared.rewrite_head(&mut rendered, &state.settings.header_aliases);
+    let names_provider = |name: &str| name.ends_with("-provider") || name.ends_with("-virtual-key");
+    let is_named = explained.headers.keys().any(|name| names_provider(&name.to_ascii_lowercase()))
+        || head.headers.iter().any(|(name, _)| str::from_utf8(name).is_ok_and(names_provider));
+    if let Some(provider) = rendered.headers.get_str("x-gateway-provider").filter(|_| !is_named) {
+        explained.headers.insert("x-gateway-provider".into(), provider.into());
+    }
+    head.prompt = rendered.prompt;
+    let headers = Value::Object(explained.headers);
+    let (path, body) = (Value::from(rendered.path), prepared.body);
+    Ok(Body::Complete(format!(r#"{{"path":{path},"headers":{headers},"body":{body}}}"#).into()))
+}
+
+/// Explain request for a request that runs a prompt.
+#[derive(Deserialize)]
+struct ExplainedPrompt<'a> {
+    #[serde(default)]
+    method: Option<String>,
+    path: String,
+    #[serde(default)]
+    headers: Map<String, Value>,
+    #[serde(default, borrow)]
+    body: Option<&'a RawValue>,
+}
+
+impl<'a> ExplainedPrompt<'a> {
+    /// Returns `None` if the explained request runs no prompt.
+    fn parse(bytes: &'a [u8]) -> Option<(Self, PromptPath)> {
+        let explained: Self = serde_json::from_slice(bytes).ok()?;
+        let method = explained.method.as_deref().unwrap_or("POST").to_ascii_uppercase();
+        let path = PromptPath::parse(&method, explained.path.split('?').next().unwrap_or_default())?;
+        (path.action == PromptAction::Complete).then_some((explained, path))
     }
 }
 

@@ -28,7 +28,7 @@ use super::{
 const MAX_LOCK_WAIT: Duration = Duration::from_millis(100);
 /// Longest wait while a worker that has a counter locked seems to be stopped.
 const MAX_STALLED_LOCK_WAIT: Duration = Duration::from_millis(1);
-/// Time after a wait in vain for which waits are short, so that a stopped worker does not block the others.
+/// Time after a wait that timed out in which waits are short, so that a stopped worker does not block the others.
 const STALL: Duration = Duration::from_secs(1);
 /// Pause between two attempts to lock.
 const LOCK_PAUSE: Duration = Duration::from_micros(50);

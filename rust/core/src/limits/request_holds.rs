@@ -1,5 +1,5 @@
-//! Amounts that one request holds: of limits on the number of requests, and of all others, which each attempt takes
-//! anew.
+//! Amounts of limits that one request holds. It takes those of limits on the number of requests once, and all others for each
+//! attempt.
 
 use std::sync::Arc;
 
@@ -78,6 +78,10 @@ pub struct RequestHolds {
     attempt: Vec<Hold>,
     /// Budgets of requests that earlier attempts counted for.
     failed_attempts: Vec<Hold>,
+    /// Tokens and cost of streams that broke off, which another target continues.
+    interrupted: Vec<Hold>,
+    /// Number of those before the last stream that broke off.
+    interrupted_before: usize,
     statuses: Vec<LimitStatus>,
     /// Ids of limits that only count, and would have rejected the request.
     would_reject: Vec<Box<str>>,
@@ -131,6 +135,8 @@ impl RequestHolds {
             request: Vec::new(),
             attempt: Vec::new(),
             failed_attempts: Vec::new(),
+            interrupted: Vec::new(),
+            interrupted_before: 0,
             statuses: Vec::new(),
             would_reject: Vec::new(),
             rejections: Vec::new(),
@@ -228,11 +234,39 @@ impl RequestHolds {
         }
     }
 
+    /// Keeps what the current attempt holds while another target continues its response, which broke off.
+    pub fn interrupt_attempt(&mut self, now_ms: u64) {
+        self.interrupted_before = self.interrupted.len();
+        let (requests, usage): (Vec<_>, Vec<_>) =
+            self.attempt.drain(..).partition(|hold| hold.rule.measure == Measure::Requests);
+        self.interrupted.extend(usage);
+        self.attempt = requests;
+        self.end_attempt(now_ms);
+    }
+
+    /// Makes the attempt that broke off the current one again, because no target continues it.
+    pub fn resume_interrupted(&mut self, now_ms: u64) {
+        self.end_attempt(now_ms);
+        self.attempt = self.interrupted.split_off(self.interrupted_before.min(self.interrupted.len()));
+        // A limit that rejected the continuation did not reject the response that the client got.
+        self.rejected_by = None;
+    }
+
     /// Replaces all holds by what the request used.
     pub fn settle(&mut self, usage: RequestUsage, now_ms: u64) {
         let usage = if self.rejected_by.is_some() { RequestUsage::default() } else { usage };
         for hold in self.request.drain(..).chain(self.attempt.drain(..)) {
-            self.limiter.settle(&hold, usage.amount_of(hold.rule.measure), now_ms);
+            let mut left = usage.amount_of(hold.rule.measure);
+            // Streams that broke off used a part.
+            for part in self.interrupted.extract_if(.., |part| is_same_counter(part, &hold)) {
+                let used = left.min(part.amount);
+                self.limiter.settle(&part, used, now_ms);
+                left -= used;
+            }
+            self.limiter.settle(&hold, left, now_ms);
+        }
+        for part in self.interrupted.drain(..) {
+            self.limiter.settle(&part, 0, now_ms);
         }
     }
 
@@ -296,10 +330,14 @@ impl RequestHolds {
     }
 }
 
+fn is_same_counter(one: &Hold, other: &Hold) -> bool {
+    one.rule.counter_id == other.rule.counter_id && one.group == other.group
+}
+
 impl Drop for RequestHolds {
     fn drop(&mut self) {
         // An attempt that was cancelled, such as the slower one of two, has used nothing that is known.
-        if !self.request.is_empty() || !self.attempt.is_empty() {
+        if !self.request.is_empty() || !self.attempt.is_empty() || !self.interrupted.is_empty() {
             self.settle(RequestUsage { requests: 1, ..RequestUsage::default() }, super::now_ms());
         }
     }

@@ -26,6 +26,7 @@ use crate::{
     features::recovery::Mode,
     gateway_state::GatewayState,
     ingress::{control_headers::ControlHeaders, message::RequestHead, route::Route},
+    limits::now_ms,
     resolve::{target::Target, target_resolver::Call},
     response::{
         delivery::{self, ResumePoint, UpstreamResponse},
@@ -129,8 +130,16 @@ impl Continuation {
         log.pending_cache_entry = None;
         self.resume_count += 1;
         let searched = log.implicit_searches();
-        let ResumedStream { response, request_body, target_path: at, repeated_text: repeated } =
-            self.request_continuation(error, log).await?;
+        if let Some(holds) = &mut log.limits {
+            holds.interrupt_attempt(now_ms());
+        }
+        let Some(resumed) = self.request_continuation(error, log).await else {
+            if let Some(holds) = &mut log.limits {
+                holds.resume_interrupted(now_ms());
+            }
+            return None;
+        };
+        let ResumedStream { response, request_body, target_path: at, repeated_text: repeated } = resumed;
         self.count_spent_tokens(log.model.clone()).await;
         let PriorUsage { input, output } = self.spent_tokens;
         log.billing.interrupted_usage = Some(Usage { input, output, is_estimated: true, ..Usage::default() });

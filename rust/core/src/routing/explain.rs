@@ -137,6 +137,7 @@ fn build_head(head: &RequestHead, request: &ExplainRequest<'_>) -> Result<Reques
         path: path.to_owned(),
         query: query.to_owned(),
         headers,
+        prompt: head.prompt.clone(),
         ..RequestHead::default()
     })
 }

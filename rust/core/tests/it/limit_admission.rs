@@ -4,7 +4,7 @@ use penstock_mock::Server;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, sha256_hex, wait_for_ledger_entries,
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, mock_target, sha256_hex, wait_for_ledger_entries,
 };
 
 /// Price of a token in pico-dollars.
@@ -236,4 +236,74 @@ async fn explain_shows_limits_and_what_they_leave() {
     assert_eq!(rig.send(plain_chat_of(5)).await.status, 200);
     assert_eq!(rig.send(explain()).await.json()["targets"][0]["limits"][1]["admits"], false);
     wait_for_ledger_entries(&provider, 2).await;
+}
+
+#[tokio::test]
+async fn explain_shows_the_limits_of_a_prompt() {
+    let of_prompt = |slug: &str| {
+        let condition = json!([{"key": "prompt", "values": [slug]}]);
+        limit(
+            "policy",
+            slug,
+            &json!({"type": "requests", "limit": 3, "window": {"unit": "week"}, "conditions": condition}),
+        )
+    };
+    let provider = Server::start().await;
+    let rig = TestGateway::with_settings(&provider.url(), |_| ());
+    let content = json!({"string": r#"[{"role": "user", "content": "Greet {{name}}"}]"#, "virtual_key": "mine",
+        "model": "mock", "parameters": {"max_tokens": 7}});
+    rig.apply_snapshot(&json!({"epoch": "1",
+        "workspaces": [{"id": "w", "slug": "here", "organisation_id": "o"}],
+        "keys": [{"id": "k", "name": "dev", "workspace": "w", "sha256": sha256_hex("pk")}],
+        "providers": [{"id": "p", "integration_id": "i", "slug": "mine", "provider": "mock", "workspace": "w"}],
+        "parts": [
+            {"name": "limits/00", "limits": [{"workspace": "w", "limits": [of_prompt("greet"), of_prompt("other")]}]},
+            {"name": "prompts/00", "prompts": [{"id": "p1", "slug": "greet", "workspace": "w", "default": 1, "latest": 1,
+                "versions": [{"number": 1, "id": "v", "content": content}]}]}]}));
+    let explain = async |path: &str| {
+        let request = json!({"path": path, "body": {"variables": {"name": "Ann"}}});
+        let sent = TestRequest::new("POST", "/v1/explain").header("x-gateway-api-key", "pk");
+        rig.send(sent.header("content-type", "application/json").body(request.to_string())).await
+    };
+    let explanation = explain("/v1/prompts/greet/completions").await.json();
+    let target = &explanation["targets"][0];
+    let owners: Vec<_> = target["limits"].as_array().unwrap().iter().map(|one| &one["owner_name"]).collect();
+    assert_eq!(owners, ["greet"], "{explanation}");
+    assert_eq!((&target["provider"], &target["body"]["max_tokens"]), (&json!("mock"), &json!(7)));
+    assert_eq!(target["body"]["messages"][0]["content"], "Greet Ann");
+    let unknown = explain("/v1/prompts/unknown/completions").await;
+    assert_eq!((unknown.status, unknown.error_code()), (404, "prompt_not_found".into()));
+    assert_eq!(provider.ledger_entries().len(), 0);
+}
+
+#[tokio::test]
+async fn continued_streams_keep_what_their_first_part_holds() {
+    let config = json!({"strategy": {"mode": "fallback"}, "recovery": "continue", "targets": [
+        mock_target("chunks=60&fault=cut&after=40"), mock_target("chunks=60")]});
+    // Each part reserves 99 tokens for the response, and the bytes of the prompt. That of the second one has the response
+    // so far.
+    for (most, is_continued) in [(1000, true), (400, false)] {
+        let fields = json!({"type": "tokens", "limit": most, "period": {"start": 1}, "enforcement": "hard"});
+        let (_provider, rig) = gateway(json!([limit("policy", "any", &fields)])).await;
+        let body = json!({"model": "m", "stream": true, "max_tokens": 99, "prompt": "say it: ",
+            "stream_options": {"include_usage": true}});
+        let request = TestRequest::new("POST", "/v1/completions").header("x-gateway-api-key", "pk");
+        let request =
+            request.header("content-type", "application/json").header("x-gateway-config", &config.to_string());
+        let response = rig.send(request.body(body.to_string())).await;
+        assert_eq!(response.status, 200, "{}", response.text());
+        let record = rig.single_record();
+        let steps: Vec<_> = record["decisions"].as_array().unwrap().iter().map(|step| &step["step"]).collect();
+        assert_eq!(steps.contains(&&json!("continued")), is_continued, "{record}");
+        assert_eq!(record["limits"]["budgets"][0]["id"], "policy-any", "{record}");
+        let used = record["total_units"].as_u64().unwrap();
+        assert!(used > 0 && used <= most, "{record}");
+        // The next request finds what both parts have left.
+        let next = json!({"path": "/v1/completions", "headers": {"x-gateway-provider": "mock"},
+            "body": {"model": "mock", "prompt": "x", "max_tokens": 1}});
+        let explain = TestRequest::new("POST", "/v1/explain").header("x-gateway-api-key", "pk");
+        let explained =
+            rig.send(explain.header("content-type", "application/json").body(next.to_string())).await.json();
+        assert_eq!(explained["targets"][0]["limits"][0]["left"], most - used, "{record}");
+    }
 }

@@ -69,6 +69,9 @@ impl ClusterLimiter {
 
     /// Writes what changed, returns unused amounts, and renews leases. To be called a few times in a second.
     pub async fn report(&self, ledger: &NodeCounters, now_ms: u64, is_last: bool) {
+        if now_ms < self.reported_ms.swap(now_ms, Ordering::Relaxed) {
+            self.lock().by_hash.values_mut().for_each(|lease| lease.clamp_times(now_ms));
+        }
         let is_announced = self.announce(ledger, now_ms).await;
         let hashes: Vec<u64> = self.lock().active.iter().copied().collect();
         let mut plan = WritePlan { is_last, workers: self.known_members(), reserves: 0, now_ms };

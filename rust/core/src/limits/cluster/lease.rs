@@ -113,6 +113,14 @@ impl ClusterLease {
         (self.is_share, self.retry_ms, self.share_ms, self.reserved_ms) = (false, 0, 0, 0);
     }
 
+    /// Moves times into the past that are in the future, because the clock went back.
+    pub fn clamp_times(&mut self, now_ms: u64) {
+        self.retry_ms = 0;
+        for time in [&mut self.used_ms, &mut self.share_ms, &mut self.reserved_ms, &mut self.confirmed_ms] {
+            *time = (*time).min(now_ms);
+        }
+    }
+
     pub fn usable(&self, now_ms: u64) -> u64 {
         let is_confirmed = self.is_share || !self.window.is_budget() || now_ms < self.confirmed_ms + CONFIRMED_MS;
         if is_confirmed { self.free } else { 0 }

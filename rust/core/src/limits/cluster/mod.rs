@@ -63,6 +63,8 @@ pub struct ClusterLimiter {
     /// Name of the counters in Redis. Another one appears when Redis has lost them.
     generation: Mutex<Option<String>>,
     restored_ms: AtomicU64,
+    /// When this worker reported last.
+    reported_ms: AtomicU64,
     /// True if Redis did not take the last write.
     is_lost: AtomicBool,
     /// Requests that waited for Redis, and those for which it did not reply.
@@ -113,6 +115,7 @@ impl ClusterLimiter {
             announced_ms: AtomicU64::new(0),
             generation: Mutex::default(),
             restored_ms: AtomicU64::new(0),
+            reported_ms: AtomicU64::new(0),
             is_lost: AtomicBool::new(false),
             trips: Metric::default(),
             failed_trips: Metric::default(),

@@ -172,7 +172,7 @@ impl RedisClient {
             _ => Client::open(info),
         };
         let client = client.map_err(refused)?;
-        let (orders, receiver) = mpsc::channel(MAX_QUEUED_COMMANDS);
+        let (commands, receiver) = mpsc::channel(MAX_QUEUED_COMMANDS);
         Ok(Some(Arc::new(Self {
             client,
             key_prefix: settings.redis_prefix.clone(),
@@ -180,7 +180,7 @@ impl RedisClient {
             max_response_bytes: settings.redis_answer_bytes,
             healthy_connection: ArcSwapOption::empty(),
             became_unavailable: Notify::new(),
-            commands: orders,
+            commands,
             receiver: Mutex::new(Some(receiver)),
             queued_bytes: AtomicUsize::new(0),
             worker_id: fastrand::u64(..),
@@ -200,8 +200,8 @@ impl RedisClient {
     }
 
     /// Queues a command. Drops it and returns false if the queue is full or the body is too large.
-    pub fn enqueue(&self, order: RedisCommand) -> bool {
-        let bytes = order.size_bytes();
+    pub fn enqueue(&self, command: RedisCommand) -> bool {
+        let bytes = command.size_bytes();
         let is_too_much =
             bytes > self.max_response_bytes || self.queued_bytes.load(Ordering::Relaxed) + bytes > MAX_QUEUED_BYTES;
         if is_too_much || !self.is_available() && bytes > 0 {
@@ -209,7 +209,7 @@ impl RedisClient {
             return false;
         }
         self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let is_taken = self.commands.try_send(order).is_ok();
+        let is_taken = self.commands.try_send(command).is_ok();
         if !is_taken {
             self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.metrics.dropped_commands.add(1);
@@ -312,18 +312,18 @@ impl RedisClient {
     /// Keeps a connection open and sends queued commands. Never returns.
     pub async fn run(&self, handler: &PubSubHandler) {
         let receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(mut orders) = receiver else { return };
+        let Some(mut commands) = receiver else { return };
         loop {
             if let Ok(Ok((connection, ahead))) = timeout(BACKGROUND_TIMEOUT, self.connect(handler)).await {
                 self.healthy_connection.store(Some(Arc::new(connection.clone())));
-                self.serve_connection(ActiveConnection { connection, clock_offset_ms: ahead }, &mut orders, handler)
+                self.serve_connection(ActiveConnection { connection, clock_offset_ms: ahead }, &mut commands, handler)
                     .await;
                 self.mark_unavailable();
                 self.metrics.lost_connections.add(1);
             }
             // Queued commands are stale after a lost connection, so they are dropped.
-            while let Ok(order) = orders.try_recv() {
-                self.queued_bytes.fetch_sub(order.size_bytes(), Ordering::Relaxed);
+            while let Ok(command) = commands.try_recv() {
+                self.queued_bytes.fetch_sub(command.size_bytes(), Ordering::Relaxed);
                 self.metrics.dropped_commands.add(1);
             }
             handler.breakers.drain_deltas();
@@ -368,24 +368,24 @@ impl RedisClient {
     async fn serve_connection(
         &self,
         mut link: ActiveConnection,
-        orders: &mut mpsc::Receiver<RedisCommand>,
+        commands: &mut mpsc::Receiver<RedisCommand>,
         handler: &PubSubHandler,
     ) {
         let (mut batch, mut last_ping) = (Vec::new(), Instant::now());
         loop {
-            self.collect_batch(orders, &mut batch).await;
+            self.collect_batch(commands, &mut batch).await;
             if !self.send_batch(&mut link, &mut batch, handler).await {
                 return;
             }
-            let is_near = self.is_available();
-            if last_ping.elapsed() < if is_near { PING_INTERVAL } else { UNAVAILABLE_PING_INTERVAL } {
+            let was_available = self.is_available();
+            if last_ping.elapsed() < if was_available { PING_INTERVAL } else { UNAVAILABLE_PING_INTERVAL } {
                 continue;
             }
             last_ping = Instant::now();
             if !matches!(timeout(BACKGROUND_TIMEOUT, ping(&mut link.connection)).await, Ok(Ok(()))) {
                 return;
             }
-            match (is_near, last_ping.elapsed() <= self.request_timeout) {
+            match (was_available, last_ping.elapsed() <= self.request_timeout) {
                 (false, true) => self.healthy_connection.store(Some(Arc::new(link.connection.clone()))),
                 (true, false) => self.mark_unavailable(),
                 _ => (),
@@ -394,14 +394,14 @@ impl RedisClient {
     }
 
     /// Collects the commands of one batch: those that are queued, or the first one within `FLUSH_INTERVAL`.
-    async fn collect_batch(&self, orders: &mut mpsc::Receiver<RedisCommand>, batch: &mut Vec<RedisCommand>) {
-        let mut next = timeout(FLUSH_INTERVAL, orders.recv()).await.ok().flatten();
+    async fn collect_batch(&self, commands: &mut mpsc::Receiver<RedisCommand>, batch: &mut Vec<RedisCommand>) {
+        let mut next = timeout(FLUSH_INTERVAL, commands.recv()).await.ok().flatten();
         let mut bytes = 0;
-        while let Some(order) = next {
-            self.queued_bytes.fetch_sub(order.size_bytes(), Ordering::Relaxed);
-            bytes += order.size_bytes() + 1024;
-            batch.push(order);
-            next = if bytes < MAX_BATCH_BYTES { orders.try_recv().ok() } else { None };
+        while let Some(command) = next {
+            self.queued_bytes.fetch_sub(command.size_bytes(), Ordering::Relaxed);
+            bytes += command.size_bytes() + 1024;
+            batch.push(command);
+            next = if bytes < MAX_BATCH_BYTES { commands.try_recv().ok() } else { None };
         }
     }
 
@@ -416,8 +416,8 @@ impl RedisClient {
             PubSubMessage { from: self.worker_id, seen: handler.breakers.drain_deltas(), ..PubSubMessage::default() };
         let (mut pipeline, mut claims) = (pipe(), Vec::new());
         pipeline.ignore_errors();
-        for order in batch.drain(..) {
-            self.append_command(order, &mut pipeline, &mut message, &mut claims, link.clock_offset_ms);
+        for command in batch.drain(..) {
+            self.append_command(command, &mut pipeline, &mut message, &mut claims, link.clock_offset_ms);
         }
         if !message.is_empty()
             && let Ok(text) = serde_json::to_vec(&message)
@@ -440,14 +440,14 @@ impl RedisClient {
 
     fn append_command(
         &self,
-        order: RedisCommand,
+        command: RedisCommand,
         pipeline: &mut Pipeline,
         message: &mut PubSubMessage,
         claims: &mut Vec<(usize, u64)>,
         clock_offset_ms: i64,
     ) {
         let breakers = self.prefixed_key("breakers");
-        match order {
+        match command {
             RedisCommand::StoreResponse { key, content_type: kind, body, ttl: age, is_refresh: refreshes } => {
                 let Some(value) = encode_response(&kind, &body) else { return };
                 let age = age.as_millis().min(i64::MAX as u128) as i64;
