@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ONE_STORE = True
 LIMIT = 6
 RATE_LIMIT = {"rate_limits": [{"type": "requests", "unit": "rpd", "value": LIMIT}]}
-BUDGET = {"usage_limits": [{"type": "requests", "credit_limit": LIMIT, "periodic_reset_days": 2}]}
+BUDGET = {"usage_limits": {"type": "requests", "credit_limit": LIMIT, "periodic_reset_days": 2}}
 
 
 def send_chat(gateway: Gateway, key: str) -> Response:
@@ -52,7 +52,14 @@ def test_jumps_of_the_clock_admit_no_more_than_the_limit(
     if is_shared:
         env["REDIS_URL"] = redis.url
     store = {"acquire_ms": 10_000, "statement_ms": 20_000}
-    tables: dict[str, Any] = {"mock": {"host": provider.url}, "server": {"workers": 1}, "store": store}
+    tables: dict[str, Any] = {
+        "mock": {"host": provider.url},
+        "server": {"workers": 1},
+        "metrics": {"enabled": True},
+        "store": store,
+        # A busy machine must not look like a Redis that is lost.
+        "redis": {"wait_ms": 1000},
+    }
     run_init(tmp_path, env)
     with run_gateway(tmp_path, tables, env=env) as gateway:
         edge_pids(gateway, 1)
@@ -75,4 +82,11 @@ def test_jumps_of_the_clock_admit_no_more_than_the_limit(
             # The next window, then back into the one that is used up, then the window after the next.
             for days, expected in ((1, LIMIT), (0, 0), (1, 0), (2, LIMIT), (-3, 0), (2, 0)):
                 clock.set_offset(start + days * length * DAY)
-                assert count_admitted(gateway, caller.key, rejected) == expected, (limits, days)
+                admitted = 0
+                if expected:
+                    # The control process publishes the start of a later period.
+                    key = caller.key
+                    wait_for("the window", lambda key=key: send_chat(gateway, key).status == 200 or None, 30)
+                    admitted = 1
+                admitted += count_admitted(gateway, caller.key, rejected)
+                assert admitted == expected, (limits, days)
