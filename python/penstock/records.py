@@ -192,5 +192,14 @@ def log_requests(lines: bytes) -> None:
             record = msgspec.json.decode(line, type=dict[str, Any])
         except msgspec.MsgspecError:
             continue
-        text = " ".join(f"{name}={record[name]}" for name in LOGGED_FIELDS if record.get(name) not in {None, ""})
+        fields = {name: record.get(name) for name in LOGGED_FIELDS} | _last_failure(record)
+        text = " ".join(f"{name}={value}" for name, value in fields.items() if value not in {None, ""})
         log.debug("request %s", text)
+
+
+def _last_failure(record: dict[str, Any]) -> dict[str, Any]:
+    """Returns host and reason of the last request to a provider that the network failed."""
+    for attempt in reversed(record.get("attempts") or ()):
+        if "reason" in attempt:
+            return {"host": attempt.get("host"), "reason": msgspec.json.encode(attempt["reason"]).decode()}
+    return {}

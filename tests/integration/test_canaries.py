@@ -12,11 +12,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from joserfc import jws
 from joserfc.jwk import ECKey
 
 from tests.integration import vaults as fakes
 from tests.integration.canaries import CANARIES, basic_auth, canary, find_secrets, gateway_output
+from tests.integration.canary_requests import send_tokens, use_saved_providers
 from tests.integration.conftest import run_init
 from tests.integration.management_client import ADMIN_KEY, Client
 from tests.integration.nodes import wait_for_redis
@@ -31,6 +31,7 @@ from tests.integration.raw_http import (
 )
 from tests.integration.serving import read_metrics, run_gateway
 from tests.integration.vaults import MockSecretStores
+from tests.otel_collector import OtelCollector
 from tests.postgres import dump_database
 from tests.processes import wait_for
 from tests.redis_server import RedisServer
@@ -444,8 +445,13 @@ def test_no_stored_secret_is_written_shown_or_logged(
     env = {"PENSTOCK_ADMIN_KEY": canary("admin key"), "PENSTOCK_STORE_URL": url, "TLS_CA": str(vaults.ca)}
     run_init(folder, env)
     tables = {"mock": {"host": provider.url}, "log": {"level": "debug"}, "metrics": {"enabled": True}, "jwt": rules}
+    tables["log_store"] = {"enabled": True}
     secrets = {"private key": str(signer.as_dict(private=True)["d"]), "vault token": fakes.VAULT_TOKEN}
-    with run_gateway(folder, tables, env=env) as gateway:
+    otel = {"OTEL_EXPORTER_OTLP_HEADERS": f"x-collector={canary('collector')}", "PENSTOCK_OTEL_CONTENT": "true"}
+    with (
+        OtelCollector() as collector,
+        run_gateway(folder, tables, env={**env, **otel, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}) as gateway,
+    ):
         admin = Client(gateway, canary("admin key"))
         workspace = admin.create("/v1/workspaces", {"name": "canaries"})
         target_workspace = {"workspace_id": workspace["id"]}
@@ -460,29 +466,14 @@ def test_no_stored_secret_is_written_shown_or_logged(
         )
         secrets["api key"] = key["key"]
         secrets["rotated"] = admin.create(f"/v1/api-keys/{key['id']}/rotate", {})["key"]
-        claims = {"organisation_id": workspace["organisation_id"], "workspace_slug": workspace["slug"], "sub": "m"}
-        for name, end in (("token", 4_000_000_000), ("old token", 1)):
-            content = json.dumps({**claims, "exp": end, "scope": "completions.write configs.list", "jti": canary(name)})
-            head = {"alg": "ES256", "kid": "k", "typ": "JWT"}
-            token = jws.serialize_compact(head, content, signer, algorithms=["ES256"])
-            secrets[name] = token.rpartition(".")[2]
-            responses.append(Client(gateway, token).get("/v1/configs"))
-            responses.append(
-                send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), {**JSON_HEADERS, "x-gateway-api-key": token})
-            )
+        responses += send_tokens(gateway, signer, workspace, secrets)
         fields = {**JSON_HEADERS, "x-gateway-api-key": secrets["api key"]}
         wait_for(
             "the key",
             lambda: send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), fields).status != 401 or None,
             5,
         )
-        for slug in ("plain", "hosted", "aws", "google", "mapped", "own", "nothing"):
-            for model in ("mock", "mock?fault=reset"):
-                responses.append(
-                    send_raw_request(
-                        gateway.base_url, CHAT_PATH, chat_body(model), {**fields, "x-gateway-provider": f"@{slug}"}
-                    )
-                )
+        responses += use_saved_providers(gateway, fields)
         for row in admin.read(f"/v1/configs?workspace_id={workspace['id']}")["data"]:
             responses.append(
                 send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), {**fields, "x-gateway-config": row["slug"]})
@@ -494,6 +485,8 @@ def test_no_stored_secret_is_written_shown_or_logged(
             "run folder": b"".join(path.read_bytes() for path in gateway.temporary.rglob("*") if path.is_file()),
         }
         gateway.records(10)
+        collector.wait_for_spans(10)
+        sinks["OTLP"] = b"\n".join(collector.received)
     vaults.stop()
     assert {200, 400, 401, 403, 409} <= {response.status for response in responses}
     sinks |= read_stored_files(folder, url)

@@ -5,14 +5,16 @@ reported.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from penstock import records as module
-from penstock.records import RecordFile
+from penstock.records import RecordFile, log_requests
 from penstock.settings import Records
 
 if TYPE_CHECKING:
@@ -27,6 +29,21 @@ def record_settings(folder: Path, **options: int) -> Records:
 
 def permission_bits(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_log_level_debug_shows_host_and_reason_of_a_failure(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG, "penstock")
+    attempts = [
+        {
+            "host": "a.example",
+            "error": "upstream_connect_failed",
+            "reason": "no connection to a.example:443: \nrefused",
+        },
+        {"host": "b.example", "status": 500},
+    ]
+    log_requests(msgspec.json.encode({"outcome": "failed", "attempts": attempts}) + b"\n")
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line == r'request outcome=failed host=a.example reason="no connection to a.example:443: \nrefused"'
 
 
 def test_log_level_debug_shows_one_line_per_request(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -368,7 +368,7 @@ def _to_engine_options(
     """Converts an integration to the options that the engine reads, and to its list of models."""
     provider = row["ai_provider_id"]
     options = forms.provider_row(provider, configurations)
-    models = _merge_deployments(model_rows, options.pop("deployments", {}))
+    models = merge_deployments(model_rows, options.pop("deployments", {}), allow_all=row["allow_all_models"])
     return {"provider": provider, "api_key": key, **options}, models
 
 
@@ -392,11 +392,23 @@ async def _read_model_settings(connection: AsyncConnection, vault: Vault) -> tup
     return rows, spoilt
 
 
-def _merge_deployments(model_rows: JsonRows, deployments: Mapping[str, dict[str, str]]) -> JsonRows:
-    """Adds each deployment to the settings of the model that requests select it by."""
-    rest = dict(deployments)
-    rows = [{**model_row, "options": rest.pop(model_row["slug"], {})} for model_row in model_rows]
-    return [*rows, *({"slug": slug, "enabled": True, "options": options} for slug, options in rest.items())]
+def merge_deployments(model_rows: JsonRows, deployments: Mapping[str, dict[str, str]], *, allow_all: bool) -> JsonRows:
+    """Adds each deployment to the settings of the model that requests select it by.
+
+    A deployment has several names: its own, its alias, and its model. A name without an entry follows the entries of
+    the others; without any, it may be used if all models may.
+    """
+    entries = {row["slug"]: row["enabled"] for row in model_rows}
+    states: dict[str, list[bool]] = {}
+    for slug, options in deployments.items():
+        if slug in entries:
+            states.setdefault(options["deployment_id"], []).append(entries[slug])
+    others = [
+        {"slug": slug, "enabled": all(states.get(options["deployment_id"], [allow_all])), "options": options}
+        for slug, options in deployments.items()
+        if slug not in entries
+    ]
+    return [*({**row, "options": deployments.get(row["slug"], {})} for row in model_rows), *others]
 
 
 async def _decrypt_options(connection: AsyncConnection, vault: Vault, row: RowMapping) -> dict[str, Any]:
