@@ -18,10 +18,13 @@ from tests.bootstrapped_store import ADMIN_KEY
 from tests.fork_server import run_penstock
 from tests.integration.management_client import Client, expect_error, expect_ok
 from tests.integration.raw_http import CHAT_PATH, send_raw_request
+from tests.integration.serving import run_gateway
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
+    from tests.integration.conftest import StoreFactory
     from tests.integration.raw_http import Response
+    from tests.redis_server import RedisServer
 
 ONE_STORE = True
 TABLES = {"log_store": {"enabled": True}}
@@ -181,6 +184,23 @@ def run_browser_tests(admin: Client, seeded: dict[str, str], *files: str) -> str
 @pytest.mark.timeout(MAX_BROWSER_SECONDS + 20)
 def test_pages_in_a_browser(admin: Client, seeded: dict[str, str]):
     run_browser_tests(admin, seeded, *BROWSER_TESTS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(MAX_BROWSER_SECONDS)
+def test_system_page_shows_redis(redis: RedisServer, new_store: StoreFactory, tmp_path: Path):
+    tables = {**TABLES, "redis": {"url": redis.url}}
+    with run_gateway(tmp_path, tables, env=new_store(tmp_path)) as gateway:
+        admin = Client(gateway)
+
+        def wait_for_state(state: str) -> None:
+            wait_for(f"Redis {state}", lambda: admin.read("/v1/system")["redis"]["state"] == state or None)
+
+        for state in ("up", "down"):
+            wait_for_state(state)
+            run_browser_tests(admin, {"REDIS_STATE": state}, "redis.console.mjs")
+            if state == "up":
+                redis.stop()
 
 
 @pytest.mark.slow
