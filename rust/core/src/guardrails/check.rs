@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, collections::HashMap, fmt::Debug, sync::Arc, time::Duration};
 
-use penstock_llm::{operation::Operation, texts::TextPart};
+use penstock_llm::{
+    operation::Operation,
+    texts::{TextKind, TextPart},
+};
 use penstock_net::headers::Headers;
 use serde::Deserialize;
 use serde_json::Value;
@@ -76,7 +79,17 @@ pub struct SelectedText<'i> {
 impl<'i> CheckInput<'i> {
     /// Returns the texts in a scope, one in each line.
     pub fn select(&self, scope: TextScope, measures: bool) -> SelectedText<'i> {
-        let indexes = scope.select(self.stage, self.texts, measures);
+        self.join(scope.select(self.stage, self.texts, measures))
+    }
+
+    /// Returns the texts in a scope for a check that must find something in them. Unknown fields are no part of them.
+    pub fn select_known(&self, scope: TextScope) -> SelectedText<'i> {
+        let mut indexes = scope.select(self.stage, self.texts, false);
+        indexes.retain(|index| self.texts[*index].kind != TextKind::Other);
+        self.join(indexes)
+    }
+
+    fn join(&self, indexes: Vec<usize>) -> SelectedText<'i> {
         let text = match indexes[..] {
             [] => "".into(),
             [only] => self.texts[only].text.as_str().into(),

@@ -40,8 +40,11 @@ impl TextScope {
         let is_in_scope = |part: &TextPart| match self {
             Self::LastMessage if stage == Stage::Output => !measures || is_set(part),
             Self::LastMessage => part.group == last && (!measures || is_set(part)),
-            Self::User => part.role == TextRole::User && part.kind == TextKind::Text,
-            Self::System => part.role == TextRole::System,
+            Self::User => {
+                part.role == TextRole::User
+                    && (part.kind == TextKind::Text || part.kind == TextKind::Other && !measures)
+            }
+            Self::System => part.role == TextRole::System && (!measures || is_set(part)),
             Self::ToolResults => part.kind == TextKind::ToolResult,
             Self::ToolArguments => part.kind == TextKind::ToolArguments,
             Self::All => !measures || is_set(part),

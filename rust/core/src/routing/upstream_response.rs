@@ -147,10 +147,15 @@ impl UpstreamResponse {
         self.status() == 200 && delivery::is_event_stream(self.headers())
     }
 
+    /// Returns true if the provider responded, whichever status of success it uses.
+    pub(crate) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status())
+    }
+
     /// Returns the chunk format of the response if it is a stream; `None` otherwise.
     pub(crate) fn chunk_format(&self, operation: Operation) -> Option<StreamFraming> {
         let IncomingResponse { head, body } = &self.incoming;
-        StreamFraming::detect(operation, head, body.content_length()).filter(|_| head.status == 200)
+        StreamFraming::detect(operation, head, body.content_length()).filter(|_| self.is_success())
     }
 
     /// Buffers the complete stream and checks that it ended well. Returns false if the memory budget is exhausted; the

@@ -6,7 +6,7 @@ use base64::{
 };
 use serde_json::Value;
 
-use super::{TextCollector, TextKind, TextRole};
+use super::{TextCollector, TextKind, TextRole, unknown_fields::MIN_BASE64_BYTES};
 
 /// Depth of nested content that is read. Tool results nest once.
 const MAX_DEPTH: usize = 8;
@@ -43,7 +43,7 @@ impl TextCollector {
         self.at_key(part, "thinking", |collector, text| collector.push_string(TextKind::Reasoning, text));
         let is_tool_use = part["type"].as_str().is_some_and(|name| name.ends_with("tool_use"));
         if is_tool_use {
-            self.at_key(part, "input", |collector, input| collector.push_value(TextKind::ToolArguments, input));
+            self.at_key(part, "input", |collector, input| collector.push_json(TextKind::ToolArguments, input));
         }
         let is_result = part["type"].as_str().is_some_and(|name| name.ends_with("tool_result"));
         if is_result {
@@ -59,7 +59,14 @@ impl TextCollector {
         self.collect_document(part, kind, depth);
         for name in ["functionCall", "function_call"] {
             self.at_key(part, name, |collector, call| {
-                collector.at_key(call, "args", |inner, args| inner.push_value(TextKind::ToolArguments, args));
+                collector.at_key(call, "args", |inner, args| inner.push_json(TextKind::ToolArguments, args));
+                // Arguments that Google streams by their paths.
+                collector.at_key(call, "partialArgs", |inner, args| {
+                    inner.at_items(args, |inner, _, arg| {
+                        inner
+                            .at_key(arg, "stringValue", |inner, text| inner.push_string(TextKind::ToolArguments, text));
+                    });
+                });
             });
         }
         for name in ["functionResponse", "function_response"] {
@@ -75,7 +82,7 @@ impl TextCollector {
             collector.at_key(result, "output", |inner, output| inner.push_string(TextKind::ToolResult, output));
         });
         self.at_key(part, "toolUse", |collector, call| {
-            collector.at_key(call, "input", |inner, input| inner.push_value(TextKind::ToolArguments, input));
+            collector.at_key(call, "input", |inner, input| inner.push_json(TextKind::ToolArguments, input));
         });
         self.at_key(part, "toolResult", |collector, result| {
             collector.at_key(result, "content", |inner, content| {
@@ -85,13 +92,19 @@ impl TextCollector {
                     inner.collect_document(part, TextKind::ToolResult, depth);
                 });
             });
+            collector.collect_unknown(result, TextKind::ToolResult);
         });
         self.at_key(part, "reasoningContent", |collector, reasoning| {
             collector.at_key(reasoning, "reasoningText", |inner, text| {
                 inner.at_key(text, "text", |inner, text| inner.push_string(TextKind::Reasoning, text));
             });
         });
-        self.at_key(part, "guardContent", |collector, guarded| collector.collect_nested(guarded, kind, depth + 1));
+        for name in ["guardContent", "citationsContent"] {
+            self.at_key(part, name, |collector, inner| collector.collect_nested(inner, kind, depth + 1));
+        }
+        if is_result {
+            self.collect_unknown(part, TextKind::ToolResult);
+        }
     }
 
     /// Adds the texts of a document: those of its parts, and those of a text file, which may be in base64.
@@ -141,37 +154,66 @@ impl TextCollector {
     }
 
     /// Adds a text in base64. Other data, such as an image, is no text.
-    fn push_base64(&mut self, kind: TextKind, data: &Value) {
-        self.push_encoded(kind, "", data.as_str().unwrap_or_default());
-    }
-
-    /// Adds the text of a data URL, or of a file in base64.
-    fn push_data_url(&mut self, kind: TextKind, data: &Value) {
-        let Some(data) = data.as_str() else { return };
-        match data.split_once(";base64,") {
-            Some((begin, encoded)) => self.push_encoded(kind, &format!("{begin};base64,"), encoded),
-            None => self.push_encoded(kind, "", data),
+    pub(super) fn push_base64(&mut self, kind: TextKind, data: &Value) {
+        let Some(encoded) = data.as_str() else { return };
+        if self.push_encoded(kind, "", encoded) {
+            self.set_read(data);
         }
     }
 
-    fn push_encoded(&mut self, kind: TextKind, prefix: &str, encoded: &str) {
-        let decoded = STANDARD.decode(encoded).or_else(|_| URL_SAFE.decode(encoded)).ok();
-        let text = decoded.and_then(|bytes| String::from_utf8(bytes).ok()).filter(|text| !text.contains('\0'));
-        if let Some(text) = text.filter(|text| !text.is_empty()) {
+    /// Adds the text of a data URL, or of a file in base64.
+    pub(super) fn push_data_url(&mut self, kind: TextKind, data: &Value) {
+        let Some(url) = data.as_str() else { return };
+        let is_read = match url.split_once(";base64,") {
+            Some((begin, _)) if is_picture_or_sound(begin) => return self.set_read(data),
+            Some((begin, encoded)) => self.push_encoded(kind, &format!("{begin};base64,"), encoded),
+            None => self.push_encoded(kind, "", url),
+        };
+        if is_read {
+            self.set_read(data);
+        }
+    }
+
+    /// Returns true if the data are base64: of a text, which is added, or of something else.
+    fn push_encoded(&mut self, kind: TextKind, prefix: &str, encoded: &str) -> bool {
+        let Ok(decoded) = STANDARD.decode(encoded).or_else(|_| URL_SAFE.decode(encoded)) else { return false };
+        let text = String::from_utf8(decoded).ok().filter(|text| !text.is_empty() && !text.contains('\0'));
+        // A short text may be base64 by chance, and is read as it is too.
+        let is_certain = text.is_some() || encoded.len() >= MIN_BASE64_BYTES || !prefix.is_empty();
+        if let Some(text) = text {
             self.push(kind, text);
             if let Some(part) = self.parts.last_mut() {
                 part.encoding = Some(prefix.into());
             }
         }
+        is_certain
     }
 
     /// Adds the texts of a message: its content, and its tool calls.
     pub(super) fn collect_message(&mut self, message: &Value) {
         let kind = if self.role == TextRole::Tool { TextKind::ToolResult } else { TextKind::Text };
         self.at_key(message, "content", |collector, content| collector.collect_content(content, kind));
+        // Cohere's history.
+        self.at_key(message, "message", |collector, content| collector.collect_content(content, kind));
         for name in ["reasoning_content", "reasoning"] {
             self.at_key(message, name, |collector, text| collector.push_string(TextKind::Reasoning, text));
         }
+        for name in ["reasoning_details", "thinking_blocks"] {
+            self.at_key(message, name, |collector, blocks| {
+                collector.at_items(blocks, |collector, _, block| collector.collect_reasoning(block));
+            });
+        }
+        // Blocks repeat the content, and have the reasoning.
+        self.at_key(message, "content_blocks", |collector, blocks| {
+            collector.at_items(blocks, |collector, _, block| {
+                collector.collect_content(block, TextKind::Other);
+                collector.at_key(block, "delta", |collector, delta| {
+                    collector.collect_content(delta, TextKind::Other);
+                    collector
+                        .at_key(delta, "partial_json", |inner, json| inner.push_json(TextKind::ToolArguments, json));
+                });
+            });
+        });
         self.at_key(message, "refusal", |collector, text| collector.push_string(TextKind::Refusal, text));
         self.at_key(message, "audio", |collector, audio| {
             collector.at_key(audio, "transcript", |inner, text| inner.push_string(TextKind::Text, text));
@@ -188,9 +230,15 @@ impl TextCollector {
         self.at_key(message, "function_call", Self::collect_arguments);
     }
 
+    fn collect_reasoning(&mut self, block: &Value) {
+        for name in ["text", "summary", "thinking"] {
+            self.at_key(block, name, |collector, text| collector.push_string(TextKind::Reasoning, text));
+        }
+    }
+
     fn collect_arguments(&mut self, function: &Value) {
         self.at_key(function, "arguments", |collector, arguments| {
-            collector.push_value(TextKind::ToolArguments, arguments);
+            collector.push_json(TextKind::ToolArguments, arguments);
         });
     }
 
@@ -199,7 +247,7 @@ impl TextCollector {
         let kind = if self.role == TextRole::Tool { TextKind::ToolResult } else { TextKind::Text };
         self.at_key(item, "content", |collector, content| collector.collect_content(content, kind));
         self.at_key(item, "arguments", |collector, arguments| {
-            collector.push_value(TextKind::ToolArguments, arguments);
+            collector.push_json(TextKind::ToolArguments, arguments);
         });
         if item["type"].as_str().is_some_and(|name| name.ends_with("_call")) {
             for name in ["input", "code", "action", "operation", "queries"] {
@@ -210,27 +258,43 @@ impl TextCollector {
             Value::String(_) | Value::Array(_) => collector.collect_content(output, TextKind::ToolResult),
             output => collector.push_value(TextKind::ToolResult, output),
         });
+        self.at_key(item, "output", |collector, output| collector.collect_unknown(output, TextKind::ToolResult));
         for name in ["results", "outputs", "error"] {
             self.at_key(item, name, |collector, output| collector.push_value(TextKind::ToolResult, output));
         }
         self.at_key(item, "summary", |collector, summary| collector.collect_content(summary, TextKind::Reasoning));
         // An item may be a part itself.
-        if item["type"].as_str().is_some_and(|name| name.ends_with("_text")) {
+        if item["type"].as_str().is_none_or(|name| name.ends_with("text")) {
             self.at_key(item, "text", |collector, text| collector.push_string(kind, text));
         }
+        self.collect_unknown(item, TextKind::Other);
     }
 }
 
-fn is_text_type(media_type: Option<&str>) -> bool {
+/// Returns true for the begin of a data URL with an image, a sound or a video, unless its format is a text.
+fn is_picture_or_sound(begin: &str) -> bool {
+    let media_type = begin.strip_prefix("data:").unwrap_or_default().split(';').next();
+    let is_media =
+        media_type.is_some_and(|name| ["image/", "audio/", "video/"].iter().any(|kind| name.starts_with(kind)));
+    is_media && !is_text_type(media_type)
+}
+
+pub(super) fn is_text_type(media_type: Option<&str>) -> bool {
     media_type.is_some_and(|name| name.starts_with("text/") || name.ends_with("json") || name.ends_with("xml"))
 }
 
 /// Returns the author that a role names.
 pub(super) fn role_of(message: &Value) -> TextRole {
-    match message["role"].as_str() {
-        Some("system" | "developer") => TextRole::System,
-        Some("assistant" | "model") => TextRole::Assistant,
-        Some("tool" | "function") => TextRole::Tool,
-        _ => TextRole::User,
+    let is_one_of = |names: &[&str]| {
+        message["role"].as_str().is_some_and(|role| names.iter().any(|name| role.eq_ignore_ascii_case(name)))
+    };
+    if is_one_of(&["system", "developer"]) {
+        TextRole::System
+    } else if is_one_of(&["assistant", "model", "chatbot"]) {
+        TextRole::Assistant
+    } else if is_one_of(&["tool", "function"]) {
+        TextRole::Tool
+    } else {
+        TextRole::User
     }
 }

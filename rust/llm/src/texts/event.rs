@@ -1,8 +1,10 @@
 //! Texts of one stream event, with their positions.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use serde_json::Value;
 
-use super::{BodyStep, TextCollector, TextKind, TextPart, TextRole};
+use super::{BodyStep, JsonForm, TextCollector, TextKind, TextPart, TextRole};
 
 /// Position of a text in a stream. Texts of events with the same position belong together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -48,166 +50,247 @@ impl Ending {
     }
 }
 
+/// Fields of an Anthropic delta with a text.
+const BLOCK_DELTAS: [(&str, TextKind); 3] =
+    [("text", TextKind::Text), ("thinking", TextKind::Reasoning), ("partial_json", TextKind::ToolArguments)];
+
 impl EventTexts {
     /// Reads the JSON of an event.
     pub fn read(event: &Value) -> Self {
-        let mut texts = Self::default();
+        let mut reader =
+            EventReader { event, collector: TextCollector::new(TextRole::Assistant), texts: Self::default() };
+        reader.read();
+        reader.texts
+    }
+}
+
+/// Reads one event.
+struct EventReader<'e> {
+    event: &'e Value,
+    collector: TextCollector,
+    texts: EventTexts,
+}
+
+impl EventReader<'_> {
+    fn read(&mut self) {
+        let event = self.event;
         let index = |name: &str| event[name].as_u64().unwrap_or_default();
         match event["type"].as_str() {
             Some("content_block_delta") => {
-                for (name, kind) in [
-                    ("text", TextKind::Text),
-                    ("thinking", TextKind::Reasoning),
-                    ("partial_json", TextKind::ToolArguments),
-                ] {
-                    texts.add_delta(event, &["delta", name], kind, index("index"), 0);
+                for (name, kind) in BLOCK_DELTAS {
+                    self.add_delta(&["delta", name], kind, index("index"), 0);
                 }
+                self.add_unknown(0, index("index"));
             }
-            Some("content_block_start") => texts.read_block_start(event, index("index")),
-            Some("content_block_stop") => texts.ending = Ending::Item(index("index")),
+            Some("content_block_start") => {
+                self.read_block_start(index("index"));
+                self.add_unknown(0, index("index"));
+            }
+            Some("content_block_stop") => self.texts.ending = Ending::Item(index("index")),
             Some(name) if name.starts_with("response.") && name.ends_with("delta") => {
-                let kind = response_kind(name);
-                let part = index("content_index") + index("summary_index");
-                texts.add_delta(event, &["delta"], kind, index("output_index"), part);
+                let mut hasher = DefaultHasher::new();
+                (name, index("content_index"), index("summary_index")).hash(&mut hasher);
+                let part = hasher.finish();
+                self.add_delta(&["delta"], response_kind(name), index("output_index"), part);
             }
             Some(name) if name.starts_with("response.") => {
-                texts.add_copies(event, name);
-                if !texts.copies.is_empty() {
-                    texts.ending = Ending::All;
-                }
+                self.add_copies(name);
+                self.texts.ending = match name {
+                    "response.completed" | "response.incomplete" | "response.failed" => Ending::All,
+                    name if name.ends_with("done") => Ending::Item(index("output_index")),
+                    _ => Ending::None,
+                };
             }
-            _ if event["choices"].is_array() => texts.read_choices(event),
-            _ if event["candidates"].is_array() => texts.read_candidates(event),
-            _ => texts.read_converse(event),
+            _ if event["choices"].is_array() => self.read_choices(),
+            _ if event["candidates"].is_array() => self.read_candidates(),
+            _ => self.read_converse(),
         }
-        texts
+        self.add_unknown(0, index("index") + index("output_index") + index("contentBlockIndex"));
     }
 
-    fn read_block_start(&mut self, event: &Value, index: u64) {
-        for (name, kind) in [("text", TextKind::Text), ("thinking", TextKind::Reasoning)] {
-            self.add_delta(event, &["content_block", name], kind, index, 0);
+    fn read_block_start(&mut self, index: u64) {
+        for (name, kind) in BLOCK_DELTAS {
+            self.add_delta(&["content_block", name], kind, index, 0);
         }
-        // Results of the provider's own tools come whole.
-        let block = &event["content_block"];
-        if block["type"].as_str().is_some_and(|name| name.ends_with("tool_result")) {
-            let mut collector = TextCollector::new();
-            collector.role = TextRole::Assistant;
-            collector.at_key(event, "content_block", |inner, block| inner.collect_content(block, TextKind::ToolResult));
-            self.copies.extend(collector.parts);
-        }
+        // Results of the provider's own tools come whole, and some servers send complete arguments.
+        let block = &self.event["content_block"];
+        let is_result = block["type"].as_str().is_some_and(|name| name.ends_with("tool_result"));
+        self.collector.at_key(self.event, "content_block", |inner, block| {
+            if is_result {
+                inner.collect_content(block, TextKind::ToolResult);
+            }
+            inner.at_key(block, "input", |inner, input| {
+                if input.as_object().is_some_and(|fields| !fields.is_empty()) {
+                    inner.push_json(TextKind::ToolArguments, input);
+                }
+            });
+        });
+        self.texts.copies.append(&mut self.collector.parts);
     }
 
-    fn read_choices(&mut self, event: &Value) {
-        for (at, choice) in event["choices"].as_array().into_iter().flatten().enumerate() {
+    fn read_choices(&mut self) {
+        for (at, choice) in self.event["choices"].as_array().into_iter().flatten().enumerate() {
             let group = choice["index"].as_u64().map_or(at, |index| index as usize);
-            let mut collector = TextCollector::new();
-            (collector.role, collector.group) = (TextRole::Assistant, group);
+            let collector = &mut self.collector;
+            (collector.group, collector.has_deltas) = (group, true);
             collector.path = vec![BodyStep::Key("choices".into()), BodyStep::Index(at)];
             collector.at_key(choice, "text", |inner, text| inner.push_string(TextKind::Text, text));
             for name in ["delta", "message"] {
-                collector.at_key(choice, name, |inner, delta| {
-                    // Tool calls have their own index, which connects their deltas.
-                    inner.collect_message(delta);
-                });
+                collector.at_key(choice, name, TextCollector::collect_message);
             }
-            let calls = choice["delta"]["tool_calls"].as_array();
-            for place in collector.parts {
-                let call = place.path.iter().rev().find_map(|step| match step {
-                    BodyStep::Index(index) => Some(*index),
-                    BodyStep::Key(_) => None,
-                });
-                let part = match (place.kind, calls, call) {
-                    (TextKind::ToolArguments, Some(calls), Some(call)) => {
-                        calls.get(call).and_then(|call| call["index"].as_u64()).unwrap_or(call as u64)
-                    }
-                    _ => 0,
-                };
-                self.deltas.push((SlotKey { kind: place.kind, group, item: 0, part }, place));
+            let places = std::mem::take(&mut collector.parts);
+            for place in places {
+                let part = position_of(choice, &place.path[2..]);
+                self.texts.deltas.push((SlotKey { kind: place.kind, group, item: 0, part }, place));
             }
+            self.collector.has_deltas = false;
+            self.collector.collect_unknown(choice, TextKind::Other);
+            self.collector.path.clear();
+            self.sort_unknown(group, 0);
             if choice["finish_reason"].is_string() {
-                self.ending = Ending::Group(group);
+                self.texts.ending = Ending::Group(group);
             }
         }
     }
 
     /// Gemini repeats no text: each event holds the next part of it.
-    fn read_candidates(&mut self, event: &Value) {
-        for (at, candidate) in event["candidates"].as_array().into_iter().flatten().enumerate() {
+    fn read_candidates(&mut self) {
+        for (at, candidate) in self.event["candidates"].as_array().into_iter().flatten().enumerate() {
             let group = candidate["index"].as_u64().map_or(at, |index| index as usize);
-            let mut collector = TextCollector::new();
-            (collector.role, collector.group) = (TextRole::Assistant, group);
+            let collector = &mut self.collector;
+            (collector.group, collector.has_deltas) = (group, true);
             collector.path = vec![BodyStep::Key("candidates".into()), BodyStep::Index(at)];
             collector.at_key(candidate, "content", |inner, content| inner.collect_content(content, TextKind::Text));
-            for place in collector.parts {
-                if place.kind == TextKind::ToolArguments {
-                    self.copies.push(place);
-                } else {
-                    self.deltas.push((SlotKey { kind: place.kind, group, item: 0, part: 0 }, place));
+            let places = std::mem::take(&mut collector.parts);
+            for place in places {
+                if place.json_form == JsonForm::Complete {
+                    self.texts.copies.push(place);
+                    continue;
                 }
+                // The parts of a text may have other indexes in each event.
+                let is_argument = place.kind == TextKind::ToolArguments;
+                let part = if is_argument { position_of(candidate, &place.path[2..]) } else { 0 };
+                self.texts.deltas.push((SlotKey { kind: place.kind, group, item: 0, part }, place));
             }
+            self.collector.has_deltas = false;
+            self.collector.collect_unknown(candidate, TextKind::Other);
+            self.collector.path.clear();
+            self.sort_unknown(group, 0);
             if candidate["finishReason"].is_string() {
-                self.ending = Ending::Group(group);
+                self.texts.ending = Ending::Group(group);
             }
         }
     }
 
     /// Reads an event of Bedrock. Names of events are keys of models that wrap them once more.
-    fn read_converse(&mut self, event: &Value) {
+    fn read_converse(&mut self) {
+        let event = self.event;
         let wrapped = event["contentBlockDelta"].is_object();
         let inner = if wrapped { &event["contentBlockDelta"] } else { event };
         let item = inner["contentBlockIndex"].as_u64().unwrap_or_default();
-        let before = self.deltas.len();
         for (path, kind) in [
             (&["delta", "text"][..], TextKind::Text),
             (&["delta", "toolUse", "input"], TextKind::ToolArguments),
             (&["delta", "reasoningContent", "text"], TextKind::Reasoning),
         ] {
             let outer: &[&'static str] = if wrapped { &["contentBlockDelta"] } else { &[] };
-            self.add_delta(event, &[outer, path].concat(), kind, item, 0);
+            self.add_delta(&[outer, path].concat(), kind, item, 0);
         }
         // Models of other vendors send the next part of their response.
-        if self.deltas.len() == before && event.get("contentBlockIndex").is_none() {
-            let mut collector = TextCollector::new();
-            collector.role = TextRole::Assistant;
+        if self.texts.deltas.is_empty() && inner.get("contentBlockIndex").is_none() {
+            let collector = &mut self.collector;
+            collector.has_deltas = true;
             collector.at_key(event, "outputText", |inner, text| inner.push_string(TextKind::Text, text));
-            collector.collect_response(event);
-            for place in collector.parts {
-                self.deltas.push((SlotKey { kind: place.kind, group: place.group, item: 0, part: 0 }, place));
+            collector.collect_object(event);
+            collector.has_deltas = false;
+            for place in std::mem::take(&mut self.collector.parts) {
+                self.texts.deltas.push((SlotKey { kind: place.kind, group: place.group, item: 0, part: 0 }, place));
             }
-        } else if self.deltas.len() == before {
-            self.ending = Ending::Item(item);
+        } else if self.texts.deltas.is_empty() && inner.get("delta").is_none() {
+            self.texts.ending = Ending::Item(item);
         }
     }
 
     /// Adds the whole texts that the Responses API repeats when a part, an item or the response is complete.
-    fn add_copies(&mut self, event: &Value, name: &str) {
-        let mut collector = TextCollector::new();
-        collector.role = TextRole::Assistant;
+    fn add_copies(&mut self, name: &str) {
+        let (event, collector) = (self.event, &mut self.collector);
         let kind = response_kind(name);
         if name.ends_with("done") {
             for field in ["text", "refusal", "arguments", "input", "code"] {
-                collector.at_key(event, field, |inner, text| inner.push_string(kind, text));
+                collector.at_key(event, field, |inner, text| match field {
+                    "arguments" => inner.push_json(kind, text),
+                    _ => inner.push_string(kind, text),
+                });
             }
-            collector.at_key(event, "part", |inner, part| inner.collect_content(part, TextKind::Text));
         }
+        collector.at_key(event, "part", |inner, part| inner.collect_content(part, TextKind::Text));
         collector.at_key(event, "item", TextCollector::collect_item);
         collector.at_key(event, "response", |inner, response| {
             inner.at_key(response, "output", |inner, output| {
                 inner.at_items(output, |inner, _, item| inner.collect_item(item));
             });
+            inner.collect_other_fields(response);
         });
-        self.copies.extend(collector.parts.into_iter().filter(|part| !part.text.is_empty()));
+        let copies = std::mem::take(&mut self.collector.parts);
+        self.texts.copies.extend(copies.into_iter().filter(|part| !part.text.is_empty()));
     }
 
-    fn add_delta(&mut self, event: &Value, path: &[&'static str], kind: TextKind, item: u64, part: u64) {
-        let text = path.iter().try_fold(event, |value, key| value.get(*key)).and_then(Value::as_str);
-        if let Some(text) = text.filter(|text| !text.is_empty()) {
-            let path = path.iter().map(|key| BodyStep::Key((*key).into())).collect();
-            let text = text.to_owned();
-            let place = TextPart { kind, role: TextRole::Assistant, group: 0, text, path, encoding: None };
-            self.deltas.push((SlotKey { kind, group: 0, item, part }, place));
+    fn add_delta(&mut self, path: &[&'static str], kind: TextKind, item: u64, part: u64) {
+        let Some(value) = path.iter().try_fold(self.event, |value, key| value.get(*key)) else { return };
+        let Some(text) = value.as_str().filter(|text| !text.is_empty()) else { return };
+        self.collector.set_read(value);
+        let is_named = self.event["type"].as_str().is_some_and(|name| name.contains("arguments"));
+        let is_json = kind == TextKind::ToolArguments && (is_named || path.len() > 1);
+        let json_form = if is_json { JsonForm::Delta } else { JsonForm::None };
+        let path = path.iter().map(|key| BodyStep::Key((*key).into())).collect();
+        let (role, text) = (TextRole::Assistant, text.to_owned());
+        let place = TextPart { kind, role, group: 0, text, path, encoding: None, json_form };
+        self.texts.deltas.push((SlotKey { kind, group: 0, item, part }, place));
+    }
+
+    /// Adds all other strings of the event.
+    fn add_unknown(&mut self, group: usize, item: u64) {
+        self.collector.collect_other_fields(self.event);
+        self.sort_unknown(group, item);
+    }
+
+    /// Strings within a `delta` continue those of other events.
+    fn sort_unknown(&mut self, group: usize, item: u64) {
+        for place in std::mem::take(&mut self.collector.parts) {
+            let is_delta = place.path.iter().any(|step| matches!(step, BodyStep::Key(name) if name == "delta"));
+            if is_delta {
+                let part = position_of(self.event, &place.path);
+                self.texts.deltas.push((SlotKey { kind: place.kind, group, item, part }, place));
+            } else {
+                self.texts.copies.push(place);
+            }
         }
     }
+}
+
+/// Returns a number for a field, which is the same in all events that continue its text. Items of lists are told apart
+/// by their own index or path; tool calls without one by their position.
+fn position_of(value: &Value, path: &[BodyStep]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value["type"].as_str().hash(&mut hasher);
+    let (mut value, mut is_call) = (Some(value), false);
+    for step in path {
+        match step {
+            BodyStep::Key(name) => {
+                value = value.and_then(|value| value.get(name.as_ref()));
+                is_call = name == "tool_calls";
+                name.hash(&mut hasher);
+            }
+            BodyStep::Index(index) => {
+                value = value.and_then(|value| value.get(*index));
+                let field = |name: &str| value.and_then(|value| value.get(name));
+                let position = if is_call { *index as u64 } else { 0 };
+                field("index").and_then(Value::as_u64).unwrap_or(position).hash(&mut hasher);
+                field("jsonPath").and_then(Value::as_str).hash(&mut hasher);
+            }
+        }
+    }
+    hasher.finish()
 }
 
 /// Returns what the text in an event of the Responses API is.

@@ -8,7 +8,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::{TextPart, remove_token_lists};
 use crate::stream::{
     aws_event_stream::{FrameDecoder, encode_frame},
-    sse::{Splitter, event_data},
+    sse::{BOM, Splitter, event_data},
 };
 
 /// Longest event that is read.
@@ -113,7 +113,7 @@ pub fn join_events(encoding: StreamEncoding, events: &[Bytes]) -> Vec<u8> {
 pub fn event_json(encoding: StreamEncoding, raw: &[u8]) -> Result<Option<Value>, UnreadableEvent> {
     match encoding {
         StreamEncoding::SseEvents => {
-            let Some(data) = event_data(raw) else { return Ok(None) };
+            let Some(data) = event_data(without_bom(raw)) else { return Ok(None) };
             if matches!(data.trim_ascii(), b"" | b"[DONE]") {
                 return Ok(None);
             }
@@ -170,10 +170,15 @@ pub fn rewrite_event(encoding: StreamEncoding, raw: &Bytes, changes: &[(&TextPar
     }
 }
 
+/// Returns an event without a byte order mark, which a client ignores at the begin of a stream.
+fn without_bom(raw: &[u8]) -> &[u8] {
+    raw.strip_prefix(BOM).unwrap_or(raw)
+}
+
 fn write_sse_event(raw: &[u8], value: &Value) -> Bytes {
     let mut event = Vec::with_capacity(raw.len());
     // Other fields of the event, such as its name, stay.
-    for line in raw.split(|byte| matches!(byte, b'\n' | b'\r')).filter(|line| !line.is_empty()) {
+    for line in without_bom(raw).split(|byte| matches!(byte, b'\n' | b'\r')).filter(|line| !line.is_empty()) {
         if !line.starts_with(b"data") {
             event.extend_from_slice(line);
             event.push(b'\n');

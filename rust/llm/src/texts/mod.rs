@@ -5,15 +5,18 @@
 mod content;
 pub mod event;
 pub mod frames;
+pub mod json_text;
 mod request;
 mod response;
 pub mod stream;
+mod unknown_fields;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashSet};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
+use self::json_text::{begins_like_json, decode_json_text, encode_changed_text};
 pub use request::{has_token_numbers, request_texts};
 pub use response::response_texts;
 
@@ -26,6 +29,8 @@ pub enum TextKind {
     /// Arguments of a tool call, as JSON.
     ToolArguments,
     ToolResult,
+    /// A string in a field that no format has texts in, or of another shape than the format says.
+    Other,
 }
 
 /// Author of a text.
@@ -48,6 +53,17 @@ pub struct TextPart {
     path: Vec<BodyStep>,
     /// Begin of a body's string that has this text in base64. `None`: the string is the text.
     encoding: Option<Box<str>>,
+    json_form: JsonForm,
+}
+
+/// Whether a text is JSON, whose strings are checked without escapes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum JsonForm {
+    #[default]
+    None,
+    Complete,
+    /// A part of a JSON text, as it arrived.
+    Delta,
 }
 
 /// Step from a JSON value to one of its members.
@@ -58,6 +74,10 @@ enum BodyStep {
 }
 
 impl TextPart {
+    pub fn json_form(&self) -> JsonForm {
+        self.json_form
+    }
+
     /// Replaces this text in the body that it was read from. Returns false if the body has no such text.
     pub fn replace(&self, body: &mut Value, text: &str) -> bool {
         let mut value = body;
@@ -69,11 +89,15 @@ impl TextPart {
             let Some(next) = next else { return false };
             value = next;
         }
+        let text: Cow<'_, str> = match self.json_form {
+            JsonForm::Complete => encode_changed_text(&self.text, text).into(),
+            JsonForm::None | JsonForm::Delta => text.into(),
+        };
         // Arguments may be an object. A replacement that is no JSON would be invalid there.
         *value = match (&*value, &self.encoding) {
-            (Value::String(_), Some(prefix)) => Value::String(format!("{prefix}{}", STANDARD.encode(text))),
-            (Value::String(_), None) => Value::String(text.to_owned()),
-            _ => serde_json::from_str(text).unwrap_or_else(|_| serde_json::json!({ "text": text })),
+            (Value::String(_), Some(prefix)) => Value::String(format!("{prefix}{}", STANDARD.encode(&*text))),
+            (Value::String(_), None) => Value::String(text.into_owned()),
+            _ => serde_json::from_str(&text).unwrap_or_else(|_| serde_json::json!({ "text": text })),
         };
         true
     }
@@ -100,11 +124,25 @@ struct TextCollector {
     path: Vec<BodyStep>,
     group: usize,
     role: TextRole,
+    /// True for the events of a stream, whose JSON texts are not complete.
+    has_deltas: bool,
+    /// Addresses of the values that have been read as a whole.
+    read: HashSet<*const Value>,
 }
 
 impl TextCollector {
-    fn new() -> Self {
-        Self { parts: Vec::new(), path: Vec::new(), group: 0, role: TextRole::User }
+    fn new(role: TextRole) -> Self {
+        let (parts, path, read) = (Vec::new(), Vec::new(), HashSet::new());
+        Self { parts, path, group: 0, role, has_deltas: false, read }
+    }
+
+    /// Marks a value as read, with everything in it.
+    fn set_read(&mut self, value: &Value) {
+        self.read.insert(std::ptr::from_ref(value));
+    }
+
+    fn has_read(&self, value: &Value) -> bool {
+        self.read.contains(&std::ptr::from_ref(value))
     }
 
     /// Visits a member of an object, if it has one of this name.
@@ -133,23 +171,61 @@ impl TextCollector {
             text,
             path: self.path.clone(),
             encoding: None,
+            json_form: JsonForm::None,
         });
+    }
+
+    /// Adds a text that is JSON: a string, or any other value as its source text.
+    fn push_json(&mut self, kind: TextKind, value: &Value) {
+        let (source, is_delta) = match value {
+            Value::Null => return,
+            Value::String(text) => (Cow::Borrowed(text.as_str()), self.has_deltas),
+            other => (Cow::Owned(other.to_string()), false),
+        };
+        self.set_read(value);
+        if is_delta {
+            self.push(kind, source.into_owned());
+            return self.set_json_form(JsonForm::Delta);
+        }
+        self.push(kind, decode_json_text(&source).into_owned());
+        if begins_like_json(&source) {
+            self.set_json_form(JsonForm::Complete);
+        }
+    }
+
+    fn set_json_form(&mut self, form: JsonForm) {
+        if let Some(part) = self.parts.last_mut() {
+            part.json_form = form;
+        }
     }
 
     /// Adds a string, or any other JSON value as its source text.
     fn push_value(&mut self, kind: TextKind, value: &Value) {
         match value {
-            Value::Null => (),
-            Value::String(text) => self.push(kind, text.clone()),
-            other => self.push(kind, other.to_string()),
+            Value::String(_) => self.push_string(kind, value),
+            other => self.push_json(kind, other),
         }
     }
 
     fn push_string(&mut self, kind: TextKind, value: &Value) {
-        if let Value::String(text) = value {
-            self.push(kind, text.clone());
+        let Value::String(text) = value else { return };
+        self.set_read(value);
+        if !self.has_deltas && has_json_escapes(kind, text) {
+            return self.push_json(kind, value);
         }
+        self.push(kind, text.clone());
     }
+}
+
+/// Returns true if a text is JSON with escapes that hide what its reader sees. Texts of a model keep the escapes that
+/// every JSON needs, because checks may parse them.
+fn has_json_escapes(kind: TextKind, text: &str) -> bool {
+    let escape = match kind {
+        TextKind::ToolArguments => return false,
+        TextKind::ToolResult => "\\",
+        _ => "\\u",
+    };
+    begins_like_json(text) && text.contains(escape) && json_text::is_json(text)
 }
 
 #[cfg(test)]
@@ -158,8 +234,10 @@ mod tests {
 
     use super::*;
 
+    /// Returns the texts in fields that a format knows.
     fn texts(parts: &[TextPart]) -> Vec<(usize, TextRole, TextKind, &str)> {
-        parts.iter().map(|part| (part.group, part.role, part.kind, part.text.as_str())).collect()
+        let known = parts.iter().filter(|part| part.kind != TextKind::Other);
+        known.map(|part| (part.group, part.role, part.kind, part.text.as_str())).collect()
     }
 
     #[test]
@@ -319,7 +397,8 @@ mod tests {
         ];
         for part in parts {
             let mut body = json!({"messages": [{"role": "user", "content": [part]}]});
-            let texts = request_texts(&body);
+            let parts = request_texts(&body);
+            let texts: Vec<_> = parts.iter().filter(|part| part.kind != TextKind::Other).collect();
             assert_eq!(texts.iter().map(|part| part.text.as_str()).collect::<Vec<_>>(), ["secret"], "{body}");
             assert!(texts[0].replace(&mut body, "***"), "{body}");
             assert_eq!(request_texts(&body)[0].text, "***", "{body}");

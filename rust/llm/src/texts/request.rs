@@ -5,31 +5,11 @@ use serde_json::Value;
 use super::{BodyStep, TextCollector, TextKind, TextPart, TextRole, content::role_of};
 
 /// Returns the texts of a request body in their order. The last group is the last message. If a body has fields of
-/// several formats, it has the last message of each, because only its provider decides which of them counts.
+/// several formats, it has the last message of each, because only its provider decides which of them counts. Names of
+/// fields are recognised in any case, because some providers do so too.
 pub fn request_texts(body: &Value) -> Vec<TextPart> {
-    let mut collector = TextCollector::new();
-    collector.role = TextRole::System;
-    for name in ["system", "instructions", "systemInstruction", "system_instruction"] {
-        let before = collector.parts.len();
-        collector.at_key(body, name, |inner, content| inner.collect_content(content, TextKind::Text));
-        collector.group += usize::from(collector.parts.len() > before);
-    }
-    let mut last_groups = Vec::new();
-    for (name, collect) in FIELDS {
-        let before = collector.parts.len();
-        collector.role = TextRole::User;
-        collector.at_key(body, name, collect);
-        if collector.parts.len() > before {
-            last_groups.extend(collector.parts.last().map(|part| part.group));
-            collector.group += 1;
-        }
-    }
-    let last = last_groups.last().copied().unwrap_or_default();
-    for part in &mut collector.parts {
-        if last_groups.contains(&part.group) {
-            part.group = last;
-        }
-    }
+    let mut collector = TextCollector::new(TextRole::System);
+    collector.collect_request(body);
     collector.parts
 }
 
@@ -45,9 +25,13 @@ pub fn has_token_numbers(body: &Value) -> bool {
 /// Adds the texts of one field.
 type CollectField = fn(&mut TextCollector, &Value);
 
+/// Fields with instructions for the model.
+const SYSTEM_FIELDS: [&str; 5] = ["system", "instructions", "systemInstruction", "system_instruction", "preamble"];
+
 /// Fields that contain the client's text, in all formats.
-const FIELDS: [(&str, CollectField); 15] = [
+const FIELDS: [(&str, CollectField); 26] = [
     ("messages", TextCollector::collect_messages),
+    ("additional_messages", TextCollector::collect_messages),
     ("chat_history", TextCollector::collect_messages),
     ("prompt", TextCollector::collect_prompt),
     ("suffix", TextCollector::collect_prompt),
@@ -62,15 +46,91 @@ const FIELDS: [(&str, CollectField); 15] = [
     ("contents", TextCollector::collect_contents),
     ("content", TextCollector::collect_contents),
     ("requests", TextCollector::collect_embedding_requests),
+    ("query", TextCollector::collect_document_texts),
+    ("documents", TextCollector::collect_document_texts),
+    ("promptVariables", TextCollector::collect_document_texts),
+    ("singleEmbeddingParams", TextCollector::collect_document_texts),
+    ("segmentedEmbeddingParams", TextCollector::collect_document_texts),
+    // Requests within others, of which the tokens are counted, or that begin a thread.
+    ("generateContentRequest", TextCollector::collect_request),
+    ("converse", TextCollector::collect_request),
+    ("invokeModel", TextCollector::collect_model_body),
+    ("modelInput", TextCollector::collect_request),
+    ("thread", TextCollector::collect_request),
 ];
 
 impl TextCollector {
+    /// Adds the texts of a request: what its format does not know, instructions, and the client's texts.
+    pub(super) fn collect_request(&mut self, body: &Value) {
+        let begin = self.parts.len();
+        let Value::Object(fields) = body else { return self.collect_unknown(body, TextKind::Text) };
+        self.role = TextRole::System;
+        self.in_own_group(|inner| {
+            for (name, value) in fields.iter().filter(|(name, value)| !is_known(name, value)) {
+                inner.collect_unknown_field(fields, name, value, TextKind::Other);
+            }
+        });
+        for system_field in SYSTEM_FIELDS {
+            for (name, content) in fields_named(body, system_field) {
+                self.in_own_group(|inner| {
+                    inner.at_field(name, content, |inner, content| inner.collect_content(content, TextKind::Text));
+                });
+            }
+        }
+        let mut last_groups = Vec::new();
+        for (field, collect) in FIELDS {
+            for (name, value) in fields_named(body, field).filter(|(name, value)| is_known(name, value)) {
+                let before = self.parts.len();
+                self.role = TextRole::User;
+                self.at_field(name, value, collect);
+                if self.parts.len() > before {
+                    last_groups.extend(self.parts.last().map(|part| part.group));
+                    self.group += 1;
+                }
+            }
+        }
+        let last = last_groups.last().copied().unwrap_or_default();
+        for part in self.parts[begin..].iter_mut().filter(|part| last_groups.contains(&part.group)) {
+            part.group = last;
+        }
+    }
+
+    /// Puts what is added into a group that is not the last one.
+    fn in_own_group(&mut self, add: impl FnOnce(&mut Self)) {
+        let before = self.parts.len();
+        add(self);
+        self.group += usize::from(self.parts.len() > before);
+    }
+
+    /// Visits a field, and then adds what of it has another form than its format says.
+    fn at_field(&mut self, name: &str, value: &Value, visit: impl FnOnce(&mut Self, &Value)) {
+        self.path.push(BodyStep::Key(name.to_owned().into()));
+        let before = self.parts.len();
+        visit(self, value);
+        if self.parts.len() > before {
+            self.group = self.parts.last().map_or(self.group, |part| part.group);
+        }
+        self.collect_unknown(value, TextKind::Other);
+        self.path.pop();
+    }
+
     fn collect_messages(&mut self, messages: &Value) {
         self.at_items(messages, |inner, _, message| {
             inner.role = role_of(message);
             inner.collect_message(message);
+            inner.collect_unknown(message, TextKind::Other);
             inner.group += 1;
         });
+    }
+
+    /// Adds what a search or an embedding is about, which is all new: texts, or objects with texts.
+    fn collect_document_texts(&mut self, documents: &Value) {
+        self.collect_unknown(documents, TextKind::Text);
+    }
+
+    /// Adds the body of another request in base64.
+    fn collect_model_body(&mut self, request: &Value) {
+        self.at_key(request, "body", |inner, body| inner.push_base64(TextKind::Text, body));
     }
 
     /// Adds the prompts of a completion: a string, or an array of them, which are all new.
@@ -99,6 +159,9 @@ impl TextCollector {
 
     /// Adds the input of an embedding or of the Responses API.
     fn collect_input(&mut self, input: &Value) {
+        if input.is_object() {
+            return self.collect_request(input);
+        }
         self.push_string(TextKind::Text, input);
         self.at_items(input, |inner, _, item| {
             if item.is_string() {
@@ -127,6 +190,18 @@ impl TextCollector {
     fn collect_turn(&mut self, content: &Value) {
         self.role = role_of(content);
         self.collect_content(content, TextKind::Text);
+        self.collect_unknown(content, TextKind::Other);
         self.group += 1;
     }
+}
+
+/// Returns the fields of an object with this name, in any case.
+fn fields_named<'b>(body: &'b Value, field: &str) -> impl Iterator<Item = (&'b String, &'b Value)> {
+    body.as_object().into_iter().flatten().filter(move |(name, _)| name.eq_ignore_ascii_case(field))
+}
+
+/// Returns true if a field contains texts. The `text` of the Responses API is the format of the response.
+fn is_known(name: &str, value: &Value) -> bool {
+    !(value.is_object() && name.eq_ignore_ascii_case("text"))
+        && SYSTEM_FIELDS.into_iter().chain(FIELDS.map(|(field, _)| field)).any(|field| field.eq_ignore_ascii_case(name))
 }

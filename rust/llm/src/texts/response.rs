@@ -4,10 +4,12 @@ use serde_json::Value;
 
 use super::{TextCollector, TextKind, TextPart, TextRole};
 
+/// Fields in which a response of OpenAI repeats the client's request.
+const REPEATED_FIELDS: [&str; 6] = ["instructions", "metadata", "prompt", "text", "tools", "user"];
+
 /// Returns the texts of a response body. Each choice is a group.
 pub fn response_texts(body: &Value) -> Vec<TextPart> {
-    let mut collector = TextCollector::new();
-    collector.role = TextRole::Assistant;
+    let mut collector = TextCollector::new(TextRole::Assistant);
     collector.collect_response(body);
     collector.parts
 }
@@ -17,22 +19,41 @@ impl TextCollector {
         self.collect_object(body);
         // A list of what models wrote earlier.
         self.at_key(body, "data", |inner, data| {
-            inner.at_items(data, |inner, _, item| inner.collect_object(item));
+            inner.at_items(data, |inner, _, item| {
+                inner.collect_object(item);
+                inner.collect_other_fields(item);
+            });
         });
+        self.collect_other_fields(body);
     }
 
-    fn collect_object(&mut self, body: &Value) {
+    /// Adds what the format of a response does not know, without what the client wrote itself.
+    pub(super) fn collect_other_fields(&mut self, body: &Value) {
+        self.group = 0;
+        let Value::Object(fields) = body else { return self.collect_unknown(body, TextKind::Other) };
+        let repeats_request = matches!(body["object"].as_str(), Some("response" | "thread.run" | "assistant"));
+        for (name, value) in fields {
+            if !(repeats_request && REPEATED_FIELDS.contains(&name.as_str())) {
+                self.collect_unknown_field(fields, name, value, TextKind::Other);
+            }
+        }
+        self.set_read(body);
+    }
+
+    pub(super) fn collect_object(&mut self, body: &Value) {
         self.at_key(body, "choices", |inner, choices| {
             inner.at_items(choices, |inner, index, choice| {
                 inner.group = index;
                 inner.at_key(choice, "message", Self::collect_message);
                 inner.at_key(choice, "text", |inner, text| inner.push_string(TextKind::Text, text));
+                inner.collect_unknown(choice, TextKind::Other);
             });
         });
         self.at_key(body, "candidates", |inner, candidates| {
             inner.at_items(candidates, |inner, index, candidate| {
                 inner.group = index;
                 inner.at_key(candidate, "content", |inner, content| inner.collect_content(content, TextKind::Text));
+                inner.collect_unknown(candidate, TextKind::Other);
             });
         });
         self.group = 0;
@@ -46,16 +67,20 @@ impl TextCollector {
         for name in ["generation", "completion", "text"] {
             self.at_key(body, name, |inner, text| inner.push_string(TextKind::Text, text));
         }
-        self.at_key(body, "outputs", |inner, outputs| {
-            inner.at_items(outputs, |inner, index, item| {
-                inner.group = index;
-                inner.at_key(item, "text", |inner, text| inner.push_string(TextKind::Text, text));
+        for (list, field) in [("outputs", "text"), ("generations", "text"), ("results", "outputText")] {
+            self.at_key(body, list, |inner, outputs| {
+                inner.at_items(outputs, |inner, index, item| {
+                    inner.group = index;
+                    inner.at_key(item, field, |inner, text| inner.push_string(TextKind::Text, text));
+                });
             });
-        });
-        self.at_key(body, "results", |inner, results| {
-            inner.at_items(results, |inner, index, item| {
+        }
+        self.at_key(body, "completions", |inner, completions| {
+            inner.at_items(completions, |inner, index, item| {
                 inner.group = index;
-                inner.at_key(item, "outputText", |inner, text| inner.push_string(TextKind::Text, text));
+                inner.at_key(item, "data", |inner, data| {
+                    inner.at_key(data, "text", |inner, text| inner.push_string(TextKind::Text, text));
+                });
             });
         });
     }

@@ -1,14 +1,15 @@
 //! Texts of a complete event stream: what its deltas say together, and the same stream with other texts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use memchr::memmem;
 
 use super::{
-    TextPart,
+    JsonForm, TextPart,
     event::EventTexts,
     frames::{StreamEncoding, UnreadableEvent, event_json, join_events, rewrite_event, split_stream},
+    json_text::{begins_like_json, decode_json_text, encode_changed_text},
 };
 
 /// A delta of a text, in one event.
@@ -53,6 +54,12 @@ impl StreamTexts {
             }
             texts.copies.extend(read.copies.into_iter().map(|copy| (index, copy)));
         }
+        for slot in texts.slots.iter_mut().filter(|slot| slot.json_form == JsonForm::Delta) {
+            if !begins_like_json(&slot.text) {
+                slot.json_form = JsonForm::None;
+            }
+            slot.text = decode_json_text(&slot.text).into_owned();
+        }
         texts.add_copies_without_deltas();
         Ok(texts)
     }
@@ -67,17 +74,23 @@ impl StreamTexts {
     pub fn with_texts(&self, texts: &[String]) -> Vec<u8> {
         let mut changes: HashMap<usize, Vec<(&TextPart, &str)>> = HashMap::new();
         let mut has_begun = vec![false; self.slots.len()];
-        for delta in &self.deltas {
-            let (slot, new) = (&self.slots[delta.slot], &texts[delta.slot]);
-            if slot.text != *new {
-                let prefix = if std::mem::replace(&mut has_begun[delta.slot], true) { "" } else { new.as_str() };
-                changes.entry(delta.event).or_default().push((&delta.place, prefix));
-            }
+        let encoded = |slot: &TextPart, new: &str| match slot.json_form {
+            JsonForm::Delta => encode_changed_text(&slot.text, new),
+            JsonForm::None | JsonForm::Complete => new.to_owned(),
+        };
+        let new_texts: Vec<_> = self.slots.iter().zip(texts).map(|(slot, new)| encoded(slot, new)).collect();
+        let is_new = |slot: usize| self.slots[slot].text != texts[slot];
+        for delta in self.deltas.iter().filter(|delta| is_new(delta.slot)) {
+            let has_begun = std::mem::replace(&mut has_begun[delta.slot], true);
+            let text = if has_begun { "" } else { new_texts[delta.slot].as_str() };
+            changes.entry(delta.event).or_default().push((&delta.place, text));
         }
+        let slots_by_text: HashMap<_, _> =
+            self.slots.iter().enumerate().rev().map(|(index, slot)| ((slot.kind, slot.text.as_str()), index)).collect();
         for (event, copy) in &self.copies {
-            let same = self.slots.iter().position(|slot| slot.kind == copy.kind && slot.text == copy.text);
-            if let Some(new) = same.map(|slot| texts[slot].as_str()).filter(|new| *new != copy.text) {
-                changes.entry(*event).or_default().push((copy, new));
+            let same = slots_by_text.get(&(copy.kind, copy.text.as_str()));
+            if let Some(slot) = same.filter(|slot| is_new(**slot)) {
+                changes.entry(*event).or_default().push((copy, &texts[*slot]));
             }
         }
         let is_changed = !changes.is_empty();
@@ -99,8 +112,9 @@ impl StreamTexts {
 
     /// Makes parts of copies that repeat no delta, such as the items of a stream that has no deltas for them.
     fn add_copies_without_deltas(&mut self) {
+        let mut known: HashSet<_> = self.slots.iter().map(|slot| (slot.kind, slot.text.clone())).collect();
         for (_, copy) in &self.copies {
-            if !self.slots.iter().any(|slot| slot.kind == copy.kind && slot.text == copy.text) {
+            if known.insert((copy.kind, copy.text.clone())) {
                 self.slots.push(TextPart { path: Vec::new(), ..copy.clone() });
             }
         }
@@ -155,7 +169,8 @@ mod tests {
     }
 
     fn texts(read: &StreamTexts) -> Vec<(usize, TextKind, &str)> {
-        read.parts().iter().map(|part| (part.group, part.kind, part.text.as_str())).collect()
+        let known = read.parts().iter().filter(|part| part.kind != TextKind::Other);
+        known.map(|part| (part.group, part.kind, part.text.as_str())).collect()
     }
 
     const CHAT: &str = r#"data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}

@@ -1,6 +1,7 @@
 //! Checks of JSON and code in texts.
 
 use jsonschema::Validator;
+use penstock_llm::texts::json_text::encode_json_text;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -70,7 +71,12 @@ const MAX_OBJECTS: usize = 100;
 
 /// Returns the JSON objects in a text: those in fenced blocks, or else all spans from a brace to its partner.
 pub(super) fn json_objects(text: &str) -> Vec<Value> {
-    let parse = |text: &str| serde_json::from_str::<Value>(text.trim()).ok().filter(Value::is_object);
+    let parse = |text: &str| {
+        let text = text.trim();
+        // Arguments of tools are checked without the escapes of their strings.
+        let parsed = serde_json::from_str::<Value>(text).or_else(|_| serde_json::from_str(&encode_json_text(text)));
+        parsed.ok().filter(Value::is_object)
+    };
     let fenced: Vec<_> = fenced_blocks(text).into_iter().filter_map(|(_, content)| parse(content)).collect();
     if !fenced.is_empty() {
         return fenced.into_iter().take(MAX_OBJECTS).collect();

@@ -188,7 +188,8 @@ impl Check for RegexMatch {
     }
 
     fn run(&self, input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError> {
-        let selected = input.select(self.common.scope, false);
+        let scope = self.common.scope;
+        let selected = if self.common.not { input.select(scope, false) } else { input.select_known(scope) };
         let text = &*selected.text;
         if text.is_empty() {
             return Err(missing_text());

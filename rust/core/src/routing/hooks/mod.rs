@@ -30,7 +30,7 @@ pub use trial::Trial;
 
 use self::{
     model_call::ModelAccess,
-    reading::Reading,
+    reading::{Reading, has_known_texts},
     restorations::Restorations,
     restore::build_rewriter,
     runner::{HookRun, HookRunner, run_hooks},
@@ -326,7 +326,7 @@ impl TargetHooks {
         Ok(response)
     }
 
-    /// Runs the hooks after a response with status 200, and adds all results to it.
+    /// Runs the hooks after a successful response, and adds all results to it.
     pub async fn check_response(
         &self,
         walk: &RouteExecutor<'_>,
@@ -339,7 +339,7 @@ impl TargetHooks {
             self.results.lock().after.clear();
         }
         let framing = response.chunk_format(operation);
-        let runs = response.status() == 200 && !self.after.is_empty() && reading.includes(Stage::Output);
+        let runs = response.is_success() && !self.after.is_empty() && reading.includes(Stage::Output);
         match framing {
             Some(framing) => self.check_stream(walk, response, framing, runs).await,
             None if runs || self.results.lock().has_visible() => {
@@ -373,7 +373,7 @@ impl TargetHooks {
             (body, texts)
         };
         let (body, texts) = run_offloaded(bytes.len(), parse).await?;
-        if texts.is_empty() && is_pending(&body) {
+        if !has_known_texts(&texts) && is_pending(&body) {
             return self.conclude_pending(walk, response, bytes).await;
         }
         let unreadable = (!body.is_object()).then_some(UNREADABLE_RESPONSE);
@@ -490,7 +490,7 @@ impl TargetHooks {
                 return self.deny(walk.state, &denied_by, response.dialect);
             }
         }
-        if response.status() == 200 && self.results.lock().has_failed() {
+        if response.is_success() && self.results.lock().has_failed() {
             response.incoming.head.status = FAILED_STATUS;
         }
         response
@@ -540,7 +540,7 @@ impl TargetHooks {
             let results = self.results.lock();
             (results.to_client_json(), results.has_visible(), results.has_failed())
         };
-        if has_failed && response.status() == 200 {
+        if has_failed && response.is_success() {
             response.incoming.head.status = FAILED_STATUS;
         }
         if changed.is_none() && !has_visible {

@@ -1,7 +1,10 @@
 //! What hooks can read of a request and of its response. Nothing passes a denying hook unseen: what may hold texts that
 //! the gateway cannot read is denied, or reported as skipped by hooks that do not deny.
 
-use penstock_llm::{operation::Operation, texts::TextPart};
+use penstock_llm::{
+    operation::Operation,
+    texts::{TextKind, TextPart},
+};
 use penstock_net::body::Body;
 
 use crate::ingress::lenient_path::read_leniently;
@@ -19,7 +22,7 @@ const PROVIDER_BATCH: &str = "the lines of a batch that a provider runs cannot b
 pub enum Reading {
     /// The texts of the request and of the response.
     Conversation,
-    /// The texts of the request. The response has vectors.
+    /// The texts of the request. The response has vectors or numbers, or repeats the request.
     Embedding,
     /// The response, which repeats what a model wrote earlier, for example in the background.
     StoredOutput,
@@ -32,7 +35,7 @@ pub enum Reading {
 }
 
 /// First path segments of requests whose texts are no conversation, or that guardrails do not apply to.
-const OTHER_RESOURCES: [&str; 19] = [
+const OTHER_RESOURCES: [&str; 18] = [
     "assistants",
     "audio",
     "containers",
@@ -47,7 +50,6 @@ const OTHER_RESOURCES: [&str; 19] = [
     "operations",
     "organization",
     "rerank",
-    "threads",
     "tunedmodels",
     "uploads",
     "vector_stores",
@@ -71,12 +73,13 @@ impl Reading {
         let operation = call.requested_operation();
         match operation {
             _ if is_websocket || operation == Operation::Realtime => Self::Unreadable(WEBSOCKET),
-            _ if operation.is_embedding() => Self::Embedding,
+            _ if operation.is_embedding() || operation.counts_tokens() => Self::Embedding,
+            Operation::Rerank | Operation::Ocr => Self::Embedding,
             _ if operation.is_chat() => Self::Conversation,
             Operation::GetModelResponse | Operation::CancelModelResponse => Self::StoredOutput,
             Operation::CreateBatch | Operation::CreateBatchJob => Self::ProviderBatch,
             // A body that has the fields of a conversation is one, whatever its path.
-            Operation::Proxy if !texts.is_empty() => Self::Conversation,
+            Operation::Proxy if has_known_texts(texts) => Self::Conversation,
             Operation::Proxy => Self::of_path(call, matches!(body, Body::Complete(bytes) if bytes.is_empty())),
             _ => Self::Nothing,
         }
@@ -94,6 +97,8 @@ impl Reading {
         }
         match first {
             "chat" | "conversations" | "responses" if !is_sent || is_empty => Self::StoredOutput,
+            // A run of a thread has no text of its own, but its model writes one.
+            "threads" => Self::StoredOutput,
             _ if !is_sent || is_empty || OTHER_RESOURCES.contains(&first) => Self::Nothing,
             _ => Self::Unreadable(UNKNOWN_PATH),
         }
@@ -129,4 +134,9 @@ impl Reading {
         let is_changing = self == Self::ProviderBatch && hook.may_change();
         self.unreadable_reason().is_some() && (hook.denies || is_changing)
     }
+}
+
+/// Returns true if some texts are in fields that a format knows.
+pub fn has_known_texts(texts: &[TextPart]) -> bool {
+    texts.iter().any(|part| part.kind != TextKind::Other)
 }

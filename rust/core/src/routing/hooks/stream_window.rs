@@ -11,9 +11,10 @@ use std::{
 
 use bytes::Bytes;
 use penstock_llm::texts::{
-    TextKind, TextPart,
+    JsonForm, TextKind, TextPart,
     event::{EventTexts, SlotKey},
     frames::{EventSplitter, StreamEncoding, UnreadableEvent, event_json, rewrite_event},
+    json_text::{JsonTextDecoder, encode_json_text},
 };
 use serde_json::json;
 
@@ -38,6 +39,8 @@ struct OpenText {
     key: SlotKey,
     text: String,
     has_ended: bool,
+    /// Reads the escapes of a text that is JSON.
+    decoder: Option<JsonTextDecoder>,
 }
 
 /// A delta of a held event.
@@ -183,10 +186,13 @@ impl StreamWindow {
         let texts = event_json(self.encoding, &raw)?.map(|event| EventTexts::read(&event)).unwrap_or_default();
         let mut deltas = Vec::with_capacity(texts.deltas.len());
         for (key, place) in texts.deltas {
-            let slot = self.slot_of(key);
-            let text = &mut self.slots[slot].text;
+            let slot = self.slot_of(key, place.json_form());
+            let OpenText { text, decoder, .. } = &mut self.slots[slot];
             let begin = text.len();
-            text.push_str(&place.text);
+            match decoder {
+                Some(decoder) => decoder.decode(&place.text, text),
+                None => text.push_str(&place.text),
+            }
             self.unchecked_bytes += place.text.len();
             let open = begin..text.len();
             deltas.push(HeldDelta { slot, place, settled: String::new(), open });
@@ -209,10 +215,11 @@ impl StreamWindow {
         Ok(WindowStep::Continue)
     }
 
-    fn slot_of(&mut self, key: SlotKey) -> usize {
+    fn slot_of(&mut self, key: SlotKey, form: JsonForm) -> usize {
         let slots = &mut self.slots;
         let index = *self.slot_indexes.entry(key.clone()).or_insert_with(|| {
-            slots.push(OpenText { key, text: String::new(), has_ended: false });
+            let decoder = (form == JsonForm::Delta).then(JsonTextDecoder::default);
+            slots.push(OpenText { key, text: String::new(), has_ended: false, decoder });
             slots.len() - 1
         });
         slots[index].has_ended = false;
@@ -285,11 +292,13 @@ impl StreamWindow {
     }
     /// Settles the deltas of a text up to a position.
     fn settle_slot(&mut self, slot: usize, text: &str, cut: usize, matches: &[WindowMatch]) {
+        let is_json = self.slots[slot].decoder.as_ref().is_some_and(JsonTextDecoder::is_json);
         let deltas = self.held.iter_mut().flat_map(|event| &mut event.deltas).filter(|delta| delta.slot == slot);
         for delta in deltas {
             let Range { start, end } = delta.open;
             if start < cut {
-                delta.settled.push_str(&settle(text, start..end.min(cut), matches));
+                let settled = settle(text, start..end.min(cut), matches);
+                delta.settled.push_str(&if is_json { encode_json_text(&settled) } else { settled.as_str().into() });
             }
             delta.open = start.max(cut) - cut..end.max(cut) - cut;
         }

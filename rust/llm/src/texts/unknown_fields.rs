@@ -1,0 +1,182 @@
+//! Strings in fields that no format has texts in. A provider may still read them, and a client may show them, so they are
+//! texts of the kind `Other`, except for identifiers, addresses, media and lists of tokens.
+
+use serde_json::{Map, Value};
+
+use super::{BodyStep, TOKEN_FIELDS, TextCollector, TextKind, content::is_text_type};
+
+/// Fields with identifiers and words of a fixed list. A value with spaces is read.
+const IDENTIFIER_FIELDS: [&str; 38] = [
+    "anthropic_version",
+    "authorization",
+    "authorization_token",
+    "blockReason",
+    "cache_control",
+    "category",
+    "detail",
+    "effort",
+    "encoding_format",
+    "finishReason",
+    "finish_reason",
+    "format",
+    "id",
+    "language",
+    "media_type",
+    "mimeType",
+    "mime_type",
+    "modalities",
+    "model",
+    "modelVersion",
+    "native_finish_reason",
+    "object",
+    "outcome",
+    "probability",
+    "prompt_cache_key",
+    "provider",
+    "reasoning_effort",
+    "role",
+    "safety_identifier",
+    "service_tier",
+    "severity",
+    "status",
+    "stopReason",
+    "stop_reason",
+    "system_fingerprint",
+    "tool_choice",
+    "type",
+    "user",
+];
+const IDENTIFIER_ENDINGS: [&str; 5] = ["_id", "Id", "_ids", "_at", "_type"];
+const MAX_IDENTIFIER_BYTES: usize = 256;
+/// Fields with the address of a file, or with the file itself in base64.
+const MEDIA_FIELDS: [&str; 13] = [
+    "audio",
+    "b64_json",
+    "bytes",
+    "data",
+    "fileUri",
+    "file_data",
+    "file_uri",
+    "file_url",
+    "image_url",
+    "partial_image_b64",
+    "result",
+    "uri",
+    "url",
+];
+const MEDIA_TYPE_FIELDS: [&str; 3] = ["media_type", "mimeType", "mime_type"];
+/// A shorter text may be base64 by chance.
+pub(super) const MIN_BASE64_BYTES: usize = 256;
+/// Fields with data that only their provider can read, or that repeat texts in another form.
+const OPAQUE_FIELDS: [&str; 6] =
+    ["encrypted_content", "encrypted_index", "obfuscation", "signature", "thoughtSignature", "thought_signature"];
+/// HTML of Google with the queries of a search, which are read.
+const HTML_FIELD: &str = "renderedContent";
+/// Schemas, which models read with the names of their properties.
+const SCHEMA_FIELDS: [&str; 9] = [
+    "inputSchema",
+    "input_schema",
+    "parameters",
+    "parametersJsonSchema",
+    "responseJsonSchema",
+    "responseSchema",
+    "response_json_schema",
+    "response_schema",
+    "schema",
+];
+
+/// Values beyond these are one text each, so that many small ones take little memory.
+const MAX_ITEMS: usize = 256;
+const MAX_PARTS: usize = 4096;
+
+impl TextCollector {
+    /// Adds all strings of a value that have not been read.
+    pub(super) fn collect_unknown(&mut self, value: &Value, kind: TextKind) {
+        if matches!(value, Value::Null | Value::Bool(_) | Value::Number(_)) || self.has_read(value) {
+            return;
+        }
+        let is_large = |items: usize| items > MAX_ITEMS || self.parts.len() > MAX_PARTS;
+        match value {
+            Value::Array(items) if is_large(items.len()) && !items.iter().all(Value::is_number) => {
+                self.push_json(kind, value);
+            }
+            Value::Object(fields) if is_large(fields.len()) => self.push_json(kind, value),
+            Value::String(text) if !text.is_empty() => self.push_string(kind, value),
+            Value::Array(_) => self.at_items(value, |inner, _, item| inner.collect_unknown(item, kind)),
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    self.collect_unknown_field(fields, name, value, kind);
+                }
+            }
+            _ => (),
+        }
+        self.set_read(value);
+    }
+
+    /// Adds the strings of one field of an object.
+    pub(super) fn collect_unknown_field(
+        &mut self,
+        object: &Map<String, Value>,
+        name: &str,
+        value: &Value,
+        kind: TextKind,
+    ) {
+        if self.has_read(value) || is_no_text(name, value) || is_explained(object, name, value) {
+            return;
+        }
+        self.path.push(BodyStep::Key(name.to_owned().into()));
+        match value {
+            Value::String(text) if text.starts_with("data:") && text.contains(";base64,") => {
+                self.push_data_url(kind, value);
+            }
+            Value::Object(_) if SCHEMA_FIELDS.contains(&name) => self.push_json(kind, value),
+            value => self.collect_unknown(value, kind),
+        }
+        self.path.pop();
+    }
+}
+
+/// Returns true if a field has no text, judged by its name and the form of its value.
+fn is_no_text(name: &str, value: &Value) -> bool {
+    if name == HTML_FIELD || TOKEN_FIELDS.contains(&name) {
+        return true;
+    }
+    if IDENTIFIER_FIELDS.contains(&name) || IDENTIFIER_ENDINGS.iter().any(|ending| name.ends_with(ending)) {
+        return match value {
+            Value::Array(items) => items.iter().all(is_identifier),
+            value => is_identifier(value),
+        };
+    }
+    let Value::String(text) = value else { return false };
+    if MEDIA_FIELDS.contains(&name) {
+        return is_address(text) || text.len() >= MIN_BASE64_BYTES && is_base64(text);
+    }
+    OPAQUE_FIELDS.contains(&name) && is_base64(text)
+}
+
+/// Returns true if another field of the same object says that this one has no text: the media type of data, or the
+/// server to which header fields are sent as credentials.
+fn is_explained(object: &Map<String, Value>, name: &str, value: &Value) -> bool {
+    match name {
+        "headers" => object.contains_key("server_url"),
+        "data" | "bytes" => {
+            let mut types = MEDIA_TYPE_FIELDS.iter().filter_map(|field| object.get(*field).and_then(Value::as_str));
+            types.next().is_some_and(|name| !is_text_type(Some(name))) && value.as_str().is_some_and(is_base64)
+        }
+        _ => false,
+    }
+}
+
+fn is_identifier(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| text.len() <= MAX_IDENTIFIER_BYTES && !text.contains(char::is_whitespace))
+}
+
+/// Returns true for the address of a file, but not for one that contains the file.
+fn is_address(text: &str) -> bool {
+    let has_scheme = text.find("://").is_some_and(|at| at <= 16);
+    has_scheme && !text.starts_with("data:") && !text.contains(char::is_whitespace)
+}
+
+fn is_base64(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_' | b'='))
+}
