@@ -95,6 +95,9 @@ class UsageLedger:
                         await self.mark_groups()
                     with suppress(UnavailableError):
                         await self.report_workers()
+                else:
+                    with suppress(UnavailableError):
+                        await self._sync_counters(resets_only=True)
                 if time.monotonic() - pruned_at > PRUNE_SECONDS:
                     pruned_at = time.monotonic()
                     with suppress(UnavailableError):
@@ -226,11 +229,17 @@ class UsageLedger:
         await connection.execute(update(usage_ledger_nodes).where(column.node == node).values(sequence=sequence))
         return True
 
-    async def _sync_counters(self) -> None:
-        """Passes the usage of all nodes since the last call to this node's data plane."""
-        since, self._synced_until = self._synced_until - SYNC_OVERLAP_MS, now()
+    async def _sync_counters(self, *, resets_only: bool = False) -> None:
+        """Passes the usage of all nodes since the last call to this node's data plane. With `resets_only`, passes only
+        that of groups whose usage was reset, because clients may wait for them.
+        """
+        since = self._synced_until - SYNC_OVERLAP_MS
+        query = select(limit_usage).where(limit_usage.c.updated_at >= since)
+        if resets_only:
+            query = query.where(limit_usage.c.resets > 0)
+        else:
+            self._synced_until = now()
         async with self._database.read_connection() as connection:
-            query = select(limit_usage).where(limit_usage.c.updated_at >= since)
             rows = [dict(row) for row in (await connection.execute(query)).mappings()]
         usages = [
             (
