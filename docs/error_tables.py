@@ -20,8 +20,8 @@ def data_plane_errors(core_source: Path) -> list[list[str]]:
     )
     # One variant returns the provider's status. The errors of prompts are a type of their own.
     statuses = {name: status.replace("*status", "the provider's") for name, status in statuses.items()}
-    named = [name for name in variant_names(source, "Error") if codes[name] not in {"code", "error.code()"}]
-    rows = [[f"`{codes[name]}`", statuses[name], messages[name]] for name in named]
+    variants = [name for name in variant_names(source, "Error") if codes[name] not in {"code", "error.code()"}]
+    rows = [[f"`{codes[name]}`", statuses[name], messages[name]] for name in variants]
     blocked = next(name for name, code in codes.items() if code == "code")
     rows += [
         [f"`{code}`", statuses[blocked], messages[blocked].replace("{field}", field or "{field}")]
@@ -48,10 +48,10 @@ def read_match_arms(source: str, method: str) -> dict[str, str]:
     """Returns what a method of an error type returns for each variant: its string literal, else the expression."""
     body = source.split(f"fn {method}(&self", 1)[1].split("\n    }\n", 1)[0]
     pattern = r"((?:\|?\s*Self::\w+(?:\s*\{[^}]*\}|\([^)]*\))?\s*)+)=>\s*(.*?),?\n(?=\s*(?:Self|\}|_))"
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for left, right in re.findall(pattern, body, re.DOTALL):
         text = re.search(r'"((?:[^"\\]|\\.)*)"', right, re.DOTALL)
         # A backslash at the end of a line continues the string.
-        shown = re.sub(r"\\\n\s*", "", text[1]) if text else right.strip("{} \n")
-        found |= dict.fromkeys(re.findall(r"Self::(\w+)", left), shown)
-    return found
+        message = re.sub(r"\\\n\s*", "", text[1]) if text else right.strip("{} \n")
+        texts |= dict.fromkeys(re.findall(r"Self::(\w+)", left), message)
+    return texts

@@ -467,8 +467,8 @@ def prefill_rows() -> list[list[str]]:
     row_before = r'(?ms)^    row\(\s*"([\w-]+)"(?:(?!^    row\().)*?' + support
     texts = [path.read_text() for path in (LLM_SRC / "catalog").glob("*.rs")]
     after = [row for text in texts for row in re.findall(support + r'[^;]*?\.\.ProviderRow::new\(\s*"([\w-]+)"', text)]
-    found = [row for text in texts for row in re.findall(row_before, text)] + [(row[-1], *row[:-1]) for row in after]
-    return [[f"`{slug}`", models[key], marks.get(mark, "–").format(field)] for slug, key, mark, field in sorted(found)]
+    rows = [row for text in texts for row in re.findall(row_before, text)] + [(row[-1], *row[:-1]) for row in after]
+    return [[f"`{slug}`", models[key], marks.get(mark, "–").format(field)] for slug, key, mark, field in sorted(rows)]
 
 
 def dropped_headers() -> str:
@@ -486,9 +486,9 @@ def dropped_headers() -> str:
 def routes_page() -> str:
     """Renders the list of operations, read from their source table."""
     source = (LLM_SRC / "operation.rs").read_text()
-    found = re.findall(r'^    \(\w+, "(\w+)", "([^"]+)", "(\w+)", (\w+)\),$', source, re.MULTILINE)
+    operations = re.findall(r'^    \(\w+, "(\w+)", "([^"]+)", "(\w+)", (\w+)\),$', source, re.MULTILINE)
     bodies = {"Json": "JSON", "Form": "form, streamed", "Nothing": "–"}
-    rows = [[method, f"`/v1{path}`", f"`{name}`", bodies[takes]] for method, path, name, takes in found]
+    rows = [[method, f"`/v1{path}`", f"`{name}`", bodies[takes]] for method, path, name, takes in operations]
     return render_page(
         "Routes",
         "These are the operations of the data plane.",
@@ -580,12 +580,12 @@ def main() -> int:
     """Writes the pages that changed. With `--check`, lists them instead and returns 1 if there are any."""
     checking, stale = "--check" in sys.argv, 0
     for name, build in PAGES.items():
-        path, wanted = DOCS_DIR / name, build()
-        if path.exists() and path.read_text() == wanted:
+        path, content = DOCS_DIR / name, build()
+        if path.exists() and path.read_text() == content:
             continue
         stale += 1
         if not checking:
-            path.write_text(wanted)
+            path.write_text(content)
         print(f"docs/{name} is out of date; run `make docs`" if checking else f"docs/{name} written")
     return 1 if checking and stale else 0
 

@@ -21,7 +21,7 @@ HOOKS = {"input": "requests", "output": "responses"}
 def check_sections(checks: Sequence[Schema]) -> Iterator[str]:
     """Yields the introduction, and the heading, description and parameters of each check, sorted by id."""
     yield INTRODUCTION
-    for check in sorted(checks, key=lambda one: one["id"]):
+    for check in sorted(checks, key=lambda check: check["id"]):
         description = check["description"].rstrip(".")
         hooks = " and ".join(HOOKS[hook] for hook in check["hooks"])
         yield f"## {check['id']}"
@@ -41,23 +41,25 @@ def parameter_rows(own: Schema, root: Schema, secrets: Sequence[str], prefix: st
     """Yields the rows of the parameters of an object; those of an object within it follow it."""
     required = own.get("required", [])
     for name in sorted(own["properties"], key=lambda name: (name not in required, name)):
-        found = resolve_reference(own["properties"][name], root)
-        default = "required" if name in required else f"`{json.dumps(found['default'])}`" if "default" in found else ""
-        meaning = [found.get("description", ""), "stored encrypted" if name in secrets else ""]
+        schema = resolve_reference(own["properties"][name], root)
+        default = (
+            "required" if name in required else f"`{json.dumps(schema['default'])}`" if "default" in schema else ""
+        )
+        meaning = [schema.get("description", ""), "stored encrypted" if name in secrets else ""]
         text = "; ".join(part for part in meaning if part)
-        cells = [f"`{prefix}{name}`", describe_schema(found, root), default, text]
+        cells = [f"`{prefix}{name}`", describe_schema(schema, root), default, text]
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-        if "properties" in found:
-            yield from parameter_rows(found, root, secrets, f"{prefix}{name}.")
+        if "properties" in schema:
+            yield from parameter_rows(schema, root, secrets, f"{prefix}{name}.")
 
 
 def resolve_reference(own: Schema, root: Schema) -> Schema:
     """Returns the schema that a reference within the same schema names, with what stands next to the reference."""
     reference = own.get("$ref", "")
-    found: Any = root
+    schema: Any = root
     for part in reference.split("/")[1:]:
-        found = found[part]
-    return {**found, **own} if reference else own
+        schema = schema[part]
+    return {**schema, **own} if reference else own
 
 
 def describe_schema(own: Schema, root: Schema) -> str:
@@ -67,7 +69,7 @@ def describe_schema(own: Schema, root: Schema) -> str:
         return ", ".join(f"`{value}`" for value in own["enum"])
     for union in ("oneOf", "anyOf"):
         if union in own:
-            return " or ".join(dict.fromkeys(describe_schema(one, root) for one in own[union]))
+            return " or ".join(dict.fromkeys(describe_schema(option, root) for option in own[union]))
     kinds = own.get("type", "any value")
     text = " or ".join(kinds) if isinstance(kinds, list) else str(kinds)
     if text == "array" and "items" in own:

@@ -277,19 +277,19 @@ def make_panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
 
 def make_panels() -> list[dict[str, Any]]:
     """Returns the JSON of all rows and panels, from left to right and from top to bottom."""
-    found: list[dict[str, Any]] = []
+    panels: list[dict[str, Any]] = []
     y = 0
     for title, panels in ROWS.items():
         place = {"x": 0, "y": y, "w": WIDTH, "h": ROW_HEIGHT}
-        found.append({"id": len(found) + 1, "type": "row", "title": title, "collapsed": False, "gridPos": place})
+        panels.append({"id": len(panels) + 1, "type": "row", "title": title, "collapsed": False, "gridPos": place})
         x, y = 0, y + ROW_HEIGHT
         for panel in panels:
             if x + panel.width > WIDTH:
-                x, y = 0, y + found[-1]["gridPos"]["h"]
-            found.append(make_panel(panel, len(found) + 1, x, y))
+                x, y = 0, y + panels[-1]["gridPos"]["h"]
+            panels.append(make_panel(panel, len(panels) + 1, x, y))
             x += panel.width
-        y += found[-1]["gridPos"]["h"]
-    return found
+        y += panels[-1]["gridPos"]["h"]
+    return panels
 
 
 def make_board() -> dict[str, Any]:
@@ -327,14 +327,14 @@ def make_board() -> dict[str, Any]:
 
 def main() -> int:
     """Writes the board. With `--check`, returns 1 if the file is out of date."""
-    wanted = json.dumps(make_board(), indent=2) + "\n"
-    is_current = BOARD.exists() and BOARD.read_text() == wanted
+    text = json.dumps(make_board(), indent=2) + "\n"
+    is_current = BOARD.exists() and BOARD.read_text() == text
     if "--check" in sys.argv:
         if not is_current:
             print("deploy/grafana/penstock.json is out of date; run `make docs`")
         return int(not is_current)
     if not is_current:
-        BOARD.write_text(wanted)
+        BOARD.write_text(text)
         print("deploy/grafana/penstock.json written")
     return 0
 

@@ -33,9 +33,9 @@ def list_python_packages(lock: str) -> Iterator[dict[str, Any]]:
     for name, version, hashes in PIN_PATTERN.findall(lock):
         if name in BUILD_PACKAGES:
             continue
-        found = re.findall(r"sha256:([0-9a-f]{64})", hashes)
+        digests = re.findall(r"sha256:([0-9a-f]{64})", hashes)
         yield _component("pypi", name, version) | {
-            "properties": [{"name": "penstock:file:sha256", "value": digest} for digest in found]
+            "properties": [{"name": "penstock:file:sha256", "value": digest} for digest in digests]
         }
 
 
@@ -49,14 +49,14 @@ def list_crates(metadata: dict[str, Any], checksums: dict[tuple[str, str], str])
         for node in metadata["resolve"]["nodes"]
     }
     pending = [key for key, package in packages.items() if package["name"] in PACKED_CRATES]
-    seen: set[str] = set()
+    reached: set[str] = set()
     while pending:
         key = pending.pop()
-        if key in seen:
+        if key in reached:
             continue
-        seen.add(key)
+        reached.add(key)
         pending += edges[key]
-    for key in sorted(seen, key=lambda one: (packages[one]["name"], packages[one]["version"])):
+    for key in sorted(reached, key=lambda package: (packages[package]["name"], packages[package]["version"])):
         package = packages[key]
         if package["source"] is None:
             continue
@@ -102,7 +102,7 @@ def build_sbom(version: str) -> dict[str, Any]:
         "metadata": {
             "component": {"type": "application", "name": "penstock", "version": version, "bom-ref": "penstock"},
         },
-        "components": list({one["bom-ref"]: one for one in components}.values()),
+        "components": list({component["bom-ref"]: component for component in components}.values()),
     }
 
 

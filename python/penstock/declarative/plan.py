@@ -118,7 +118,7 @@ class Plan:
     def __init__(
         self,
         remote: ManagementClient,
-        wanted: Mapping[str, Any],
+        desired_state: Mapping[str, Any],
         environ: Mapping[str, str],
         *,
         prune: bool,
@@ -134,7 +134,7 @@ class Plan:
         # True if a change of the organisation may change values that workspaces inherit.
         self._hands_down = False
         self._problems: list[Problem] = []
-        document = cast("JsonObject", resolve_references("", dict(wanted), environ, self._problems))
+        document = cast("JsonObject", resolve_references("", dict(desired_state), environ, self._problems))
         self._problems += find_shape_problems(document)
         self._raise_problems()
         self._ground = GatewayState(remote, key)
@@ -203,8 +203,8 @@ class Plan:
         """
         if not workspace.get("slug"):
             return find_match(workspace, remaining, ("name",))
-        if found := find_match(workspace, remaining, ("slug",)):
-            return found
+        if match := find_match(workspace, remaining, ("slug",)):
+            return match
         if workspace.get("is_default"):
             return next((row for row in remaining if row["is_default"]), None)
         if same_name := find_match(workspace, remaining, ("name",)):

@@ -180,19 +180,19 @@ class _Importer:
         common = self._function_parameters(function)
         variants = function.child("variants")
         weights = _read_weights(function.child("experimentation"))
-        found: list[tuple[str, JsonObject, float | None]] = []
+        weighted: list[tuple[str, JsonObject, float | None]] = []
         for variant in variants.fields() if variants else ():
             if target := self._read_variant(function, variant, common):
                 own = variant.child("weight")
                 weight = own.number() if own else None
                 if own and weight is not None:
                     own.exact("weight of load balancing")
-                found.append((variant.name, target, weights.get(variant.name, 0) if weights else weight))
-        if not found:
+                weighted.append((variant.name, target, weights.get(variant.name, 0) if weights else weight))
+        if not weighted:
             return
-        targets = [target for _, target, _ in found]
-        if any(weight for _, _, weight in found):
-            targets = [{**target, "weight": weight or 0} for _, target, weight in found]
+        targets = [target for _, target, _ in weighted]
+        if any(weight for _, _, weight in weighted):
+            targets = [{**target, "weight": weight or 0} for _, target, weight in weighted]
         item = targets[0] if len(targets) == 1 else {"strategy": {"mode": "loadbalance"}, "targets": targets}
         item = {name: value for name, value in item.items() if name != "weight"}
         self._add_condition([f"tensorzero::function_name::{function.name}"], item, function)
@@ -247,13 +247,13 @@ class _Importer:
             return None
         if kind:
             kind.exact()
-        named = variant.child("model")
-        model = named.text() if named else None
+        name_field = variant.child("model")
+        model = name_field.text() if name_field else None
         target = (self._models.get(model) or read_shorthand(model, self._state)) if model else None
-        if named is None or target is None:
+        if name_field is None or target is None:
             variant.manual("its model was not imported, so the variant is left out")
             return None
-        named.exact()
+        name_field.exact()
         parameters = {name: value for name, value in common.items() if name != "output_schema"}
         parameters |= _read_parameters(variant)
         if response_format := _response_format(variant.child("json_mode"), common.get("output_schema"), function.name):

@@ -59,10 +59,10 @@ def prepare_for_start(settings: Settings, *, with_demo: bool = False) -> bytes:
 
 async def _prepare_for_start(settings: Settings, *, with_demo: bool = False) -> PreparedStore:
     resolved = await resolve_master_key(settings)
-    found = await _prepare_store(resolved, with_demo=with_demo)
+    prepared = await _prepare_store(resolved, with_demo=with_demo)
     if resolved is settings or resolved.store.master_key is None:
-        return found
-    return msgspec.structs.replace(found, master_key=resolved.store.master_key.reveal())
+        return prepared
+    return msgspec.structs.replace(prepared, master_key=resolved.store.master_key.reveal())
 
 
 async def _prepare_store(settings: Settings, *, with_demo: bool) -> PreparedStore:
@@ -113,8 +113,8 @@ async def _warn_about_admin_key(settings: Settings, database: Database) -> None:
     with suppress(UnavailableError, TimeoutError):
         # A node also starts while its database does not answer.
         async with asyncio.timeout(ADMIN_KEY_CHECK_SECONDS):
-            if why := await describe_admin_key_problem(database, settings.store.admin_key):
-                log.warning(why)
+            if problem := await describe_admin_key_problem(database, settings.store.admin_key):
+                log.warning(problem)
 
 
 async def _prepare_embedded(
@@ -182,11 +182,11 @@ class MigrationSealer:
         if not divided.secrets:
             return config, None
         hidden = config_credentials.encode_secrets(divided.secrets)
-        shown = msgspec.json.encode(divided.masked).decode()
+        public_part = msgspec.json.encode(divided.masked).decode()
         vault = await self._load_vault()
         # The vault is discarded after the migration, even if the transaction is rolled back.
         await vault.renew_data_keys_in(connection)
-        return shown, await vault.seal(connection, hidden, owner)
+        return public_part, await vault.seal(connection, hidden, owner)
 
     async def open(self, connection: AsyncConnection, config: str, sealed: str, owner: str) -> str:
         """Returns the original config with its credentials."""

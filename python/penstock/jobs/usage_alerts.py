@@ -115,23 +115,25 @@ async def _load_limits(services: Services, limit_ids: Collection[str]) -> list[A
                 continue
             rows = (await connection.execute(select(table).where(table.c.id.in_(list(ids))))).mappings()
             alerted_limits += [limit for row in rows for limit in _embedded_limits(kind, cast("Row", row), table, path)]
-        wanted = {one for one in limit_ids if one.startswith("integration:")}
-        if wanted:
-            alerted_limits += [limit for limit in await _load_access_limits(connection) if limit.id in wanted]
+        integration_limits = {limit_id for limit_id in limit_ids if limit_id.startswith("integration:")}
+        if integration_limits:
+            alerted_limits += [
+                limit for limit in await _load_access_limits(connection) if limit.id in integration_limits
+            ]
     return alerted_limits
 
 
 async def _load_access_limits(connection: AsyncConnection) -> list[AlertedLimit]:
     """Returns the budgets of workspaces at integrations. Their ids cannot be reversed, so all of them are read."""
-    found: list[AlertedLimit] = []
+    alerted: list[AlertedLimit] = []
     for access in await list_accesses(connection):
         for limit in list_limits(access.limits["usage_limits"]):
             type_ = limit.get("type") or DEFAULT_USAGE_TYPE
             name = f"integration:{integration_counter_id(access.integration_id, access.workspace_id)}:usage:{type_}:"
             owner = ("integration", access.integration_id, access.slug, access.organisation_id, access.workspace_id)
             path = f"/v1/integrations/{access.slug}/workspaces"
-            found.append(AlertedLimit(name, *owner, type_, *_to_amounts(type_, limit), "integrations", path))
-    return found
+            alerted.append(AlertedLimit(name, *owner, type_, *_to_amounts(type_, limit), "integrations", path))
+    return alerted
 
 
 def _embedded_limits(kind: str, row: Row, table: Table, path: str) -> Iterator[AlertedLimit]:

@@ -154,43 +154,45 @@ def describe_auth_configs() -> str:
     descriptions: list[str] = []
     for kind, (field, methods) in AUTH_CONFIGS.items():
         each: list[str] = []
-        for method, wanted in methods.items():
-            method_fields = [one for one in fields(wanted) if one.name != field]
-            each.append(f"`{method}` ({', '.join(one.name + '?' * (not one.required) for one in method_fields)})")
+        for method, config_type in methods.items():
+            method_fields = [item for item in fields(config_type) if item.name != field]
+            each.append(f"`{method}` ({', '.join(item.name + '?' * (not item.required) for item in method_fields)})")
         descriptions.append(f"{kind} by {field} {', '.join(each)}")
     return "; ".join(descriptions)
 
 
-def auth_config_type(kind: str, given: Mapping[str, Any]) -> type[AuthConfig]:
+def auth_config_type(kind: str, auth_config: Mapping[str, Any]) -> type[AuthConfig]:
     """Returns the struct of the authentication method that `given` selects. Raises a validation error if the method is
     unknown.
     """
     field, methods = AUTH_CONFIGS[kind]
-    method = given.get(field)
+    method = auth_config.get(field)
     if method not in methods:
         raise field_error(f"auth_config.{field}", f"{method!r} is not allowed: use one of {', '.join(methods)}")
     return methods[method]
 
 
-def check_auth_config(kind: str, given: Mapping[str, Any], *, lends: bool, fetcher: Fetcher | None = None) -> None:
+def check_auth_config(
+    kind: str, auth_config: Mapping[str, Any], *, lends: bool, fetcher: Fetcher | None = None
+) -> None:
     """Validates the auth config of a secret manager. Rejects unknown fields, missing fields, a URL that the address
     policy of `fetcher` does not allow, and the machine's own identity unless `lends` is true.
     """
-    wanted = auth_config_type(kind, given)
-    convert_value("auth_config", wanted, dict(given))
+    config_type = auth_config_type(kind, auth_config)
+    convert_value("auth_config", config_type, dict(auth_config))
     for name in URL_FIELDS:
-        if fetcher is None or name not in given:
+        if fetcher is None or name not in auth_config:
             continue
         try:
-            fetcher.check_name(parse_endpoint(given[name]))
+            fetcher.check_name(parse_endpoint(auth_config[name]))
         except DestinationError as error:
             raise field_error(f"auth_config.{name}", error.message) from None
-    field = backends.machine_identity_field(given)
+    field = backends.machine_identity_field(auth_config)
     if field and not lends:
-        why = f"{given[field]!r} uses the identity of the gateway's machine, which its operator does not allow"
+        reason = f"{auth_config[field]!r} uses the identity of the gateway's machine, which its operator does not allow"
         raise field_error(
             f"auth_config.{field}",
-            f"{why}; hint: enable the setting identity.allow_provider_use, or choose another authentication method",
+            f"{reason}; hint: enable the setting identity.allow_provider_use, or choose another authentication method",
         )
 
 
@@ -222,14 +224,14 @@ async def resolve_master_key(settings: Settings) -> Settings:
         raise SettingsError(f"{name} is not allowed: {error}") from None
     except PenstockError as error:
         raise SettingsError(f"{name}: {error.message}") from None
-    found = _select_field(
+    secret = _select_field(
         text if parsed.secret_key or parsed.manager_type not in JSON_OBJECT_MANAGERS else _single_field_value(text),
         parsed.secret_key,
         None,
     )
-    if not isinstance(found, str):
+    if not isinstance(secret, str):
         raise SettingsError(f"{name}: the secret has no field {parsed.secret_key!r}")
-    return settings.with_master_key(found.strip())
+    return settings.with_master_key(secret.strip())
 
 
 # Secret managers whose secrets are always JSON objects.
@@ -287,19 +289,19 @@ class SecretCache:
         self,
         mappings: Iterable[Mapping[str, Any]],
         key: str | None,
-        given: Mapping[str, Any],
+        configurations: Mapping[str, Any],
         references: Mapping[str, Mapping[str, Any]],
     ) -> tuple[str | None, dict[str, Any]] | None:
         """Returns the key and configuration of an integration with the mapped fields filled in. Returns `None` if a
         value is missing. `references` are the rows of the secret references.
         """
-        filled = dict(given)
+        filled = dict(configurations)
         for mapping in mappings:
             reference = mapping["secret_reference_id"]
-            found = self._values.get(reference)
-            if found is None or found.text is None or reference not in references:
+            fetched = self._values.get(reference)
+            if fetched is None or fetched.text is None or reference not in references:
                 return None
-            text, part = found.text, mapping["secret_key"] or references[reference]["secret_key"]
+            text, part = fetched.text, mapping["secret_key"] or references[reference]["secret_key"]
             if not part and references[reference]["manager_type"] in JSON_OBJECT_MANAGERS:
                 text = _single_field_value(text)
             value = _select_field(text, part, mapping["value_format"])
@@ -324,13 +326,13 @@ class SecretCache:
         """Fetches values that were not fetched before and waits for at most `seconds`. Fetches that need longer go on.
         Calls `on_change` for each value that changed.
         """
-        new = [one for one in questions if not self._was_fetched(one)]
+        new = [lookup for lookup in questions if not self._was_fetched(lookup)]
         # Importing the client libraries does not count towards the time limit.
-        for manager in {one.place for one in new}:
+        for manager in {lookup.place for lookup in new}:
             # A missing library is reported for each secret.
             with suppress(UnavailableError):
                 await backends.load_backend(manager)
-        if tasks := [self._start_fetch(one, on_change) for one in new]:
+        if tasks := [self._start_fetch(lookup, on_change) for lookup in new]:
             await asyncio.wait(tasks, timeout=seconds)
 
     async def refresh(self, questions: Iterable[SecretLookup], seconds: float | None = None) -> bool:
@@ -350,13 +352,13 @@ class SecretCache:
         """Begins to fetch new, changed and outdated values, and forgets unused ones. Calls `on_change` for each value
         that changed, as soon as it is there. Returns the fetches in progress.
         """
-        wanted = list(questions)
-        self._values = {one.id: value for one in wanted if (value := self._values.get(one.id))}
-        for name in self._running.keys() - {one.id for one in wanted}:
+        lookups = list(questions)
+        self._values = {lookup.id: value for lookup in lookups if (value := self._values.get(lookup.id))}
+        for name in self._running.keys() - {lookup.id for lookup in lookups}:
             self._running.pop(name)[1].cancel()
         now = time.monotonic()
-        due = [one for one in wanted if not (self._was_fetched(one) and self._values[one.id].due > now)]
-        return [self._start_fetch(one, on_change) for one in due]
+        due = [lookup for lookup in lookups if not (self._was_fetched(lookup) and self._values[lookup.id].due > now)]
+        return [self._start_fetch(lookup, on_change) for lookup in due]
 
     async def stop(self) -> None:
         """Cancels the fetches in progress."""
@@ -467,10 +469,10 @@ def _select_field(text: str, key: str | None, form: str | None) -> Any:  # noqa:
     """
     try:
         if key:
-            found: Any = msgspec.json.decode(text, type=dict[str, Any]).get(key)
-            if form == "json" and isinstance(found, str):
-                return msgspec.json.decode(found)
-            return found if form == "json" or found is None or isinstance(found, str) else str(found)
+            field: Any = msgspec.json.decode(text, type=dict[str, Any]).get(key)
+            if form == "json" and isinstance(field, str):
+                return msgspec.json.decode(field)
+            return field if form == "json" or field is None or isinstance(field, str) else str(field)
         return msgspec.json.decode(text) if form == "json" else text
     except msgspec.MsgspecError:
         return None

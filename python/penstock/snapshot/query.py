@@ -81,18 +81,18 @@ class ConfigTable(CheckedTable):
     async def _query_rows(
         self, connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]
     ) -> dict[str, SectionRows]:
-        found = await super()._query_rows(connection, conditions)
+        sections = await super()._query_rows(connection, conditions)
         rows = select(configs, section_digits(configs.c.id).label("digits")).where(configs.c.status == "active")
         for row in (await connection.execute(rows.where(configs.c.sealed.is_not(None), *conditions))).mappings():
-            before, count, _ = found.get(row["digits"], (b"", 0, None))
+            before, count, _ = sections.get(row["digits"], (b"", 0, None))
             try:
                 written = msgspec.json.encode(await self._decrypt_config(connection, row))
             except DecryptionError as error:
                 # One bad row must not stop publishing for everyone.
                 log.warning(ROW_SKIPPED, "config", row["slug"], error)
                 continue
-            found[row["digits"]] = (b",".join(part for part in (before, written) if part), count + 1, None)
-        return found
+            sections[row["digits"]] = (b",".join(part for part in (before, written) if part), count + 1, None)
+        return sections
 
     async def _decrypt_config(self, connection: AsyncConnection, row: RowMapping) -> dict[str, Any]:
         hidden = config_credentials.decode_secrets(await self._vault.open(connection, row["sealed"], row["id"]))
@@ -185,7 +185,7 @@ def _select_keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:
     fields_of_one = {**fields, "lacks": case((may_call, "render"), else_="completions")}
     user_field = {"user_id": api_keys.c.user_id}
     is_of_service = api_keys.c.user_id.is_(None)
-    shown = case(
+    encoded_row = case(
         (and_(has_both, is_of_service), json_object(is_postgres, **fields)),
         (has_both, json_object(is_postgres, **fields, **user_field)),
         (and_(has_one, is_of_service), json_object(is_postgres, **fields_of_one)),
@@ -193,7 +193,7 @@ def _select_keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:
         else_=refused,
     )
     return (
-        select(shown.label("row"), ends.label("ends"))
+        select(encoded_row.label("row"), ends.label("ends"))
         .add_columns(case((has_one, 1)).label("counts"))
         .join(key_digests, key_digests.c.api_key_id == api_keys.c.id)
         .outerjoin(workspaces, workspaces.c.id == api_keys.c.workspace_id)
@@ -316,8 +316,8 @@ async def _read_integrations(
     for row in (await connection.execute(select(integrations).order_by(integrations.c.id))).mappings():
         if row["id"] not in requested or row["ai_provider_id"] not in known_providers:
             continue
-        if why := spoilt.get(row["id"]):
-            log.warning(INTEGRATION_SKIPPED, row["slug"], why)
+        if reason := spoilt.get(row["id"]):
+            log.warning(INTEGRATION_SKIPPED, row["slug"], reason)
             continue
         filled = await _resolve_secrets(connection, vault, secrets, row, references)
         if filled is None:
