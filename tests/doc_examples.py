@@ -50,7 +50,8 @@ def pages_with(*languages: str) -> list[str]:
 def config_examples(document: str) -> list[str]:
     """Returns the JSON examples of a page that are configs."""
     blocks = [example.text for example in page_examples(document, "json")]
-    return [block for block in blocks if CONFIG_KEYS & json.loads(block).keys()]
+    parsed = [(block, json.loads(block)) for block in blocks]
+    return [block for block, value in parsed if isinstance(value, dict) and CONFIG_KEYS & value.keys()]
 
 
 def parse_response(text: str) -> ExpectedResponse:

@@ -79,8 +79,8 @@ def test_examples_of_the_page_work(admin: Client, tmp_path: Path):
     (folder / "greeting.yaml").write_text(prompt_file.replace("Answer in", "Reply in"))
     (folder / "welcome.yaml").write_text("name: Welcome\nprovider: main\ntext: Hi\n")
     run(diff, status=2)
-    (shown,) = [example.text for example in page_examples("docs/prompt-files.md", "")]
-    assert sorted(run(push).splitlines()) == sorted(shown.splitlines())
+    (expected_output,) = [example.text for example in page_examples("docs/prompt-files.md", "")]
+    assert sorted(run(push).splitlines()) == sorted(expected_output.splitlines())
     greeting = admin.read(f"/v1/prompts/greeting?workspace_id={workspace}")
     assert (greeting["default_version"], greeting["prompt_version_description"]) == (2, "shorter greeting")
 

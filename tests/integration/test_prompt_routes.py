@@ -123,10 +123,10 @@ def wait_until_rendered(team: Client, slug: str) -> None:
 
 
 def test_prompt_has_the_fields_of_the_specification(team: Client):
-    made = new_prompt(team)
-    assert missing_fields(made, {"id", "slug", "version_id", "object"}) == set()
-    assert made["slug"].startswith("pp-greeting-o-")
-    for path in (f"/v1/prompts/{made['slug']}", f"/v2/prompts/{made['id']}"):
+    created = new_prompt(team)
+    assert missing_fields(created, {"id", "slug", "version_id", "object"}) == set()
+    assert created["slug"].startswith("pp-greeting-o-")
+    for path in (f"/v1/prompts/{created['slug']}", f"/v2/prompts/{created['id']}"):
         read = team.read(path)
         assert missing_fields(read, PROMPT_FIELDS) == set()
         assert missing_fields(read["variable_components"], COMPONENT_FIELDS) == set()
@@ -134,7 +134,7 @@ def test_prompt_has_the_fields_of_the_specification(team: Client):
     assert {name: read[name] for name in same} == same
     assert (read["prompt_version"], read["prompt_version_id"], read["prompt_version_description"]) == (
         1,
-        made["version_id"],
+        created["version_id"],
         "first",
     )
     assert (read["is_raw_template"], read["prompt_version_status"], read["access_level"]) == (
@@ -154,8 +154,8 @@ def test_update_makes_versions_as_the_specification_says(team: Client):
     assert expect_ok(team.put(path, {"name": "Other"})) == {}
     expect_error(team.put(path, {"string": "x"}), 400, "AB01", "parameters", "virtual_key", "model")
     changed = {"string": "Hi {{name}}", "parameters": {}, "virtual_key": "mine", "model": "mock"}
-    made = expect_ok(team.put(path, {**changed, "is_raw_template": 0, "prompt_metadata": {"a": 1}}))
-    assert missing_fields(made, {"id", "slug", "prompt_version_id"}) == set()
+    created = expect_ok(team.put(path, {**changed, "is_raw_template": 0, "prompt_metadata": {"a": 1}}))
+    assert missing_fields(created, {"id", "slug", "prompt_version_id"}) == set()
     second = team.read(f"{path}?version=2")
     assert (second["template_metadata"], second["tools"], second["functions"]) == ({"a": 1}, [], [])
     expect_ok(team.put(path, {"patch": True, "model": "mock-2", "version_description": "newer"}))
@@ -166,8 +166,8 @@ def test_update_makes_versions_as_the_specification_says(team: Client):
     versions = team.read(f"{path}/versions")
     assert [row["prompt_version"] for row in versions["data"]] == [3, 2, 1]
     assert all(missing_fields(row, VERSION_FIELDS) == set() for row in versions["data"])
-    one = team.read(f"{path}/versions/{versions['data'][1]['id']}")
-    assert (one["prompt_version"], missing_fields(one, PROMPT_FIELDS)) == (2, set())
+    second_version = team.read(f"{path}/versions/{versions['data'][1]['id']}")
+    assert (second_version["prompt_version"], missing_fields(second_version, PROMPT_FIELDS)) == (2, set())
     assert expect_ok(team.put(f"{path}/makeDefault", {"version": 2})) == {}
     assert team.read(f"{path}?version=default")["prompt_version"] == 2
     expect_error(team.put(f"{path}/makeDefault", {"version": "two"}), 400, "AB01", "version")
@@ -189,9 +189,9 @@ def test_label_moves_between_versions_and_is_reserved(team: Client):
     assert (listed["total"], missing_fields(listed["data"][0], LABEL_FIELDS)) == (1, set())
     for version in (newest, oldest):
         assert expect_ok(team.put(f"{path}/versions/{version['id']}", {"label_id": label})) == {}
-        named = team.read(f"{path}?version=canary")
-        assert named["prompt_version_id"] == version["id"]
-        assert (named["prompt_version_label_id"], named["prompt_version_label_name"]) == (label, "canary")
+        labelled = team.read(f"{path}?version=canary")
+        assert labelled["prompt_version_id"] == version["id"]
+        assert (labelled["prompt_version_label_id"], labelled["prompt_version_label_name"]) == (label, "canary")
         assert [row["label_id"] for row in team.read(f"{path}/versions")["data"]].count(label) == 1
     expect_error(team.delete(f"/v1/labels/{label}"), 409, "AB07", slug)
     expect_ok(team.put(f"{path}/versions/{oldest['id']}", {"label_id": None}))
@@ -206,9 +206,9 @@ def test_label_moves_between_versions_and_is_reserved(team: Client):
 
 def test_partial_has_the_fields_of_the_specification(team: Client):
     fields = {"name": "Rules of the house", "string": "Be brief.", "version_description": "first"}
-    made = team.create("/v1/prompts/partials", fields)
-    assert missing_fields(made, {"id", "slug", "version_id"}) == set()
-    path = f"/v1/prompts/partials/{made['slug']}"
+    created = team.create("/v1/prompts/partials", fields)
+    assert missing_fields(created, {"id", "slug", "version_id"}) == set()
+    path = f"/v1/prompts/partials/{created['slug']}"
     read = team.read(path)
     assert missing_fields(read, PARTIAL_FIELDS) == set()
     assert (read["string"], read["version"], read["version_description"]) == ("Be brief.", 1, "first")
@@ -225,9 +225,9 @@ def test_partial_has_the_fields_of_the_specification(team: Client):
     assert expect_ok(team.put(path, {"status": "archived"})).keys() == {"prompt_partial_version_id"}
     assert team.read(path)["status"] == "archived"
     assert expect_ok(team.delete(path)) == {}
-    expect_error(team.get(path), 404, "AB08", made["slug"])
+    expect_error(team.get(path), 404, "AB08", created["slug"])
     expect_error(
-        team.post("/v1/prompts", {"name": "p", **TEMPLATE, "string": "{{>" + made["slug"] + "}}"}), 400, "AB01"
+        team.post("/v1/prompts", {"name": "p", **TEMPLATE, "string": "{{>" + created["slug"] + "}}"}), 400, "AB01"
     )
 
 
@@ -333,10 +333,10 @@ def test_route_reports_unknown_callers_objects_and_fields(
     stranger: Client, team: Client, method: str, path: str, body: Any
 ):
     sent = None if method in {"GET", "DELETE"} else body
-    named = path.replace("{key}", NOBODY)
-    expect_error(Client(team.gateway, "no-such-key").send(method, named, sent), 401, "AB05")
-    expect_error(stranger.send(method, named, sent), 403, "AB03")
+    request_path = path.replace("{key}", NOBODY)
+    expect_error(Client(team.gateway, "no-such-key").send(method, request_path, sent), 401, "AB05")
+    expect_error(stranger.send(method, request_path, sent), 403, "AB03")
     if "{key}" in path:
-        expect_error(team.send(method, named, sent), 404, "AB08")
+        expect_error(team.send(method, request_path, sent), 404, "AB08")
     if sent is not None and "{key}" not in path:
-        expect_error(team.send(method, named, {**body, "nane": 1, "name": 7}), 400, "AB01", "nane", "name")
+        expect_error(team.send(method, request_path, {**body, "nane": 1, "name": 7}), 400, "AB01", "nane", "name")

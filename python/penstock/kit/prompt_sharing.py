@@ -99,15 +99,19 @@ async def _reject_taken_slug(session: TenantSession, row: Row, shared_with: str 
     """
     org_session = session.organisation()
     targets = None if shared_with == ALL_WORKSPACES else list(shared_with)
-    own = [prompts.c.slug == row["slug"], prompts.c.id != row["id"]]
+    prompt_conditions = [prompts.c.slug == row["slug"], prompts.c.id != row["id"]]
     columns = released_slugs.c
-    gone = [columns.slug == row["slug"], columns.resource == prompts.name, columns.workspace_id != row["workspace_id"]]
+    slug_conditions = [
+        columns.slug == row["slug"],
+        columns.resource == prompts.name,
+        columns.workspace_id != row["workspace_id"],
+    ]
     if targets is not None:
-        own.append(or_(prompts.c.workspace_id.in_(targets), prompts.c.shared_with.is_not(None)))
-        gone.append(columns.workspace_id.in_(targets))
-    found = await org_session.fetch_rows(select(prompts).where(*own), prompts)
-    others = [other for other in found if targets is None or _reaches(other, targets)]
-    if others or await org_session.count(released_slugs, gone):
+        prompt_conditions.append(or_(prompts.c.workspace_id.in_(targets), prompts.c.shared_with.is_not(None)))
+        slug_conditions.append(columns.workspace_id.in_(targets))
+    same_slug = await org_session.fetch_rows(select(prompts).where(*prompt_conditions), prompts)
+    others = [other for other in same_slug if targets is None or _reaches(other, targets)]
+    if others or await org_session.count(released_slugs, slug_conditions):
         message = f"the slug {row['slug']!r} means another prompt in workspaces that this one would be shared with"
         raise ConflictError(f"{message}; fork it, and share the fork")
 

@@ -27,25 +27,25 @@ async def find_provider_users(session: TenantSession, row: Row) -> list[tuple[st
     """Returns the configs, prompts and policies that name a provider, each with its key in `VISIBLE_WITH`."""
     names = {row["id"], row["slug"]}
     tenant, workspace_id = session.organisation(), row["workspace_id"]
-    found: list[tuple[str, Reference]] = []
+    users: list[tuple[str, Reference]] = []
     is_mentioned = or_(*(configs.c.config.contains(name, autoescape=True) for name in sorted(names)))
     query = select(configs).where(configs.c.workspace_id == workspace_id, is_mentioned).order_by(configs.c.id)
     for config in await tenant.fetch_rows(query, configs):
-        named = iter_providers(msgspec.json.decode(config["config"]), "config")
-        if fields := list(islice(dict.fromkeys(path for path, name in named if name in names), MAX_FIELDS)):
-            found.append(("config", make_reference("config", config, workspace_id, fields)))
-    found += await _find_prompts(session, workspace_id, names)
-    return found + await _find_policies(session, workspace_id, PROVIDER_KEYS, names)
+        mentions = iter_providers(msgspec.json.decode(config["config"]), "config")
+        if fields := list(islice(dict.fromkeys(path for path, name in mentions if name in names), MAX_FIELDS)):
+            users.append(("config", make_reference("config", config, workspace_id, fields)))
+    users += await _find_prompts(session, workspace_id, names)
+    return users + await _find_policies(session, workspace_id, PROVIDER_KEYS, names)
 
 
 async def find_prompt_users(session: TenantSession, row: Row) -> list[tuple[str, Reference]]:
     """Returns the forks of a prompt and the policies that name it, each with its key in `VISIBLE_WITH`."""
     query = select(prompts).where(prompts.c.forked_from_prompt_id == row["id"]).order_by(prompts.c.id)
     forks = await session.organisation().fetch_rows(query, prompts)
-    found = [
+    users = [
         ("prompt", make_reference("prompt", fork, fork["workspace_id"], ["forked_from_prompt_id"])) for fork in forks
     ]
-    return found + await _find_policies(session, row["workspace_id"], PROMPT_KEYS, {row["id"], row["slug"]})
+    return users + await _find_policies(session, row["workspace_id"], PROMPT_KEYS, {row["id"], row["slug"]})
 
 
 async def _find_prompts(session: TenantSession, workspace_id: str, names: set[str]) -> list[tuple[str, Reference]]:
@@ -75,7 +75,7 @@ async def _find_prompts(session: TenantSession, workspace_id: str, names: set[st
 async def _find_policies(
     session: TenantSession, workspace_id: str, keys: tuple[str, ...], names: set[str]
 ) -> list[tuple[str, Reference]]:
-    found: list[tuple[str, Reference]] = []
+    users: list[tuple[str, Reference]] = []
     for table in POLICY_TABLES:
         query = select(table).where(table.c.workspace_id == workspace_id).order_by(table.c.id)
         for row in await session.organisation().fetch_rows(query, table):
@@ -85,8 +85,8 @@ async def _find_policies(
                 if condition["key"] in keys and not names.isdisjoint(_values(condition["value"]))
             ]
             if fields:
-                found.append(("policy", make_reference("policy", row, workspace_id, fields[:MAX_FIELDS])))
-    return found
+                users.append(("policy", make_reference("policy", row, workspace_id, fields[:MAX_FIELDS])))
+    return users
 
 
 def _values(value: str | list[str]) -> list[str]:

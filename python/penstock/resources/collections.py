@@ -110,16 +110,16 @@ def build_list_query(workspace_id: WorkspaceFilter = None, search: SearchFilter 
 async def create_collection(session: TenantSession, data: CreateCollection) -> CreatedCollection:
     """Creates a collection. Collections may be nested 8 levels deep, and a workspace has at most 1,000."""
     path, parent = "parent_collection_id", None
-    found = CollectedProblems()
+    problems = CollectedProblems()
     if data.parent_collection_id is not None:
-        with found.check():
+        with problems.check():
             parent = await kit.find_home(session, path, data.parent_collection_id)
             await kit.check_new_parent(session, parent)
-    with found.check():
+    with problems.check():
         # A collection that does not exist decides no workspace.
         if parent or data.parent_collection_id is None or session.workspace_id:
             await kit.reject_too_many(session, parent["workspace_id"] if parent else session.required_workspace_id)
-    found.raise_all()
+    problems.raise_all()
     workspace_id: str = parent["workspace_id"] if parent else session.required_workspace_id
     row = await COLLECTIONS.create(
         session,

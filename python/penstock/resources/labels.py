@@ -110,12 +110,12 @@ async def create_label(session: TenantSession, data: CreateLabel) -> CreatedLabe
     workspace_id = session.required_workspace_id
     if data.protected:
         session.require_any_scope(kit.PUBLISH_SCOPE)
-    found = CollectedProblems()
-    with found.check():
+    problems = CollectedProblems()
+    with problems.check():
         await kit.reject_taken_name(session, data.name, workspace_id)
-    with found.check():
+    with problems.check():
         await kit.reject_too_many(session, workspace_id)
-    found.raise_all()
+    problems.raise_all()
     values = {name: getattr(data, name) for name in ("name", "description", "color_code", "protected")}
     owner = {"workspace_id": workspace_id, "created_by": session.caller.actor_id}
     row = await LABELS.create(session, {**values, **owner, "is_universal": False, "status": "active"})

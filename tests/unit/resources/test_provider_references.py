@@ -15,16 +15,16 @@ ONE_STORE = True
 
 async def create_provider(api: ManagementClient, workspace: Any, slug: str) -> str:
     integration = {"name": slug, "ai_provider_id": "openai", "key": "sk-0123456789"}
-    made = await api.request_ok("POST", "integrations", integration)
+    created = await api.request_ok("POST", "integrations", integration)
     enabled = {"workspaces": [{"id": workspace["id"], "enabled": True}]}
-    await api.request_ok("PUT", f"integrations/{made['slug']}/workspaces", enabled)
-    body = {"name": slug, "slug": slug, "integration_id": made["slug"], "workspace_id": workspace["id"]}
+    await api.request_ok("PUT", f"integrations/{created['slug']}/workspaces", enabled)
+    body = {"name": slug, "slug": slug, "integration_id": created["slug"], "workspace_id": workspace["id"]}
     return (await api.request_ok("POST", "providers", body))["id"]
 
 
 async def read_users(api: ManagementClient, path: str) -> tuple[int, list[tuple[str, str, list[str]]]]:
-    found = await api.request_ok("GET", f"{path}/references")
-    return found["hidden"], [(row["kind"], row["name"], row["fields"]) for row in found["data"]]
+    response = await api.request_ok("GET", f"{path}/references")
+    return response["hidden"], [(row["kind"], row["name"], row["fields"]) for row in response["data"]]
 
 
 async def create_policy(api: ManagementClient, workspace: Any, name: str, key: str, value: object) -> None:

@@ -210,8 +210,8 @@ async fn a_hidden_prompt_goes_only_to_what_the_workspace_has_saved() {
         &[("x-gateway-config", &query("messages.0.content"))],
     ] {
         let refused = send(fields).await;
-        let seen = (refused.status, refused.error_code());
-        assert_eq!(seen, (403, "prompt_text_not_allowed".into()), "{fields:?}: {}", refused.text());
+        let denial = (refused.status, refused.error_code());
+        assert_eq!(denial, (403, "prompt_text_not_allowed".into()), "{fields:?}: {}", refused.text());
     }
     assert!(provider.request_lines.lock().unwrap().is_empty());
     for fields in [&[][..], &[("x-gateway-provider", "@mine"), own], &[("x-gateway-config", &query("model"))]] {

@@ -1,5 +1,5 @@
-//! Lookup table of prompts and partials. There may be a hundred thousand, and a moved label must be used at once, so an
-//! update of one part copies neither the rows nor the names of the others.
+//! Lookup table of prompts and partials. There may be a hundred thousand, and a moved label must be used at once.
+//! Therefore an update of one part copies neither the rows nor the names of the others.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -100,7 +100,7 @@ impl<T: NamedRow> NamedTable<T> {
 
     /// Replaces the rows of a part.
     fn replace(&mut self, part: &Arc<str>, mut rows: Vec<T>) {
-        rows.sort_unstable_by(|one, other| one.id().cmp(other.id()));
+        rows.sort_unstable_by(|left, right| left.id().cmp(right.id()));
         let index = self.parts.iter().position(|known| known.part == *part).unwrap_or_else(|| {
             self.parts.push(PartRows { part: Arc::clone(part), rows: Arc::default() });
             self.parts.len() - 1
@@ -233,10 +233,10 @@ mod tests {
 
     #[test]
     fn rows_are_found_by_id_and_slug_of_their_workspace() {
-        let (one, two) = (Arc::from("one"), Arc::from("two"));
+        let (first, second) = (Arc::from("first"), Arc::from("second"));
         let mut table = PromptTable::default();
-        table.replace_prompts(&one, vec![prompt("b", "greeting", "w", "null"), prompt("a", "other", "w", "null")]);
-        table.replace_prompts(&two, vec![prompt("c", "greeting", "v", "null")]);
+        table.replace_prompts(&first, vec![prompt("b", "greeting", "w", "null"), prompt("a", "other", "w", "null")]);
+        table.replace_prompts(&second, vec![prompt("c", "greeting", "v", "null")]);
         assert_eq!([found(&table, "w", "a"), found(&table, "w", "other")], [Some("a"); 2]);
         assert_eq!([found(&table, "w", "greeting"), found(&table, "v", "greeting")], [Some("b"), Some("c")]);
         assert_eq!([found(&table, "w", "c"), found(&table, "x", "a")], [None; 2]);
@@ -262,22 +262,22 @@ mod tests {
 
     #[test]
     fn slug_may_move_to_a_row_of_another_part() {
-        let (one, two) = (Arc::from("one"), Arc::from("two"));
+        let (first, second) = (Arc::from("first"), Arc::from("second"));
         for is_first in [true, false] {
             let mut table = PromptTable::default();
-            table.replace_prompts(&one, vec![prompt("a", "s", "w", "null")]);
-            table.replace_prompts(&two, vec![prompt("b", "t", "w", "null")]);
+            table.replace_prompts(&first, vec![prompt("a", "s", "w", "null")]);
+            table.replace_prompts(&second, vec![prompt("b", "t", "w", "null")]);
             let change = |table: &mut PromptTable, is_one: bool| {
                 if is_one {
-                    table.replace_prompts(&one, vec![prompt("a", "u", "w", "null")]);
+                    table.replace_prompts(&first, vec![prompt("a", "u", "w", "null")]);
                 } else {
-                    table.replace_prompts(&two, vec![prompt("b", "s", "w", "null")]);
+                    table.replace_prompts(&second, vec![prompt("b", "s", "w", "null")]);
                 }
             };
             change(&mut table, is_first);
             change(&mut table, !is_first);
             assert_eq!([found(&table, "w", "s"), found(&table, "w", "u")], [Some("b"), Some("a")]);
-            table.replace_prompts(&two, vec![]);
+            table.replace_prompts(&second, vec![]);
             assert_eq!([found(&table, "w", "s"), found(&table, "w", "b")], [None; 2]);
             assert_eq!(found(&table, "w", "a"), Some("a"));
         }
