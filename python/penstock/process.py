@@ -14,6 +14,8 @@ import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import setproctitle
+
 from penstock.errors import PenstockError, StartupError
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+PR_SET_PDEATHSIG = 1
 M_ARENA_MAX = -8
 # File descriptors that a worker uses for anything but connections.
 RESERVED_FILES = 256
@@ -78,10 +80,10 @@ def notify_service_manager(address: str | None) -> None:
             log.warning("the service manager at %r cannot be notified: %s", address, error.strerror or error)
 
 
-def set_process_name(name: str) -> None:
-    """Sets the name of this process, which `ps -o comm` and `top` show. At most 15 characters."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
+def set_process_title(name: str) -> None:
+    """Sets what `ps` and `top` show for this process. `top` shows at most 15 characters."""
+    setproctitle.setproctitle(f"penstock: {name}")
+    setproctitle.setthreadtitle(f"penstock-{name.replace(' ', '-')}")
 
 
 def detach_child(parent: int) -> None:

@@ -48,7 +48,7 @@ EDGE_PAUSE, CONTROL_PAUSE, LOGS_PAUSE = 0.5, 5.0, 5.0
 EDGE_GRACE, CONTROL_GRACE = 4.0, 5.0
 # Seconds that the log worker gets to read the rest of the spool. Unread entries wait for the next start.
 LOGS_GRACE = 8.0
-LOG_WORKER_NAME = "penstock-log"
+LOG_WORKER_TITLE = "log"
 THREAD_SWITCH_INTERVAL_SECONDS = 0.0005
 # Maximum bytes per read from a connection. Each read costs a switch between two threads, however few bytes it returns.
 MAX_READ_BYTES = 128 * 1024
@@ -187,6 +187,7 @@ class Supervisor:
     def run(self) -> int:
         """Starts all processes, restarts them until a stop signal arrives, and stops them. Returns the exit status."""
         multiprocessing.set_start_method("fork", force=True)
+        process.set_process_title(f"supervisor {self.settings.server.port}")
         # Modules that are imported by now are shared with the children through copy-on-write.
         process.freeze_heap()
         try:
@@ -314,6 +315,7 @@ class Supervisor:
     def _load_edge(self, index: int) -> Any:  # noqa: ANN401 - what Granian calls is typed by its own door
         process.set_parent_death_signal(signal.SIGUSR1)
         process.detach_child(self.pid)
+        process.set_process_title(f"edge {index}")
         for number, listener in enumerate(self.edge_sockets, start=1):
             if number != index:
                 listener.close()
@@ -343,6 +345,7 @@ class Supervisor:
 
     def _load_control(self) -> Any:  # noqa: ANN401 - as above
         process.detach_child(self.pid)
+        process.set_process_title("control")
         process.lower_priority()
         for listener in self.edge_sockets:
             listener.close()
@@ -366,8 +369,8 @@ class Supervisor:
         return app
 
     def _run_log_worker(self) -> None:
-        process.set_process_name(LOG_WORKER_NAME)
         process.detach_child(self.pid)
+        process.set_process_title(LOG_WORKER_TITLE)
         for listener in (*self.edge_sockets, self.control_socket):
             listener.close()
         self._close_metrics_socket()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.serve import LOG_WORKER_NAME
 from tests.gateway import ROOT, Gateway, find_binary
 from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, Response, chat_body, send_raw_request
 from tests.processes import wait_for
@@ -119,7 +118,7 @@ def log_worker_pid(gateway: Gateway) -> int:
 
 def is_log_worker(pid: int) -> bool:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/comm").read_text().strip() == LOG_WORKER_NAME
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "penstock-log"
     return False
 
 

@@ -102,6 +102,12 @@ def config_tables(provider: Mock, **server: object) -> dict:
 # ── killed processes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_every_process_shows_its_task(fresh: Gateway):
+    port = urllib.parse.urlsplit(fresh.base_url).port
+    expected = {f"penstock: supervisor {port}", "penstock: edge 1", "penstock: control", "penstock: log"}
+    wait_for("the titles", lambda: expected == {title.strip() for title in fresh.pids().values()})
+
+
 def test_killed_edge_process_restarts_and_port_never_refuses(fresh: Gateway):
     with ConnectionProbes(fresh) as probes, RequestLoop(fresh) as calls:
         for _ in range(3):
