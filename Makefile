@@ -90,7 +90,7 @@ release: wheel ## build all files of a release into DIST: wheel, sdist, SBOM, SH
 	@cd $(DIST) && sha256sum penstock* > SHA256SUMS && cat SHA256SUMS
 
 .PHONY: test
-test: ## install what the tests need and run all of them, except figures
+test: ## install what the tests need and run all of them, except figures and the image
 	$(SAY) 'building the engine, and installing packages beside it (about 6 minutes the first time)'
 	@$(MAKE) PROFILE=dev --jobs=2 --output-sync=target build test-installs
 	@PROFILE=dev .ci/steps check test-rust test-python
@@ -125,6 +125,11 @@ test-figures-rust: $(STAMPS)/toolchain $(VENV) ## time limits of the engine and 
 test-figures-python: build $(STAMPS)/test $(STAMPS)/debian ## latency, throughput and memory of a running gateway
 	@$(BIN)/python -m pytest tests -m figures $(ARGS)
 
+.PHONY: test-image
+test-image: wheel $(STAMPS)/test ## build the container image from the wheel, and run it without rights (needs root)
+	@.ci/debian buildah=buildah mmdebstrap=mmdebstrap
+	@DIST=$(DIST) $(BIN)/python -m pytest tests/image -m image --capture=no $(ARGS)
+
 .PHONY: test-rust
 test-rust: $(STAMPS)/toolchain $(STAMPS)/debian $(VENV) ## the Rust tests
 	$(SAY) 'Rust tests: unit, golden, engine features against the mock provider (the first build takes about 3 minutes on 2 cores)'
@@ -133,7 +138,7 @@ test-rust: $(STAMPS)/toolchain $(STAMPS)/debian $(VENV) ## the Rust tests
 .PHONY: test-python
 test-python: build test-installs ## the Python and Node tests; ARGS go to pytest
 	$(SAY) 'Python tests: shape, unit, integration, end to end with the SDKs of Python and Node'
-	@$(BIN)/python -m pytest -m 'not figures' --numprocesses=3 --dist=loadfile $(ARGS)
+	@$(BIN)/python -m pytest -m 'not figures and not image' --numprocesses=3 --dist=loadfile $(ARGS)
 
 .PHONY: check
 check: build $(STAMPS)/test ## formatting, lints, types, layers, clippy on all targets

@@ -4,7 +4,7 @@ of a name, the number of candidates and the number of suggestions in a response 
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,21 @@ if TYPE_CHECKING:
 
 # Similarity from which a name counts as misspelt.
 MIN_SIMILARITY = 0.7
+# Similarity from which a name of an environment variable, without its underscores, is surely a misspelt one.
+MIN_VARIABLE_SIMILARITY = 0.93
 MAX_NAME_CHARS = 64
 MAX_CANDIDATES = 300
 # Names in one response that are compared with the candidates.
 MAX_SUGGESTIONS = 10
+
+
+def find_misspelt(variable: str, known: Iterable[str]) -> str | None:
+    """Returns the variable that a name misspells: by an underscore more or less, or by one or two other characters."""
+    plain = variable.replace("_", "")
+    for name in known:
+        if SequenceMatcher(None, plain, name.replace("_", "")).ratio() >= MIN_VARIABLE_SIMILARITY:
+            return name
+    return None
 
 
 class NameSuggester:

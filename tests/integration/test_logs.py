@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.management_client import Client, expect_ok
+from tests.integration.management_client import Client, expect_error, expect_ok
 from tests.integration.raw_http import CHAT_PATH, Response, send_raw_request
 from tests.integration.serving import edge_pids, log_worker_pid
 from tests.processes import wait_for
@@ -137,13 +137,21 @@ def test_fallback_shows_each_attempt_and_the_config(key: Client, config: dict[st
     assert listed["config"] == config["slug"]
     actual = key.read(f"/v1/logs/{name}")
     assert [attempt["status"] for attempt in actual["details"]["attempts"]] == [503, 200]
-    assert actual["details"]["decisions"]
+    steps = [(step["step"], step.get("status")) for step in actual["details"]["decisions"]]
+    assert steps == [("tried", 503), ("chose", None), ("tried", 200)]
     assert PROVIDER_KEY not in json.dumps(actual)
+    start = (dt.datetime.now(dt.UTC) - dt.timedelta(hours=1)).isoformat()
+    query = urllib.parse.urlencode({"time_of_generation_min": start, "trace_id": name})
+    rescued = key.read(f"/v1/analytics/graphs/requests/rescued?{query}")
+    assert sum(point["fallback"] for point in rescued["data_points"]) == 1, rescued
 
 
 def test_failed_requests_are_counted_in_the_graphs(key: Client):
     name = send_chat(key, model="mock?status=429").get_header("x-gateway-request-id")
     wait_for_logs(key, trace_id=name)
+    assert [log["id"] for log in query_logs(key, trace_id=name, status_code="4xx,5xx")] == [name]
+    assert not query_logs(key, trace_id=name, status_code="5xx,200")
+    expect_error(key.get("/v1/logs?status_code=6xx"), 400, "AB01", "4xx or 5xx")
     now = dt.datetime.now(dt.UTC)
     span = urllib.parse.urlencode(
         {

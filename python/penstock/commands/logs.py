@@ -91,7 +91,7 @@ def with_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--from", "start", type=TIME, help="Start of the range, such as 2026-11-01; replaces --since."),
         click.option("--to", "end", type=TIME, help="End of the range. [default: now]"),
         click.option("--workspace", help="Workspace: id or slug. [default: all that the key may see]"),
-        click.option("--status", help="Only these status codes, separated by commas."),
+        click.option("--status", help="Only these status codes, separated by commas, such as 429,5xx."),
         click.option("--model", help="Only these models, separated by commas."),
         click.option("--key", help="Only these API keys: ids separated by commas."),
         click.option("--outcome", help="Only requests that ended like this, such as refused,aborted,killed."),
@@ -201,6 +201,7 @@ def show_log(url: str, api_key: str, log_id: str, *, time_zone: zoneinfo.ZoneInf
         text = format_number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
         click.echo(clean_text(f"{name:{width}}  {text}"))
     _show_attempts(details.get("attempts") or [])
+    _show_decisions(details.get("decisions") or [])
     for title, body in (("request", log["request"]["body"]), ("response", log["response"]["body"])):
         _show_body(title, body, details.get("body"))
 
@@ -216,6 +217,21 @@ def _show_attempts(attempts: Sequence[Mapping[str, Any]]) -> None:
         click.echo("\nattempts")
         rows = [["-" if row.get(name) is None else str(row[name]) for name in ATTEMPT_COLUMNS] for row in attempts]
         print_table(ATTEMPT_COLUMNS, rows)
+
+
+def _show_decisions(steps: Sequence[Mapping[str, Any]]) -> None:
+    """Prints why the request went where it went, a step per line: its name, its place in the config, all else."""
+    if steps:
+        click.echo("\ndecisions")
+        rows = [
+            [
+                str(step.get("step", "-")),
+                str(step.get("at", "-")),
+                ", ".join(f"{name} {value}" for name, value in step.items() if name not in {"step", "at"}),
+            ]
+            for step in steps
+        ]
+        print_table(("step", "at", "details"), rows)
 
 
 def _show_body(title: str, body: object, state: str | None) -> None:

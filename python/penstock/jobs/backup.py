@@ -128,9 +128,9 @@ async def restore_backup(settings: Settings, path: Path, start: StartProgress) -
     with open_archive(path) as archive:
         manifest = read_manifest(archive, path)
         targets = plan_files(archive, manifest, settings)
+        # Read before the folder is created: after a failure, the key can still be copied with a new folder.
+        key = load_master_keys(await resolve_master_key(settings))
         create_data_dir(settings)
-        resolved = await resolve_master_key(settings)
-        key = load_master_keys(resolved)
         sealer = MigrationSealer.from_key(key)
         database = open_database(settings)
         try:

@@ -37,6 +37,7 @@ LISTS = (
 MODEL_SEPARATOR = "__"
 OUTCOMES = ("complete", "refused", "failed", "aborted", "cut", "panicked", "killed")
 STATUS_DIGITS = 3
+STATUS_CLASSES = {f"{first}xx": range(first * 100, first * 100 + 100) for first in range(1, 6)}
 MAX_PARAMETER_PROBLEMS = 20
 # Names of the query parameters of each route that has filters.
 ROUTE_PARAMETERS: dict[BaseRouteHandler, frozenset[str]] = {}
@@ -59,7 +60,7 @@ DESCRIPTIONS = {
     "prompt_token_max": "only requests with at most this many input tokens",
     "completion_token_min": "only requests with at least this many output tokens",
     "completion_token_max": "only requests with at most this many output tokens",
-    "status_code": "only these response status codes, separated by commas",
+    "status_code": "only these response status codes, separated by commas; `5xx` means all from 500 to 599",
     "weighted_feedback_min": "only requests with at least this average feedback: value times weight",
     "weighted_feedback_max": "only requests with at most this average feedback: value times weight",
     "virtual_keys": "only these saved providers: slugs separated by commas",
@@ -154,9 +155,11 @@ def _parse_status_codes(path: str, listed: list[str], problems: list[Problem]) -
     for text in listed:
         if text.isascii() and text.isdecimal() and len(text) == STATUS_DIGITS:
             codes.append(int(text))
+        elif text.lower() in STATUS_CLASSES:
+            codes += STATUS_CLASSES[text.lower()]
         else:
-            problems.append(Problem(path, f"{text[:80]!r} is not allowed: expected codes of three digits"))
-    return codes
+            problems.append(Problem(path, f"{text[:80]!r} is not allowed: expected codes such as 429, or 4xx or 5xx"))
+    return list(dict.fromkeys(codes))
 
 
 def _parse_metadata(path: str, given: object, problems: list[Problem]) -> dict[str, list[str]]:

@@ -24,6 +24,7 @@ from penstock.settings.secret import Secret
 from penstock.settings.store import Store
 from penstock.settings.upstream import Upstream
 from penstock.settings.validation import validate_settings
+from penstock.similar_names import find_misspelt
 from penstock.type_validation import describe_type
 
 if TYPE_CHECKING:
@@ -380,15 +381,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_data_dir(self) -> Settings:
         """Returns a copy whose records are in `store.data_dir`. Without a settings file that is `penstock-data`, unless
-        a store is configured or the working directory has one. With a settings file, an existing one next to it is used.
+        a store is configured or the working directory has one. With a settings file, an existing one next to it is
+        used; with another store, one that has the only master key.
         """
         given, beside = self.store.data_dir, os.path.dirname(self.file) if self.file else os.getcwd()
         default = os.path.join(beside, DEFAULT_DATA_DIR)
         if not given:
-            is_configured = self.store.url is not None or not self.store.enabled
-            if is_configured or os.path.exists(os.path.join(beside, STORE_FILE)):
+            if not self.store.enabled or os.path.exists(os.path.join(beside, STORE_FILE)):
                 return self
-            if self.file and not os.path.exists(os.path.join(default, STORE_FILE)):
+            needed = MASTER_KEY_FILE if self.store.url else STORE_FILE if self.file else ""
+            has_other_key = self.store.url and os.path.exists(os.path.join(beside, MASTER_KEY_FILE))
+            if has_other_key or not os.path.exists(os.path.join(default, needed) if needed else beside):
                 return self
         folder = os.path.abspath(given or default)
         records = self.records
@@ -484,7 +487,7 @@ def load_settings(
     Raises `SettingsError` with all problems found.
     """
     document = read_toml_file(file) if file else {}
-    problems = [*_find_unknown_keys(document), *_find_unknown_variables(environ)]
+    problems = [*_find_unknown_keys(document), *_find_unknown_variables(environ, document)]
     values: dict[str, dict[str, object]] = {}
     for entry in iter_setting_specs():
         for source, value in _candidate_values(entry, document, environ, options or {}):
@@ -534,16 +537,22 @@ def _find_unknown_keys(document: dict[str, Any]) -> Iterator[Problem]:
             yield from (Problem(f"{table}.{key}", allowed) for key in keys if key not in sections[table])
 
 
-def _find_unknown_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
-    # Checks only names with the prefix of a section. Another `PENSTOCK_…` variable may be one that a `${…}` reference
-    # uses.
+def _find_unknown_variables(environ: Mapping[str, str], document: dict[str, Any]) -> Iterator[Problem]:
+    # Another `PENSTOCK_…` variable may be one that a `${…}` reference uses.
+    text = str(document)
     prefixes = {f"PENSTOCK_{section}_".upper(): section for section in _keys_by_section()}
     known_names = {entry.env for entry in iter_setting_specs()}
     for name in environ:
         section = next((section for prefix, section in prefixes.items() if name.startswith(prefix)), None)
-        if section and name not in known_names:
+        if name in known_names:
+            continue
+        if section:
             allowed = ", ".join(entry.env for entry in iter_setting_specs() if entry.section == section)
             yield Problem(name, f"is not known; allowed: {allowed}")
+        elif (
+            name.startswith("PENSTOCK_") and f"${{{name}" not in text and (similar := find_misspelt(name, known_names))
+        ):
+            yield Problem(name, f"is not known; did you mean {similar}?")
 
 
 def _candidate_values(

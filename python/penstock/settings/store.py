@@ -32,7 +32,7 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="folder of the embedded store, its master key, uploaded files, records and the log store; "
-            "`penstock serve` creates what is missing; default: `penstock-data` if there is no settings file, or next to it if it exists"
+            "`penstock serve` creates what is missing; default: `penstock-data` if there is no settings file, or next to it if it exists; with `store.url`, if it has the master key"
         ),
     ] = ""
     connections: Annotated[int, Meta(ge=1, le=10, description="maximum connections to the database")] = 5

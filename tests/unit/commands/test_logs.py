@@ -43,6 +43,7 @@ def whole_log(cost: float | None = 0.25) -> dict[str, Any]:
             "attempts": [
                 {"provider": "openai", "host": "api.openai.com", "status": 200, "duration": 12.5, "error": None}
             ],
+            "decisions": [{"step": "chose", "at": "config", "strategy": "fallback", "target": 1}],
         },
         "request": {"body": {"model": "gpt-5", "messages": [{"content": "x" * 5000}]}},
         "response": {"body": None},
@@ -117,6 +118,7 @@ def test_one_log_is_shown_with_attempts_and_bodies(api: PretendedApi):
     words = done.stdout.split()
     assert {"$0.0025", "POST", "metadata.team", "red", "api.openai.com", "12.5"} <= set(words)
     assert "200 complete" in done.stdout
+    assert "strategy fallback, target 1" in done.stdout
     assert "more characters; hint: --json" in done.stdout
     assert "response: not stored (cut)" in done.stdout
     assert "no price is known" in api.run("logs", "show", "unpriced").stdout

@@ -66,7 +66,15 @@ def make_record(source: random.Random, moment: dt.datetime, organisation: str = 
         "operation": "chat_completions",
         "mode": "fallback",
         "last_used_option_index": target,
-        "decisions": [{"step": "chose", "at": "config", "strategy": "fallback", "target": 1 if is_fallback else 0}],
+        "decisions": [
+            {
+                "step": "tried",
+                "at": "config.targets[0]",
+                "provider": "openai",
+                "status": 503 if is_fallback else status,
+            },
+            *([{"step": "chose", "at": "config", "strategy": "fallback", "target": 1}] if is_fallback else []),
+        ],
         "cache_status": cache,
         "retry_success_count": source.choice([0, 0, 0, 1, 2, -1]),
         "is_proxy_call": False,
@@ -195,7 +203,7 @@ def is_unpriced(record: dict[str, Any]) -> bool:
 
 
 def has_fallen_back(record: dict[str, Any]) -> bool:
-    return record["decisions"][0]["target"] > 0
+    return any(step["step"] == "chose" and step["target"] > 0 for step in record["decisions"])
 
 
 class Expectation:

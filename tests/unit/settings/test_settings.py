@@ -86,6 +86,26 @@ def test_settings_file_that_is_added_later_keeps_the_store(tmp_path: Path):
     assert load_settings(file, {}).store.data_dir == f"{tmp_path}/penstock-data"
 
 
+def test_master_key_of_an_embedded_store_is_used_with_another_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    moved = {"PENSTOCK_STORE_URL": "postgresql://h/d"}
+    (tmp_path / "penstock-data").mkdir()
+    (tmp_path / "penstock-data/penstock.key").touch()
+    assert load_settings(None, moved).sibling_path("penstock.key") == f"{tmp_path}/penstock-data/penstock.key"
+    assert load_settings(None, moved).log_store_folder == f"{tmp_path}/penstock-data/logs/store"
+    (tmp_path / "penstock.key").touch()
+    assert load_settings(None, moved).sibling_path("penstock.key") == f"{tmp_path}/penstock.key"
+
+
+@pytest.mark.parametrize("name", ["PENSTOCK_LOGSTORE_URL", "PENSTOCK_STOREURL", "PENSTOCK_SERVR_PORT"])
+def test_misspelt_section_of_a_variable_is_rejected(tmp_path: Path, name: str):
+    with pytest.raises(SettingsError, match=f"{name}.*did you mean PENSTOCK_"):
+        load_settings(None, {name: "x"})
+    # A reference may have any name.
+    file = write_settings_file(tmp_path, f'[store]\nadmin_key = "${{{name}}}"\n')
+    assert load_settings(file, {name: "x" * 48}).store.admin_key
+
+
 def test_data_folder_of_a_settings_file_keeps_a_given_path_of_records(tmp_path: Path):
     file = write_settings_file(tmp_path, f'[store]\ndata_dir = "{tmp_path}/data"\n[records]\npath = "here.jsonl"\n')
     read = load_settings(file, {})

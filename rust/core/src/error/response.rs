@@ -67,11 +67,11 @@ impl Error {
                     .collect();
                 serde_json::json!({"status": "failure", "message": message, "errors": errors, "error": error})
             }
-            Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => {
-                serde_json::json!({"success": false, "data": {"message": message, "errorCode": self.code()}})
-            }
             // Clients of the management API read `data`, SDKs of model providers read `error`.
-            Self::NotImplemented { .. } | Self::TrialFailed { .. } => serde_json::json!({
+            Self::KeyForbidden { .. }
+            | Self::TokenForbidden { .. }
+            | Self::NotImplemented { .. }
+            | Self::TrialFailed { .. } => serde_json::json!({
                 "success": false, "data": {"message": message, "errorCode": self.code()}, "error": error
             }),
             Self::InlineOptionBlocked { field, .. } => serde_json::json!({"status": "failure", "message": message,

@@ -320,6 +320,12 @@ impl<'w> RouteExecutor<'w> {
         if level.ignores_breakers && next.targets.is_empty() {
             self.acquire_permit(next, true);
         }
+        // Logs count a request as a fallback by this step. A dry run lists every target anyway.
+        if level.next_index > 0 && !self.is_dry_run {
+            let (at, target) = (Arc::clone(&level.node.path), level.next_index);
+            let strategy = level.node.strategy.name();
+            self.record_step(|| RoutingStep::Chose { at, strategy, target, condition: None });
+        }
         level.next_index += 1;
         level.has_tried_any = true;
         Some(next)

@@ -189,7 +189,7 @@ async fn session_is_retried_and_a_failing_target_opens_its_breaker() {
     open_realtime(&rig, realtime_request_with_config(&config)).await.close(1000, "").await;
     assert_eq!((bad.connection_count(), rig.state.record_sink.metrics.retries.get()), (3, 2));
     let names: Vec<_> = recorded_outcome(&rig).1.iter().map(|step| step[0].clone()).collect();
-    assert_eq!(names, ["tried", "tried", "tried", "stopped", "tried"]);
+    assert_eq!(names, ["tried", "tried", "tried", "stopped", "chose", "tried"]);
     assert_eq!(rig.state.shared.breakers.open_count(), 1);
     open_realtime(&rig, realtime_request_with_config(&config)).await.close(1000, "").await;
     assert_eq!(

@@ -42,14 +42,16 @@ async fn first_good_response_wins_and_is_identified() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|step| pick_fields(step, ["step", "at", "status"]))
+        .map(|step| pick_fields(step, ["step", "at", "status", "target"]))
         .collect();
     assert_eq!(
         steps,
         [
-            json!(["tried", "config.targets[0]", 503]),
-            json!(["tried", "config.targets[1]", 400]),
-            json!(["tried", "config.targets[2]", 200]),
+            json!(["tried", "config.targets[0]", 503, null]),
+            json!(["chose", "config", null, 1]),
+            json!(["tried", "config.targets[1]", 400, null]),
+            json!(["chose", "config", null, 2]),
+            json!(["tried", "config.targets[2]", 200, null]),
         ]
     );
 }

@@ -301,6 +301,9 @@ async fn denied_key_returns_403_with_the_reason() {
                     (403, &json!("AB03"), &json!(false))
                 );
                 assert!(body["data"]["message"].as_str().unwrap().contains(reason), "{body}");
+                // SDKs of providers show only this message.
+                assert_eq!(body["error"]["message"], body["data"]["message"]);
+                assert_eq!(body["error"]["type"], "permission_error");
                 assert_eq!(rig.single_record()["error"], "AB03");
             }
         }
