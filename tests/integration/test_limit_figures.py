@@ -92,8 +92,8 @@ class SpendingClients:
                 wait_for("the end of the budget", lambda: self.statuses[-1000:].count(412) > 980 or None, 120)
             finally:
                 self._is_over.set()
-            for one in running:
-                one.result(60)
+            for call in running:
+                call.result(60)
 
 
 def test_budget_of_a_dollar_is_never_exceeded(nodes: list[Gateway]):
@@ -185,8 +185,8 @@ def send_paced(
     began = time.time()
     with ThreadPoolExecutor(CALLERS) as pool:
         calls = [pool.submit(call, number, began + number / rate) for number in range(int(rate * seconds))]
-        for one in calls:
-            one.result(120)
+        for pending in calls:
+            pending.result(120)
     return admitted
 
 

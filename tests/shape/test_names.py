@@ -70,6 +70,7 @@ def test_core_tests_are_named_after_modules():
     modules.
     """
     walks = {
+        "cluster_faults",
         "credentials",
         "deployments",
         "failover",

@@ -125,8 +125,8 @@ class ReferenceCheck:
 
 async def find_condition_warnings(session: TenantSession, kind: str, row: Row) -> PolicyWarnings:
     """Returns why a policy that is saved can match no request; `UNSET` if nothing is known."""
-    found = await ReferenceCheck(session).find_warnings([(kind, row)])
-    warnings = [ConditionWarning(warning.path, warning.message) for warning in found]
+    unknown_objects = await ReferenceCheck(session).find_warnings([(kind, row)])
+    warnings = [ConditionWarning(warning.path, warning.message) for warning in unknown_objects]
     return warnings + find_contradictions(row["conditions"]) or UNSET
 
 
@@ -142,19 +142,19 @@ def find_contradictions(conditions: Sequence[Mapping[str, Any]]) -> list[Conditi
     return warnings
 
 
-def _exclude_each_other(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    key = one["key"]
+def _exclude_each_other(earlier: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    key = earlier["key"]
     if key != other["key"]:
         return False
-    first, second = (set(condition_values(condition["value"])) for condition in (one, other))
-    one_excludes, other_excludes = bool(one.get("excludes")), bool(other.get("excludes"))
-    if one_excludes != other_excludes:
-        required, excluded = (second, first) if one_excludes else (first, second)
+    first, second = (set(condition_values(condition["value"])) for condition in (earlier, other))
+    earlier_excludes, other_excludes = bool(earlier.get("excludes")), bool(other.get("excludes"))
+    if earlier_excludes != other_excludes:
+        required, excluded = (second, first) if earlier_excludes else (first, second)
         return required <= excluded or "*" in excluded
     # A wildcard may match the same value, and objects have an id and a slug.
     is_single = key in SINGLE_VALUE_KEYS or key.startswith(METADATA_PREFIX)
     is_literal = not any("*" in value for value in first | second)
-    return not one_excludes and is_single and is_literal and first.isdisjoint(second)
+    return not earlier_excludes and is_single and is_literal and first.isdisjoint(second)
 
 
 async def find_idle_policies(policies: Sequence[tuple[str, Row]], reader: DemandReader) -> list[PolicyWarning]:
