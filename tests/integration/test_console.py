@@ -166,7 +166,7 @@ def run_browser_tests(admin: Client, seeded: dict[str, str], *files: str) -> str
         **seeded,
     }
     done = subprocess.run(
-        [shutil.which("node") or "node", "--test", "--test-timeout=200000", *FILTER, *files],
+        [shutil.which("node") or "node", "--test", "--test-timeout=200000", "--test-concurrency=2", *FILTER, *files],
         check=False,
         capture_output=True,
         text=True,
