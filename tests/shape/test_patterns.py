@@ -14,7 +14,7 @@ import msgspec
 import penstock
 
 # Each pattern matches at least one of these.
-MATCHING_SAMPLES = ("a", "a@b.test", "https://a.test/v1", "key", "configurations.openai_project", "0" * 64)
+MATCHING_SAMPLES = ("a", "a@b.test", "https://a.test/v1", "key", "configurations.openai_project", "@a/b", "0" * 64)
 
 
 def find_subclasses(kind: type[msgspec.Struct]) -> set[type[msgspec.Struct]]:

@@ -72,7 +72,7 @@ class ModerateTexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     model: Annotated[
         str,
         Meta(
-            pattern="^@[^/ ]+/.+$",
+            pattern=r"^@[^/ ]+/[^\n]+(?!\n)$",
             max_length=255,
             description="model of a saved provider that moderates, such as `@my-openai/gpt-4o-mini`",
         ),
