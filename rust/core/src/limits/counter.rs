@@ -74,13 +74,13 @@ pub struct UsageCounter {
 impl UsageCounter {
     /// Takes what is wanted, and in advance up to a hundredth of what is left. If less than wanted is left, takes that;
     /// takes nothing if it is less than the minimum.
-    pub fn take(&mut self, window: LimitWindow, now_ms: u64, limit: u64, worker: u64, wanted: Amount) -> Grant {
+    pub fn take(&mut self, window: LimitWindow, now_ms: u64, limit: u64, worker: u64, requested: Amount) -> Grant {
         self.advance(window, now_ms);
         let left = limit.saturating_sub(self.used(window));
-        if wanted.minimum > left {
+        if requested.minimum > left {
             return Grant { amount: 0, left };
         }
-        let amount = wanted.amount.max(left / LEASE_FRACTION).min(left);
+        let amount = requested.amount.max(left / LEASE_FRACTION).min(left);
         self.add(window, amount);
         self.change_holder(window, worker, now_ms, |held| held.saturating_add(amount));
         Grant { amount, left: left - amount }

@@ -220,10 +220,10 @@ impl Limiter {
         // A request that costs nothing is rejected too once nothing is left.
         let amount = amount.max(1);
         let is_exact = rule.enforcement == Enforcement::Hard;
-        let wanted = if is_exact { Amount::exactly(amount) } else { Amount::at_most(amount) };
+        let requested = if is_exact { Amount::exactly(amount) } else { Amount::at_most(amount) };
         if let Some(cluster) = &self.cluster {
-            let wanted = if is_last { wanted } else { Amount::exactly(amount) };
-            return cluster.take(rule, group, wanted, now_ms);
+            let requested = if is_last { requested } else { Amount::exactly(amount) };
+            return cluster.take(rule, group, requested, now_ms);
         }
         let mut leases = self.lock();
         let group = self.bounded_group(&mut leases, &rule, group);
@@ -236,9 +236,9 @@ impl Limiter {
             self.start_part(lease, &part, rule.limit, now_ms);
         }
         if lease.free < amount || now_ms >= lease.end_ms {
-            self.renew(lease, &rule, &part, wanted, now_ms);
+            self.renew(lease, &rule, &part, requested, now_ms);
         }
-        let is_left = lease.free >= wanted.minimum;
+        let is_left = lease.free >= requested.minimum;
         let amount = amount.min(lease.free);
         if is_left {
             lease.free -= amount;
@@ -378,13 +378,13 @@ impl Limiter {
     }
 
     /// Takes a new lease from the node's counter. Without it, takes from this worker's share of the limit.
-    fn renew(&self, lease: &mut Lease, rule: &LimitRule, part: &WindowPart, wanted: Amount, now_ms: u64) {
+    fn renew(&self, lease: &mut Lease, rule: &LimitRule, part: &WindowPart, requested: Amount, now_ms: u64) {
         let (worker, window) = (self.worker, rule.window);
         let (start_ms, report) = (lease.start_ms, lease.report());
         self.metrics.counter_updates.add(1);
         let granted = self.counters.update(&lease.counter_id, &lease.group, window, |counter| {
             counter.settle(window, now_ms, start_ms, worker, report);
-            counter.take(window, now_ms, rule.limit, worker, wanted)
+            counter.take(window, now_ms, rule.limit, worker, requested)
         });
         lease.is_share = granted.is_err();
         if let Ok(grant) = &granted {
@@ -395,7 +395,7 @@ impl Limiter {
             // Each worker may use its part of what was left.
             let share = lease.known_left / self.worker_count;
             let taken = self.shares.update(&lease.counter_id, &lease.group, window, |counter| {
-                counter.take(window, now_ms, share, worker, wanted)
+                counter.take(window, now_ms, share, worker, requested)
             });
             lease.unreported = report.exceeded.saturating_add(taken.as_ref().map_or(0, |grant| grant.amount));
             lease.free = report.returned;

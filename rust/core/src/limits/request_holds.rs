@@ -330,8 +330,8 @@ impl RequestHolds {
     }
 }
 
-fn is_same_counter(one: &Hold, other: &Hold) -> bool {
-    one.rule.counter_id == other.rule.counter_id && one.group == other.group
+fn is_same_counter(hold: &Hold, other: &Hold) -> bool {
+    hold.rule.counter_id == other.rule.counter_id && hold.group == other.group
 }
 
 impl Drop for RequestHolds {

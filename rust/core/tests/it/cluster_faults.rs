@@ -210,7 +210,7 @@ async fn overload(nodes: &LimitedNodes, rule: &RuleRef, time: Duration) -> Vec<H
     sleep(time).await;
     is_over.store(true, Ordering::Relaxed);
     while tasks.join_next().await.is_some() {}
-    admitted.iter().map(|one| one.lock().unwrap().clone()).collect()
+    admitted.iter().map(|node| node.lock().unwrap().clone()).collect()
 }
 
 fn sum_between(admitted: &[HashMap<u64, u64>], first: u64, last: u64) -> u64 {

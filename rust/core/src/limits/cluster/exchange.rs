@@ -43,16 +43,16 @@ impl WritePlan {
 
 impl ClusterLimiter {
     /// Returns true while the counters in Redis are being restored.
-    pub(super) fn check_generation(&self, found: Option<String>, now_ms: u64) -> bool {
+    pub(super) fn check_generation(&self, current: Option<String>, now_ms: u64) -> bool {
         let mut known = self.generation.lock().unwrap_or_else(PoisonError::into_inner);
-        if *known != found {
+        if *known != current {
             if known.is_some() {
                 self.restored_ms.store(now_ms + RESTORE_MS, Ordering::Relaxed);
                 self.others().lose(now_ms);
                 self.mark_all_dirty();
             }
-            if found.is_some() {
-                *known = found;
+            if current.is_some() {
+                *known = current;
             }
         }
         now_ms < self.restored_ms.load(Ordering::Relaxed)
@@ -126,11 +126,11 @@ impl ClusterLimiter {
             }
             if is_last || is_returned && now_ms >= lease.used_ms + IDLE_MS {
                 let reserve = if plan.has_room() { lease.idle_reserve(plan.workers, now_ms) } else { 0 };
-                let kept = reserve.min(lease.free);
-                plan.reserves += usize::from(kept > 0);
-                if lease.free > kept {
-                    lease.left = lease.left.saturating_add(lease.free - kept);
-                    (lease.free, lease.is_dirty, lease.granted) = (kept, true, 0);
+                let remaining = reserve.min(lease.free);
+                plan.reserves += usize::from(remaining > 0);
+                if lease.free > remaining {
+                    lease.left = lease.left.saturating_add(lease.free - remaining);
+                    (lease.free, lease.is_dirty, lease.granted) = (remaining, true, 0);
                 }
             }
             let is_old = lease.window.is_budget() && now_ms >= lease.confirmed_ms + REFRESH_MS;

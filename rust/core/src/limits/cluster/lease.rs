@@ -99,7 +99,7 @@ impl ClusterLease {
             return;
         }
         let length = rule.window.sliding_part_ms();
-        let kept = if length > 0 && self.free > 0 && keeps_free(self) { self.free } else { 0 };
+        let carried = if length > 0 && self.free > 0 && keeps_free(self) { self.free } else { 0 };
         if let Some(number) = start_ms.checked_div(length) {
             self.past.push((self.start_ms, self.settled.saturating_add(self.held)));
             let oldest = number.saturating_sub(SLIDING_PARTS) * length;
@@ -109,7 +109,7 @@ impl ClusterLease {
         } else {
             (self.left, self.confirmed_ms, self.is_dirty) = (rule.limit, 0, false);
         }
-        (self.start_ms, self.settled, self.held, self.free, self.granted) = (start_ms, 0, 0, kept, kept);
+        (self.start_ms, self.settled, self.held, self.free, self.granted) = (start_ms, 0, 0, carried, carried);
         (self.is_share, self.retry_ms, self.share_ms, self.reserved_ms) = (false, 0, 0, 0);
     }
 

@@ -131,7 +131,7 @@ impl ClusterLimiter {
         &self,
         rule: RuleRef,
         group: &str,
-        wanted: Amount,
+        requested: Amount,
         now_ms: u64,
     ) -> Result<(Hold, Remaining), Remaining> {
         let mut leases = self.lock();
@@ -142,8 +142,8 @@ impl ClusterLimiter {
         lease.advance(&rule, |lease| self.keeps_free(lease), now_ms);
         lease.used_ms = now_ms;
         let usable = lease.usable(now_ms);
-        let is_enough = usable >= wanted.minimum;
-        let amount = wanted.amount.min(usable);
+        let is_enough = usable >= requested.minimum;
+        let amount = requested.amount.min(usable);
         if is_enough {
             lease.free -= amount;
             lease.held = lease.held.saturating_add(amount);
@@ -226,11 +226,11 @@ impl ClusterLimiter {
         self.is_lost.store(false, Ordering::Relaxed);
         let is_restoring = self.check_generation(generation, now_ms);
         let others = OthersUsage::add_up(&fields, self.member, claim.part.window, now_ms);
-        let found = parse_announcements(&workers, &self.name);
+        let announcements = parse_announcements(&workers, &self.name);
         let (reserved, is_incomplete) = {
             let workers = self.others();
-            let reserved = workers.reserved(&found, claim.part, &others, now_ms);
-            (reserved, workers.is_incomplete(&found, claim.part.start_ms))
+            let reserved = workers.reserved(&announcements, claim.part, &others, now_ms);
+            (reserved, workers.is_incomplete(&announcements, claim.part.start_ms))
         };
         let counted = CountedUsage { others, reserved, is_complete: !is_restoring && !is_incomplete };
         if let Some(correction) = self.end_acquire(claim, counted, now_ms) {

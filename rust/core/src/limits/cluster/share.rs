@@ -47,8 +47,8 @@ impl ClusterLimiter {
                 (sent.time_ms, sent.divisor) = (sent.time_ms.max(now_ms), divisor);
                 self.is_lost.store(false, Ordering::Relaxed);
                 self.check_generation(Some(generation), now_ms);
-                let found = parse_announcements(&workers, &self.name);
-                let expired = self.others().update(found, alive_count, now_ms);
+                let announcements = parse_announcements(&workers, &self.name);
+                let expired = self.others().update(announcements, alive_count, now_ms);
                 self.redis.remove_workers(&expired).await;
             }
             Err(error) => {

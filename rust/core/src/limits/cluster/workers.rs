@@ -75,19 +75,19 @@ impl OtherWorkers {
 
     /// Replaces what is known by the announcements in Redis. Returns the names of workers that can be removed there: those
     /// that are silent for long, unless the store counts them among `alive_count` workers.
-    pub fn update(&mut self, mut found: Announcements, alive_count: u64, now_ms: u64) -> Vec<String> {
-        let is_old = |one: &Announcement| one.time_ms + FORGET_AFTER_MS < now_ms;
+    pub fn update(&mut self, mut announcements: Announcements, alive_count: u64, now_ms: u64) -> Vec<String> {
+        let is_old = |announcement: &Announcement| announcement.time_ms + FORGET_AFTER_MS < now_ms;
         let mut expired = Vec::new();
-        let excess = (found.len() as u64 + 1).saturating_sub(alive_count);
-        found.retain(|name, one| {
-            let is_kept = !is_old(one) || expired.len() as u64 >= excess;
+        let excess = (announcements.len() as u64 + 1).saturating_sub(alive_count);
+        announcements.retain(|name, announcement| {
+            let is_kept = !is_old(announcement) || expired.len() as u64 >= excess;
             if !is_kept {
                 expired.push(name.to_string());
             }
             is_kept
         });
-        self.missing.retain(|name, one| !found.contains_key(name) && !is_old(one));
-        self.known = found;
+        self.missing.retain(|name, announcement| !announcements.contains_key(name) && !is_old(announcement));
+        self.known = announcements;
         expired
     }
 
@@ -96,21 +96,25 @@ impl OtherWorkers {
     }
 
     /// Returns true if Redis may lack what another worker used in a part of time that starts at `start_ms`.
-    pub fn is_incomplete(&self, found: &Announcements, start_ms: u64) -> bool {
-        start_ms <= self.lost_ms && self.missing.keys().any(|name| !found.contains_key(name))
+    pub fn is_incomplete(&self, announcements: &Announcements, start_ms: u64) -> bool {
+        start_ms <= self.lost_ms && self.missing.keys().any(|name| !announcements.contains_key(name))
     }
 
     /// Returns how much of a limit is reserved for workers that may have no connection to Redis, beyond what `others` counts
     /// for them already.
-    pub fn reserved(&self, found: &Announcements, part: SharedPart, others: &OthersUsage, now_ms: u64) -> u64 {
-        let missing = self.missing.iter().filter(|(name, _)| !found.contains_key(*name)).map(|(_, one)| one);
-        let may_use_share = |one: &&Announcement| match part.window {
-            LimitWindow::Fixed(_) => one.time_ms < part.start_ms,
-            _ => one.time_ms + SILENT_MS < now_ms,
+    pub fn reserved(&self, announcements: &Announcements, part: SharedPart, others: &OthersUsage, now_ms: u64) -> u64 {
+        let missing = self
+            .missing
+            .iter()
+            .filter(|(name, _)| !announcements.contains_key(*name))
+            .map(|(_, announcement)| announcement);
+        let may_use_share = |announcement: &&Announcement| match part.window {
+            LimitWindow::Fixed(_) => announcement.time_ms < part.start_ms,
+            _ => announcement.time_ms + SILENT_MS < now_ms,
         };
-        let shares = found.values().chain(missing).filter(may_use_share).map(|one| {
-            let share = part.amount / one.divisor.max(1);
-            let used = others.by_member.get(&one.member).copied().unwrap_or(0);
+        let shares = announcements.values().chain(missing).filter(may_use_share).map(|announcement| {
+            let share = part.amount / announcement.divisor.max(1);
+            let used = others.by_member.get(&announcement.member).copied().unwrap_or(0);
             // The share of a budget is what a worker may use further.
             if part.window.is_budget() { share } else { share.saturating_sub(used) }
         });
@@ -166,23 +170,23 @@ mod tests {
         let all = announcements(&[("b", NOW, 3, 2), ("c", NOW, 3, 3)]);
         assert_eq!(workers.update(all, 0, NOW), Vec::<String>::new());
         workers.lose(NOW + 5);
-        let one = announcements(&[("b", NOW + 6, 3, 2)]);
-        workers.update(one.clone(), 0, NOW + 6);
-        assert!(workers.is_incomplete(&one, NOW + 5) && !workers.is_incomplete(&one, NOW + 6));
+        let announcement = announcements(&[("b", NOW + 6, 3, 2)]);
+        workers.update(announcement.clone(), 0, NOW + 6);
+        assert!(workers.is_incomplete(&announcement, NOW + 5) && !workers.is_incomplete(&announcement, NOW + 6));
         let window = SharedPart { start_ms: NOW + 6, ..part(LimitWindow::Fixed(RateUnit::Minute)) };
-        assert_eq!(workers.reserved(&one, window, &OthersUsage::default(), NOW + 7), 30);
+        assert_eq!(workers.reserved(&announcement, window, &OthersUsage::default(), NOW + 7), 30);
         assert_eq!(workers.count(), 2);
         let both = announcements(&[("b", NOW + 8, 3, 2), ("c", NOW + 8, 3, 3)]);
         assert!(!workers.is_incomplete(&both, NOW + 5));
         workers.update(both.clone(), 0, NOW + 8);
-        assert!(!workers.is_incomplete(&one, NOW + 5));
+        assert!(!workers.is_incomplete(&announcement, NOW + 5));
     }
 
     #[test]
     fn forgets_workers_that_neither_redis_nor_the_store_knows_as_alive() {
-        let found = || announcements(&[("b", NOW - FORGET_AFTER_MS - 1, 3, 2), ("c", NOW, 3, 3)]);
-        assert_eq!(OtherWorkers::default().update(found(), 3, NOW), Vec::<String>::new());
-        assert_eq!(OtherWorkers::default().update(found(), 2, NOW), ["b"]);
+        let announcements = || announcements(&[("b", NOW - FORGET_AFTER_MS - 1, 3, 2), ("c", NOW, 3, 3)]);
+        assert_eq!(OtherWorkers::default().update(announcements(), 3, NOW), Vec::<String>::new());
+        assert_eq!(OtherWorkers::default().update(announcements(), 2, NOW), ["b"]);
     }
 
     #[test]
