@@ -160,7 +160,10 @@ async def list_models(
 async def update_models(
     key: IdOrSlug, data: JSONBody[UpdateIntegrationModels], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
-    """Adds or updates models of an integration: availability, host, header fields and price."""
+    """Adds or updates models of an integration: availability, host, header fields and price. Models that the request does
+    not name keep their entries; with `allow_all_models` false, those without an entry cannot be used, deployments
+    included.
+    """
     _reject_duplicate_slugs(model.slug for model in data.models)
     async with work.write_session() as session:
         row = await kit.get_integration(session, key, "update")

@@ -74,7 +74,8 @@ fn uses_gateway_file(body: &[u8]) -> bool {
         #[serde(borrow)]
         input_file_id: Cow<'b, str>,
     }
-    serde_json::from_slice::<BatchInputFile<'_>>(body).is_ok_and(|made| made.input_file_id.starts_with(FILE_ID_PREFIX))
+    serde_json::from_slice::<BatchInputFile<'_>>(body)
+        .is_ok_and(|input| input.input_file_id.starts_with(FILE_ID_PREFIX))
 }
 
 /// Asks the provider for the batch to find its output file, then requests the content of that file.

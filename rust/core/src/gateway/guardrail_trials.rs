@@ -88,11 +88,11 @@ async fn run_plan(state: &Arc<GatewayState>, name: &str) -> Result<Value> {
         trials.push(trial.map_err(|problems| invalid(describe(&problems)))?);
     }
     let runs = trials.into_iter().map(|trial| trial.run_in(state, &plan.workspace, &plan.asked_by));
-    let found: Vec<Value> = stream::iter(runs).buffered(MAX_CONCURRENT_TRIALS).collect().await;
+    let trials: Vec<Value> = stream::iter(runs).buffered(MAX_CONCURRENT_TRIALS).collect().await;
     match plan.form {
-        ResponseForm::Trial => found.into_iter().next().ok_or(Error::ControlUnavailable),
+        ResponseForm::Trial => trials.into_iter().next().ok_or(Error::ControlUnavailable),
         ResponseForm::Moderations => {
-            let results = found.iter().map(to_moderation).collect::<std::result::Result<Vec<_>, String>>();
+            let results = trials.iter().map(to_moderation).collect::<std::result::Result<Vec<_>, String>>();
             results.map(|results| json!({"results": results})).map_err(invalid)
         }
     }

@@ -93,9 +93,10 @@ async fn compare(
     }
     let mut versions = Vec::with_capacity(request.versions.len());
     for selector in &request.versions {
-        let named = format!("{name}@{selector}");
-        let found = ChosenVersion::find(state, snapshot, workspace.clone(), PromptReference::parse(&named)).await?;
-        versions.push((selector.clone(), found));
+        let reference = format!("{name}@{selector}");
+        let version =
+            ChosenVersion::find(state, snapshot, workspace.clone(), PromptReference::parse(&reference)).await?;
+        versions.push((selector.clone(), version));
     }
     let deadline = Instant::now() + MAX_COMPARISON_TIME;
     let head = Arc::new(head.clone());
@@ -172,10 +173,10 @@ impl PlannedRun {
 
 /// Returns the head of a run: the credential and the control headers are those of the client.
 fn run_head(head: &RequestHead, observer: &Arc<RecordObserver>) -> RequestHead {
-    let kept = head.headers.iter().filter(|(name, _)| !DROPPED_HEADERS.contains(name));
+    let copied = head.headers.iter().filter(|(name, _)| !DROPPED_HEADERS.contains(name));
     RequestHead {
         method: head.method.clone(),
-        headers: kept.collect::<Headers>(),
+        headers: copied.collect::<Headers>(),
         peer_ip: head.peer_ip,
         observer: Some(Arc::clone(observer)),
         ..RequestHead::default()

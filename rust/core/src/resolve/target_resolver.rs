@@ -82,7 +82,8 @@ impl<'c> TargetResolver<'c> {
             return Ok(None);
         }
         // Boxed, because an inline future would enlarge the future of every request.
-        Box::pin(self.inline_configs.prepare(text, self.settings.target_limits())).await.map(Some)
+        let tenant = self.caller.workspace().or_else(|| self.caller.key.map(|key| &*key.id));
+        Box::pin(self.inline_configs.prepare(tenant, text, self.settings.target_limits())).await.map(Some)
     }
 
     /// Builds the routing plan from the headers. The order of the checks decides which error is reported first.

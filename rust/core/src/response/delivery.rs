@@ -405,9 +405,11 @@ pub fn respond_with_error(error: &Error, call: &Call<'_>, mut record: Record) ->
     ClientResponse { head: reply, body: body.into() }
 }
 
-/// Adds generated request ids to a response outside the data plane, which has no record.
+/// Adds request ids to a response outside the data plane, which has no record: the id that the management API gave the
+/// request, or a new one.
 pub fn add_request_ids(mut response: ClientResponse, head: &RequestHead, aliases: &[String]) -> ClientResponse {
-    let id = record::new_id(record::unix_time()).to_string();
+    let own_id = response.head.headers.get_str("x-request-id").map(ToOwned::to_owned);
+    let id = own_id.unwrap_or_else(|| record::new_id(record::unix_time()).to_string());
     let control = ControlHeaders::parse(&head.headers, aliases);
     let prefix = control.prefix.unwrap_or(control_headers::CONTROL_PREFIX);
     push_id_headers(&mut response.head.headers, prefix, &id, control.trace_id.unwrap_or(&id));

@@ -255,13 +255,13 @@ fn find_node_and_fallbacks<'w>(
     let is_on_way =
         |target: &Node| path.strip_prefix(&*target.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     let index = node.targets.iter().position(is_on_way)?;
-    let found = find_node_and_fallbacks(walk, &node.targets[index], path, after)?;
+    let node_and_fallbacks = find_node_and_fallbacks(walk, &node.targets[index], path, after)?;
     if matches!(node.strategy, Strategy::Fallback(_)) {
         for later in &node.targets[index + 1..] {
             after.extend(walk.attempt_order(later).unwrap_or_default());
         }
     }
-    Some(found)
+    Some(node_and_fallbacks)
 }
 
 impl<'w> RouteExecutor<'w> {

@@ -258,13 +258,13 @@ impl<'w> RouteExecutor<'w> {
     ) -> Result<FirstAttempt<'w>> {
         while !node.targets.is_empty() {
             let Strategy::Fallback(fallback) = &node.strategy else {
-                let given = match self.sticky_session(node) {
+                let assignment = match self.sticky_session(node) {
                     // Boxed, because few requests wait here and an inline future would enlarge the future of every
                     // request.
                     Some((balance, session)) => Some(Box::pin(self.assign_session(node, balance, session)).await),
                     None => None,
                 };
-                node = self.choose_target(node, given)?;
+                node = self.choose_target(node, assignment)?;
                 continue;
             };
             let mut level = FallbackLevel::new(node, fallback);
@@ -363,10 +363,10 @@ impl<'w> RouteExecutor<'w> {
     }
 
     /// Returns the target of a group to which the request continues.
-    fn choose_target(&mut self, node: &'w Node, given: Option<StickyAssignment>) -> Result<&'w Node> {
+    fn choose_target(&mut self, node: &'w Node, assignment: Option<StickyAssignment>) -> Result<&'w Node> {
         let (index, condition) = match &node.strategy {
             Strategy::Single | Strategy::Fallback(_) => (0, None),
-            Strategy::LoadBalance(balance) => (self.pick_balanced(node, balance, given), None),
+            Strategy::LoadBalance(balance) => (self.pick_balanced(node, balance, assignment), None),
             Strategy::Conditional(conditional) => match conditional.choose_target(&self.condition_input()) {
                 Some(selection) => selection,
                 None => return Err(self.record_no_target(node)),
@@ -402,9 +402,9 @@ impl<'w> RouteExecutor<'w> {
             return StickyAssignment { session, target_index: None };
         }
         let key = self.session_key(node, &session);
-        let wanted = SessionAssignment { key, target: balance.default_target_hash(&session), ttl: session.ttl };
+        let preferred = SessionAssignment { key, target: balance.default_target_hash(&session), ttl: session.ttl };
         let is_there = |target: u64| balance.find_target_index(target).is_some();
-        let target = shared.sticky_sessions.assign_target(wanted, shared.now(), is_there).await;
+        let target = shared.sticky_sessions.assign_target(preferred, shared.now(), is_there).await;
         StickyAssignment { session, target_index: target.and_then(|target| balance.find_target_index(target)) }
     }
 
@@ -422,12 +422,12 @@ impl<'w> RouteExecutor<'w> {
 
     /// Picks an available target by weight or by session, and acquires its permit. If none is available, picks among
     /// all.
-    fn pick_balanced(&mut self, node: &Node, balance: &LoadBalancer, given: Option<StickyAssignment>) -> usize {
+    fn pick_balanced(&mut self, node: &Node, balance: &LoadBalancer, assignment: Option<StickyAssignment>) -> usize {
         let mut open = self.available_targets(node);
         loop {
             let is_open = |index: usize| open.as_ref().is_some_and(|open| open[index]);
             let is_open: Option<&dyn Fn(usize) -> bool> = if open.is_some() { Some(&is_open) } else { None };
-            let index = match given {
+            let index = match assignment {
                 None => balance.pick_random(fastrand::f64(), is_open),
                 Some(StickyAssignment { target_index: Some(index), .. })
                     if is_open.is_none_or(|is_open| is_open(index)) =>
@@ -455,9 +455,9 @@ impl<'w> RouteExecutor<'w> {
             return Ok(vec![node]);
         }
         let Strategy::Fallback(fallback) = &node.strategy else {
-            let given =
+            let assignment =
                 self.sticky_session(node).map(|(balance, session)| self.local_assignment(node, balance, session));
-            let selected = self.choose_target(node, given)?;
+            let selected = self.choose_target(node, assignment)?;
             return self.attempt_order(selected);
         };
         let (mut all, mut refused) = (Vec::new(), None);

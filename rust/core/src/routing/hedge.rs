@@ -44,10 +44,10 @@ impl<'w> RouteExecutor<'w> {
             let mut hedged_log = self.log.fork();
             let mut twin = self.fork(&mut hedged_log, carried);
             let raced = {
-                let mut one: RouteFuture<'_> = Box::pin(self.run_from(first));
+                let mut earlier: RouteFuture<'_> = Box::pin(self.run_from(first));
                 let early = tokio::select! {
                     biased;
-                    result = &mut one => Some(result),
+                    result = &mut earlier => Some(result),
                     () = sleep(wait) => None,
                 };
                 match early {
@@ -57,9 +57,9 @@ impl<'w> RouteExecutor<'w> {
                         || !latencies.try_spend_hedge_token(mark)
                         || !twin.try_enter(second) =>
                     {
-                        RaceOutcome::FirstOnly(one.await)
+                        RaceOutcome::FirstOnly(earlier.await)
                     }
-                    None => await_first_success(one, Box::pin(twin.run_from(second)), fallback).await,
+                    None => await_first_success(earlier, Box::pin(twin.run_from(second)), fallback).await,
                 }
             };
             drop(twin);
@@ -142,14 +142,14 @@ impl RaceOutcome {
 
 /// Awaits the first successful result of two attempts; if the earlier one fails, returns the later one.
 async fn await_first_success(
-    mut one: RouteFuture<'_>,
-    mut two: RouteFuture<'_>,
+    mut earlier: RouteFuture<'_>,
+    mut later: RouteFuture<'_>,
     fallback: &FallbackPolicy,
 ) -> RaceOutcome {
     let (result, is_seconds) = tokio::select! {
         biased;
-        result = &mut one => (result, false),
-        result = &mut two => (result, true),
+        result = &mut earlier => (result, false),
+        result = &mut later => (result, true),
     };
     if !triggers_fallback(fallback, &result) {
         // Dropping the other attempt also closes its connection.
@@ -158,6 +158,6 @@ async fn await_first_success(
     if let Ok(response) = result {
         response.discard().await;
     }
-    let other = if is_seconds { one.await } else { two.await };
+    let other = if is_seconds { earlier.await } else { later.await };
     RaceOutcome::Both { result: other, is_from_second: !is_seconds, is_other_cancelled: false }
 }

@@ -162,7 +162,7 @@ impl ReplayBody {
 }
 
 fn apply_parameters(parameters: &Parameters, bytes: &[u8]) -> Result<Option<PreparedBody>> {
-    let invalid = |found: api_format::ScanError| Error::BodyInvalid { offset: found.offset, message: found.message };
+    let invalid = |error: api_format::ScanError| Error::BodyInvalid { offset: error.offset, message: error.message };
     let Some(changed) = parameters.apply(bytes).map_err(invalid)? else { return Ok(None) };
     let peek = api_format::peek(&changed).map_err(invalid)?;
     let (stream, model) = (peek.is_streaming(), peek.model.unwrap_or_default());

@@ -602,7 +602,7 @@ async fn large_chunked_response_arrives_complete() {
 #[tokio::test]
 async fn response_has_provider_headers_and_gateway_headers() {
     let more = "X-Request-Id: r-1\r\nx-ratelimit-remaining-requests: 7\r\nset-cookie: a=1\r\nset-cookie: b=2\r\n\
-                strict-transport-security: max-age=1\r\nAlt-Svc: h3\r\naccess-control-allow-origin: *\r\n\
+                strict-transport-security: max-age=1\r\nClear-Site-Data: \"*\"\r\nAlt-Svc: h3\r\naccess-control-allow-origin: *\r\n\
                 Connection: keep-alive\r\nkeep-alive: timeout=5\r\n";
     let provider = ScriptedServer::start_responding(json_response("200 OK", more, "{}")).await;
     let rig = TestGateway::for_url(&provider.url());
@@ -612,7 +612,8 @@ async fn response_has_provider_headers_and_gateway_headers() {
         (Some("r-1"), Some("7"))
     );
     // A provider does not decide how browsers treat the gateway's origin.
-    for name in ["set-cookie", "strict-transport-security", "alt-svc", "access-control-allow-origin"] {
+    for name in ["set-cookie", "strict-transport-security", "clear-site-data", "alt-svc", "access-control-allow-origin"]
+    {
         assert_eq!(response.header(name), None, "{name}");
     }
     assert_eq!((response.header("connection"), response.header("keep-alive")), (None, None));

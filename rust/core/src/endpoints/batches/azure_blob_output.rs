@@ -108,9 +108,9 @@ pub async fn fetch_output_blob(
 
 /// Returns a storage token: fetched from the issuer of the target's own credential, or sent with the request.
 async fn storage_token(state: &GatewayState, target: &Target<'_>) -> Result<String> {
-    let given = || target.provider.row().bearer_token(&target.options).map(ToOwned::to_owned);
+    let bearer_token = || target.provider.row().bearer_token(&target.options).map(ToOwned::to_owned);
     let Some(grant) = target.grant.as_deref().and_then(catalog::Grant::for_azure_storage) else {
-        return given().ok_or_else(|| {
+        return bearer_token().ok_or_else(|| {
             let message = "the output of this batch is in a blob, which an API key cannot read; configure token fetching \
                 (azure_auth_mode) or send a storage token (x-gateway-azure-ad-token)";
             Error::ProviderOptionInvalid { provider: target.provider.slug(), message: message.into() }

@@ -57,7 +57,7 @@ fn build_translation(line: BatchLine<'_>) -> Result<(Translation, Vec<u8>), Prob
     let unknown = || Problem::new("provider", format!("unknown provider `{slug}`"));
     let provider = catalog::find_provider(slug).ok_or_else(unknown)?;
     let operation = Operation::from_method_and_path("POST", path.strip_prefix("/v1").unwrap_or(path));
-    let peek = api_format::peek(body).map_err(|found| Problem::new("body", found.message))?;
+    let peek = api_format::peek(body).map_err(|error| Problem::new("body", error.message))?;
     let model = peek.model.unwrap_or_default();
     let unsupported = || Problem::new("url", format!("{} is not supported by {slug}", operation.id()));
     let wire = provider.provider_format(operation, &model).ok_or_else(unsupported)?;

@@ -80,7 +80,7 @@ impl BatchOutputTranslator {
     }
 
     fn translate_line(&self, number: usize, line: &[u8]) -> Vec<u8> {
-        let unread = |id: &str, why: &str| encode_output_line(number, id, Err(why));
+        let unread = |id: &str, reason: &str| encode_output_line(number, id, Err(reason));
         let result = match self.line_format.parse_result_line(line) {
             Ok(result) => result,
             Err(broken) => return unread("", &broken.0),
@@ -112,7 +112,7 @@ fn encode_output_line(number: usize, custom_id: &str, outcome: Result<(u16, &Raw
             let request = json!(response_id(body).unwrap_or_default());
             (format!("{{\"status_code\":{status},\"request_id\":{request},\"body\":{}}}", body.get()), Value::Null)
         }
-        Err(why) => ("null".to_owned(), json!({"code": "answer_unreadable", "message": why})),
+        Err(reason) => ("null".to_owned(), json!({"code": "answer_unreadable", "message": reason})),
     };
     let (id, custom_id) = (json!(format!("batch_req_{number}")), json!(custom_id));
     format!("{{\"id\":{id},\"custom_id\":{custom_id},\"response\":{response},\"error\":{error}}}\n").into_bytes()

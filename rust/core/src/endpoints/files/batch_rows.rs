@@ -123,16 +123,16 @@ impl BatchInputTranslator {
     /// Checks a line that is already in the provider's format. It may contain a model name too.
     fn check_native_row(&mut self, row: &BatchInputLine<'_>) -> Result<(), RequestError> {
         let (Some(only), Some(body)) = (self.line_format.passthrough_endpoint(), row.body) else { return Ok(()) };
-        let peek = api_format::peek(body.get().as_bytes()).map_err(|found| RequestError::new("body", found.message))?;
+        let peek = api_format::peek(body.get().as_bytes()).map_err(|error| RequestError::new("body", error.message))?;
         peek.model.map_or(Ok(()), |model| self.check_same_job(&model, only))
     }
 
     fn check_same_job(&mut self, model: &str, url: &str) -> Result<(), RequestError> {
         let (first, endpoint) = self.model_and_endpoint.get_or_insert_with(|| (model.to_owned(), url.to_owned()));
-        let wrong = |path: &str, is: &str, wanted: &str| {
+        let wrong = |path: &str, is: &str, expected: &str| {
             RequestError::new(
                 path,
-                format!("it is `{is}`; all lines of a file must be for one job, here with `{wanted}`"),
+                format!("it is `{is}`; all lines of a file must be for one job, here with `{expected}`"),
             )
         };
         if first != model {
@@ -147,7 +147,7 @@ impl LineOverrides {
     fn apply_model<'b>(&self, body: &'b [u8]) -> Result<Cow<'b, [u8]>, RequestError> {
         let Some(model) = &self.model else { return Ok(body.into()) };
         let updated = edit::set_fields(body, &[], &[edit::json_field("model", &model.as_str().into())]);
-        updated.map(Cow::Owned).map_err(|found| RequestError::new("body", found.message))
+        updated.map(Cow::Owned).map_err(|error| RequestError::new("body", error.message))
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
             row.as_object_mut().unwrap().remove(key);
             row.to_string()
         };
-        for (second, path, why) in [
+        for (second, path, message) in [
             ("[1]".to_owned(), "file", "line 2: it is not a JSON object"),
             (without("custom_id"), "file.custom_id", "line 2: it must be a string"),
             (without("url"), "file.url", "line 2"),
@@ -254,7 +254,7 @@ mod tests {
         ] {
             let refusal =
                 translate_file("bedrock", BatchLineFormat::Bedrock, &format!("{good}\n{second}"), 64).unwrap_err();
-            assert!(refusal.path.starts_with(path) && refusal.message.contains(why), "{refusal}");
+            assert!(refusal.path.starts_with(path) && refusal.message.contains(message), "{refusal}");
         }
         let elsewhere = good.replace("/chat/completions", "/embeddings");
         let refusal = translate_file("fireworks-ai", BatchLineFormat::Fireworks, &elsewhere, 64).unwrap_err();

@@ -114,6 +114,6 @@ async fn list_files(client: &FileStoreClient<'_>, call: &Call<'_>, bucket: &Obje
     let (mut incoming, mut deadline) =
         client.send(InternalRequest { query: &query, ..InternalRequest::new("GET", "/files") }).await?;
     let response = client.read_text(&mut incoming, &mut deadline, MAX_LIST_BYTES).await?;
-    let (found, has_more) = bucket.parse_file_list(name, &response);
-    Ok(client.success_response(incoming, files::list_body(&found, has_more)))
+    let (listed, has_more) = bucket.parse_file_list(name, &response);
+    Ok(client.success_response(incoming, files::list_body(&listed, has_more)))
 }

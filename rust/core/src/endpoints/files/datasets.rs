@@ -148,7 +148,7 @@ fn decode_to_lines(body: ResponseBody, kind: DatasetStore) -> ResponseBody {
             Some(chunk) => records.decode_chunk(&chunk),
             None => records.check_complete().map(|()| Vec::new()),
         };
-        decoded.map(Bytes::from).map_err(|found| broken_response(&found.0).into())
+        decoded.map(Bytes::from).map_err(|error| broken_response(&error.0).into())
     })
 }
 

@@ -52,9 +52,9 @@ pub async fn handle_file_request(
 }
 
 /// Returns a non-empty query parameter of a list request.
-fn query_param<'c>(call: &'c Call<'_>, wanted: &str) -> Option<&'c str> {
+fn query_param<'c>(call: &'c Call<'_>, searched_name: &str) -> Option<&'c str> {
     let mut pairs = call.head.query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.find(|(name, value)| *name == wanted && !value.is_empty()).map(|(_, value)| value)
+    pairs.find(|(name, value)| *name == searched_name && !value.is_empty()).map(|(_, value)| value)
 }
 
 /// Parses how many files a list may have, capped at `most`.

@@ -123,10 +123,10 @@ impl FileStoreClient<'_> {
 
     /// Prepares a download from a signed URL, to be sent later. No credential is sent, because the URL is signed.
     pub fn prepare_fetch(&self, url: &str) -> Result<PreparedFetch> {
-        let wrong = |why: &str| {
-            self.option_error(format!("the content of this file is at an address that cannot be read: {why}"))
+        let wrong = |reason: &str| {
+            self.option_error(format!("the content of this file is at an address that cannot be read: {reason}"))
         };
-        let blob = BlobUrl::parse(url).map_err(|why| wrong(&why))?;
+        let blob = BlobUrl::parse(url).map_err(|reason| wrong(&reason))?;
         if !blob.has_trusted_transport(&self.state.upstream) {
             return Err(wrong("it is not https"));
         }

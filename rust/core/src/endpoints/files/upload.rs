@@ -109,9 +109,9 @@ impl FormUpload<'_> {
 
     /// Forwards the file content received so far. Starts the sink once the purpose is known.
     async fn forward_received(&mut self, sink: &mut impl UploadSink) -> FileStoreResult<()> {
-        let came = self.form.take_content();
-        self.received_bytes += came.len() as u64;
-        self.pending.extend(came);
+        let content = self.form.take_content();
+        self.received_bytes += content.len() as u64;
+        self.pending.extend(content);
         if !self.is_started
             && let Some(file) = self.file_info()?
         {
@@ -166,10 +166,10 @@ impl FormUpload<'_> {
 
     fn new_translator(&self) -> BatchInputTranslator {
         let Target { provider, options, .. } = self.client.target;
-        let text = |found: Option<&str>| found.map(ToOwned::to_owned);
+        let to_owned = |text: Option<&str>| text.map(ToOwned::to_owned);
         let for_all = LineOverrides {
-            model: text(provider.model_override(options, PathOptions::default())),
-            endpoint: text(options.get("provider_batch_endpoint")),
+            model: to_owned(provider.model_override(options, PathOptions::default())),
+            endpoint: to_owned(options.get("provider_batch_endpoint")),
         };
         BatchInputTranslator::new(provider.slug(), self.client.file_store.line_format(), for_all)
     }

@@ -54,7 +54,9 @@ impl BodyBounds {
     fn add_tool(&mut self, kind: Option<&str>, names: &[Cow<'_, str>]) {
         self.has_tools = true;
         let is_run_by_client = match kind {
-            Some(kind) => CLIENT_TOOLS.contains(&kind) || CLIENT_TOOL_PREFIXES.iter().any(|one| kind.starts_with(one)),
+            Some(kind) => {
+                CLIENT_TOOLS.contains(&kind) || CLIENT_TOOL_PREFIXES.iter().any(|prefix| kind.starts_with(prefix))
+            }
             None => names.iter().any(|name| CLIENT_TOOL_FIELDS.contains(&&**name)),
         };
         if !is_run_by_client {
@@ -364,8 +366,8 @@ mod tests {
             json!({"image": {"format": "png", "source": {"bytes": "AA"}}}),
             json!({"inlineData": {"mimeType": "image/png", "data": "AA"}}),
         ] {
-            let found = content(&part);
-            assert_eq!((found.images, found.unbounded), (1, None), "{part}");
+            let bounds = content(&part);
+            assert_eq!((bounds.images, bounds.unbounded), (1, None), "{part}");
         }
     }
 
@@ -408,8 +410,8 @@ mod tests {
                 "source": {"type": "text", "media_type": "text/plain", "data": "x"}}]}]}),
             json!({"previous_response_id": null, "tools": []}),
         ] {
-            let found = parse(&body);
-            assert_eq!((found.unbounded, found.images), (None, 0), "{body}");
+            let bounds = parse(&body);
+            assert_eq!((bounds.unbounded, bounds.images), (None, 0), "{body}");
         }
     }
 }

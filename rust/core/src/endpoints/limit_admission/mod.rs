@@ -67,42 +67,42 @@ pub(crate) async fn admit_request(
         return Ok(());
     }
     let mut turn = AcquireTurn::new(&state.limiter);
-    let taken = loop {
+    let admission = loop {
         let subject = limit_subject(call, caller, log, None);
         let request =
             HoldRequest { stage: LimitStage::Request, subject: &subject, amount: &|_, _, _| 1, is_last: turn.is_last };
-        let taken = holds.take_all(rule_sets.into_iter().flatten(), &request, now_ms());
-        match taken {
+        let admission = holds.take_all(rule_sets.into_iter().flatten(), &request, now_ms());
+        match admission {
             Err(rejection) if !turn.is_last => turn.acquire(&state.limiter, &rejection).await,
-            taken => break taken,
+            admission => break admission,
         }
     };
     log.limits = Some(holds);
     log.details.limit_check_time = Some(started_at.elapsed());
-    taken.map_err(|rejection| rejection_error(&rejection, None, now_ms()))
+    admission.map_err(|rejection| rejection_error(&rejection, None, now_ms()))
 }
 
 /// Trips to Redis for one request, which are bounded: the second time that the same limit leaves too little is the last.
 struct AcquireTurn {
     is_last: bool,
     count: usize,
-    asked: Option<(Box<str>, Box<str>)>,
+    last_refusal: Option<(Box<str>, Box<str>)>,
 }
 
 impl AcquireTurn {
     fn new(limiter: &Limiter) -> Self {
-        Self { is_last: limiter.cluster().is_none(), count: 0, asked: None }
+        Self { is_last: limiter.cluster().is_none(), count: 0, last_refusal: None }
     }
 
     async fn acquire(&mut self, limiter: &Limiter, rejection: &Rejection) {
-        let asked = (rejection.rule.counter_id.clone(), rejection.group.clone());
+        let last_refusal = (rejection.rule.counter_id.clone(), rejection.group.clone());
         self.count += 1;
         let is_hopeless = rejection.needed == UNBOUNDED;
-        if is_hopeless || self.asked.as_ref() == Some(&asked) || self.count > MAX_ACQUIRES {
+        if is_hopeless || self.last_refusal.as_ref() == Some(&last_refusal) || self.count > MAX_ACQUIRES {
             self.is_last = true;
             return;
         }
-        self.asked = Some(asked);
+        self.last_refusal = Some(last_refusal);
         limiter.acquire(&rejection.rule, &rejection.group, rejection.needed).await;
     }
 }
@@ -136,7 +136,7 @@ pub(crate) async fn admit_attempt(
     });
     let set_tokens = bounds.output_tokens;
     let mut turn = AcquireTurn::new(&state.limiter);
-    let (taken, cap) = loop {
+    let (admission, cap) = loop {
         let subject = limit_subject(call, &target.caller, log, Some(target_subject));
         let cap =
             parameter.and_then(|_| affordable_tokens(&state.limiter, &rule_sets, &subject, &bounds.highest(), &prices));
@@ -146,12 +146,12 @@ pub(crate) async fn admit_attempt(
             HoldRequest { stage: LimitStage::Attempt, subject: &subject, amount: &amount, is_last: turn.is_last };
         match holds.take_all(rule_sets.into_iter().flatten(), &request, now_ms()) {
             Err(rejection) if !turn.is_last => turn.acquire(&state.limiter, &rejection).await,
-            taken => break (taken, cap),
+            admission => break (admission, cap),
         }
     };
     holds.max_tokens = cap;
     log.limits = Some(holds);
-    taken.map_err(|rejection| rejection_error(&rejection, bounds.unbounded.as_deref(), now_ms()))?;
+    admission.map_err(|rejection| rejection_error(&rejection, bounds.unbounded.as_deref(), now_ms()))?;
     Ok(match (parameter, cap, &body) {
         (Some(parameter), Some(cap), Body::Complete(bytes)) => {
             let field = edit::json_field(parameter, &cap.into());
@@ -287,7 +287,9 @@ fn limit_subject<'r>(
     let config = log.details.config.as_deref();
     LimitSubject {
         api_key: caller.key.map(|key| ObjectNames { slug: &key.name, id: &key.id }),
-        workspace: caller.find_workspace().map(|found: &Workspace| ObjectNames { slug: &found.slug, id: &found.id }),
+        workspace: caller
+            .find_workspace()
+            .map(|workspace: &Workspace| ObjectNames { slug: &workspace.slug, id: &workspace.id }),
         metadata: &log.metadata,
         config: config.map(|config| ObjectNames { slug: &config.slug, id: config.id.as_deref().unwrap_or_default() }),
         prompt: call.head.prompt.as_ref().map(|prompt| ObjectNames { slug: &prompt.slug, id: &prompt.id }),

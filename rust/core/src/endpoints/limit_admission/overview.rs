@@ -42,12 +42,12 @@ pub(crate) async fn describe_limits(
             super::affordable_tokens(&state.limiter, &rule_sets, &subject, &bounds.highest(), &prices);
     }
     let rules = rule_sets.into_iter().flatten().flat_map(|rules: &Arc<[LimitRule]>| rules.iter());
-    let shown = rules.filter_map(|rule| {
+    let statuses = rules.filter_map(|rule| {
         let group = rule.group_of(&subject)?;
         let needed = bounds.amount(rule, &state.limiter, &group, &prices);
         Some(describe_limit(state, rule, &group, needed))
     });
-    shown.take(MAX_SHOWN).collect()
+    statuses.take(MAX_SHOWN).collect()
 }
 
 fn describe_limit(state: &GatewayState, rule: &LimitRule, group: &str, needed: u64) -> Value {

@@ -104,13 +104,13 @@ fn render_upgrade_head(
 
 /// Returns the `model` parameter of a query, or else its `deployment` parameter. Empty if it has neither.
 pub(crate) fn model_from_query(query: &str) -> String {
-    let found = query_values(query, "model").next();
-    found.or_else(|| query_values(query, "deployment").next()).unwrap_or_default()
+    let model = query_values(query, "model").next();
+    model.or_else(|| query_values(query, "deployment").next()).unwrap_or_default()
 }
 
-fn query_values<'q>(query: &'q str, wanted: &'q str) -> impl Iterator<Item = String> + 'q {
+fn query_values<'q>(query: &'q str, searched_name: &'q str) -> impl Iterator<Item = String> + 'q {
     let pairs = url::form_urlencoded::parse(query.as_bytes());
-    pairs.filter(move |(name, _)| name == wanted).map(|(_, value)| value.into_owned())
+    pairs.filter(move |(name, _)| name == searched_name).map(|(_, value)| value.into_owned())
 }
 
 /// Replaces the model or deployment in a query and leaves all other parameters unchanged.

@@ -7,13 +7,12 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use tokio::sync::Semaphore;
 
 use crate::{
     config::{Config, Strictness},
     error::{Error, Problem},
     process::settings::TargetLimits,
-    state::shared::bounded_cache::BoundedCache,
+    state::shared::{bounded_cache::BoundedCache, fair_permits::FairPermits},
 };
 
 /// Approximate number of copies of its text that a compiled config holds.
@@ -27,8 +26,10 @@ const MAX_INLINE_COMPILE_BYTES: usize = 2 * 1024;
 const MAX_PERMIT_WAIT: Duration = Duration::from_secs(5);
 /// Longest time to compile a config, without the wait before.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of configs that are compiled on blocking threads at the same time; others wait.
+/// Number of configs that are compiled on blocking threads at the same time: of all requests, and of one tenant. Others
+/// wait.
 const MAX_CONCURRENT_COMPILATIONS: usize = 2;
+const MAX_COMPILATIONS_OF_TENANT: usize = 1;
 
 type Compiled = Result<Arc<Config>, Vec<Problem>>;
 
@@ -37,12 +38,11 @@ type Compiled = Result<Arc<Config>, Vec<Problem>>;
 pub struct PreparedConfig(#[allow(dead_code, reason = "keeps the result alive")] Option<Arc<Compiled>>);
 
 /// Keyed by the SHA-256 digest of the config text, so that credentials in it are not stored in clear as keys.
-#[derive(Debug)]
 pub struct InlineConfigCache {
     cached: Mutex<BoundedCache<[u8; 32], Arc<Config>>>,
     /// Results for requests that are being handled, including errors and configs too large for the cache.
     prepared: Mutex<HashMap<[u8; 32], Weak<Compiled>>>,
-    compilations: Arc<Semaphore>,
+    compilations: FairPermits,
 }
 
 impl InlineConfigCache {
@@ -51,7 +51,7 @@ impl InlineConfigCache {
         Self {
             cached: Mutex::new(BoundedCache::new(bytes)),
             prepared: Mutex::default(),
-            compilations: Arc::new(Semaphore::new(MAX_CONCURRENT_COMPILATIONS)),
+            compilations: FairPermits::new(MAX_CONCURRENT_COMPILATIONS, MAX_COMPILATIONS_OF_TENANT),
         }
     }
 
@@ -68,8 +68,13 @@ impl InlineConfigCache {
     }
 
     /// Compiles a large config on a blocking thread. A following `get_or_compile` returns the result at once. Fails if
-    /// the configs of other requests take too long.
-    pub async fn prepare(&self, text: &str, limits: TargetLimits) -> Result<PreparedConfig, Error> {
+    /// the configs of other requests take too long; those of one tenant do not hold up others.
+    pub async fn prepare(
+        &self,
+        tenant: Option<&str>,
+        text: &str,
+        limits: TargetLimits,
+    ) -> Result<PreparedConfig, Error> {
         if text.len() <= MAX_INLINE_COMPILE_BYTES {
             return Ok(PreparedConfig(None));
         }
@@ -78,8 +83,8 @@ impl InlineConfigCache {
             return Ok(PreparedConfig(self.find_prepared(&key)));
         }
         let owned = text.to_owned();
-        let waiting = tokio::time::timeout(MAX_PERMIT_WAIT, Arc::clone(&self.compilations).acquire_owned());
-        let permit = waiting.await.map_err(|_| Error::Overloaded)?.map_err(|_| Error::Draining)?;
+        let waiting = tokio::time::timeout(MAX_PERMIT_WAIT, self.compilations.acquire(tenant));
+        let permit = waiting.await.map_err(|_| Error::Overloaded)?.ok_or(Error::Draining)?;
         let compiling = async {
             let job = move || {
                 let _permit = permit;
@@ -144,26 +149,30 @@ mod tests {
     async fn prepares_large_configs_and_their_errors() {
         let configs = InlineConfigCache::new(1);
         let text = |value: &str| format!(r#"{{"provider":{value},"note":"{}"}}"#, "x".repeat(3000));
-        let prepared = configs.prepare(&text("\"openai\""), TargetLimits::default()).await.unwrap();
+        let prepared = configs.prepare(None, &text("\"openai\""), TargetLimits::default()).await.unwrap();
         let first = compile_text(&configs, &text("\"openai\"")).unwrap();
         assert!(Arc::ptr_eq(&first, &compile_text(&configs, &text("\"openai\"")).unwrap()));
         drop(prepared);
         assert!(configs.prepared.lock().unwrap().values().all(|result| result.strong_count() == 0));
-        let prepared = configs.prepare(&text("1"), TargetLimits::default()).await.unwrap();
+        let prepared = configs.prepare(None, &text("1"), TargetLimits::default()).await.unwrap();
         assert_eq!(compile_text(&configs, &text("1")).unwrap_err().len(), 1);
         drop(prepared);
-        assert!(configs.prepare("{", TargetLimits::default()).await.unwrap().0.is_none());
+        assert!(configs.prepare(None, "{", TargetLimits::default()).await.unwrap().0.is_none());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_wait_for_other_configs_ends_in_an_error() {
+    async fn a_tenant_waits_for_its_own_configs_only() {
         let configs = InlineConfigCache::new(1);
-        let all_permits = configs.compilations.acquire_many(MAX_CONCURRENT_COMPILATIONS as u32).await.unwrap();
+        let first = configs.compilations.acquire(Some("a")).await.unwrap();
         let text = format!(r#"{{"provider":"openai","note":"{}"}}"#, "x".repeat(3000));
-        let error = configs.prepare(&text, TargetLimits::default()).await.unwrap_err();
+        let prepare = |tenant: &'static str| configs.prepare(Some(tenant), &text, TargetLimits::default());
+        let error = prepare("a").await.unwrap_err();
         assert_eq!((error.status(), error.code()), (503, "overloaded"));
-        drop(all_permits);
-        assert!(configs.prepare(&text, TargetLimits::default()).await.unwrap().0.is_some());
+        assert!(prepare("b").await.unwrap().0.is_some());
+        let second = configs.compilations.acquire(Some("b")).await.unwrap();
+        assert_eq!(prepare("c").await.unwrap_err().code(), "overloaded");
+        drop((first, second));
+        assert!(prepare("a").await.unwrap().0.is_some());
     }
 
     #[test]
