@@ -387,7 +387,7 @@ impl<'w> RouteExecutor<'w> {
         } else {
             serve_at_target(self.state, self.call, target, body, self.log).await
         };
-        let result = match attempted {
+        let mut result = match attempted {
             Ok(mut response) => match self.await_first_chunk(node, &mut response).await {
                 Ok(()) => match &self.hooks {
                     Some(hooks) => Box::pin(hooks.check_response(self, response)).await,
@@ -401,6 +401,9 @@ impl<'w> RouteExecutor<'w> {
             },
             Err(error) => Err(error),
         };
+        if let (Some(hooks), Err(error)) = (&self.hooks, &mut result) {
+            hooks.hide_unread_text(error);
+        }
         let (status, error) = match &result {
             Ok(response) => (Some(response.status()), None),
             Err(error) => (None, Some(error.code())),

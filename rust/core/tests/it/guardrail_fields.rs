@@ -196,6 +196,15 @@ fn requests() -> Vec<(&'static str, Value)> {
         ("/v1/completions", json!({"model": "m", "prompt": {"text": CANARY}})),
         ("/v1/completions", json!({"model": "m", "prompt": [[CANARY]]})),
         (RESPONSES, json!({"model": "m", "input": {"text": CANARY}})),
+        // Threads.
+        (
+            "/v1/threads/runs",
+            json!({"assistant_id": "a", "thread": {"messages": [{"role": "user", "content": CANARY}]}}),
+        ),
+        (
+            "/v1/threads/t/runs",
+            json!({"assistant_id": "a", "additional_messages": [{"role": "user", "content": CANARY}]}),
+        ),
         // Texts outside of messages.
         (
             CHAT,
@@ -299,6 +308,7 @@ fn request_for(path: &str, is_stream: bool) -> String {
         RESPONSES => json!({"model": "m", "input": "hi"}),
         CONVERSE => json!({"messages": [{"role": "user", "content": [{"text": "hi"}]}]}),
         INVOKE => json!({"message": "hi"}),
+        "/v1/threads/t/runs" => json!({"assistant_id": "a"}),
         _ => json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}),
     };
     if is_stream && matches!(path, CHAT | RESPONSES | MESSAGES) {
@@ -353,6 +363,10 @@ fn responses() -> Vec<(&'static str, Value)> {
         (INVOKE, json!({"generations": [{"text": CANARY}]})),
         (INVOKE, json!({"completions": [{"data": {"text": CANARY}}]})),
         (INVOKE, json!({"invented": CANARY})),
+        (
+            "/v1/threads/t/runs",
+            json!({"object": "thread.message", "content": [{"type": "text", "text": {"value": CANARY}}]}),
+        ),
     ]
 }
 
@@ -384,7 +398,8 @@ async fn a_canary_in_any_field_of_a_response_never_reaches_the_client() {
 async fn responses_of_every_success_and_type_are_checked() {
     let body = chat_response(json!({"role": "assistant", "content": CANARY})).to_string();
     for status in [200, 201, 202, 203, 206, 226] {
-        for kind in ["application/json", "text/plain", "application/x-ndjson", "application/octet-stream"] {
+        for kind in ["application/json", "text/plain", "text/html", "application/x-ndjson", "application/octet-stream"]
+        {
             let (response, _) = answer(
                 status,
                 CHAT,
@@ -395,6 +410,11 @@ async fn responses_of_every_success_and_type_are_checked() {
                 body.clone().into_bytes(),
             )
             .await;
+            if (status, kind) == (200, "text/html") {
+                // A page is no response of a provider, so the error repeats nothing of it.
+                assert!(response.text().contains("hidden") && !response.text().contains(CANARY), "{}", response.text());
+                continue;
+            }
             assert_denied(&response, &format!("{status} {kind}"));
         }
     }

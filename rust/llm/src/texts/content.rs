@@ -57,6 +57,18 @@ impl TextCollector {
         }
         self.at_key(part, "parts", |collector, parts| collector.collect_nested(parts, kind, depth + 1));
         self.collect_document(part, kind, depth);
+        self.collect_google_part(part);
+        self.collect_amazon_part(part, depth);
+        for name in ["guardContent", "citationsContent"] {
+            self.at_key(part, name, |collector, inner| collector.collect_nested(inner, kind, depth + 1));
+        }
+        if is_result {
+            self.collect_unknown(part, TextKind::ToolResult);
+        }
+    }
+
+    /// Adds calls and results of tools in the form of Gemini.
+    fn collect_google_part(&mut self, part: &Value) {
         for name in ["functionCall", "function_call"] {
             self.at_key(part, name, |collector, call| {
                 collector.at_key(call, "args", |inner, args| inner.push_json(TextKind::ToolArguments, args));
@@ -81,6 +93,10 @@ impl TextCollector {
         self.at_key(part, "codeExecutionResult", |collector, result| {
             collector.at_key(result, "output", |inner, output| inner.push_string(TextKind::ToolResult, output));
         });
+    }
+
+    /// Adds calls and results of tools, and reasoning, in the form of Bedrock.
+    fn collect_amazon_part(&mut self, part: &Value, depth: usize) {
         self.at_key(part, "toolUse", |collector, call| {
             collector.at_key(call, "input", |inner, input| inner.push_json(TextKind::ToolArguments, input));
         });
@@ -99,12 +115,6 @@ impl TextCollector {
                 inner.at_key(text, "text", |inner, text| inner.push_string(TextKind::Reasoning, text));
             });
         });
-        for name in ["guardContent", "citationsContent"] {
-            self.at_key(part, name, |collector, inner| collector.collect_nested(inner, kind, depth + 1));
-        }
-        if is_result {
-            self.collect_unknown(part, TextKind::ToolResult);
-        }
     }
 
     /// Adds the texts of a document: those of its parts, and those of a text file, which may be in base64.

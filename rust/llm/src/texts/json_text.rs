@@ -1,7 +1,7 @@
 //! Texts that are JSON, such as the arguments of a tool. Their strings are checked as a client reads them: without
 //! escapes, but for those of quotes and backslashes, so that the text can be written again as JSON.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt::Write};
 
 use serde::de::IgnoredAny;
 
@@ -123,7 +123,7 @@ fn read_code_escape(text: &str) -> Escape {
     }
     let second = if is_high { code_at(6) } else { None };
     match char::decode_utf16([first].into_iter().chain(second)).next() {
-        Some(Ok(letter)) if matches!(letter, '"' | '\\') => Escape::Kept(6),
+        Some(Ok('"' | '\\')) => Escape::Kept(6),
         Some(Ok(letter)) => Escape::Letter(letter, if second.is_some() { 12 } else { 6 }),
         // Half a surrogate pair is no letter.
         _ => Escape::Kept(6),
@@ -135,10 +135,10 @@ pub fn decode_json_text(text: &str) -> Cow<'_, str> {
     if !text.contains(['\\', '\n', '\r', '\t']) {
         return text.into();
     }
-    let (mut decoder, mut decoded) = (JsonTextDecoder::default(), String::with_capacity(text.len()));
-    decoder.decode(text, &mut decoded);
-    decoded.push_str(&decoder.pending);
-    decoded.into()
+    let (mut decoder, mut output) = (JsonTextDecoder::default(), String::with_capacity(text.len()));
+    decoder.decode(text, &mut output);
+    output.push_str(&decoder.pending);
+    output.into()
 }
 
 /// Returns a decoded text as JSON again.
@@ -152,7 +152,10 @@ pub fn encode_json_text(text: &str) -> Cow<'_, str> {
             '\n' => encoded.push_str("\\n"),
             '\r' => encoded.push_str("\\r"),
             '\t' => encoded.push_str("\\t"),
-            letter if letter < ' ' => encoded.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            letter if letter < ' ' => {
+                // Writing to a string cannot fail.
+                let _ = write!(encoded, "\\u{:04x}", u32::from(letter));
+            }
             letter => encoded.push(letter),
         }
     }
@@ -200,11 +203,11 @@ mod tests {
         let text = r#"{"a":"x\u0043\ud83d\ude00\n\\u0043\"y","b":"\u00"#;
         let complete = decode_json_text(text).into_owned();
         for size in 1..20 {
-            let (mut decoder, mut decoded) = (JsonTextDecoder::default(), String::new());
+            let (mut decoder, mut output) = (JsonTextDecoder::default(), String::new());
             for delta in text.as_bytes().chunks(size) {
-                decoder.decode(std::str::from_utf8(delta).unwrap(), &mut decoded);
+                decoder.decode(std::str::from_utf8(delta).unwrap(), &mut output);
             }
-            assert_eq!(decoded + &decoder.pending, complete, "{size}");
+            assert_eq!(output + &decoder.pending, complete, "{size}");
         }
     }
 

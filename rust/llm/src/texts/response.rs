@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{TextCollector, TextKind, TextPart, TextRole};
 
-/// Fields in which a response of OpenAI repeats the client's request.
+/// Fields in which a response of the Responses API repeats the client's request.
 const REPEATED_FIELDS: [&str; 6] = ["instructions", "metadata", "prompt", "text", "tools", "user"];
 
 /// Returns the texts of a response body. Each choice is a group.

@@ -6,13 +6,14 @@ use serde_json::{Map, Value};
 use super::{BodyStep, TOKEN_FIELDS, TextCollector, TextKind, content::is_text_type};
 
 /// Fields with identifiers and words of a fixed list. A value with spaces is read.
-const IDENTIFIER_FIELDS: [&str; 38] = [
+const IDENTIFIER_FIELDS: [&str; 40] = [
     "anthropic_version",
     "authorization",
     "authorization_token",
     "blockReason",
     "cache_control",
     "category",
+    "createTime",
     "detail",
     "effort",
     "encoding_format",
@@ -43,13 +44,14 @@ const IDENTIFIER_FIELDS: [&str; 38] = [
     "stop_reason",
     "system_fingerprint",
     "tool_choice",
+    "truncation",
     "type",
     "user",
 ];
 const IDENTIFIER_ENDINGS: [&str; 5] = ["_id", "Id", "_ids", "_at", "_type"];
 const MAX_IDENTIFIER_BYTES: usize = 256;
 /// Fields with the address of a file, or with the file itself in base64.
-const MEDIA_FIELDS: [&str; 13] = [
+const MEDIA_FIELDS: [&str; 14] = [
     "audio",
     "b64_json",
     "bytes",
@@ -61,6 +63,7 @@ const MEDIA_FIELDS: [&str; 13] = [
     "image_url",
     "partial_image_b64",
     "result",
+    "server_url",
     "uri",
     "url",
 ];
@@ -179,4 +182,57 @@ fn is_address(text: &str) -> bool {
 
 fn is_base64(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_' | b'='))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{
+        super::{TextPart, request_texts},
+        *,
+    };
+
+    fn others(field: Value) -> Vec<TextPart> {
+        let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+        body["invented"] = field;
+        request_texts(&body).into_iter().filter(|part| part.kind == TextKind::Other).collect()
+    }
+
+    #[test]
+    fn identifiers_addresses_and_media_are_no_texts() {
+        let base64 = "iVBORw0KGgo=".repeat(30);
+        for no_text in [
+            json!({"id": "call_4111111111111111", "type": "image", "model_id": "m-1", "status": "done"}),
+            json!({"url": "https://x.example/a?b=c", "file_uri": "gs://bucket/a.pdf"}),
+            json!({"image_url": format!("data:image/png;base64,{base64}"), "b64_json": base64}),
+            json!({"mime_type": "image/png", "data": "iVBORw=="}),
+            json!({"signature": "EqQBCgIYAg==", "encrypted_content": "gAAAAA==", "modalities": ["text", "audio"]}),
+            json!({"logprobs": {"content": [{"token": "a"}]}, "count": 1, "is_set": true, "nothing": null, "empty": ""}),
+            json!({"server_url": "https://x", "headers": {"x-key": "a b"}, "authorization": "abc"}),
+        ] {
+            assert!(others(no_text.clone()).is_empty(), "{no_text}");
+        }
+        for text in [
+            json!({"id": "two words"}),
+            json!({"url": "two words"}),
+            json!({"data": "short"}),
+            json!({"headers": {"x-key": "a"}}),
+            json!({"image_url": "data:text/plain;base64,c2VjcmV0"}),
+        ] {
+            assert_eq!(others(text.clone()).len(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn many_values_are_few_texts() {
+        let words: Vec<_> = (0..1000).map(|number| format!("w{number}")).collect();
+        let parts = others(json!({"words": words, "lists": vec![vec!["a"; 200]; 200]}));
+        assert!(parts.len() <= MAX_PARTS + 2 * MAX_ITEMS, "{}", parts.len());
+        assert!(parts[0].text.contains("w999"));
+        let mut body = json!({"invented": words});
+        let parts = request_texts(&body);
+        assert!(parts[0].replace(&mut body, r#"["***"]"#));
+        assert_eq!(body, json!({"invented": ["***"]}));
+    }
 }

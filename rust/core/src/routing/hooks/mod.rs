@@ -376,7 +376,7 @@ impl TargetHooks {
         if !has_known_texts(&texts) && is_pending(&body) {
             return self.conclude_pending(walk, response, bytes).await;
         }
-        let unreadable = (!body.is_object()).then_some(UNREADABLE_RESPONSE);
+        let unreadable = (!body.is_object() && response.status() != 204).then_some(UNREADABLE_RESPONSE);
         let run = self.run(walk.state, &self.after, self.response_subject(body, texts, bytes.len(), unreadable)).await;
         let denied_by = denying(&self.results.lock().after).cloned();
         if let Some(denied_by) = denied_by {

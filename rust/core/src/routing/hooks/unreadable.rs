@@ -1,5 +1,8 @@
 //! Reasons why hooks cannot read a request or a response, as results name them.
 
+use super::{TargetHooks, decides};
+use crate::error::Error;
+
 pub const UNREADABLE_STREAM: &str = "the stream has another format than its operation";
 pub const TOO_LARGE: &str = "the response is too large to be checked";
 pub const UNREADABLE_REQUEST: &str = "the request body is not a JSON object";
@@ -8,3 +11,13 @@ pub const UNREADABLE_RESPONSE: &str = "the response body is not a JSON object";
 pub const PENDING: &str = "the response has not begun";
 pub const COMPRESSED: &str = "the response is compressed";
 pub const TOO_BUSY: &str = "too many asynchronous guardrails are running";
+const HIDDEN_TEXT: &str = "hidden, because guardrails could not read it";
+
+impl TargetHooks {
+    /// Hides what an error repeats of a response, if hooks that deny or change something should have read it.
+    pub fn hide_unread_text(&self, error: &mut Error) {
+        if self.after.iter().any(|hook| decides(hook)) {
+            error.edit_upstream_text(|text| HIDDEN_TEXT.clone_into(text));
+        }
+    }
+}
