@@ -1,5 +1,7 @@
 //! Texts in fields beyond the usual ones: a canary in any of them never reaches the other side, whether a guardrail denies
 //! or redacts it, whole and streamed. Each row was once a way around a guardrail.
+#![allow(clippy::needless_pass_by_value, reason = "the tables pass literals")]
+#![allow(clippy::too_many_lines, reason = "a table is one function")]
 
 use serde_json::{Value, json};
 
