@@ -19,7 +19,7 @@ use crate::{
     error::{Error, Problem, Result},
     gateway_state::GatewayState,
     response::outgoing::{ClientResponse, ClientResponseHead},
-    routing::Trial,
+    routing::{Trial, route_question},
     state::shared::fair_permits::FairPermits,
 };
 
@@ -87,7 +87,7 @@ async fn run_plan(state: &Arc<GatewayState>, name: &str) -> Result<Value> {
         let trial = Trial::parse(plan.content.get().as_bytes(), subject.get().as_bytes());
         trials.push(trial.map_err(|problems| invalid(describe(&problems)))?);
     }
-    let runs = trials.into_iter().map(|trial| trial.run_in(state, &plan.workspace, &plan.asked_by));
+    let runs = trials.into_iter().map(|trial| trial.run_in(state, &plan.workspace, &plan.asked_by, route_question));
     let trials: Vec<Value> = stream::iter(runs).buffered(MAX_CONCURRENT_TRIALS).collect().await;
     match plan.form {
         ResponseForm::Trial => trials.into_iter().next().ok_or(Error::ControlUnavailable),

@@ -122,17 +122,25 @@ pub struct CheckError {
     pub message: String,
     /// True if the check counts as failed, whatever its parameters say.
     pub is_failure: bool,
+    /// True if nothing may pass the check, whether or not its hook denies.
+    pub must_deny: bool,
 }
 
 impl CheckError {
     pub fn new(message: impl Into<String>) -> Self {
-        Self { name: "Check error", message: message.into(), is_failure: false }
+        Self { name: "Check error", message: message.into(), is_failure: false, must_deny: false }
     }
 
     /// Returns the error of a check that a limit of the caller stopped. It counts as failed: otherwise a caller could use
     /// up its own limit to get past the check.
     pub fn limited(message: impl Into<String>) -> Self {
-        Self { name: "Limit reached", message: message.into(), is_failure: true }
+        Self { name: "Limit reached", is_failure: true, ..Self::new(message) }
+    }
+
+    /// Returns the error of a check that should have replaced texts, and could not search them. Passing the texts on would
+    /// let their length get around the check.
+    pub fn not_replaced(message: impl Into<String>) -> Self {
+        Self { is_failure: true, must_deny: true, ..Self::new(message) }
     }
 }
 

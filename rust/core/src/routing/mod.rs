@@ -17,3 +17,4 @@ pub(crate) use crate::routing::executor::{open_websocket, resolve_model_prefix, 
 pub(crate) use continuation::Continuation;
 pub(crate) use explain::{explain_routing, is_explain_request};
 pub use hooks::Trial;
+pub(crate) use hooks::route_question;

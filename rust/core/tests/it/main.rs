@@ -35,6 +35,7 @@ mod guardrail_checks;
 mod guardrail_fields;
 mod guardrail_matrix;
 mod guardrail_routes;
+mod guardrail_ways_around;
 mod guardrails;
 mod headers;
 mod heartbeat;

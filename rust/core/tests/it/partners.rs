@@ -151,3 +151,19 @@ async fn a_partner_without_a_verdict_is_an_error() {
         assert_eq!(checked.response.status, 200, "{:?}: {}", case.check, checked.response.text());
     }
 }
+
+#[tokio::test]
+async fn a_partner_that_hangs_is_an_error_after_its_timeout() {
+    let rig = GoldenProvider::gateway_trusting_loopback();
+    // The kernel accepts connections that nobody reads.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    for case in read_cases() {
+        let name = (&case.check, &case.stage);
+        let more = json!({"failOnError": true, "timeout": 50, "baseURL": url});
+        let checked = case.run(&rig, 200, "", &more, true).await;
+        assert_eq!(checked.response.status, 446, "{name:?}: {}", checked.response.text());
+        let message = checked.check["error"]["message"].as_str().unwrap_or_default().to_owned();
+        assert!(message.contains("took longer than 50 ms"), "{name:?}: {}", checked.check);
+    }
+}

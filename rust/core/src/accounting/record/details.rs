@@ -2,8 +2,8 @@
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -134,6 +134,8 @@ pub struct RecordDetails {
     pub hook_results: Option<SharedHookResults>,
     /// True if results of asynchronous hooks came after the end of the record was written.
     pub has_late_hooks: bool,
+    /// Questions of guardrails to models, if a guardrail may ask any.
+    guardrail_questions: OnceLock<Arc<AtomicUsize>>,
 }
 
 impl RecordDetails {
@@ -145,7 +147,14 @@ impl RecordDetails {
     /// Returns the initial details of a concurrent attempt.
     #[must_use]
     pub fn fork(&self) -> Self {
-        Self { saved_provider: self.saved_provider.clone(), opened_at: self.opened_at, ..Self::default() }
+        let guardrail_questions = self.guardrail_questions.clone();
+        let (saved_provider, opened_at) = (self.saved_provider.clone(), self.opened_at);
+        Self { saved_provider, opened_at, guardrail_questions, ..Self::default() }
+    }
+
+    /// Returns the count of questions of guardrails to models, which all targets of the request share.
+    pub fn guardrail_questions(&self) -> Arc<AtomicUsize> {
+        Arc::clone(self.guardrail_questions.get_or_init(Arc::default))
     }
 
     /// Takes over what belongs to the attempt that responded.

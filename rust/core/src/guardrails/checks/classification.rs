@@ -13,7 +13,7 @@ use super::{
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum TextClass {
     Language,
     Gibberish,
     Pii,
@@ -21,7 +21,7 @@ enum Kind {
 
 #[derive(Deserialize)]
 struct Classification {
-    kind: Kind,
+    kind: TextClass,
     inputs: Vec<String>,
     #[serde(default)]
     categories: BTreeSet<Category>,
@@ -36,12 +36,12 @@ pub fn classify(json: &[u8]) -> Result<Value, String> {
         serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let finder = PersonalData::for_categories(categories);
     let classify = |text: &String| match kind {
-        Kind::Language => language::detect(text)
+        TextClass::Language => language::detect(text)
             .map_or_else(|| json!([]), |(code, confidence)| json!([{"label": code, "score": confidence}])),
-        Kind::Gibberish => {
+        TextClass::Gibberish => {
             json!([{"label": if gibberish::is_gibberish(text) { "gibberish" } else { "clean" }}])
         }
-        Kind::Pii => finder.classify(text),
+        TextClass::Pii => finder.classify(text),
     };
     Ok(inputs.iter().map(classify).collect())
 }

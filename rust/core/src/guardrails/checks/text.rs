@@ -129,10 +129,12 @@ fn missing_text() -> CheckError {
 
 /// Returns the outcome for a text that a pattern cannot search in bounded time. It fails, so that a long text is no way
 /// around the check.
-pub(super) fn too_costly(rule: &str) -> CheckOutcome {
-    let explanation = "the text is too long for a regular expression with look-around or back references";
-    CheckOutcome::new(false, json!({"regexPattern": rule, "verdict": false, "explanation": explanation}))
+fn too_costly(rule: &str) -> CheckOutcome {
+    CheckOutcome::new(false, json!({"regexPattern": rule, "verdict": false, "explanation": TOO_COSTLY}))
 }
+
+/// Why a pattern did not search a text.
+pub(super) const TOO_COSTLY: &str = "the text is too long for a regular expression with look-around or back references";
 
 #[derive(Debug)]
 struct RegexMatch {

@@ -8,6 +8,7 @@ mod model_call;
 mod reading;
 mod restorations;
 mod restore;
+mod rewriting;
 mod runner;
 mod stream_end;
 mod stream_window;
@@ -33,6 +34,7 @@ use self::{
     reading::{Reading, has_known_texts},
     restorations::Restorations,
     restore::build_rewriter,
+    rewriting::{has_rewritten, may_rewrite},
     runner::{HookRun, HookRunner, run_hooks},
     stream_end::StreamHooks,
     subject::HookSubject,
@@ -68,8 +70,6 @@ use crate::{
 
 /// Status of a response whose hooks failed but do not deny it.
 const FAILED_STATUS: u16 = 246;
-/// Checks that put any text into a request.
-const REWRITING_CHECKS: [&str; 3] = ["default.addPrefix", "default.regexReplace", "default.webhook"];
 /// Bodies that asynchronous hooks may hold after their requests have ended, in permits of this many bytes: of all
 /// workspaces, and of one.
 static BACKGROUND: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(1024, 768));
@@ -92,7 +92,7 @@ pub(crate) struct TargetHooks {
 }
 
 /// Routes the question of a check to a model. A function of its own, because its future contains that of hooks.
-fn route_question<'r>(
+pub(crate) fn route_question<'r>(
     state: &'r GatewayState,
     resolver: &'r TargetResolver<'r>,
     plan: &'r RoutePlan<'r>,
@@ -159,7 +159,8 @@ impl TargetHooks {
             workspace: walk.resolver.caller.workspace().map(Arc::from),
             models: state.own_reference().map(|state| {
                 let trace_id = walk.call.control.trace_id.map(ToOwned::to_owned).or_else(|| walk.log.trace_id.clone());
-                ModelAccess::new(state, resolver.caller, trace_id, route_question)
+                let asked = walk.log.details.guardrail_questions();
+                ModelAccess::new(state, resolver.caller, trace_id, asked, route_question)
             }),
         };
         let is_strict = target.is_strict;
@@ -408,7 +409,9 @@ impl TargetHooks {
         let mut late = StreamHooks { window: of_mode(StreamMode::Window).collect(), end: Vec::new() };
         // The items of an array are only complete at its end.
         let must_hold = of_mode(StreamMode::Hold).next().is_some()
-            || !late.window.is_empty() && encoding == StreamEncoding::JsonArrayItems;
+            || !late.window.is_empty() && encoding == StreamEncoding::JsonArrayItems
+            // What one of them writes is checked by the others.
+            || late.window.len() > 1 && late.window.iter().any(|hook| may_rewrite(hook));
         if !must_hold {
             late.end = of_mode(StreamMode::End).collect();
             if self.results.lock().has_failed() {
@@ -585,12 +588,6 @@ fn count(sink: &RecordSink, results: &[HookResult]) {
             None => metrics.guardrails_failed.add(1),
         }
     }
-}
-
-/// Returns true if a check has replaced texts by others of its own choice, which is more than to redact them.
-fn has_rewritten(results: &[HookResult]) -> bool {
-    let mut checks = results.iter().flat_map(|result| &result.checks);
-    checks.any(|check| check.is_transformed && REWRITING_CHECKS.contains(&check.id.as_str()))
 }
 
 /// Returns the first hook that denies. A denial with status 446 comes before one with status 200.

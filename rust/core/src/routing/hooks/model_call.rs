@@ -2,7 +2,10 @@
 //! limits, translation and a log of their own in the same trace. No guardrail checks them, so none asks itself. They
 //! count for limits on tokens and cost, but not as requests of the caller.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use futures_util::future::BoxFuture;
 use penstock_net::{body::Body, headers::Headers};
@@ -33,6 +36,8 @@ const PATH: &str = "/v1/chat/completions";
 const MAX_RESPONSE_TOKENS: u32 = 1000;
 /// Longest response of a model.
 const MAX_RESPONSE_BYTES: usize = 256 * 1024;
+/// Questions that one request may cause, with all targets that it is sent to.
+const MAX_QUESTIONS: usize = 100;
 /// Characters of an error message that results show.
 const MAX_MESSAGE_CHARS: usize = 200;
 
@@ -43,6 +48,8 @@ pub struct ModelAccess {
     key: Option<GatewayKey>,
     trace_id: Option<String>,
     route: RouteQuestion,
+    /// Questions that the request has asked, at all of its targets.
+    asked: Arc<AtomicUsize>,
 }
 
 /// Routes a request. Given by the executor, which runs the hooks itself.
@@ -66,6 +73,7 @@ impl ModelAccess {
         state: Arc<GatewayState>,
         caller: &Caller<'_>,
         trace_id: Option<String>,
+        asked: Arc<AtomicUsize>,
         route: RouteQuestion,
     ) -> Arc<Self> {
         let key = caller.key.map(|key| GatewayKey {
@@ -74,18 +82,23 @@ impl ModelAccess {
             limits: key.limits.clone(),
             ..questioner(key.id.clone(), key.workspace.clone(), key.user_id.clone())
         });
-        Arc::new(Self { state, key, trace_id, route })
+        Arc::new(Self { state, key, trace_id, route, asked })
     }
 
     /// Returns the access of somebody who tries a guardrail of a workspace. Questions have the limits of the workspace,
     /// and of the key with this id if there is one.
     pub fn for_trial(state: Arc<GatewayState>, id: Box<str>, workspace: Arc<str>, route: RouteQuestion) -> Arc<Self> {
         let key = Some(questioner(id, Some(workspace), None));
-        Arc::new(Self { state, key, trace_id: None, route })
+        Arc::new(Self { state, key, trace_id: None, route, asked: Arc::default() })
     }
 
     /// Asks a model, and returns its text.
     pub async fn ask(&self, question: &ModelQuestion) -> std::result::Result<String, CheckError> {
+        if self.asked.fetch_add(1, Ordering::Relaxed) >= MAX_QUESTIONS {
+            return Err(CheckError::limited(format!(
+                "the guardrails of one request ask at most {MAX_QUESTIONS} questions"
+            )));
+        }
         let failed = |error: &Error| {
             let message: String = error.message().chars().take(MAX_MESSAGE_CHARS).collect();
             let message = format!("{} could not be asked: {message}", question.model);

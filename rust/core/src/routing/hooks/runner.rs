@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     guardrails::{
-        checks::{CheckError, CheckOutcome, CompiledCheck, ExternalCall, Stage},
+        checks::{Change, CheckError, CheckOutcome, CompiledCheck, ExternalCall, Stage},
         hook::{Hook, HookCheck, HookKind},
         host_access::CheckJob,
         results::{CheckResult, HookResult},
@@ -67,17 +67,25 @@ pub struct HookRun {
     pub restorations: Restorations,
 }
 
-/// Runs hooks on a subject.
+/// Runs hooks on a subject, all at the same time. If one changes texts, those after it run again on what it made of
+/// them, and both results count: otherwise the hook of a client could write what the default after it denies.
 pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<HookSubject>) -> HookRun {
     let runs = join_all(hooks.iter().map(|hook| run_hook(runner, hook, &subject))).await;
     let results = Vec::with_capacity(runs.len());
     let mut run = HookRun { results, subject, is_changed: false, restorations: Restorations::default() };
-    for (hook, (mut result, outcomes)) in hooks.iter().zip(runs) {
+    let mut has_new_texts = false;
+    for (hook, (mut result, mut outcomes)) in hooks.iter().zip(runs) {
+        if has_new_texts && !hook.is_async && result.skipped.is_none() {
+            let (again, changes) = run_hook(runner, hook, &run.subject).await;
+            result = join_results(result, again);
+            outcomes = changes;
+        }
         // What an asynchronous hook changes comes too late.
         if !hook.is_async {
             for (index, outcome) in outcomes {
                 run.restorations.extend(outcome.restorations);
                 let Some(change) = &outcome.change else { continue };
+                has_new_texts |= is_of_texts(change);
                 if Arc::make_mut(&mut run.subject).apply(change) {
                     (run.is_changed, result.is_transformed) = (true, true);
                 } else if let Some(check) = result.checks.get_mut(index) {
@@ -92,14 +100,32 @@ pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<Ho
     run
 }
 
+/// Returns true if a change may put a text where a check has looked already.
+fn is_of_texts(change: &Change) -> bool {
+    matches!(change, Change::Texts(_) | Change::Body(_))
+}
+
+/// Joins the results of a hook that ran on the original texts, and on changed ones. A check that failed once has failed.
+fn join_results(first: HookResult, mut again: HookResult) -> HookResult {
+    for (before, now) in first.checks.into_iter().zip(&mut again.checks) {
+        if !before.passes() && now.passes() {
+            *now = CheckResult { is_transformed: now.is_transformed, ..before };
+        }
+    }
+    again.milliseconds += first.milliseconds;
+    again
+}
+
 /// Sets the verdict of a hook from its checks.
 pub fn conclude(hook: &Hook, result: &mut HookResult) {
     if result.skipped.is_some() {
         return;
     }
     result.verdict = result.checks.iter().all(CheckResult::passes);
-    result.would_deny = hook.is_dry_run.then_some(hook.denies && !result.verdict);
-    result.denies = hook.denies && !hook.is_async && !result.verdict;
+    let must_deny = result.checks.iter().any(|check| check.error.as_ref().is_some_and(|error| error.must_deny));
+    let denies = must_deny || hook.denies && !result.verdict;
+    result.would_deny = hook.is_dry_run.then_some(denies);
+    result.denies = denies && !hook.is_async;
     result.is_soft = result.denies
         && hook
             .checks
@@ -202,7 +228,9 @@ async fn run_hook(
         }
         outcomes
     } else {
-        join_all(indexes.into_iter().map(|index| run_check(runner, hook, index, subject))).await
+        let mut outcomes = join_all(indexes.into_iter().map(|index| run_check(runner, hook, index, subject))).await;
+        keep_all_changes(runner, hook, subject, &mut outcomes).await;
+        outcomes
     };
     let mut changes = Vec::new();
     for (index, outcome, milliseconds) in outcomes {
@@ -217,6 +245,31 @@ async fn run_hook(
     }
     result.milliseconds = started_at.elapsed().as_millis() as u64;
     (result, changes)
+}
+
+/// Lets all checks of a hook that change texts do so. Those after the first run again on what the others made of the
+/// texts, because the change of the last one would undo those before.
+async fn keep_all_changes(
+    runner: &HookRunner,
+    hook: &Arc<Hook>,
+    subject: &Arc<HookSubject>,
+    outcomes: &mut [(usize, CheckOutcome, u64)],
+) {
+    let changes = |timed: &(usize, CheckOutcome, u64)| timed.1.change.as_ref().is_some_and(is_of_texts);
+    if outcomes.iter().filter(|timed| changes(timed)).count() < 2 {
+        return;
+    }
+    let mut current = Arc::clone(subject);
+    for (position, timed) in outcomes.iter_mut().filter(|timed| changes(timed)).enumerate() {
+        if position > 0 {
+            let verdict = timed.1.verdict;
+            *timed = run_check(runner, hook, timed.0, &current).await;
+            timed.1.verdict &= verdict;
+        }
+        if let Some(change) = &timed.1.change {
+            Arc::make_mut(&mut current).apply(change);
+        }
+    }
 }
 
 /// Characters of one text in the data of a result, and bytes of JSON up to which data are shown.

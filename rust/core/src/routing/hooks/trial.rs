@@ -12,9 +12,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    model_call::ModelAccess,
+    model_call::{ModelAccess, RouteQuestion},
     reading::Reading,
-    route_question,
     runner::{HookRunner, run_hooks},
     subject::HookSubject,
 };
@@ -85,9 +84,15 @@ impl Trial {
 
     /// Runs the guardrail within a gateway, whose saved providers it may ask for somebody in a workspace. `asked_by` is
     /// the id of the key or user.
-    pub async fn run_in(self, state: &Arc<GatewayState>, workspace: &str, asked_by: &str) -> Value {
+    pub async fn run_in(
+        self,
+        state: &Arc<GatewayState>,
+        workspace: &str,
+        asked_by: &str,
+        route: RouteQuestion,
+    ) -> Value {
         let workspace: Arc<str> = workspace.into();
-        let models = ModelAccess::for_trial(Arc::clone(state), asked_by.into(), Arc::clone(&workspace), route_question);
+        let models = ModelAccess::for_trial(Arc::clone(state), asked_by.into(), Arc::clone(&workspace), route);
         let runner = HookRunner {
             upstream: Arc::clone(&state.upstream),
             hosts: Arc::clone(&state.shared.check_hosts),

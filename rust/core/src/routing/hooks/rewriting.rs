@@ -1,0 +1,17 @@
+//! Hooks that write texts of their own choice, which is more than to redact them.
+
+use crate::guardrails::{hook::Hook, results::HookResult};
+
+/// Checks that put any text into a body.
+const REWRITING_CHECKS: [&str; 3] = ["default.addPrefix", "default.regexReplace", "default.webhook"];
+
+/// Returns true if a check has replaced texts by others of its own choice.
+pub fn has_rewritten(results: &[HookResult]) -> bool {
+    let mut checks = results.iter().flat_map(|result| &result.checks);
+    checks.any(|check| check.is_transformed && REWRITING_CHECKS.contains(&check.id.as_str()))
+}
+
+/// Returns true if a hook may write any text.
+pub fn may_rewrite(hook: &Hook) -> bool {
+    hook.checks.iter().any(|check| REWRITING_CHECKS.contains(&check.check.id.as_str()))
+}
