@@ -44,7 +44,11 @@ const MAX_CONTINUATIONS: u8 = 5;
 
 impl ResumePoint {
     /// Creates the resume point of a stream that may be continued; `None` for any other response.
-    pub fn from_response(walk: &RouteExecutor<'_>, node: &Node, response: &UpstreamResponse) -> Option<Box<Self>> {
+    pub(crate) fn from_response(
+        walk: &RouteExecutor<'_>,
+        node: &Node,
+        response: &UpstreamResponse,
+    ) -> Option<Box<Self>> {
         if node.features.recovery.mode() != Mode::Continue || !is_readable_stream(response) {
             return None;
         }
