@@ -82,6 +82,7 @@ def test_core_tests_are_named_after_modules():
         "guardrail_routes",
         "guardrail_ways_around",
         "heartbeat",
+        "hidden_errors",
         "limits",
         "pass_through",
         "request_translation",

@@ -132,11 +132,9 @@ async fn check_fault(fault: Fault) {
         assert!(slow <= max_slow, "{fault:?}: {slow} slow calls");
     }
     redis.end(fault).await;
-    let ended = Instant::now();
     for node in &nodes.nodes {
         wait_until("Redis is well again", || is_redis_available(node)).await;
     }
-    println!("{fault:?}: well again after {:?}", ended.elapsed());
     let mut rounds = 0;
     while used < LIMIT as usize && rounds < 200 {
         rounds += 1;

@@ -56,7 +56,7 @@ pub struct TextPart {
     json_form: JsonForm,
 }
 
-/// Whether a text is JSON, whose strings are checked without escapes.
+/// Form of a text. The strings of JSON are checked without escapes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum JsonForm {
     #[default]

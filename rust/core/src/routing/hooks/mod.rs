@@ -34,7 +34,7 @@ use self::{
     reading::{Reading, has_known_texts},
     restorations::Restorations,
     restore::build_rewriter,
-    rewriting::{has_rewritten, may_rewrite},
+    rewriting::{decides, has_rewritten, may_rewrite},
     runner::{HookRun, HookRunner, run_hooks},
     stream_end::StreamHooks,
     subject::HookSubject,
@@ -103,6 +103,11 @@ pub(crate) fn route_question<'r>(
 }
 
 impl TargetHooks {
+    /// Hides what an error repeats of a response, if hooks that deny or change something should have read it.
+    pub fn hide_unread_text(&self, error: &mut Error) {
+        unreadable::hide_unread_text(&self.after, error);
+    }
+
     /// Returns the hooks of a request to one target; `None` if there are none.
     ///
     /// # Errors
@@ -566,11 +571,6 @@ impl TargetHooks {
         response.incoming.body = ResponseBody::from_bytes(body);
         Ok(())
     }
-}
-
-/// Returns true if the provider must read the same as a hook did.
-fn decides(hook: &Hook) -> bool {
-    !hook.is_async && (hook.denies || hook.may_change())
 }
 
 /// Returns true if a response of the background is not complete.

@@ -1,9 +1,14 @@
-//! Hooks that write texts of their own choice, which is more than to redact them.
+//! What hooks may do to a body: deny or change it, or write texts of their own choice, which is more than to redact.
 
 use crate::guardrails::{hook::Hook, results::HookResult};
 
 /// Checks that put any text into a body.
 const REWRITING_CHECKS: [&str; 3] = ["default.addPrefix", "default.regexReplace", "default.webhook"];
+
+/// Returns true if the provider must read the same as a hook did.
+pub fn decides(hook: &Hook) -> bool {
+    !hook.is_async && (hook.denies || hook.may_change())
+}
 
 /// Returns true if a check has replaced texts by others of its own choice.
 pub fn has_rewritten(results: &[HookResult]) -> bool {

@@ -1,7 +1,9 @@
 //! Reasons why hooks cannot read a request or a response, as results name them.
 
-use super::{TargetHooks, decides};
-use crate::error::Error;
+use std::sync::Arc;
+
+use super::rewriting::decides;
+use crate::{error::Error, guardrails::hook::Hook};
 
 pub const UNREADABLE_STREAM: &str = "the stream has another format than its operation";
 pub const TOO_LARGE: &str = "the response is too large to be checked";
@@ -13,11 +15,9 @@ pub const COMPRESSED: &str = "the response is compressed";
 pub const TOO_BUSY: &str = "too many asynchronous guardrails are running";
 const HIDDEN_TEXT: &str = "hidden, because guardrails could not read it";
 
-impl TargetHooks {
-    /// Hides what an error repeats of a response, if hooks that deny or change something should have read it.
-    pub fn hide_unread_text(&self, error: &mut Error) {
-        if self.after.iter().any(|hook| decides(hook)) {
-            error.edit_upstream_text(|text| HIDDEN_TEXT.clone_into(text));
-        }
+/// Hides what an error repeats of a response, if one of these hooks should have read it.
+pub fn hide_unread_text(hooks: &[Arc<Hook>], error: &mut Error) {
+    if hooks.iter().any(|hook| decides(hook)) {
+        error.edit_upstream_text(|text| HIDDEN_TEXT.clone_into(text));
     }
 }
