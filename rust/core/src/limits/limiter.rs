@@ -54,6 +54,8 @@ pub struct Hold {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remaining {
     pub left: u64,
+    /// What requests of this worker hold until they end. They may use less.
+    pub held: u64,
     /// When the count starts again. `None`: never.
     pub reset_ms: Option<u64>,
     /// True if the node's counters cannot be reached, so that this worker admits only its share.
@@ -245,7 +247,7 @@ impl Limiter {
             lease.held = lease.held.saturating_add(amount);
         }
         let left = lease.left.saturating_add(lease.free);
-        let remaining = Remaining { left, reset_ms: part.reset_ms, is_share: lease.is_share };
+        let remaining = Remaining { left, held: lease.held, reset_ms: part.reset_ms, is_share: lease.is_share };
         if !is_left {
             return Err(remaining);
         }
@@ -306,6 +308,7 @@ impl Limiter {
         Remaining {
             is_share: left.is_err(),
             left: left.unwrap_or_else(|_| known()).saturating_add(own),
+            held: lease.map_or(0, |lease| lease.held),
             reset_ms: part.reset_ms,
         }
     }
@@ -479,7 +482,7 @@ mod tests {
         let admitted = |now| (0..20).filter(|_| limiter.take(rule.clone(), "", 1, now).is_ok()).count();
         assert_eq!((admitted(NOW), admitted(NOW + 999), admitted(NOW + 1000)), (10, 0, 10));
         let remaining = limiter.take(rule.clone(), "", 1, NOW + 1500).unwrap_err();
-        assert_eq!(remaining, Remaining { left: 0, reset_ms: Some(NOW + 2000), is_share: false });
+        assert_eq!(remaining, Remaining { left: 0, held: 10, reset_ms: Some(NOW + 2000), is_share: false });
     }
 
     #[test]

@@ -174,7 +174,8 @@ async fn on_status_codes_decide_which_refusals_fall_back() {
     let tried = |at: &str, status: u16| json!(["tried", at, status]);
     assert_eq!(recorded_outcome(&rig), (json!([400, "config.targets[0]", 0]), vec![tried("config.targets[0]", 400)]));
     open_realtime(&rig, realtime_request_with_config(&by(json!([400])))).await.close(1000, "").await;
-    let steps = vec![tried("config.targets[0]", 400), tried("config.targets[1]", 101)];
+    let chose = json!(["chose", "config", null]);
+    let steps = vec![tried("config.targets[0]", 400), chose, tried("config.targets[1]", 101)];
     assert_eq!(recorded_outcome(&rig), (json!([101, "config.targets[1]", 0]), steps));
 }
 

@@ -118,6 +118,37 @@ async fn hard_budget_bounds_the_response_and_is_never_exceeded() {
 }
 
 #[tokio::test]
+async fn budget_that_requests_in_progress_hold_is_free_again_soon() {
+    let fields = json!({"type": "tokens", "limit": 3000, "period": {"start": 1, "end": 4_000_000_000_000_u64},
+        "enforcement": "hard"});
+    let (_provider, rig) = gateway(json!([limit("policy", "any", &fields)])).await;
+    let message = json!([{"role": "user", "content": "x"}]);
+    let body = |model: &str, most: u64| json!({"model": model, "max_tokens": most, "messages": message}).to_string();
+    let left = async || {
+        let request = json!({"path": "/v1/chat/completions", "headers": {"x-gateway-provider": "mock"},
+            "body": {"model": "mock", "max_tokens": 1, "messages": message}});
+        let explain = TestRequest::new("POST", "/v1/explain").header("x-gateway-api-key", "pk");
+        let explain = explain.header("content-type", "application/json").body(request.to_string());
+        rig.send(explain).await.json()["targets"][0]["limits"][0]["left"].as_u64().unwrap()
+    };
+    let others = async {
+        while left().await > 1000 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        let held = rig.send(chat("mock").body(body("mock", 2000))).await;
+        let never = rig.send(chat("mock").body(body("mock", 9000))).await;
+        (held, never)
+    };
+    let slow = rig.send(chat("mock").body(body("mock?first_ms=1500", 2500)));
+    let (slow, (held, never)) = tokio::join!(slow, others);
+    assert_eq!((slow.status, held.status, never.status), (200, 412, 412), "{}", held.text());
+    assert_eq!((held.header("retry-after"), held.header("x-should-retry")), (Some("2"), None), "{}", held.text());
+    assert!(held.text().contains("requests in progress hold"), "{}", held.text());
+    assert_eq!(never.header("x-should-retry"), Some("false"), "{}", never.text());
+    assert_eq!(rig.send(chat("mock").body(body("mock", 2000))).await.status, 200);
+}
+
+#[tokio::test]
 async fn dry_run_counts_and_admits() {
     let fields = json!({"type": "requests", "limit": 1, "window": {"unit": "week"}, "dry_run": true});
     let (_provider, rig) = gateway(json!([limit("policy", "any", &fields)])).await;

@@ -38,6 +38,8 @@ const HELD_FRACTION: u64 = 8;
 const MIN_HELD_TOKENS: u64 = 4096;
 /// Wait in seconds from which clients get the advice not to repeat a request: their SDKs would not wait so long.
 const MAX_RETRY_WAIT_SECONDS: u64 = 60;
+/// Wait for requests in progress, which may return what they hold of a budget.
+const HELD_WAIT_MS: u64 = 2000;
 /// Limits for which one request asks Redis.
 const MAX_ACQUIRES: usize = 16;
 const NANODOLLARS_PER_DOLLAR: u64 = 1_000_000_000;
@@ -305,7 +307,14 @@ fn rejection_error(rejection: &Rejection, unbounded: Option<&str>, now_ms: u64) 
     if let (Some(what), UNBOUNDED) = (unbounded, rejection.needed) {
         return unbounded_error(rule, what);
     }
-    let wait_ms = remaining.reset_ms.map(|reset| reset.saturating_sub(now_ms).max(1));
+    // What is held is not used yet: the budget may have enough left once those requests end.
+    let is_held = rule.is_budget()
+        && remaining.held > 0
+        && remaining.left.saturating_add(remaining.held) >= rejection.needed.max(1);
+    let wait_ms = match remaining.reset_ms {
+        _ if is_held => Some(HELD_WAIT_MS),
+        reset => reset.map(|reset| reset.saturating_sub(now_ms).max(1)),
+    };
     let wait_seconds = wait_ms.map(|wait| wait.div_ceil(1000));
     let window = match rule.window {
         LimitWindow::Fixed(unit) | LimitWindow::Sliding(unit) => format!(" per {}", unit.name()),
@@ -316,6 +325,9 @@ fn rejection_error(rejection: &Rejection, unbounded: Option<&str>, now_ms: u64) 
         Measure::Requests | Measure::Tokens => format!("{} {}", rule.limit, rule.measure.name()),
     };
     let hint = match wait_seconds {
+        _ if is_held => {
+            "requests in progress hold the rest of it, and may return a part; send the request again".to_owned()
+        }
         Some(seconds) => format!("it starts again in {seconds} s"),
         None => "it does not start again by itself; an administrator can raise or reset it".to_owned(),
     };
@@ -325,7 +337,8 @@ fn rejection_error(rejection: &Rejection, unbounded: Option<&str>, now_ms: u64) 
         param: slug.clone(),
         is_target: rule.applies_to_targets(),
         wait_ms,
-        forbids_retry: rule.is_budget() || wait_seconds.is_none_or(|seconds| seconds > MAX_RETRY_WAIT_SECONDS),
+        forbids_retry: (rule.is_budget() && !is_held)
+            || wait_seconds.is_none_or(|seconds| seconds > MAX_RETRY_WAIT_SECONDS),
     });
     match kind {
         _ if !rule.is_budget() => Error::RateLimited(limit),

@@ -155,7 +155,7 @@ impl ClusterLimiter {
         }
         let reset_ms = rule.window.part_at(now_ms).reset_ms;
         let left = lease.left.saturating_add(lease.free);
-        let remaining = Remaining { left, reset_ms, is_share: lease.is_share };
+        let remaining = Remaining { left, held: lease.held, reset_ms, is_share: lease.is_share };
         if !is_enough {
             return Err(remaining);
         }
@@ -194,7 +194,12 @@ impl ClusterLimiter {
         let lease = leases.by_hash.get(&self.hash(&rule.counter_id, group));
         let known = lease.filter(|lease| lease.start_ms == part.start_ms && lease.confirmed_ms > 0);
         let left = known.map_or(rule.limit.saturating_sub(recorded), |lease| lease.left.saturating_add(lease.free));
-        Remaining { left, reset_ms: part.reset_ms, is_share: known.is_some_and(|lease| lease.is_share) }
+        Remaining {
+            left,
+            held: known.map_or(0, |lease| lease.held),
+            reset_ms: part.reset_ms,
+            is_share: known.is_some_and(|lease| lease.is_share),
+        }
     }
 
     /// Takes a new lease from Redis. Without it, adds this worker's share of a window that began meanwhile.
