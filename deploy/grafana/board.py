@@ -279,11 +279,11 @@ def make_panels() -> list[dict[str, Any]]:
     """Returns the JSON of all rows and panels, from left to right and from top to bottom."""
     panels: list[dict[str, Any]] = []
     y = 0
-    for title, panels in ROWS.items():
+    for title, row in ROWS.items():
         place = {"x": 0, "y": y, "w": WIDTH, "h": ROW_HEIGHT}
         panels.append({"id": len(panels) + 1, "type": "row", "title": title, "collapsed": False, "gridPos": place})
         x, y = 0, y + ROW_HEIGHT
-        for panel in panels:
+        for panel in row:
             if x + panel.width > WIDTH:
                 x, y = 0, y + panels[-1]["gridPos"]["h"]
             panels.append(make_panel(panel, len(panels) + 1, x, y))

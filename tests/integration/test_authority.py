@@ -23,7 +23,6 @@ RESERVED_PATHS = (
     "/v1/scim/workspaces",
     "/v1/agent-integrations/fetch-agent-card",
     "/v1/oauth/register",
-    "/v1/execute-guardrails/pii",
     "/v1/admin/unknown",
 )
 

@@ -258,7 +258,7 @@ def test_no_secret_is_written_shown_or_logged(provider: Mock, tmp_path: Path):
     # Checks that every kind of failure was covered, by status and by outcome.
     lines = map(json.loads, sinks["records"].splitlines())
     records = [fields for fields in lines if not fields.get("is_amendment")]
-    assert {record["outcome"] for record in records} == {"complete", "refused", "aborted", "cut"}
+    assert {record["outcome"] for record in records} == {"complete", "refused", "failed", "aborted", "cut"}
     assert {200, 302, 400, 401, 408, 429, 502} <= {record["response_status_code"] for record in records}
     assert not find_secrets(sinks, CANARIES)
     # The records do contain values that are not secret.

@@ -103,6 +103,15 @@ def test_pulled_files_are_readable_and_do_not_differ(admin: Client, workspace: s
     assert "0 saved, 2 unchanged" in run_prompts(admin, "push", str(folder), "--workspace", workspace)
 
 
+def test_one_workspace_must_be_chosen(admin: Client, workspace: str, tmp_path: Path):
+    other = admin.create("/v1/workspaces", {"name": f"other {tmp_path.name}"})["slug"]
+    admin.create("/v1/prompts/partials", {"name": "Tone", "string": "kind", "workspace_id": other})
+    shown = run_prompts(admin, "pull", str(tmp_path / "all"), status=1)
+    assert "several workspaces have prompts; choose one: --workspace " in shown
+    assert not (tmp_path / "all").exists()
+    assert "1 written" in run_prompts(admin, "pull", str(tmp_path / "all"), "--workspace", other)
+
+
 def test_changed_and_new_files_become_versions(admin: Client, workspace: str, tmp_path: Path):
     folder, target_workspace = tmp_path / "prompts", ("--workspace", workspace)
     run_prompts(admin, "pull", str(folder), *target_workspace)
@@ -187,6 +196,7 @@ def test_problems_of_all_files_are_reported_and_nothing_is_sent(admin: Client, w
         "role.yaml": "name: x\nmessages: [{content: x}]\n",
         "broken.yaml": "name: [\n",
         "bytes.yaml": "\udcff",
+        "short.yml": "name: x\ntext: x\n",
         "labels.yaml": "name: x\ntext: x\nlabels: 1\n",
         "partials/messages.yaml": "name: x\nmessages: []\n",
     }

@@ -227,9 +227,18 @@ def _put_labels(remote: ManagementClient, path: str, query: str, requested: list
 def _read_stored(remote: ManagementClient, workspace: str | None) -> PromptFolder:
     query = _workspace_query(workspace)
 
+    listed = {
+        path: [row for row in remote.iter_rows(f"{path}{query}") if row["status"] == "active"]
+        for path in ("/v1/prompts", "/v1/prompts/partials")
+    }
+    # Two workspaces may have the same slug, which is the name of one file.
+    workspaces = sorted({str(row["workspace_id"]) for rows in listed.values() for row in rows})
+    if workspace is None and len(workspaces) > 1:
+        message = f"several workspaces have prompts; choose one: --workspace {', --workspace '.join(workspaces[:10])}"
+        raise SettingsError(message)
+
     def read(path: str) -> dict[str, JsonObject]:
-        rows = [row for row in remote.iter_rows(f"{path}{query}") if row["status"] == "active"]
-        response = {row["slug"]: remote.request("GET", f"{path}/{row['id']}{query}") for row in rows}
+        response = {row["slug"]: remote.request("GET", f"{path}/{row['id']}{query}") for row in listed[path]}
         return dict(sorted(response.items()))
 
     prompts = {slug: to_document(row) for slug, row in read("/v1/prompts").items()}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.declarative.document import JsonObject
 
 SUFFIX = ".yaml"
+SHORT_SUFFIX = ".yml"
 # Levels of a file; the gateway allows fewer in each field.
 MAX_FILE_DEPTH = 64
 MAX_FILE_BYTES, MAX_FILES = 4 * 1024 * 1024, 10_000
@@ -147,10 +148,12 @@ def read_folder(folder: Path) -> PromptFolder:
 def _read_files(folder: Path, place: str, problems: list[Problem], unusable: list[Problem]) -> dict[str, JsonObject]:
     """Returns the documents of the files in a folder. `place` is its name in front of the names of files."""
     try:
-        paths = sorted(path for path in folder.iterdir() if path.suffix == SUFFIX)
+        entries = sorted(folder.iterdir())
     except OSError as error:
         message = f"cannot read {str(folder)!r}: {error.strerror or error}"
         raise SettingsError(message) from None
+    problems += [Problem(place + path.name, f"must end in {SUFFIX}") for path in entries if path.suffix == SHORT_SUFFIX]
+    paths = [path for path in entries if path.suffix == SUFFIX]
     if len(paths) > MAX_FILES:
         message = f"{str(folder)!r} has {len(paths)} files; at most {MAX_FILES} are allowed"
         raise SettingsError(message)

@@ -175,7 +175,7 @@ def test_cache_summary_compares_hits_with_other_requests(bootstrapped_url: Secre
 
 def test_all_problems_of_filters_are_reported(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
-        bad = f"status_code=2xx,404&ai_org_model=gpt-5&metadata={quote('[1]')}&cost_min=3&cost_max=2&virtual_keys=,"
+        bad = f"status_code=2xy,404&ai_org_model=gpt-5&metadata={quote('[1]')}&cost_min=3&cost_max=2&virtual_keys=,"
         status, response, _ = await api("GET", f"analytics/graphs/requests?{bad}")
         assert (status, response["data"]["errorCode"]) == (400, "AB01")
         assert {problem["path"] for problem in response["data"]["errors"]} == {

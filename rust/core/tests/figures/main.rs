@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
 mod guardrails;
-#[allow(dead_code, unused_imports, reason = "shared with the engine tests, which use the rest")]
+#[allow(unused_imports, reason = "shared with the engine tests, which use the rest")]
 #[path = "../it/harness/mod.rs"]
 mod harness;
 mod limits;
