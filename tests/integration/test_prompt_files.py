@@ -103,7 +103,8 @@ def test_pulled_files_are_readable_and_do_not_differ(admin: Client, workspace: s
     assert "0 saved, 2 unchanged" in run_prompts(admin, "push", str(folder), "--workspace", workspace)
 
 
-def test_one_workspace_must_be_chosen(admin: Client, workspace: str, tmp_path: Path):
+@pytest.mark.usefixtures("workspace")
+def test_one_workspace_must_be_chosen(admin: Client, tmp_path: Path):
     other = admin.create("/v1/workspaces", {"name": f"other {tmp_path.name}"})["slug"]
     admin.create("/v1/prompts/partials", {"name": "Tone", "string": "kind", "workspace_id": other})
     shown = run_prompts(admin, "pull", str(tmp_path / "all"), status=1)
