@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -229,6 +230,14 @@ def test_first_start_with_an_embedded_database_prints_the_admin_key(tmp_path: Pa
     with run_gateway(tmp_path, tables, env=env) as gateway:
         (line,) = [line for line in gateway.program.read_output().splitlines() if "admin key" in line]
         assert Client(gateway, line.rpartition(" ")[2]).read("/v1/workspaces")["total"] == 1
+
+
+def test_missing_database_is_named_as_the_problem(tmp_path: Path, postgres: Postgres):
+    url = re.sub(r"/penstock\d+\b", "/nowhere", postgres.create_database())
+    env = {"PENSTOCK_STORE_URL": url, "PENSTOCK_STORE_MASTER_KEY": "A" * 43 + "="}
+    failed = run_penstock("migrate", env=env, cwd=tmp_path)
+    assert failed.returncode == 1
+    assert "the database of store.url does not exist; hint: create it with createdb" in failed.stdout + failed.stderr
 
 
 def test_cluster_node_does_not_migrate_at_startup(tmp_path: Path, tables: SettingsTables, postgres: Postgres):

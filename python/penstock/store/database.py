@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ MAX_TURN_SECONDS, MAX_WAITING_WRITERS = 10.0, 1000
 # A connection that was idle for longer is pinged before use.
 PING_AFTER_IDLE_SECONDS = 0.25
 MISSING_TABLE_MESSAGES = ("no such table", "does not exist")
-MISSING_DATABASE_SQLSTATE = "3D000"
+MISSING_DATABASE_PATTERN = re.compile(r"database \".*\" does not exist")
 # PostgreSQL error codes of temporary failures: transaction conflict, deadlock, lock timeout.
 TRANSIENT_SQLSTATES = frozenset({"40001", "40P01", "55P03"})
 # Time limit for a statement of a migration. It may rewrite a large table, or wait for a lock.
@@ -359,10 +360,9 @@ def _conflict_error(error: exc.IntegrityError) -> ConflictError:
 
 def _unavailable_error(error: BaseException) -> UnavailableError:
     message = str(getattr(error, "orig", error))
-    if getattr(getattr(error, "orig", None), "sqlstate", None) == MISSING_DATABASE_SQLSTATE or (
-        "database" in message and "does not exist" in message
-    ):
-        return UnavailableError(f"{message.rpartition('>: ')[2]}; hint: createdb")
+    # Clients read this, so it does not repeat the name that the driver reports.
+    if MISSING_DATABASE_PATTERN.search(message):
+        return UnavailableError("the database of store.url does not exist; hint: create it with createdb")
     if any(pattern in message for pattern in MISSING_TABLE_MESSAGES):
         return UnavailableError("the store has no tables yet; hint: penstock migrate, then penstock init")
     if getattr(getattr(error, "orig", None), "sqlstate", None) in TRANSIENT_SQLSTATES:
