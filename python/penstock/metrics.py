@@ -185,6 +185,11 @@ METRIC_FAMILIES = {
         "counter",
         "node store entries of workers that were dropped because the queue was full",
     ),
+    "notes_unanswered": MetricFamily(
+        "penstock_node_store_unanswered_total",
+        "counter",
+        "requests that continued because the control process did not return a value of the node store in time",
+    ),
     "limits_rejected": MetricFamily(
         "penstock_limit_rejections_total", "counter", "requests and attempts that a rate limit or budget rejected"
     ),

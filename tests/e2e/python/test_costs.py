@@ -5,6 +5,8 @@ SDK.
 from __future__ import annotations
 
 import base64
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -17,6 +19,7 @@ from tests.e2e.python.answering_provider import json_response, sse_response
 from tests.e2e.python.packages import KEY, run_sdk_script
 from tests.gateway import Gateway
 from tests.integration.nodes import wait_for_redis
+from tests.integration.serving import control_pid, edge_pids
 from tests.processes import wait_for
 from tests.redis_server import RedisServer
 
@@ -375,6 +378,9 @@ def workers(
         running = gateway(request_body)
         if "redis" in request_body:
             wait_for_redis(running, workers=2)
+        else:
+            # Workers share charges through the control process, which starts later than they do.
+            edge_pids(running, 2)
         actual: dict[int, httpx2.Client] = {}
         # Connections are spread over the workers; more are opened until each worker has one.
         for number in range(MAX_CONNECTIONS):
@@ -424,3 +430,25 @@ def test_workers_share_pending_charges_of_background_responses(
         there.set_responses("GET", "/responses/resp_1", json_response(done, threading.Barrier(2)))
         both = request_costs((here, "GET"), (elsewhere, "GET"), total=paid)
         assert sorted(cost or 0 for _, cost in both) == [0, paid], both
+
+
+@pytest.mark.parametrize("workers", ["of one node"], indirect=True)
+def test_pending_charges_outlive_a_restart_of_the_control_process(
+    there: ScriptedProvider, workers: tuple[Gateway, list[httpx2.Client]]
+):
+    running, (here, elsewhere) = workers
+    begun, done = response_body(status="queued", background=True, output=[], usage=None), response_body(background=True)
+    there.set_responses("POST", "/responses", json_response(begun))
+    there.set_responses("GET", "/responses/resp_1", json_response(done))
+    before = len(running.records())
+    os.kill(control_pid(running, 2), signal.SIGKILL)
+    here.post("/responses", json={"model": model_name("openai"), "input": "?", "background": True})
+    edge_pids(running, 2)
+    elsewhere.get("/responses/resp_1")
+
+    def read_costs() -> list[tuple[int, int | None]] | None:
+        costs = [(record["worker"], record.get("cost_nanodollars")) for record in running.records(before + 2)[before:]]
+        return costs if any(cost for _, cost in costs) else None
+
+    # The worker that began the response repeats the write until the new process has it.
+    assert wait_for("the costs", read_costs) == [(1, None), (2, 100 * IN + 10 * OUT + WEB + FILES)]

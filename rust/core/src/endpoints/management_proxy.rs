@@ -266,6 +266,7 @@ fn collect_counters(state: &GatewayState) -> Bytes {
     read["breakers_open"] = state.shared.breakers.open_count().into();
     if let Some(node_store) = &state.shared.node_store {
         read["notes_dropped"] = node_store.dropped_count().into();
+        read["notes_unanswered"] = node_store.unanswered_count().into();
     }
     if let Some(redis) = &state.shared.redis {
         let figures = &redis.metrics;
@@ -308,46 +309,47 @@ async fn maintain_limits(state: &GatewayState) {
     }
 }
 
-/// Executes node store commands at the control process, forever.
+/// Executes node store commands at the control process, forever and in order. While the control process cannot be
+/// reached, a write is repeated until it is stored, and a read until its requester stops waiting.
 async fn run_node_store_commands(state: &GatewayState) {
-    let errands = state.shared.node_store.as_ref().and_then(|node_store| node_store.take_command_receiver());
-    let Some(mut errands) = errands else { return };
-    while let Some(command) = errands.recv().await {
-        match command {
-            NodeStoreCommand::Put { key: name, value, reply } => {
-                let note = serde_json::json!({"name": name, "value": value}).to_string();
-                let before = write_node_value(state, note.into()).await;
-                reply.map(|reply| reply.send(before));
+    let commands = state.shared.node_store.as_ref().and_then(|node_store| node_store.take_command_receiver());
+    let Some(mut commands) = commands else { return };
+    while let Some(command) = commands.recv().await {
+        let mut pause = MIN_BACKOFF;
+        while !command.is_abandoned() {
+            if let Some(value) = execute_node_store_command(state, &command).await {
+                command.answer(value);
+                break;
             }
-            // The requester has stopped waiting, so the lookup is skipped.
-            NodeStoreCommand::Get { reply, .. } if reply.is_closed() => (),
-            NodeStoreCommand::Get { key: name, reply } => drop(reply.send(read_node_value(state, &name).await)),
+            sleep(pause).await;
+            pause = (pause * 2).min(MAX_BACKOFF);
         }
     }
 }
 
-async fn read_node_value(state: &GatewayState, name: &str) -> Option<String> {
-    let target = format!("{NODE_STORE_PATH}?name={}", utf8_percent_encode(name, batches::PATH_SEGMENT_ENCODE_SET));
-    send_node_store_request(
-        state,
-        ControlRequest { method: "GET", target: &target, headers: &Headers::default(), body: Bytes::new() },
-    )
-    .await
+/// Executes a command. Returns the stored or replaced value, or `Some(None)` if there was none; `None` if the control
+/// process cannot be reached.
+async fn execute_node_store_command(state: &GatewayState, command: &NodeStoreCommand) -> Option<Option<String>> {
+    let headers = Headers::default();
+    match command {
+        NodeStoreCommand::Put { key, value, .. } => {
+            let body = serde_json::json!({"name": key, "value": value}).to_string().into();
+            let request = ControlRequest { method: "POST", target: NODE_STORE_PATH, headers: &headers, body };
+            send_node_store_request(state, request).await
+        }
+        NodeStoreCommand::Get { key, .. } => {
+            let name = utf8_percent_encode(key, batches::PATH_SEGMENT_ENCODE_SET);
+            let target = format!("{NODE_STORE_PATH}?name={name}");
+            let request = ControlRequest { method: "GET", target: &target, headers: &headers, body: Bytes::new() };
+            send_node_store_request(state, request).await
+        }
+    }
 }
 
-/// Writes a value to the node store, and returns the value that it replaces.
-async fn write_node_value(state: &GatewayState, body: Bytes) -> Option<String> {
-    send_node_store_request(
-        state,
-        ControlRequest { method: "POST", target: NODE_STORE_PATH, headers: &Headers::default(), body },
-    )
-    .await
-}
-
-async fn send_node_store_request(state: &GatewayState, question: ControlRequest<'_>) -> Option<String> {
-    let IncomingResponse { head, mut body } = send_control_request(state, question).await.ok()?;
+async fn send_node_store_request(state: &GatewayState, request: ControlRequest<'_>) -> Option<Option<String>> {
+    let IncomingResponse { head, mut body } = send_control_request(state, request).await.ok()?;
     let value = penstock_net::collect(&mut body, MAX_NODE_STORE_VALUE_BYTES).await.ok()??;
-    (head.status == 200).then(|| String::from_utf8_lossy(&value).into_owned())
+    Some((head.status == 200).then(|| String::from_utf8_lossy(&value).into_owned()))
 }
 
 /// Waits for new snapshots and applies them, forever. The last snapshot stays in force while the control process is

@@ -374,7 +374,7 @@ impl RequestLog {
     /// Claims the charge. Drops it if another worker claimed it first.
     pub(crate) async fn claim_charge(&mut self) {
         if let Some(DeferredBilling::Existing(charge)) = &mut self.billing.deferred_billing
-            && let Some(owed) = charge.as_ref()
+            && let Some(owed) = charge.as_mut()
             && !owed.claim_first_payment().await
         {
             *charge = None;

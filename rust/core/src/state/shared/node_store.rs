@@ -16,8 +16,9 @@ use tokio::{
 
 /// Capacity of the command queue. Commands beyond it are dropped and counted.
 const MAX_QUEUED_COMMANDS: usize = 1024;
-/// Longest wait for a reply. After it the request continues as if no value were stored.
-const REPLY_TIMEOUT: Duration = Duration::from_millis(250);
+/// Longest wait for a reply. After it the request continues as if no value were stored. The control process needs about
+/// this long to restart.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Command to the control process. Commands run in order, so a read that follows a write sees the written value.
 #[derive(Debug)]
@@ -34,17 +35,37 @@ pub enum NodeStoreCommand {
     },
 }
 
+impl NodeStoreCommand {
+    /// Returns true if the command changes nothing and nobody waits for its reply any more.
+    pub fn is_abandoned(&self) -> bool {
+        matches!(self, Self::Get { reply, .. } if reply.is_closed())
+    }
+
+    /// Sends the value to the requester if it still waits.
+    pub fn answer(self, value: Option<String>) {
+        if let Self::Put { reply: Some(reply), .. } | Self::Get { reply, .. } = self {
+            drop(reply.send(value));
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct NodeStoreClient {
     commands: mpsc::Sender<NodeStoreCommand>,
     receiver: Mutex<Option<mpsc::Receiver<NodeStoreCommand>>>,
     dropped_count: AtomicU64,
+    unanswered_count: AtomicU64,
 }
 
 impl Default for NodeStoreClient {
     fn default() -> Self {
-        let (errands, receiver) = mpsc::channel(MAX_QUEUED_COMMANDS);
-        Self { commands: errands, receiver: Mutex::new(Some(receiver)), dropped_count: AtomicU64::new(0) }
+        let (commands, receiver) = mpsc::channel(MAX_QUEUED_COMMANDS);
+        Self {
+            commands,
+            receiver: Mutex::new(Some(receiver)),
+            dropped_count: AtomicU64::new(0),
+            unanswered_count: AtomicU64::new(0),
+        }
     }
 }
 
@@ -70,11 +91,15 @@ impl NodeStoreClient {
         &self,
         build_command: impl FnOnce(oneshot::Sender<Option<String>>) -> NodeStoreCommand,
     ) -> Option<String> {
-        let (reply, hears) = oneshot::channel();
+        let (reply, receiver) = oneshot::channel();
         if !self.try_send(build_command(reply)) {
             return None;
         }
-        timeout(REPLY_TIMEOUT, hears).await.ok()?.ok()?
+        let answered = timeout(REPLY_TIMEOUT, receiver).await;
+        if answered.is_err() {
+            self.unanswered_count.fetch_add(1, Ordering::Relaxed);
+        }
+        answered.ok()?.ok()?
     }
 
     fn try_send(&self, command: NodeStoreCommand) -> bool {
@@ -87,6 +112,11 @@ impl NodeStoreClient {
 
     pub fn dropped_count(&self) -> u64 {
         self.dropped_count.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many requests got no reply within `REPLY_TIMEOUT`.
+    pub fn unanswered_count(&self) -> u64 {
+        self.unanswered_count.load(Ordering::Relaxed)
     }
 
     /// Returns the receiving end of the command queue. `None` after the first call.
@@ -106,8 +136,8 @@ mod tests {
             node_store.put(number.to_string(), String::new());
         }
         assert_eq!((node_store.get("7".into()).await, node_store.dropped_count()), (None, 3));
-        let mut errands = node_store.take_command_receiver().unwrap();
-        assert!(matches!(errands.recv().await, Some(NodeStoreCommand::Put { key, .. }) if key == "0"));
+        let mut commands = node_store.take_command_receiver().unwrap();
+        assert!(matches!(commands.recv().await, Some(NodeStoreCommand::Put { key, .. }) if key == "0"));
         assert!(node_store.take_command_receiver().is_none());
     }
 
@@ -115,6 +145,6 @@ mod tests {
     async fn returns_none_when_no_reply_comes_in_time() {
         let node_store = NodeStoreClient::default();
         assert_eq!(node_store.get("a".into()).await, None);
-        assert_eq!(node_store.dropped_count(), 0);
+        assert_eq!((node_store.dropped_count(), node_store.unanswered_count()), (0, 1));
     }
 }

@@ -85,7 +85,7 @@ impl PendingCharges {
             None => (),
         }
         let is_owed = self.lock_entries().get(&key).is_some();
-        is_owed.then(|| PendingCharge { charges: Arc::clone(self), key })
+        is_owed.then(|| PendingCharge { charges: Arc::clone(self), key, is_claimed: false })
     }
 
     fn lock_entries(&self) -> MutexGuard<'_, BoundedCache<Box<str>, Box<str>>> {
@@ -107,6 +107,8 @@ fn store_key(key: &str) -> String {
 pub struct PendingCharge {
     charges: Arc<PendingCharges>,
     key: Box<str>,
+    /// The shared store already says that it is paid.
+    is_claimed: bool,
 }
 
 impl PendingCharge {
@@ -117,7 +119,8 @@ impl PendingCharge {
 
     /// Marks the response as paid for all workers; returns true if no other worker paid before. Without a response of
     /// the shared store, returns true.
-    pub async fn claim_first_payment(&self) -> bool {
+    pub async fn claim_first_payment(&mut self) -> bool {
+        self.is_claimed = true;
         self.charges
             .shared_store
             .swap(store_key(&self.key), PAID_MARKER)
@@ -128,14 +131,16 @@ impl PendingCharge {
     /// Removes the charge. Returns the requested model, and the provider's own model name if it differs; `None` if
     /// another request settled it first.
     pub fn settle(self) -> Option<(String, Option<String>)> {
-        let Self { charges, key } = self;
+        let Self { charges, key, is_claimed } = self;
         let value = {
             let mut owed = charges.lock_entries();
             let value = owed.get(&key)?;
             owed.remove(&key);
             value
         };
-        charges.shared_store.put(store_key(&key), PAID_MARKER);
+        if !is_claimed {
+            charges.shared_store.put(store_key(&key), PAID_MARKER);
+        }
         let (model, provider_model) = value.split_once('\n')?;
         Some((model.to_owned(), (!provider_model.is_empty()).then(|| provider_model.to_owned())))
     }
