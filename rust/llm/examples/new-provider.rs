@@ -95,10 +95,10 @@ fn standard_inputs(provider: &dyn Provider, operation: Operation, case: &str) ->
     })
 }
 
-fn has_same_format(one: &dyn Provider, other: &dyn Provider, operation: Operation) -> bool {
-    match (one.provider_format(operation, ""), other.provider_format(operation, "")) {
+fn has_same_format(provider: &dyn Provider, other: &dyn Provider, operation: Operation) -> bool {
+    match (provider.provider_format(operation, ""), other.provider_format(operation, "")) {
         (Some(first), Some(other)) => std::ptr::eq(first, other),
-        (None, None) => one.row().api_format == other.row().api_format,
+        (None, None) => provider.row().api_format == other.row().api_format,
         _ => false,
     }
 }

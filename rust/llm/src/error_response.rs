@@ -200,15 +200,15 @@ fn has_failure_code(object: &[u8]) -> bool {
 
 /// Returns the HTTP status that an error body names in a field of its own.
 fn status_field(body: &[u8]) -> Option<u16> {
-    let mut found = None;
+    let mut status = None;
     let _ = for_each_field(body, |key, at| {
         if matches!(key, b"status" | b"status_code" | b"statusCode" | b"__type") {
             let text = String::from_utf8_lossy(&body[at]);
-            found = found.or_else(|| infer_status(text.trim_matches('"')));
+            status = status.or_else(|| infer_status(text.trim_matches('"')));
         }
         Ok(())
     });
-    found
+    status
 }
 
 /// Code by which clients of chat completions notice that the conversation is too long, and shorten it.

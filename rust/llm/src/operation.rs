@@ -384,9 +384,9 @@ fn matches_pattern_in_any_case(pattern: &str, path: &str) -> bool {
             && end.is_some_and(|end| end.eq_ignore_ascii_case(after));
     }
     let mut segments = path.split('/');
-    let all = pattern.split('/').all(|wanted| match segments.next() {
-        Some(segment) if wanted == ANY_SEGMENT => !segment.is_empty(),
-        found => found.is_some_and(|segment| segment.eq_ignore_ascii_case(wanted)),
+    let all = pattern.split('/').all(|expected| match segments.next() {
+        Some(segment) if expected == ANY_SEGMENT => !segment.is_empty(),
+        actual => actual.is_some_and(|segment| segment.eq_ignore_ascii_case(expected)),
     });
     all && segments.next().is_none()
 }

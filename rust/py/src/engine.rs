@@ -297,8 +297,8 @@ pub fn run_guardrail<'py>(
 #[pyfunction]
 pub fn classify_texts<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     // Releases the interpreter, because long texts take long.
-    let found = py.detach(|| guardrails::checks::classification::classify(data));
-    let json = found.map_err(PyValueError::new_err)?.to_string();
+    let classified = py.detach(|| guardrails::checks::classification::classify(data));
+    let json = classified.map_err(PyValueError::new_err)?.to_string();
     Ok(PyBytes::new(py, json.as_bytes()))
 }
 

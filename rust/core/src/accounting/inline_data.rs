@@ -123,7 +123,7 @@ fn parse_url_prefix(before: &[u8]) -> Option<(usize, String)> {
     let at = head[from..].windows(5).rposition(|window| window.eq_ignore_ascii_case(b"data:"))? + from;
     // A slash may be escaped. Parameters such as a character set may follow the type.
     let kind = str::from_utf8(&head[at + 5..]).ok()?.replace('\\', "");
-    let is_plain = |one: char| one.is_ascii_alphanumeric() || "/+-._;=".contains(one);
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/+-._;=".contains(character);
     kind.chars().all(is_plain).then(|| (at, kind.split(';').next().unwrap_or_default().to_owned()))
 }
 
@@ -141,8 +141,8 @@ fn decode(text: &[u8]) -> Option<(Decoded, usize)> {
     let mut decoded = Decoded { hasher: Sha256::new(), chars: 0, bytes: 0 };
     let (mut block, mut used) = ([0; BLOCK_CHARS], 0);
     let (mut at, mut padding) = (0, 0);
-    while let Some((one, length)) = next_char(&text[at..]) {
-        match one {
+    while let Some((character, length)) = next_char(&text[at..]) {
+        match character {
             Some(b'=') => padding += 1,
             // Data behind its padding.
             Some(_) if padding > 0 => return None,

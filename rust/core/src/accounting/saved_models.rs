@@ -98,21 +98,21 @@ impl SavedModels {
         if !self.is_restricted() {
             return Ok(());
         }
-        let is_main = |found: &NamedModel| main_models.contains(&found.name.as_str());
+        let is_main = |model: &NamedModel| main_models.contains(&model.name.as_str());
         let unlistable = |unlistable: UnlistableModels| Error::ModelsUnlistable { field: unlistable.field };
         api_format::named_models(body)
             .map_err(unlistable)?
             .into_iter()
-            .filter(|found| !is_main(found))
-            .try_for_each(|found| self.check(found))
+            .filter(|model| !is_main(model))
+            .try_for_each(|model| self.check(model))
     }
 
     /// Rejects a named model that may not be used.
-    pub fn check(&self, found: NamedModel) -> Result<()> {
-        if self.is_allowed(&found.name) {
+    pub fn check(&self, model: NamedModel) -> Result<()> {
+        if self.is_allowed(&model.name) {
             return Ok(());
         }
-        Err(Error::ModelNotAllowed { model: found.name, field: found.field })
+        Err(Error::ModelNotAllowed { model: model.name, field: model.field })
     }
 
     /// Rejects a job for a model that may not be used. `names` are the names under which callers may know the job's
@@ -191,12 +191,12 @@ fn name_parts(folded: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-fn is_separator(one: char) -> bool {
-    matches!(one, '/' | ':' | '@' | '?' | '#' | '\\' | ' ' | '=' | '&' | ',' | ';')
+fn is_separator(character: char) -> bool {
+    matches!(character, '/' | ':' | '@' | '?' | '#' | '\\' | ' ' | '=' | '&' | ',' | ';')
 }
 
-fn is_part_start(one: char) -> bool {
-    is_separator(one) || one == '.'
+fn is_part_start(character: char) -> bool {
+    is_separator(character) || character == '.'
 }
 
 impl SavedModel {
@@ -212,11 +212,11 @@ pub fn parse_custom_host(url: Option<&str>, path: &str, problems: &mut Vec<Probl
 
 /// Compiles saved header fields, sorted by name.
 pub fn compile_header_fields(
-    given: impl IntoIterator<Item = (String, String)>,
+    fields: impl IntoIterator<Item = (String, String)>,
     path: &str,
     problems: &mut Vec<Problem>,
 ) -> HeaderFields {
-    let mut fields: HeaderFields = given.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+    let mut fields: HeaderFields = fields.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
     fields.sort();
     for (name, value) in &fields {
         if !is_allowed_field(name, value) {
@@ -227,12 +227,12 @@ pub fn compile_header_fields(
 }
 
 pub(crate) fn compile_options(
-    given: BTreeMap<String, String>,
+    fields: BTreeMap<String, String>,
     path: &str,
     problems: &mut Vec<Problem>,
 ) -> Vec<(OptionField, String)> {
-    let mut options = Vec::with_capacity(given.len());
-    for (key, value) in given {
+    let mut options = Vec::with_capacity(fields.len());
+    for (key, value) in fields {
         match catalog::find_option(&key) {
             Some(_) if value.is_empty() || value.chars().any(char::is_control) => {
                 problems.push(Problem::new(format!("{path}.options.{key}"), "must be text without control characters"));

@@ -157,8 +157,8 @@ fn run_worker(queue: &Receiver<CountJob>) {
 impl CountJob {
     fn run(mut self) {
         // A panic must not end the thread, because no further tokens would be counted.
-        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.resolve_usage()));
-        let usage = found.unwrap_or_else(|_| self.estimate_usage());
+        let resolved = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.resolve_usage()));
+        let usage = resolved.unwrap_or_else(|_| self.estimate_usage());
         self.finish(usage);
     }
 

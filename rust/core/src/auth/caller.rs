@@ -389,8 +389,8 @@ mod tests {
                 Ok(("k".into(), Some("sk-1".into())))
             );
         }
-        let found = admit_and_find_credential(&[("authorization", "Bearer abc"), ("api-key", "sk-1")]);
-        assert_eq!(found, Ok(("k".into(), Some("sk-1".into()))));
+        let credential = admit_and_find_credential(&[("authorization", "Bearer abc"), ("api-key", "sk-1")]);
+        assert_eq!(credential, Ok(("k".into(), Some("sk-1".into()))));
         // One client sends the same key in both headers.
         assert_eq!(
             admit_and_find_credential(&[("authorization", "Bearer abc"), ("api-key", "abc")]),
@@ -472,8 +472,8 @@ mod tests {
 
     #[test]
     fn another_gateway_key_is_not_a_provider_credential() {
-        let found = admit_and_find_credential(&[("x-gateway-api-key", "abc"), ("authorization", "Bearer abd")]);
-        assert_eq!(found, Ok(("k".into(), None)));
+        let credential = admit_and_find_credential(&[("x-gateway-api-key", "abc"), ("authorization", "Bearer abd")]);
+        assert_eq!(credential, Ok(("k".into(), None)));
         let admitted = admit_and_find_credential(&[
             ("x-gateway-api-key", "abc"),
             ("authorization", "Bearer abd"),

@@ -122,8 +122,8 @@ fn upload_id(query: &str) -> Option<&str> {
 }
 
 /// Removes a parameter from a query and returns its first value.
-fn take_parameter(query: &mut String, wanted: &str) -> Option<String> {
-    let is_wanted = |pair: &&str| pair.split_once('=').is_some_and(|(name, _)| name == wanted);
+fn take_parameter(query: &mut String, parameter: &str) -> Option<String> {
+    let is_wanted = |pair: &&str| pair.split_once('=').is_some_and(|(name, _)| name == parameter);
     let value = query.split('&').find(is_wanted)?.split_once('=')?.1.to_owned();
     let rest: Vec<_> = query.split('&').filter(|pair| !is_wanted(pair)).collect();
     *query = rest.join("&");

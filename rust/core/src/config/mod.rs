@@ -524,8 +524,8 @@ mod tests {
             let fields: serde_json::Map<_, _> = (0..count).map(|number| (format!("k{number}"), json!(0))).collect();
             json!({"strategy": {"mode": "fallback"}, "default_params": fields, "targets": vec![json!({}); targets]})
         };
-        let found = problems(&config(4000, 20));
-        assert!(found.len() == 1 && found[0].contains("50000") && found[0].contains("84000"), "{found:?}");
+        let messages = problems(&config(4000, 20));
+        assert!(messages.len() == 1 && messages[0].contains("50000") && messages[0].contains("84000"), "{messages:?}");
         let inherited = parse(&config(2000, 20)).root.targets[19].features.parameters.count();
         assert_eq!(inherited, 2000);
         let dropped: Vec<_> = (0..129).map(|number| format!("k{number}")).collect();

@@ -17,9 +17,9 @@ pub struct PayloadDigest {
 
 impl PayloadDigest {
     pub fn compute(body: &[u8]) -> Self {
-        let mut taken = [0; 32];
-        taken.copy_from_slice(digest(&SHA256, body).as_ref());
-        Self { length: body.len(), digest: taken }
+        let mut sha256 = [0; 32];
+        sha256.copy_from_slice(digest(&SHA256, body).as_ref());
+        Self { length: body.len(), digest: sha256 }
     }
 
     /// Computes the digest; a large body is digested on a blocking thread, because it would stall other requests here.

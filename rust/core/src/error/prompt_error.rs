@@ -52,9 +52,9 @@ impl PromptError {
     /// Returns the error of a body with these problems. The first one has its path in the error itself.
     pub fn invalid_body(problems: &[Problem]) -> Self {
         let path = problems.first().map(|problem| problem.path.clone()).unwrap_or_default();
-        let lines = problems.iter().enumerate().map(|(index, one)| match index {
-            0 => one.message.clone(),
-            _ => format!("{} {}", one.path, one.message),
+        let lines = problems.iter().enumerate().map(|(index, problem)| match index {
+            0 => problem.message.clone(),
+            _ => format!("{} {}", problem.path, problem.message),
         });
         Self::InvalidBody { path, message: lines.collect::<Vec<_>>().join("; also ") }
     }

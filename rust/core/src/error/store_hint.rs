@@ -4,8 +4,10 @@ use penstock_llm::operation::Operation;
 
 /// Returns the hint for an operation by its id. Empty for operations that the store does not serve.
 pub(super) fn gateway_store_hint(operation: &str) -> &'static str {
-    let is_it = |one: &&Operation| one.id() == operation;
-    let is_ours = |one: &Operation| one.is_file_operation() || one.is_batch() || *one == Operation::GetBatchOutput;
+    let is_it = |candidate: &&Operation| candidate.id() == operation;
+    let is_ours = |candidate: &Operation| {
+        candidate.is_file_operation() || candidate.is_batch() || *candidate == Operation::GetBatchOutput
+    };
     if Operation::ALL.iter().find(is_it).is_some_and(is_ours) {
         "; hint: with a store, the gateway manages files and batches itself, for any provider: leave out \
          x-gateway-provider or set it to `gateway`, and name this provider in gateway_options of the batch \

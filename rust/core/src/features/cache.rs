@@ -394,8 +394,8 @@ mod tests {
     fn header_order_matters_only_within_one_name() {
         let (a, b) = (("authorization", "Bearer a"), ("x-gateway-metadata", "{}"));
         assert_eq!(cache_key(&[a, b], b""), cache_key(&[b, a], b""));
-        let (one, two) = (("anthropic-beta", "one"), ("anthropic-beta", "two"));
-        assert_ne!(cache_key(&[one, two], b""), cache_key(&[two, one], b""));
+        let (first, second) = (("anthropic-beta", "one"), ("anthropic-beta", "two"));
+        assert_ne!(cache_key(&[first, second], b""), cache_key(&[second, first], b""));
     }
 
     #[test]

@@ -25,11 +25,11 @@ impl Mode {
     }
 
     fn parse(value: &Value, reading: &mut ConfigReader) -> Option<Self> {
-        let found = value.as_str().and_then(|text| MODE_NAMES.iter().find(|(name, _)| *name == text));
-        if found.is_none() {
+        let mode = value.as_str().and_then(|text| MODE_NAMES.iter().find(|(name, _)| *name == text));
+        if mode.is_none() {
             reading.report_expected(ALLOWED, value);
         }
-        found.map(|(_, mode)| *mode)
+        mode.map(|(_, mode)| *mode)
     }
 }
 

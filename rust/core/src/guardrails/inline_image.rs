@@ -29,7 +29,7 @@ enum ImageUrl {
 
 /// Returns the URL of an image in an object, and its form.
 fn url_in(object: &Value) -> Option<(ImageUrl, &str)> {
-    let found = if let Some(image) = object.get("image_url") {
+    let image = if let Some(image) = object.get("image_url") {
         (ImageUrl::OpenAi, image.get("url").unwrap_or(image).as_str()?)
     } else if object["type"] == "image" && object["source"]["type"] == "url" {
         (ImageUrl::Anthropic, object["source"]["url"].as_str()?)
@@ -40,7 +40,7 @@ fn url_in(object: &Value) -> Option<(ImageUrl, &str)> {
         // Files that were uploaded to Google need no fetch.
         (kind.starts_with("image/") && !uri.contains("googleapis.com/")).then_some((ImageUrl::Gemini, uri))?
     };
-    is_web_url(found.1).then_some(found)
+    is_web_url(image.1).then_some(image)
 }
 
 /// Returns the URLs of the images in a body.
@@ -64,8 +64,8 @@ fn visit(value: &Value, see: &mut impl FnMut(&Value)) {
 
 /// Replaces the URLs in a body by the images.
 pub(crate) fn insert_images(value: &mut Value, images: &HashMap<String, InlineImage>) {
-    let found = url_in(value).and_then(|(form, url)| Some((form, images.get(url)?)));
-    if let Some((form, InlineImage { media_type: kind, data })) = found {
+    let image = url_in(value).and_then(|(form, url)| Some((form, images.get(url)?)));
+    if let Some((form, InlineImage { media_type: kind, data })) = image {
         match form {
             ImageUrl::OpenAi => {
                 let url = Value::from(format!("data:{kind};base64,{data}"));

@@ -137,22 +137,23 @@ impl JavaScriptPattern {
         self.check_length(text)?;
         match self {
             Self::Linear(regex, _) => {
-                let mut found = regex.create_captures();
-                regex.captures(text, &mut found);
-                let Some(whole) = found.get_match() else { return Ok(None) };
-                let text_of = |index| found.get_group(index).and_then(|span| text.get(span.range())).map(str::to_owned);
+                let mut capture_groups = regex.create_captures();
+                regex.captures(text, &mut capture_groups);
+                let Some(whole) = capture_groups.get_match() else { return Ok(None) };
+                let text_of =
+                    |index| capture_groups.get_group(index).and_then(|span| text.get(span.range())).map(str::to_owned);
                 let names = regex.group_info().pattern_names(PatternID::ZERO).enumerate();
                 let groups = names.filter_map(|(index, name)| Some((name?.to_owned(), text_of(index)))).collect();
-                let captures = (1..found.group_len()).map(text_of).collect();
+                let captures = (1..capture_groups.group_len()).map(text_of).collect();
                 Ok(Some(PatternMatch { range: whole.range(), captures, groups }))
             }
             Self::Backtracking(regex) => {
-                let Some(found) = regex.captures(text).map_err(|_| TooCostly)? else { return Ok(None) };
+                let Some(capture_groups) = regex.captures(text).map_err(|_| TooCostly)? else { return Ok(None) };
                 let text_of = |group: Option<fancy_regex::Match<'_>>| group.map(|group| group.as_str().to_owned());
-                let captures = (1..found.len()).map(|index| text_of(found.get(index))).collect();
+                let captures = (1..capture_groups.len()).map(|index| text_of(capture_groups.get(index))).collect();
                 let names = regex.capture_names().flatten();
-                let groups = names.map(|name| (name.to_owned(), text_of(found.name(name)))).collect();
-                let range = found.get(0).map(|whole| whole.range()).unwrap_or_default();
+                let groups = names.map(|name| (name.to_owned(), text_of(capture_groups.name(name)))).collect();
+                let range = capture_groups.get(0).map(|whole| whole.range()).unwrap_or_default();
                 Ok(Some(PatternMatch { range, captures, groups }))
             }
         }
@@ -163,13 +164,13 @@ impl JavaScriptPattern {
         self.check_length(text)?;
         match self {
             Self::Linear(regex, _) => {
-                Ok(regex.find_iter(text).map(|found| found.range()).filter(|range| !range.is_empty()).collect())
+                Ok(regex.find_iter(text).map(|matched| matched.range()).filter(|range| !range.is_empty()).collect())
             }
             Self::Backtracking(regex) => {
                 let started_at = Instant::now();
                 let mut ranges = Vec::new();
-                for found in regex.find_iter(text) {
-                    let range = found.map_err(|_| TooCostly)?.range();
+                for matched in regex.find_iter(text) {
+                    let range = matched.map_err(|_| TooCostly)?.range();
                     // Each match may take many steps back, and there may be many matches.
                     if started_at.elapsed() > MAX_SEARCH_TIME {
                         return Err(TooCostly);
@@ -407,7 +408,7 @@ mod tests {
 
     fn found(pattern: &str, text: &str) -> Option<String> {
         let pattern = JavaScriptPattern::compile(pattern, JavaScriptFlags::default()).unwrap();
-        pattern.find(text).unwrap().map(|found| text[found.range].to_owned())
+        pattern.find(text).unwrap().map(|matched| text[matched.range].to_owned())
     }
 
     #[test]
@@ -474,9 +475,9 @@ mod tests {
     #[test]
     fn returns_groups() {
         let pattern = JavaScriptPattern::compile(r"(?<a>x)(y)?", JavaScriptFlags::default()).unwrap();
-        let found = pattern.find("zx").unwrap().unwrap();
-        assert_eq!((found.range, found.captures), (1..2, vec![Some("x".into()), None]));
-        assert_eq!(found.groups, [("a".to_owned(), Some("x".to_owned()))]);
+        let matched = pattern.find("zx").unwrap().unwrap();
+        assert_eq!((matched.range, matched.captures), (1..2, vec![Some("x".into()), None]));
+        assert_eq!(matched.groups, [("a".to_owned(), Some("x".to_owned()))]);
     }
 
     proptest! {

@@ -82,7 +82,7 @@ fn parse_versions(value: &RawValue) -> Option<[String; 2]> {
     let listed: Vec<Value> = serde_json::from_str(value.get()).ok()?;
     let selectors: Option<Vec<String>> = listed
         .iter()
-        .map(|one| match one {
+        .map(|version| match version {
             Value::String(text) => {
                 Some(text.strip_prefix('@').unwrap_or(text)).filter(|text| !text.is_empty()).map(Into::into)
             }
@@ -101,12 +101,12 @@ fn parse_sets(value: &RawValue, problems: &mut Vec<Problem>) -> Vec<Value> {
         return Vec::new();
     }
     let sets = listed.iter().enumerate().filter_map(|(index, set)| {
-        let found = parse_object(set);
-        if found.is_none() {
+        let object = parse_object(set);
+        if object.is_none() {
             let message = "must be an object with a value for each variable";
             problems.push(Problem::new(format!("$.variables[{index}]"), message));
         }
-        found
+        object
     });
     sets.collect()
 }
@@ -124,7 +124,7 @@ mod tests {
         let parse = |body: &str| ComparisonRequest::parse(body.as_bytes()).unwrap();
         let request = parse(r#"{"versions": ["@latest", 3], "variables": [{"a": 1}, null]}"#);
         assert_eq!(request.versions, ["latest", "3"]);
-        let sets: Vec<_> = request.requests.iter().map(|one| one.variables.clone()).collect();
+        let sets: Vec<_> = request.requests.iter().map(|request_of_set| request_of_set.variables.clone()).collect();
         assert_eq!(sets, [serde_json::json!({"a": 1}), serde_json::json!({})]);
         let streamed = r#"{"versions": ["a", "b"], "variables": [{}], "hyperparameters": {"stream": true, "n": 1}}"#;
         let request = &parse(streamed).requests[0];
@@ -133,12 +133,12 @@ mod tests {
 
     #[test]
     fn all_problems_are_reported_at_once() {
-        let found = problem(r#"{"versions": ["a"], "variables": [1, {}, []], "hyperparameters": 1, "model": "m"}"#);
+        let message = problem(r#"{"versions": ["a"], "variables": [1, {}, []], "hyperparameters": 1, "model": "m"}"#);
         let misspelt = problem(r#"{"version": [1, 2], "variables": [{}], "hyperparameters": {"model": 1}}"#);
         assert!(misspelt.contains("$.version is not known; did you mean `versions`?"), "{misspelt}");
         assert!(misspelt.contains("$.hyperparameters.model must be a string"), "{misspelt}");
         for path in ["$.versions", "$.variables[0]", "$.variables[2]", "$.hyperparameters", "$.model"] {
-            assert!(found.contains(&format!("{path} ")), "{path}: {found}");
+            assert!(message.contains(&format!("{path} ")), "{path}: {message}");
         }
         assert!(problem("{}").contains("$.variables is missing"));
         assert!(problem("[]").contains("must be a JSON object"));

@@ -73,9 +73,9 @@ mod tests {
             (0..2000_u32).map(|at| char::from(b'!' + (at.wrapping_mul(2_654_435_761) >> 24) as u8 % 90)).collect();
         for text in ["1".to_owned(), "a sentence that repeats itself; ".repeat(500), noise.replace(['"', '\\'], "")] {
             let json = format!("{{\"string\": \"{text}\"}}");
-            let kept: CompressedJson = serde_json::from_str(&json).unwrap();
-            assert_eq!((kept.len(), kept.decompress().unwrap()), (json.len(), json.clone().into_bytes()));
-            assert!(kept.bytes.len() <= json.len());
+            let stored: CompressedJson = serde_json::from_str(&json).unwrap();
+            assert_eq!((stored.len(), stored.decompress().unwrap()), (json.len(), json.clone().into_bytes()));
+            assert!(stored.bytes.len() <= json.len());
         }
         let long = CompressedJson::new(&format!("\"{}\"", "text ".repeat(1000)));
         assert!(long.bytes.len() < 200, "{}", long.bytes.len());

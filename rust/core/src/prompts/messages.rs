@@ -43,7 +43,7 @@ pub(super) fn read_messages(source: &str) -> Result<Option<Vec<Value>>, Vec<Prob
         Ok(Value::Array(messages)) => {
             let checked = messages.iter().enumerate().map(|(index, message)| check_message(index, message));
             let problems: Vec<_> =
-                checked.filter(|found| !found.is_empty()).take(MAX_REPORTED_MESSAGES).flatten().collect();
+                checked.filter(|listed| !listed.is_empty()).take(MAX_REPORTED_MESSAGES).flatten().collect();
             if problems.is_empty() { Ok(Some(messages)) } else { Err(problems) }
         }
         Ok(Value::Object(fields)) if ["role", "messages"].iter().any(|key| fields.contains_key(*key)) => fault(
@@ -76,7 +76,7 @@ fn looks_like_messages(source: &str) -> bool {
     let key = in_object.trim_start_matches(QUOTES);
     let (has_brackets, has_quote) = (key.len() < rest.len(), key.len() < in_object.len());
     let is_list_of_objects = in_list.len() < rest.len() && in_object.len() < in_list.len();
-    let word: &str = key.split(|one: char| !one.is_alphanumeric()).next().unwrap_or_default();
+    let word: &str = key.split(|character: char| !character.is_alphanumeric()).next().unwrap_or_default();
     let is_key = find_similar(word, &["role", "content", "messages"]).is_some();
     let is_named = is_key && (has_quote || key[word.len()..].trim_start().starts_with(':'));
     has_brackets && (is_named || is_list_of_objects && has_quote)
@@ -97,12 +97,12 @@ fn check_message(index: usize, message: &Value) -> Vec<Problem> {
             problems.push(Problem::new(format!("{path}.role"), message));
         }
         Some(Value::String(role)) => {
-            let shown: String = role.chars().take(40).collect();
+            let excerpt: String = role.chars().take(40).collect();
             let hint = match find_similar(role, &ROLES) {
                 Some(similar) => format!("did you mean `{similar}`?"),
                 None => format!("allowed are {}", ROLES.join(", ")),
             };
-            problems.push(Problem::new(format!("{path}.role"), format!("`{shown}` is not known; {hint}")));
+            problems.push(Problem::new(format!("{path}.role"), format!("`{excerpt}` is not known; {hint}")));
         }
         Some(_) => problems.push(Problem::new(format!("{path}.role"), "must be a string")),
     }
@@ -212,8 +212,8 @@ mod tests {
     use super::*;
 
     fn problems(source: &str) -> Vec<String> {
-        let found = read_messages(source).unwrap_err();
-        found.iter().map(|one| format!("{} {}", one.path, one.message)).collect()
+        let problems = read_messages(source).unwrap_err();
+        problems.iter().map(|problem| format!("{} {}", problem.path, problem.message)).collect()
     }
 
     #[test]
@@ -254,8 +254,8 @@ mod tests {
             r#"["role": "user"]"#,
             r#"{"messages": [{"role": "user", "content": "a"]}"#,
         ] {
-            let found = problems(source);
-            assert!(found[0].starts_with("$.string looks like a list of messages"), "{source}: {found:?}");
+            let messages = problems(source);
+            assert!(messages[0].starts_with("$.string looks like a list of messages"), "{source}: {messages:?}");
         }
         assert!(problems(r#"{"role": "user", "content": "a"}"#)[0].contains("a chat needs a list of messages"));
         assert!(problems("[]")[0].contains("is an empty list"));
@@ -263,12 +263,12 @@ mod tests {
 
     #[test]
     fn problems_of_all_messages_are_reported() {
-        let found = problems(
+        let messages = problems(
             r#"[{"roll": "user", "content": "a"}, {"role": "usr", "content": 1}, {"role": "{{a}}", "contents": "a"}, 3,
                 {"role": 1}, {"role": "narrator", "content": [{"type": "text", "text": "a"}]}, {"content": "a"}]"#,
         );
         assert_eq!(
-            found,
+            messages,
             [
                 "$.string[0].roll is not known; did you mean `role`?",
                 "$.string[1].role `usr` is not known; did you mean `user`?",

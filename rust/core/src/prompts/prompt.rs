@@ -74,7 +74,7 @@ impl RenderedBody {
             Self::Messages(_) => true,
             Self::Text(_) => false,
             Self::Fields(fields) => {
-                let has = |wanted: &str| fields.iter().any(|(name, _)| name == wanted);
+                let has = |expected: &str| fields.iter().any(|(name, _)| name == expected);
                 has("messages") || !has("prompt")
             }
         }
@@ -279,9 +279,9 @@ pub struct RequestFields(pub Vec<(String, Box<RawValue>)>);
 impl RequestFields {
     /// Keeps the last of the fields with the same name.
     pub fn keep_last(&mut self) {
-        let mut seen = std::collections::HashSet::new();
+        let mut names = std::collections::HashSet::new();
         self.0.reverse();
-        self.0.retain(|(name, _)| seen.insert(name.clone()));
+        self.0.retain(|(name, _)| names.insert(name.clone()));
         self.0.reverse();
     }
 }

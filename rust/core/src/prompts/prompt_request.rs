@@ -296,13 +296,13 @@ mod tests {
 
     #[test]
     fn paths_name_the_prompt_and_what_to_do() {
-        let parse = |path| PromptPath::parse("POST", path).map(|found| (found.reference, found.action));
-        let named = |name: &str, action| Some((Some(name.to_owned()), action));
-        assert_eq!(parse("/v1/prompts/a%40prod/completions"), named("a@prod", PromptAction::Complete));
-        assert_eq!(parse("/v1/prompts/a@2/render"), named("a@2", PromptAction::Render));
-        assert_eq!(parse("/v1/v1/prompts/a/generate"), named("a", PromptAction::Complete));
-        assert_eq!(parse("/v2/prompts/a/completions"), named("a", PromptAction::Complete));
-        assert_eq!(parse("/v1/v2/prompts/a/compare"), named("a", PromptAction::Compare));
+        let parse = |path| PromptPath::parse("POST", path).map(|path| (path.reference, path.action));
+        let expected_path = |name: &str, action| Some((Some(name.to_owned()), action));
+        assert_eq!(parse("/v1/prompts/a%40prod/completions"), expected_path("a@prod", PromptAction::Complete));
+        assert_eq!(parse("/v1/prompts/a@2/render"), expected_path("a@2", PromptAction::Render));
+        assert_eq!(parse("/v1/v1/prompts/a/generate"), expected_path("a", PromptAction::Complete));
+        assert_eq!(parse("/v2/prompts/a/completions"), expected_path("a", PromptAction::Complete));
+        assert_eq!(parse("/v1/v2/prompts/a/compare"), expected_path("a", PromptAction::Compare));
         assert_eq!(parse("/v1/prompt/complete"), Some((None, PromptAction::Complete)));
         for path in
             ["/v1/prompts", "/v1/prompts/a", "/v1/prompts/a/versions", "/v1/prompts//render", "/v1/prompts/a/render/b"]

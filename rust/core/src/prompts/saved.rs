@@ -255,7 +255,8 @@ impl SavedVersion {
         let compile = || {
             let json = self.content.decompress().ok_or("the stored version cannot be read")?;
             CompiledPrompt::parse(&json).map_err(|problems| {
-                let lines: Vec<_> = problems.iter().map(|one| format!("{}: {}", one.path, one.message)).collect();
+                let lines: Vec<_> =
+                    problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect();
                 lines.join("; ")
             })
         };

@@ -116,8 +116,8 @@ async fn load_shared_signatures(shared: &SharedState, signatures: &ScopedSignatu
     let (Some(redis), false) = (&shared.redis, missed.is_empty()) else { return false };
     let names: Vec<_> = missed.iter().map(|call| shared::signature_key(signatures.owner_hash, call)).collect();
     let noted = redis.get_many(&names).await;
-    let found = missed.iter().zip(noted).filter_map(|(call, signature)| Some((call, signature?)));
-    found.map(|(call, signature)| signatures.insert_shared(call, &signature)).count() > 0
+    let signed = missed.iter().zip(noted).filter_map(|(call, signature)| Some((call, signature?)));
+    signed.map(|(call, signature)| signatures.insert_shared(call, &signature)).count() > 0
 }
 
 /// Returns true if the stream must be one JSON array. Google's API sends that unless the client asks for events with

@@ -63,7 +63,7 @@ impl<'c> TargetResolver<'c> {
         if !self.hides_prompt() {
             return Ok(());
         }
-        let found = match config {
+        let exposed = match config {
             _ if self.call.control.custom_host.is_some() => Some("a custom host"),
             ConfigSource::Inline(inline) if reads_texts(&inline.condition_params) => {
                 Some("a condition on texts in the config")
@@ -71,7 +71,7 @@ impl<'c> TargetResolver<'c> {
             ConfigSource::Inline(inline) => find_reader(&inline.root),
             ConfigSource::Saved(_) | ConfigSource::None => None,
         };
-        found.map_or(Ok(()), |what| Err(Error::Prompt(PromptError::TextHidden { what })))
+        exposed.map_or(Ok(()), |what| Err(Error::Prompt(PromptError::TextHidden { what })))
     }
 
     /// Rejects a provider that is neither saved nor named by a saved config, if the key may not render prompts: the

@@ -136,14 +136,14 @@ pub async fn deliver_response(
                 let is_pretty = is_json && is_plain && pretty_print::is_requested(call);
                 let recorded = is_pretty.then(|| pretty_print::pretty_print(bytes.clone()));
                 record.record_complete_response(&bytes, recorded.as_ref());
-                let shown = rewrite_complete(rewriter, &bytes, is_pretty).or(recorded);
-                let length = shown.as_ref().unwrap_or(&bytes).len();
+                let rewritten = rewrite_complete(rewriter, &bytes, is_pretty).or(recorded);
+                let length = rewritten.as_ref().unwrap_or(&bytes).len();
                 reply.set_content_length(if is_bodiless { declared } else { Some(length) });
                 let coding = BillableBody { api_format: dialect, is_compressed: is_packed };
                 let billable = (has_cost && is_json).then_some(coding);
                 let ClientResponse { head: reply, body } =
                     finish_buffered_response(reply, bytes, billable, hints, record);
-                return ClientResponse { head: reply, body: shown.map_or(body, Into::into) };
+                return ClientResponse { head: reply, body: rewritten.map_or(body, Into::into) };
             }
             Ok(None) => (),
             Err(error) => return respond_with_error(&error, call, record),

@@ -234,10 +234,10 @@ impl SecretMask {
     pub fn mask(&self, bytes: &[u8]) -> Vec<u8> {
         let mut masked = Vec::with_capacity(bytes.len());
         let mut copied = 0;
-        for found in self.search.iter().flat_map(|search| search.find_iter(bytes)) {
-            masked.extend_from_slice(&bytes[copied..found.start()]);
+        for matched in self.search.iter().flat_map(|search| search.find_iter(bytes)) {
+            masked.extend_from_slice(&bytes[copied..matched.start()]);
             masked.extend_from_slice(MASK.as_bytes());
-            copied = found.end();
+            copied = matched.end();
         }
         masked.extend_from_slice(&bytes[copied..]);
         masked
@@ -245,15 +245,15 @@ impl SecretMask {
 
     /// Returns where a secret begins that continues at `position`, or `position` if there is none.
     fn start_of_match_at(&self, bytes: &[u8], position: usize) -> usize {
-        let mut found = self.search.iter().flat_map(|search| search.find_iter(bytes));
-        found.find(|one| one.end() > position).map_or(position, |one| one.start().min(position))
+        let mut matches = self.search.iter().flat_map(|search| search.find_iter(bytes));
+        matches.find(|matched| matched.end() > position).map_or(position, |matched| matched.start().min(position))
     }
 
     /// Overwrites each secret with asterisks, so that the length stays.
     pub fn mask_in_place(&self, bytes: &mut [u8]) {
-        let found: Vec<_> =
-            self.search.iter().flat_map(|search| search.find_iter(&*bytes)).map(|one| one.range()).collect();
-        for range in found {
+        let matches: Vec<_> =
+            self.search.iter().flat_map(|search| search.find_iter(&*bytes)).map(|matched| matched.range()).collect();
+        for range in matches {
             bytes[range].fill(b'*');
         }
     }
@@ -313,14 +313,15 @@ fn mask_errors(secrets: Vec<String>, is_everywhere: bool) -> impl FnMut(Option<B
 /// Returns a transform that masks the secrets of a stream of chunks. Holds back what may be the beginning of a secret.
 pub fn mask_chunks(secrets: Vec<Vec<u8>>) -> impl FnMut(Option<Bytes>) -> Bytes + Send + 'static {
     let mask = SecretMask::new(&secrets);
-    let mut held = Vec::new();
+    let mut buffered = Vec::new();
     move |chunk| {
         let is_end = chunk.is_none();
-        held.extend_from_slice(&chunk.unwrap_or_default());
-        let begun = if is_end { 0 } else { secrets.iter().map(|secret| begun_bytes(&held, secret)).max().unwrap_or(0) };
-        let passed = mask.start_of_match_at(&held, held.len() - begun);
-        let masked = mask.mask(&held[..passed]);
-        held.drain(..passed);
+        buffered.extend_from_slice(&chunk.unwrap_or_default());
+        let begun =
+            if is_end { 0 } else { secrets.iter().map(|secret| begun_bytes(&buffered, secret)).max().unwrap_or(0) };
+        let passed = mask.start_of_match_at(&buffered, buffered.len() - begun);
+        let masked = mask.mask(&buffered[..passed]);
+        buffered.drain(..passed);
         masked.into()
     }
 }

@@ -196,8 +196,8 @@ fn parse_bound(value: &Value, reading: &mut ConfigReader) -> f64 {
     number
 }
 
-fn equals_value(found: FieldValue<'_>, value: &Value) -> bool {
-    match (found, value) {
+fn equals_value(actual: FieldValue<'_>, value: &Value) -> bool {
+    match (actual, value) {
         (actual, Value::String(value)) => actual.as_str() == Some(value),
         (FieldValue::Json(Value::Number(number)), Value::Number(value)) => number.as_f64() == value.as_f64(),
         (FieldValue::Json(actual), value) => actual == value,

@@ -141,9 +141,9 @@ fn corrupted_texts_of_messages_never_add_messages() {
             let variables = random_variables(&mut rng);
             if let Ok((RenderedBody::Messages(json), _)) = prompt.render(&variables, LIMITS, |_| None) {
                 rendered += 1;
-                let found: Value = serde_json::from_str(&json).unwrap();
-                assert_eq!(roles(&found), ["system", "user"], "{messages} {variables}");
-                assert_eq!(found[1]["content"].as_array().unwrap().len(), 1, "{messages} {variables}");
+                let messages_sent: Value = serde_json::from_str(&json).unwrap();
+                assert_eq!(roles(&messages_sent), ["system", "user"], "{messages} {variables}");
+                assert_eq!(messages_sent[1]["content"].as_array().unwrap().len(), 1, "{messages} {variables}");
             }
         }
     }

@@ -71,8 +71,8 @@ async fn subprotocol_key_authenticates_and_is_not_forwarded() {
     assert_eq!(pick_fields(&record, ["api_key_id", "ai_model"]), json!(["k", "gpt-realtime"]));
     assert!(!record.to_string().contains("pk-1"), "{record}");
     let sent = &wait_for_ledger_entries(&provider, 1).await[0];
-    let field = |wanted: &str| {
-        sent.headers.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.as_str()).collect::<Vec<_>>()
+    let field = |field_name: &str| {
+        sent.headers.iter().filter(|(name, _)| name == field_name).map(|(_, value)| value.as_str()).collect::<Vec<_>>()
     };
     assert_eq!(field("authorization"), ["Bearer sk-stored"]);
     assert_eq!(field("sec-websocket-protocol"), ["realtime, openai-beta.realtime-v1"]);

@@ -152,9 +152,9 @@ async fn targets_that_cannot_be_tried_do_not_hide_the_failure_before() {
     gone_model["override_params"] = json!({"model": "@gone/x"});
     gone_model.as_object_mut().unwrap().remove("provider");
     let condition = json!([{"query": {"metadata.tier": {"$eq": "gold"}}, "then": "a"}]);
-    let mut named = mock_target("chunks=1");
-    named["name"] = "a".into();
-    let unmatched = json!({"strategy": {"mode": "conditional", "conditions": condition}, "targets": [named]});
+    let mut named_target = mock_target("chunks=1");
+    named_target["name"] = "a".into();
+    let unmatched = json!({"strategy": {"mode": "conditional", "conditions": condition}, "targets": [named_target]});
     let nested = fallback_config(&[json!({"provider": "@gone"}), json!({})]);
     for missing in [
         json!({"provider": "nobody"}),

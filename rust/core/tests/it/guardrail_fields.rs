@@ -390,9 +390,9 @@ async fn a_canary_in_any_field_of_a_response_never_reaches_the_client() {
         };
         assert_denied(&ask(false).await, &row);
         let response = ask(true).await;
-        let seen: Value = serde_json::from_slice(&response.body).unwrap();
-        assert!(response.status == 200 && !shows_canary(&seen), "{row}: {} {seen}", response.status);
-        assert!(response.text().contains("EMAIL_ADDRESS_1"), "{row}: {seen}");
+        let answer: Value = serde_json::from_slice(&response.body).unwrap();
+        assert!(response.status == 200 && !shows_canary(&answer), "{row}: {} {answer}", response.status);
+        assert!(response.text().contains("EMAIL_ADDRESS_1"), "{row}: {answer}");
     }
 }
 
@@ -575,15 +575,17 @@ async fn a_canary_in_any_event_never_reaches_the_client() {
             let row = format!("{path} redacts={redacts} {mode} {}", String::from_utf8_lossy(&body));
             let (request, hook) = (request_for(path, true), guardrail(redacts, mode));
             let (response, _) = ask(path, &request, "output_guardrails", hook, "text/event-stream", body.clone()).await;
-            let seen = response.text().replace(&format!("\"foundWords\":[\"{CANARY}\"]"), "");
-            let has_canary = seen.contains("nary@mail") || seen.contains("ry@mail");
-            assert!(!has_canary, "{row}: {} {seen}", response.status);
+            let answer = response.text().replace(&format!("\"foundWords\":[\"{CANARY}\"]"), "");
+            let has_canary = answer.contains("nary@mail") || answer.contains("ry@mail");
+            assert!(!has_canary, "{row}: {} {answer}", response.status);
             match (redacts, mode) {
-                (false, "hold") => assert_eq!(response.status, 446, "{row}: {seen}"),
-                (false, _) => assert!(seen.contains("hook") || seen.contains("FAILED_PRECONDITION"), "{row}: {seen}"),
+                (false, "hold") => assert_eq!(response.status, 446, "{row}: {answer}"),
+                (false, _) => {
+                    assert!(answer.contains("hook") || answer.contains("FAILED_PRECONDITION"), "{row}: {answer}");
+                }
                 _ => assert!(
-                    seen.contains("EMAIL_ADDRESS_1") && response.status == 200,
-                    "{row}: {} {seen}",
+                    answer.contains("EMAIL_ADDRESS_1") && response.status == 200,
+                    "{row}: {} {answer}",
                     response.status
                 ),
             }

@@ -425,26 +425,30 @@ async fn a_canary_in_a_response_never_reaches_the_client() {
                 };
                 let request = format.request(TextKind::Text, "hi", is_stream);
                 let (response, _provider) = ask(format, &request, "output_guardrails", action, body, is_stream).await;
-                let (cell, seen) =
+                let (cell, answer) =
                     (format!("{format:?} {place:?} {action:?} stream={is_stream}"), visible(&response.body));
-                let reaches = seen.contains("ry@mail");
+                let reaches = answer.contains("ry@mail");
                 match action {
                     Action::Observe => {
-                        assert!(reaches && matches!(response.status, 200 | 246), "{cell}: {} {seen}", response.status);
+                        assert!(
+                            reaches && matches!(response.status, 200 | 246),
+                            "{cell}: {} {answer}",
+                            response.status
+                        );
                     }
-                    Action::Deny => assert!(!reaches && response.status == 446, "{cell}: {} {seen}", response.status),
+                    Action::Deny => assert!(!reaches && response.status == 446, "{cell}: {} {answer}", response.status),
                     Action::DenyInPortions => assert!(
                         !reaches
-                            && (seen.contains("hooks_failed")
-                                || seen.contains("hook_results")
-                                || seen.contains("FAILED_PRECONDITION")),
-                        "{cell}: {} {seen}",
+                            && (answer.contains("hooks_failed")
+                                || answer.contains("hook_results")
+                                || answer.contains("FAILED_PRECONDITION")),
+                        "{cell}: {} {answer}",
                         response.status
                     ),
                     Action::Redact | Action::RedactInPortions => {
                         assert!(
-                            !reaches && seen.contains("EMAIL_ADDRESS_1") && response.status == 200,
-                            "{cell}: {} {seen}",
+                            !reaches && answer.contains("EMAIL_ADDRESS_1") && response.status == 200,
+                            "{cell}: {} {answer}",
                             response.status
                         );
                     }

@@ -369,16 +369,19 @@ async fn explain_lists_guardrails_with_their_origin() {
     let request = post_with_config(&config, "/v1/explain", question.to_string()).header("x-gateway-api-key", "one");
     let response = rig.send(request).await;
     let target = response.json()["targets"][0].clone();
-    let found: Vec<_> = target["guardrails"]
+    let guardrails: Vec<_> = target["guardrails"]
         .as_array()
         .unwrap()
         .iter()
-        .map(|one| [&one["id"], &one["stage"], &one["origin"], &one["deny"], &one["changes"]].map(Clone::clone))
+        .map(|guardrail| {
+            [&guardrail["id"], &guardrail["stage"], &guardrail["origin"], &guardrail["deny"], &guardrail["changes"]]
+                .map(Clone::clone)
+        })
         .collect();
     let expected = json!([
         ["pg-all", "input", "organisation", true, false],
         ["pg-own", "input", "workspace", true, false],
         ["guardrail_1", "output", "config", false, true],
     ]);
-    assert_eq!((json!(found), &target["changes_parameters"]), (expected, &json!(true)), "{}", response.text());
+    assert_eq!((json!(guardrails), &target["changes_parameters"]), (expected, &json!(true)), "{}", response.text());
 }

@@ -152,9 +152,9 @@ async fn forwards_management_request_and_response_unchanged() {
     assert_eq!(reply.header("x-request-id").map(str::len), Some(36));
     assert_eq!(reply.header("x-gateway-trace-id"), reply.header("x-request-id"));
     let control = MockControl::start(|_| Some(json_response("200 OK", "x-request-id: r-1\r\n", "{}")));
-    let named = control.rig("http://127.0.0.1:1").send(get_request("/v1/health")).await;
+    let response = control.rig("http://127.0.0.1:1").send(get_request("/v1/health")).await;
     for name in ["x-request-id", "request-id", "x-gateway-request-id", "x-gateway-trace-id"] {
-        assert_eq!(named.header(name), Some("r-1"), "the id of the management API is the only one");
+        assert_eq!(response.header(name), Some("r-1"), "the id of the management API is the only one");
     }
     let traced = rig.send(TestRequest::new("GET", "/v1/health/deep").header("x-portkey-trace-id", "t-1")).await;
     assert_eq!(traced.header("x-portkey-trace-id"), Some("t-1"));

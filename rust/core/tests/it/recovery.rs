@@ -526,8 +526,9 @@ async fn sends_the_prefill_in_the_form_each_provider_expects() {
             );
             assert!(head.starts_with(&format!("POST {path} HTTP/1.1\r\n")), "{slug} {caller}: {head}");
             let messages = body["messages"].as_array().unwrap();
-            let found = messages.iter().find(|message| message["role"] == "assistant").cloned().unwrap_or_default();
-            assert_eq!((found, body["prefix"].as_str()), (last.clone(), beside), "{slug} {caller}");
+            let assistant_message =
+                messages.iter().find(|message| message["role"] == "assistant").cloned().unwrap_or_default();
+            assert_eq!((assistant_message, body["prefix"].as_str()), (last.clone(), beside), "{slug} {caller}");
             assert_eq!(messages[0]["role"], "user", "{slug} {caller}");
             assert_eq!(pick_fields(&rig.single_record(), ["outcome", "ai_org"]), json!(["complete", slug]));
         }

@@ -78,9 +78,9 @@ async fn does_not_retry_requests_that_the_gateway_rejects() {
 
 /// Starts a provider that returns 429 to the first `times` requests, then 200.
 async fn start_failing_provider(times: usize, fields: &'static str) -> ScriptedServer {
-    let made = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let request_count = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     ScriptedServer::start(move |mut io, _| {
-        let attempt_count = std::sync::Arc::clone(&made);
+        let attempt_count = std::sync::Arc::clone(&request_count);
         async move {
             while read_request(&mut io).await.is_some() {
                 let is_good = attempt_count.fetch_add(1, std::sync::atomic::Ordering::SeqCst) >= times;

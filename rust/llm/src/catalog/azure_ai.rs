@@ -420,8 +420,8 @@ mod tests {
 
     #[test]
     fn sends_files_to_the_resource_and_not_to_its_models() {
-        let given = build_options(&[("azure_foundry_url", "https://res.services.ai.azure.com/models/")]);
-        let base = |operation| AzureAi.resolve_base_url(operation, &given).unwrap().unwrap();
+        let options = build_options(&[("azure_foundry_url", "https://res.services.ai.azure.com/models/")]);
+        let base = |operation| AzureAi.resolve_base_url(operation, &options).unwrap().unwrap();
         assert_eq!(base(Operation::ChatComplete), "https://res.services.ai.azure.com/models");
         for operation in [Operation::Realtime, Operation::UploadFile, Operation::ListFinetuneCheckpoints] {
             assert_eq!(base(operation), "https://res.services.ai.azure.com/openai");

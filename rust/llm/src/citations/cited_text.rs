@@ -71,7 +71,8 @@ impl Citation {
     /// Returns the source. If it is a document of the client, adds the document's index.
     pub fn resolve_source(&self, documents: &[String]) -> Value {
         let mut source = self.source.clone();
-        let at = self.document_id.as_ref().and_then(|id| documents.iter().position(|one| one == id));
+        let at =
+            self.document_id.as_ref().and_then(|id| documents.iter().position(|id_of_document| id_of_document == id));
         if let Some(at) = at {
             source["search_result_index"] = at.into();
         }

@@ -201,11 +201,11 @@ impl EmbeddingResponse {
         let mut data = Vec::with_capacity(self.vectors.len());
         for (index, vector) in self.vectors.into_iter().enumerate() {
             let embedding = if shape == VectorEncoding::Base64 { encode_base64(&vector)? } else { vector };
-            let mut one = json!({"object": "embedding", "index": index, "embedding": embedding});
-            if let (Some(one), Some(more)) = (one.as_object_mut(), self.extra_fields.get(index)) {
-                one.extend(more.clone());
+            let mut item = json!({"object": "embedding", "index": index, "embedding": embedding});
+            if let (Some(item), Some(more)) = (item.as_object_mut(), self.extra_fields.get(index)) {
+                item.extend(more.clone());
             }
-            data.push(one);
+            data.push(item);
         }
         let mut response =
             json!({"object": "list", "data": data, "model": context.model, "provider": context.provider});

@@ -121,7 +121,7 @@ fn normalises_model_lists_and_moderations_without_own_cases() {
     for provider in catalog::all_providers() {
         for operation in [Operation::Models, Operation::Moderate]
             .into_iter()
-            .filter(|one| provider.provider_format(*one, "").is_none())
+            .filter(|operation| provider.provider_format(*operation, "").is_none())
         {
             let normaliser = Normaliser::new(provider.row(), operation, ApiFormat::OpenAi, true);
             let name = format!("{}/{}", provider.slug(), operation.id());

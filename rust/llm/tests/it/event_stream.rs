@@ -45,8 +45,8 @@ const NAMES: [&str; 3] = [":event-type", ":exception-type", ":error-code"];
 /// Returns event name and payload as the library reads them, or its error.
 fn read_with_library(frame: &[u8]) -> Result<(String, Bytes), String> {
     let message = read_message_from(frame).map_err(|error| error.to_string())?;
-    let named = message.headers().iter().filter(|header| NAMES.contains(&header.name().as_str()));
-    let name = named.filter_map(|header| header.value().as_string().ok()).next_back();
+    let exception_headers = message.headers().iter().filter(|header| NAMES.contains(&header.name().as_str()));
+    let name = exception_headers.filter_map(|header| header.value().as_string().ok()).next_back();
     Ok((name.map_or_else(String::new, |name| name.as_str().to_owned()), message.payload().clone()))
 }
 

@@ -104,9 +104,9 @@ proptest! {
     fn agrees_with_a_real_parser(model in any::<String>(), stream in any::<bool>(), rest in any_json(), pretty in any::<bool>()) {
         let body = serde_json::json!({"rest": rest, "model": model, "more": rest, "stream": stream});
         let bytes = if pretty { serde_json::to_vec_pretty(&body) } else { serde_json::to_vec(&body) }.unwrap();
-        let found = peek(&bytes).unwrap();
-        prop_assert_eq!(found.model, Some(model));
-        prop_assert_eq!(found.stream, Some(stream));
+        let peeked = peek(&bytes).unwrap();
+        prop_assert_eq!(peeked.model, Some(model));
+        prop_assert_eq!(peeked.stream, Some(stream));
         prop_assert!(is_complete_json(&bytes));
         prop_assert!((0..bytes.len()).all(|end| !is_complete_json(&bytes[..end])), "what is cut off is not closed");
     }
@@ -228,8 +228,8 @@ fn checks_long_strings_across_part_boundaries() {
             for fault in [before + 7 + sign.len(), body.len() - 20_000] {
                 let mut broken = body.clone().into_bytes();
                 broken[fault] = 0xff;
-                let found = peek(&broken).unwrap_err();
-                assert_eq!((found.offset, found.message), (fault, "invalid UTF-8"), "{sign} at {before}");
+                let fault_found = peek(&broken).unwrap_err();
+                assert_eq!((fault_found.offset, fault_found.message), (fault, "invalid UTF-8"), "{sign} at {before}");
                 broken[fault] = b'\n';
                 let error = peek(&broken).unwrap_err();
                 assert_eq!(

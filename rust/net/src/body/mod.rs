@@ -164,9 +164,8 @@ impl Body {
     /// Returns the next chunk; `None` at the end.
     pub async fn next(&mut self) -> Option<Result<Bytes>> {
         match self {
-            Self::Complete(bytes) => {
-                Some(Ok(std::mem::take(bytes))).filter(|taken| !matches!(taken, Ok(bytes) if bytes.is_empty()))
-            }
+            Self::Complete(bytes) => Some(Ok(std::mem::take(bytes)))
+                .filter(|bytes_or_error| !matches!(bytes_or_error, Ok(bytes) if bytes.is_empty())),
             Self::Streamed(feed, _) => feed.next().await,
         }
     }

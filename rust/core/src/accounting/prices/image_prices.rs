@@ -42,9 +42,9 @@ impl ImagePrices {
 /// Returns the entry for `requested`, or the default entry. An empty or `auto` value falls back to `usual`, then to the
 /// only entry.
 fn pick_or_default<'t, T>(entries: &'t NameMap<T>, requested: &str, usual: &str) -> Option<&'t T> {
-    let found = entries.get(requested).or_else(|| entries.get(DEFAULT_KEY));
-    if found.is_some() || !matches!(requested, "" | "auto") {
-        return found;
+    let price = entries.get(requested).or_else(|| entries.get(DEFAULT_KEY));
+    if price.is_some() || !matches!(requested, "" | "auto") {
+        return price;
     }
     entries.get(usual).or_else(|| entries.values().next().filter(|_| entries.len() == 1))
 }

@@ -101,8 +101,8 @@ impl Cost {
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let price_version = match (self.price_version, other.price_version) {
-            (Some(one), Some(other)) if one != other => Some(format!("{one}+{other}").into()),
-            (one, other) => one.or(other),
+            (Some(first), Some(second)) if first != second => Some(format!("{first}+{second}").into()),
+            (first, second) => first.or(second),
         };
         Self { nanodollars: self.nanodollars.saturating_add(other.nanodollars), price_version }
     }
@@ -241,16 +241,16 @@ impl Prices {
 
 impl ProviderPrices {
     fn find_listed(&self, model: &str) -> Option<ModelPrices> {
-        let mut seen = self.lookup_cache.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = seen.get(model) {
-            return found.clone();
+        let mut cache = self.lookup_cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(price_list) = cache.get(model) {
+            return price_list.clone();
         }
-        let found = self.search_lists(&model.to_lowercase());
-        if seen.len() >= MAX_CACHED_MODELS {
-            seen.clear();
+        let price_list = self.search_lists(&model.to_lowercase());
+        if cache.len() >= MAX_CACHED_MODELS {
+            cache.clear();
         }
-        seen.insert(model.into(), found.clone());
-        found
+        cache.insert(model.into(), price_list.clone());
+        price_list
     }
 
     fn search_lists(&self, name: &str) -> Option<ModelPrices> {
@@ -423,13 +423,16 @@ mod tests {
 
     #[test]
     fn picks_the_price_valid_at_the_time() {
-        let one = Usage { input: 1, ..Usage::default() };
-        assert_eq!(find_cost("openai", "gpt-4o", 999, one), expected_cost("old", 1000));
-        assert_eq!(find_cost("openai", "gpt-4o", 1000, one), expected_cost("new", 2500));
+        let usage = Usage { input: 1, ..Usage::default() };
+        assert_eq!(find_cost("openai", "gpt-4o", 999, usage), expected_cost("old", 1000));
+        assert_eq!(find_cost("openai", "gpt-4o", 1000, usage), expected_cost("new", 2500));
         for (time, version) in [(79_199, "day"), (79_200, "night"), (86_400 + 3_599, "night"), (3_600, "day")] {
-            assert_eq!(find_cost("openai", "my-night", time, one).unwrap().0, version);
+            assert_eq!(find_cost("openai", "my-night", time, usage).unwrap().0, version);
         }
-        assert_eq!((find_cost("mock", "m", 49, one), find_cost("mock", "m", 50, one)), (None, expected_cost("s", 1)));
+        assert_eq!(
+            (find_cost("mock", "m", 49, usage), find_cost("mock", "m", 50, usage)),
+            (None, expected_cost("s", 1))
+        );
     }
 
     #[test]
@@ -471,8 +474,8 @@ mod tests {
         assert_eq!(cost(half), 2 + 11);
         let batch_prices = half.replace(r#""rates""#, r#""batch":{"input":[[0,1000]],"output":[[0,2000]]},"rates""#);
         assert_eq!(cost(&batch_prices), 2 + 4 + 2 * 2);
-        let one = batch_prices.replace(r#","output":[[0,2000]]"#, "");
-        assert_eq!(cost(&one), 2 + 4 + 2 * 5 / 2);
+        let without_output = batch_prices.replace(r#","output":[[0,2000]]"#, "");
+        assert_eq!(cost(&without_output), 2 + 4 + 2 * 5 / 2);
         let searched = half.replace(r#""output""#, r#""web_search":[[0,7000]],"output""#);
         assert_eq!(cost(&searched), 2 + 11 + 7);
     }

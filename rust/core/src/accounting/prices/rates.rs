@@ -121,7 +121,7 @@ impl RateTiers {
     pub fn compile(published: &PublishedRates) -> Self {
         let mut starts: Vec<u64> =
             published.rates.iter().map(|(_, start, _)| *start).filter(|start| *start > 0).collect();
-        starts.sort_unstable_by(|one, other| other.cmp(one));
+        starts.sort_unstable_by(|left, right| right.cmp(left));
         starts.dedup();
         let tiers = starts.into_iter().map(|start| (start, resolve_rates(published, start))).collect();
         Self { base_rates: resolve_rates(published, 0), tiers }

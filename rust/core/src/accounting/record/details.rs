@@ -210,7 +210,7 @@ impl RecordDetails {
     /// Records the headers of the provider's response that may be shown.
     pub fn set_response_headers(&mut self, headers: &Headers) {
         let is_shown = |name: &[u8]| {
-            SHOWN_RESPONSE_HEADERS.iter().any(|shown| name.eq_ignore_ascii_case(shown.as_bytes()))
+            SHOWN_RESPONSE_HEADERS.iter().any(|header| name.eq_ignore_ascii_case(header.as_bytes()))
                 || SHOWN_RESPONSE_HEADER_PREFIXES.iter().any(|prefix| {
                     name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
                 })
@@ -293,7 +293,8 @@ pub fn write_sdk(line: &mut ObjectWriter<'_>, head: &RequestHead, control_prefix
             let is_control = || {
                 let rest = name.len().checked_sub(control.len()).map(|at| name.split_at(at));
                 rest.is_some_and(|(prefix, rest)| {
-                    rest == control.as_bytes() && control_prefixes.iter().any(|one| one.as_bytes() == prefix)
+                    rest == control.as_bytes()
+                        && control_prefixes.iter().any(|name_prefix| name_prefix.as_bytes() == prefix)
                 })
             };
             (name == general.as_bytes() || is_control()).then_some(value)

@@ -121,7 +121,7 @@ pub fn write_masked_headers(
     for (name, value) in headers.iter() {
         let is_listed = || listed.iter().any(|list| list.iter().any(|listed| listed.as_bytes() == name));
         match shown_value(name, value, prefixes).filter(|_| !is_listed()) {
-            Some(shown) => fields.bytes(name, shown),
+            Some(value) => fields.bytes(name, value),
             None => fields.bytes(name, MASK.as_bytes()),
         }
     }
@@ -131,11 +131,11 @@ pub fn write_masked_headers(
 fn shown_value<'v>(name: &[u8], value: &'v [u8], prefixes: &[String]) -> Option<&'v [u8]> {
     let name = std::str::from_utf8(name).ok()?;
     let control = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix.as_str()));
-    let (shown, name) = match control {
+    let (is_shown, name) = match control {
         Some(rest) => (SHOWN_CONTROL_HEADERS.contains(&rest), rest),
         None => (SHOWN_HEADERS.binary_search(&name).is_ok(), name),
     };
-    if !shown {
+    if !is_shown {
         return None;
     }
     let mut text = std::str::from_utf8(value).ok()?;

@@ -215,8 +215,8 @@ mod tests {
         let mut metadata = Metadata::parse(&Value::Object(many).to_string());
         metadata.override_with(&[("team".into(), "red".into())]);
         metadata.override_with(&[("workspace".into(), "w".into()), ("k9".into(), "stored".into())]);
-        let found = ["team", "workspace", "k9"].map(|key| metadata.get(key));
-        assert_eq!((found, metadata.pairs.len()), ([Some("red"), Some("w"), Some("stored")], MAX_PAIRS));
+        let values = ["team", "workspace", "k9"].map(|key| metadata.get(key));
+        assert_eq!((values, metadata.pairs.len()), ([Some("red"), Some("w"), Some("stored")], MAX_PAIRS));
     }
 
     #[test]

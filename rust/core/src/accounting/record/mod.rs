@@ -475,8 +475,8 @@ mod tests {
     }
 
     fn read_lines(sink: &RecordSink) -> Vec<Value> {
-        let taken = sink.refused_outbox.take_pending().unwrap();
-        taken
+        let pending = sink.refused_outbox.take_pending().unwrap();
+        pending
             .split(|byte| *byte == b'\n')
             .filter(|line| !line.is_empty())
             .map(|line| serde_json::from_slice(line).unwrap())

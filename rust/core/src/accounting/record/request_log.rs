@@ -261,7 +261,8 @@ impl RequestLog {
     /// Returns the number of web searches that the model always makes for a chat, whatever the client's format.
     /// Responses do not report them.
     pub fn implicit_searches(&self) -> u64 {
-        let is_chat = self.operation.is_some_and(|one| one.is_chat() && one != Operation::CreateModelResponse);
+        let is_chat =
+            self.operation.is_some_and(|operation| operation.is_chat() && operation != Operation::CreateModelResponse);
         let hides_searches =
             || catalog::find_provider(self.provider).is_some_and(|provider| provider.row().hides_searches);
         u64::from(is_chat && always_searches(self.resolved_model()) && hides_searches())

@@ -292,8 +292,8 @@ impl Spool {
     /// Writes the frames that wait in an outbox.
     fn flush_waiting(&self, state: &mut WriteState, index: usize, outbox: &Outbox) -> io::Result<()> {
         loop {
-            let taken = state.unflushed[index].take().or_else(|| Some((outbox.take_pending()?, 0)));
-            let Some((frames, mut written)) = taken else { return Ok(()) };
+            let pending = state.unflushed[index].take().or_else(|| Some((outbox.take_pending()?, 0)));
+            let Some((frames, mut written)) = pending else { return Ok(()) };
             while written < frames.len() {
                 let end = written + whole_frames(&frames[written..], FLUSH_BYTES);
                 if let Err(error) = self.append(state, &mut [IoSlice::new(&frames[written..end])]) {

@@ -57,19 +57,19 @@ mod tests {
     #[test]
     fn names_language_and_gibberish_of_each_text() {
         let german = "Der schnelle braune Fuchs springt über den faulen Hund und läuft dann weiter.";
-        let found = run(&json!({"kind": "language", "inputs": [german, "12"]}));
-        assert_eq!((&found[0][0]["label"], &found[1]), (&json!("deu_Latn"), &json!([])));
-        assert!(found[0][0]["score"].as_f64().unwrap() > 0.5, "{found}");
-        let found = run(&json!({"kind": "gibberish", "inputs": [german, "xqzvjkpwgh fghjkdfgqw zxcvbqwrtp"]}));
-        assert_eq!((&found[0][0]["label"], &found[1][0]["label"]), (&json!("clean"), &json!("gibberish")));
+        let labels = run(&json!({"kind": "language", "inputs": [german, "12"]}));
+        assert_eq!((&labels[0][0]["label"], &labels[1]), (&json!("deu_Latn"), &json!([])));
+        assert!(labels[0][0]["score"].as_f64().unwrap() > 0.5, "{labels}");
+        let labels = run(&json!({"kind": "gibberish", "inputs": [german, "xqzvjkpwgh fghjkdfgqw zxcvbqwrtp"]}));
+        assert_eq!((&labels[0][0]["label"], &labels[1][0]["label"]), (&json!("clean"), &json!("gibberish")));
     }
 
     #[test]
     fn lists_personal_data_and_replaces_it() {
-        let found = run(&json!({"kind": "pii", "inputs": ["ann@example.com called 10.0.0.1", "nothing"],
+        let labels = run(&json!({"kind": "pii", "inputs": ["ann@example.com called 10.0.0.1", "nothing"],
             "categories": ["EMAIL_ADDRESS"]}));
         assert_eq!(
-            found,
+            labels,
             json!([{"entities": [{"text": "ann@example.com", "labels": {"EMAIL_ADDRESS": 1}}],
                 "processed_text": "{{EMAIL_ADDRESS_1}} called 10.0.0.1"},
                 {"entities": [], "processed_text": "nothing"}])

@@ -262,15 +262,15 @@ impl Check for ContainsCode {
         if selected.text.is_empty() {
             return Err(CheckError::new("there is no text to check"));
         }
-        let found: Vec<_> =
+        let formats: Vec<_> =
             fenced_blocks(&selected.text).into_iter().filter_map(|(tag, _)| language_of_tag(tag)).collect();
-        let has_format = found.contains(&self.format.as_str());
+        let has_format = formats.contains(&self.format.as_str());
         let verdict = has_format != self.common.not;
         let explanation = format!("the text has {}code in {}", if has_format { "" } else { "no " }, self.format);
         Ok(CheckOutcome::new(
             verdict,
             json!({"explanation": explanation, "searchedFormat": self.format, "not": self.common.not,
-                "foundFormats": found, "textExcerpt": excerpt(&selected.text)}),
+                "foundFormats": formats, "textExcerpt": excerpt(&selected.text)}),
         ))
     }
 }

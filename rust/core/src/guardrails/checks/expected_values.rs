@@ -38,23 +38,25 @@ impl ExpectedValues {
     }
 
     /// Returns true if a value that may have several parts is as expected. `exact`: it has these parts and no other.
-    pub fn match_list(&self, found: &[String]) -> bool {
-        let has = |one: &String| found.contains(one);
+    pub fn match_list(&self, actual: &[String]) -> bool {
+        let has = |value: &String| actual.contains(value);
         match self.match_type {
-            MatchType::Exact => self.values.iter().all(has) && found.iter().all(|one| self.values.contains(one)),
+            MatchType::Exact => self.values.iter().all(has) && actual.iter().all(|value| self.values.contains(value)),
             MatchType::Contains => self.values.iter().any(has),
             MatchType::ContainsAll => self.values.iter().all(has),
-            MatchType::Regex => found.iter().any(|one| self.matches_pattern(one)),
+            MatchType::Regex => actual.iter().any(|value| self.matches_pattern(value)),
         }
     }
 
     /// Returns true if a single value is as expected. `exact`: it is one of the expected values.
-    pub fn match_one(&self, found: &str) -> bool {
+    pub fn match_one(&self, actual: &str) -> bool {
         match self.match_type {
-            MatchType::Exact => self.values.iter().any(|value| value == found),
-            MatchType::Contains => self.values.iter().any(|value| found.split([' ', ',']).any(|part| part == value)),
-            MatchType::ContainsAll => self.values.iter().all(|value| found.split([' ', ',']).any(|part| part == value)),
-            MatchType::Regex => self.matches_pattern(found),
+            MatchType::Exact => self.values.iter().any(|value| value == actual),
+            MatchType::Contains => self.values.iter().any(|value| actual.split([' ', ',']).any(|part| part == value)),
+            MatchType::ContainsAll => {
+                self.values.iter().all(|value| actual.split([' ', ',']).any(|part| part == value))
+            }
+            MatchType::Regex => self.matches_pattern(actual),
         }
     }
 

@@ -132,11 +132,11 @@ impl Check for Gibberish {
         let selected = input.select(self.scope, true);
         // Each text by itself, so that a long one does not hide another.
         let texts = selected.indexes.iter().map(|index| input.texts[*index].text.as_str());
-        let found = texts.clone().find(|text| is_gibberish(text));
-        let verdict = found.is_none() != self.not;
-        let explanation = format!("the text is {}gibberish", if found.is_some() { "" } else { "not " });
-        let shown = found.or_else(|| texts.clone().next()).map(excerpt);
-        let data = json!({"verdict": verdict, "not": self.not, "explanation": explanation, "textExcerpt": shown});
+        let gibberish = texts.clone().find(|text| is_gibberish(text));
+        let verdict = gibberish.is_none() != self.not;
+        let explanation = format!("the text is {}gibberish", if gibberish.is_some() { "" } else { "not " });
+        let excerpt = gibberish.or_else(|| texts.clone().next()).map(excerpt);
+        let data = json!({"verdict": verdict, "not": self.not, "explanation": explanation, "textExcerpt": excerpt});
         Ok(CheckOutcome::new(verdict, data))
     }
 }

@@ -144,8 +144,8 @@ impl InLanguage {
 /// Returns the code of the language in which a text is written, and the confidence between 0 and 1.
 pub(super) fn detect(text: &str) -> Option<(&'static str, f64)> {
     let end = text.char_indices().nth(MAX_LETTERS).map_or(text.len(), |(end, _)| end);
-    let found = whatlang::detect(&text[..end])?;
-    LANGUAGES.iter().find(|(known, _)| *known == found.lang()).map(|(_, code)| (*code, found.confidence()))
+    let detected = whatlang::detect(&text[..end])?;
+    LANGUAGES.iter().find(|(known, _)| *known == detected.lang()).map(|(_, code)| (*code, detected.confidence()))
 }
 
 impl Check for InLanguage {
@@ -181,7 +181,7 @@ mod tests {
         let samples = std::io::read_to_string(flate2::read::GzDecoder::new(SAMPLES)).unwrap();
         let texts: Vec<_> = samples.lines().filter_map(|line| line.split_once('\t')).collect();
         let wrong: Vec<_> =
-            texts.iter().filter(|(code, text)| detect(text).map(|(found, _)| found) != Some(*code)).collect();
+            texts.iter().filter(|(code, text)| detect(text).map(|(detected, _)| detected) != Some(*code)).collect();
         let mut by_code = std::collections::BTreeMap::<_, usize>::new();
         for (code, _) in &wrong {
             *by_code.entry(code).or_default() += 1;

@@ -58,12 +58,12 @@ impl RequiredKeys {
 
 impl Check for RequiredKeys {
     fn run(&self, input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError> {
-        let (found, missing): (Vec<_>, Vec<_>) =
+        let (present, missing): (Vec<_>, Vec<_>) =
             self.metadata_keys.iter().partition(|key| input.metadata.iter().any(|(name, _)| name == *key));
-        let verdict = self.operator.accepts(found.len(), missing.len());
-        let explanation = format!("{} of {} keys are there", found.len(), self.metadata_keys.len());
+        let verdict = self.operator.accepts(present.len(), missing.len());
+        let explanation = format!("{} of {} keys are there", present.len(), self.metadata_keys.len());
         let data = json!({"verdict": verdict, "explanation": explanation, "missing_metadata_keys": missing,
-            "found_metadata_keys": found, "operator": self.operator.name()});
+            "found_metadata_keys": present, "operator": self.operator.name()});
         Ok(CheckOutcome::new(verdict, data))
     }
 }
@@ -126,13 +126,14 @@ impl Check for RequiredPairs {
         let is_found = |key: &str, expected: &ExpectedValues| {
             input.metadata.iter().any(|(name, value)| name == key && matches(expected, value))
         };
-        let (found, missing): (Vec<_>, Vec<_>) = self.pairs.iter().partition(|(key, expected)| is_found(key, expected));
-        let verdict = self.operator.accepts(found.len(), missing.len());
+        let (present, missing): (Vec<_>, Vec<_>) =
+            self.pairs.iter().partition(|(key, expected)| is_found(key, expected));
+        let verdict = self.operator.accepts(present.len(), missing.len());
         let keys =
             |pairs: &[&(String, ExpectedValues)]| -> Vec<String> { pairs.iter().map(|(key, _)| key.clone()).collect() };
-        let explanation = format!("{} of {} pairs are there", found.len(), self.pairs.len());
+        let explanation = format!("{} of {} pairs are there", present.len(), self.pairs.len());
         let data = json!({"verdict": verdict, "explanation": explanation, "missing_metadata_keys": keys(&missing),
-            "found_metadata_keys": keys(&found), "operator": self.operator.name()});
+            "found_metadata_keys": keys(&present), "operator": self.operator.name()});
         Ok(CheckOutcome::new(verdict, data))
     }
 }

@@ -293,15 +293,15 @@ pub(super) mod tests {
 
     #[test]
     fn problems_name_the_parameter_but_no_value() {
-        let problems = |id: &str, parameters: Value| {
+        let find_problems = |id: &str, parameters: Value| {
             compile_check(id, &parameters, "$.checks[0]", Strictness::StrictWithLints).unwrap_err()
         };
-        let found = problems("default.wordCount", json!({"minWords": "a-secret", "other": 1}));
-        let paths: Vec<_> = found.iter().map(|problem| problem.path.as_str()).collect();
-        assert!(paths.contains(&"$.checks[0].parameters.minWords"), "{found:?}");
-        assert!(found.iter().all(|problem| !problem.message.contains("a-secret")), "{found:?}");
-        assert_eq!(problems("default.none", json!({}))[0].path, "$.checks[0].id");
-        assert_eq!(problems("default.regexMatch", json!({"rule": "("}))[0].path, "$.checks[0].parameters.rule");
+        let problems = find_problems("default.wordCount", json!({"minWords": "a-secret", "other": 1}));
+        let paths: Vec<_> = problems.iter().map(|problem| problem.path.as_str()).collect();
+        assert!(paths.contains(&"$.checks[0].parameters.minWords"), "{problems:?}");
+        assert!(problems.iter().all(|problem| !problem.message.contains("a-secret")), "{problems:?}");
+        assert_eq!(find_problems("default.none", json!({}))[0].path, "$.checks[0].id");
+        assert_eq!(find_problems("default.regexMatch", json!({"rule": "("}))[0].path, "$.checks[0].parameters.rule");
         assert!(compile_check("default.wordCount", &json!({"other": 1}), "$", Strictness::Lenient).is_ok());
     }
 }

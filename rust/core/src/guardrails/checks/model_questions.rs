@@ -139,10 +139,10 @@ impl ModelDecision {
         let reason: String = answer["reason"].as_str().unwrap_or_default().chars().take(MAX_REASON_CHARS).collect();
         match self.kind {
             Kind::Moderation => {
-                let named: BTreeSet<_> = answer["categories"].as_array()?.iter().filter_map(Value::as_str).collect();
-                let found: Vec<_> = self.categories.iter().filter(|name| named.contains(name.as_str())).collect();
-                let data = json!({"restrictedCategories": self.categories, "flaggedCategories": found});
-                Some((found.is_empty(), data))
+                let answered: BTreeSet<_> = answer["categories"].as_array()?.iter().filter_map(Value::as_str).collect();
+                let flagged: Vec<_> = self.categories.iter().filter(|name| answered.contains(name.as_str())).collect();
+                let data = json!({"restrictedCategories": self.categories, "flaggedCategories": flagged});
+                Some((flagged.is_empty(), data))
             }
             Kind::PromptInjection => Some((!answer["injection"].as_bool()?, json!({"reason": reason}))),
             Kind::Judge => Some((answer["pass"].as_bool()?, json!({"reason": reason}))),

@@ -54,19 +54,19 @@ struct ValueRules {
 
 /// Returns an entry that is in both lists.
 fn find_common<'l, T: PartialEq>(blocked: &'l [T], allowed: &[T]) -> Option<&'l T> {
-    blocked.iter().find(|one| allowed.contains(one))
+    blocked.iter().find(|value| allowed.contains(value))
 }
 
 /// Returns the reasons against an entry: it is blocked, or an allow list lacks it.
 fn reasons_against<'r, T: PartialEq<U>, U: ?Sized>(
     blocked: &[T],
     allowed: &[T],
-    found: &U,
+    actual: &U,
     names: [&'r str; 2],
 ) -> Option<&'r str> {
-    if blocked.iter().any(|one| one == found) {
+    if blocked.iter().any(|value| value == actual) {
         Some(names[0])
-    } else if !allowed.is_empty() && !allowed.iter().any(|one| one == found) {
+    } else if !allowed.is_empty() && !allowed.iter().any(|value| value == actual) {
         Some(names[1])
     } else {
         None
@@ -136,8 +136,8 @@ impl RequestParameters {
             });
             let reasons: Vec<_> = [by_key, by_value].into_iter().flatten().collect();
             // Only values that the rules name are shown: others may be whole conversations.
-            let shown = by_value.map(|_| value);
-            (!reasons.is_empty()).then(|| json!({"param": name, "value": shown, "reasons": reasons}))
+            let actual_value = by_value.map(|_| value);
+            (!reasons.is_empty()).then(|| json!({"param": name, "value": actual_value, "reasons": reasons}))
         });
         blocked.collect()
     }

@@ -88,18 +88,18 @@ impl Profanity {
         let stands_alone = |range: &Range<usize>| {
             !continues(lower[..range.start].chars().next_back()) && !continues(lower[range.end..].chars().next())
         };
-        let (mut found, mut at) = (Vec::new(), 0);
+        let (mut ranges, mut at) = (Vec::new(), 0);
         while let Some(word) = self.words.find(aho_corasick::Input::new(&lower).range(at..)) {
             let range = word.range();
             if stands_alone(&range) {
                 at = range.end;
-                found.push(positions[range.start]..positions[range.end]);
+                ranges.push(positions[range.start]..positions[range.end]);
             } else {
                 // A shorter word may begin later within this one.
                 at = lower.ceil_char_boundary(range.start + 1);
             }
         }
-        found
+        ranges
     }
 }
 
@@ -125,8 +125,8 @@ impl WindowCheck for Profanity {
 
     fn find(&self, text: &str, settled: usize, _names: &mut PlaceholderNames) -> Vec<WindowMatch> {
         let replacement = self.redacts.then(|| REPLACEMENT.to_owned());
-        let found = self.find(text).into_iter().filter(|range| range.start < settled);
-        found.map(|range| WindowMatch { range, replacement: replacement.clone(), kind: "profanity" }).collect()
+        let ranges = self.find(text).into_iter().filter(|range| range.start < settled);
+        ranges.map(|range| WindowMatch { range, replacement: replacement.clone(), kind: "profanity" }).collect()
     }
 }
 
@@ -143,10 +143,10 @@ impl Check for Profanity {
         let (mut count, mut changes) = (0, Vec::new());
         for index in self.scope.select(input.stage, input.texts, false) {
             let text = &input.texts[index].text;
-            let found = self.find(text);
-            count += found.len();
-            if self.redacts && !found.is_empty() {
-                changes.push((index, replace_ranges(text, found.into_iter().map(|range| (range, REPLACEMENT)))));
+            let ranges = self.find(text);
+            count += ranges.len();
+            if self.redacts && !ranges.is_empty() {
+                changes.push((index, replace_ranges(text, ranges.into_iter().map(|range| (range, REPLACEMENT)))));
             }
         }
         let verdict = self.redacts || (count == 0) != self.not;

@@ -66,10 +66,10 @@ impl WindowCheck for RegexReplace {
     }
 
     fn find(&self, text: &str, settled: usize, _names: &mut PlaceholderNames) -> Vec<WindowMatch> {
-        let found = self.pattern.find_all(text).unwrap_or_default().into_iter();
-        let found = found.filter(|range| range.start < settled);
+        let ranges = self.pattern.find_all(text).unwrap_or_default().into_iter();
+        let ranges = ranges.filter(|range| range.start < settled);
         let replacement = (!self.fails_on_detection).then(|| self.replacement.clone());
-        found.map(|range| WindowMatch { range, replacement: replacement.clone(), kind: "match" }).collect()
+        ranges.map(|range| WindowMatch { range, replacement: replacement.clone(), kind: "match" }).collect()
     }
 }
 

@@ -42,7 +42,7 @@ impl Types {
 }
 
 fn split(text: &str) -> Vec<String> {
-    text.split(',').map(|one| one.trim().to_owned()).filter(|one| !one.is_empty()).collect()
+    text.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
 }
 
 impl AllowedRequestTypes {
@@ -56,7 +56,7 @@ impl AllowedRequestTypes {
         let AllowedRequestTypesParameters { allowed_types, blocked_types } = read_parameters(parameters)?;
         let list = |types: Option<Types>| types.map(Types::into_list).filter(|list| !list.is_empty());
         let (allowed, blocked) = (list(allowed_types), list(blocked_types));
-        if let Some(both) = allowed.iter().flatten().find(|one| blocked.iter().flatten().any(|other| other == *one)) {
+        if let Some(both) = allowed.iter().flatten().find(|name| blocked.iter().flatten().any(|other| other == *name)) {
             return Err((".blockedTypes".to_owned(), format!("must not name `{both}`, which is in allowedTypes too")));
         }
         Ok(Box::new(Self { allowed, blocked }))
@@ -72,7 +72,7 @@ impl Check for AllowedRequestTypes {
         let is_own = self.allowed.is_some() || self.blocked.is_some();
         let allowed = self.allowed.clone().unwrap_or_else(|| of_metadata("supported_endpoints"));
         let blocked = self.blocked.clone().unwrap_or_else(|| of_metadata("blocked_endpoints"));
-        if let Some(both) = allowed.iter().find(|one| blocked.contains(one)) {
+        if let Some(both) = allowed.iter().find(|name| blocked.contains(name)) {
             return Err(CheckError::new(format!("the type `{both}` is both allowed and blocked")));
         }
         let (mode, source) = match (allowed.is_empty(), blocked.is_empty()) {
@@ -85,7 +85,7 @@ impl Check for AllowedRequestTypes {
         let names = [id.to_owned(), format!("stream-{id}")];
         // A stream has a name of its own too.
         let is_named =
-            |list: &[String]| list.iter().any(|one| *one == names[0] || input.is_streaming && *one == names[1]);
+            |list: &[String]| list.iter().any(|name| *name == names[0] || input.is_streaming && *name == names[1]);
         let verdict = !is_named(&blocked) && (allowed.is_empty() || is_named(&allowed));
         let explanation = format!("requests of this type are {}allowed", if verdict { "" } else { "not " });
         Ok(CheckOutcome::new(

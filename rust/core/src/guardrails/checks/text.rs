@@ -168,8 +168,8 @@ impl WindowCheck for RegexMatch {
     }
 
     fn find(&self, text: &str, settled: usize, _names: &mut PlaceholderNames) -> Vec<WindowMatch> {
-        let found = self.pattern.find_all(text).unwrap_or_default().into_iter();
-        found
+        let ranges = self.pattern.find_all(text).unwrap_or_default().into_iter();
+        ranges
             .filter(|range| range.start < settled)
             .map(|range| WindowMatch { range, replacement: None, kind: "match" })
             .collect()
@@ -196,13 +196,13 @@ impl Check for RegexMatch {
         if text.is_empty() {
             return Err(missing_text());
         }
-        let Ok(found) = self.pattern.find(text) else { return Ok(too_costly(&self.rule)) };
-        let verdict = found.is_some() != self.common.not;
-        let details = found.map(|found| {
+        let Ok(matched) = self.pattern.find(text) else { return Ok(too_costly(&self.rule)) };
+        let verdict = matched.is_some() != self.common.not;
+        let details = matched.map(|matched| {
             let groups: serde_json::Map<_, _> =
-                found.groups.iter().map(|(name, text)| (name.clone(), json!(text))).collect();
-            json!({"matchedText": &text[found.range.clone()], "index": text[..found.range.start].encode_utf16().count(),
-                "groups": groups, "captures": found.captures})
+                matched.groups.iter().map(|(name, text)| (name.clone(), json!(text))).collect();
+            json!({"matchedText": &text[matched.range.clone()], "index": text[..matched.range.start].encode_utf16().count(),
+                "groups": groups, "captures": matched.captures})
         });
         let does = if details.is_some() { "matches" } else { "does not match" };
         let explanation = format!("the text {does} the pattern");
@@ -292,11 +292,11 @@ pub(super) enum Operator {
 }
 
 impl Operator {
-    pub fn accepts(self, found: usize, missing: usize) -> bool {
+    pub fn accepts(self, present_count: usize, missing_count: usize) -> bool {
         match self {
-            Self::Any => found > 0,
-            Self::All => missing == 0,
-            Self::None => found == 0,
+            Self::Any => present_count > 0,
+            Self::All => missing_count == 0,
+            Self::None => present_count == 0,
         }
     }
 
@@ -344,8 +344,8 @@ impl WindowCheck for Contains {
     }
 
     fn find(&self, text: &str, settled: usize, _names: &mut PlaceholderNames) -> Vec<WindowMatch> {
-        let found = self.searcher.find_iter(text).filter(|found| found.start() < settled);
-        found.map(|found| WindowMatch { range: found.range(), replacement: None, kind: "word" }).collect()
+        let word = self.searcher.find_iter(text).filter(|word| word.start() < settled);
+        word.map(|word| WindowMatch { range: word.range(), replacement: None, kind: "word" }).collect()
     }
 }
 
@@ -363,23 +363,28 @@ impl Check for Contains {
         let mut is_found = vec![false; self.words.len()];
         let mut left = self.words.len();
         // Words inside each other may match at every letter. What is not found by then counts as missing.
-        for found in self.searcher.find_overlapping_iter(&*selected.text).take(MAX_MATCHES) {
-            if !std::mem::replace(&mut is_found[found.pattern().as_usize()], true) {
+        for word in self.searcher.find_overlapping_iter(&*selected.text).take(MAX_MATCHES) {
+            if !std::mem::replace(&mut is_found[word.pattern().as_usize()], true) {
                 left -= 1;
                 if left == 0 {
                     break;
                 }
             }
         }
-        let words_that = |wanted: bool| -> Vec<&str> {
-            self.words.iter().zip(&is_found).filter(|(_, is)| **is == wanted).map(|(word, _)| word.as_str()).collect()
+        let words_that = |is_present: bool| -> Vec<&str> {
+            self.words
+                .iter()
+                .zip(&is_found)
+                .filter(|(_, is)| **is == is_present)
+                .map(|(word, _)| word.as_str())
+                .collect()
         };
-        let (found, missing) = (words_that(true), words_that(false));
-        let verdict = self.operator.accepts(found.len(), missing.len());
-        let explanation = format!("{} of {} words are in the text", found.len(), self.words.len());
+        let (present, missing) = (words_that(true), words_that(false));
+        let verdict = self.operator.accepts(present.len(), missing.len());
+        let explanation = format!("{} of {} words are in the text", present.len(), self.words.len());
         Ok(CheckOutcome::new(
             verdict,
-            json!({"explanation": explanation, "foundWords": found, "missingWords": missing,
+            json!({"explanation": explanation, "foundWords": present, "missingWords": missing,
                 "operator": self.operator.name()}),
         ))
     }

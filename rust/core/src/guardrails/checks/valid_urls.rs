@@ -58,10 +58,10 @@ impl ValidUrls {
         Ok(Box::new(Self { only_dns, not, scope, timeout: Duration::from_millis(timeout) }))
     }
 
-    fn outcome(self, urls: &[String], valid: &[bool], shown: &str) -> CheckOutcome {
+    fn outcome(self, urls: &[String], valid: &[bool], excerpt: &str) -> CheckOutcome {
         let method = if self.only_dns { "DNS lookup" } else { "HTTP request" };
-        let of = |wanted: bool| -> Vec<_> {
-            urls.iter().zip(valid).filter(|(_, is_valid)| **is_valid == wanted).map(|(url, _)| url).collect()
+        let of = |is_wanted: bool| -> Vec<_> {
+            urls.iter().zip(valid).filter(|(_, is_valid)| **is_valid == is_wanted).map(|(url, _)| url).collect()
         };
         let (valid, invalid) = (of(true), of(false));
         let is_too_many = urls.len() > MAX_URLS;
@@ -75,14 +75,16 @@ impl ValidUrls {
         CheckOutcome::new(
             verdict,
             json!({"verdict": verdict, "not": self.not, "explanation": explanation, "validUrls": valid,
-                "invalidUrls": invalid, "validationMethod": method, "textExcerpt": shown}),
+                "invalidUrls": invalid, "validationMethod": method, "textExcerpt": excerpt}),
         )
     }
 
     async fn is_valid(self, hosts: &dyn HostAccess, url: &str) -> bool {
         if self.only_dns {
             let address = url.split(['?', '#']).next().unwrap_or_default();
-            return tokio::time::timeout(self.timeout, hosts.resolve(address)).await.is_ok_and(|found| found.is_ok());
+            return tokio::time::timeout(self.timeout, hosts.resolve(address))
+                .await
+                .is_ok_and(|addresses| addresses.is_ok());
         }
         let calls = self.follow(hosts, url);
         tokio::time::timeout(self.timeout, calls).await.unwrap_or_default()
@@ -126,7 +128,7 @@ fn find_urls(text: &str) -> Vec<String> {
         let scheme = ["https", "http"].into_iter().find(|scheme| {
             mark.checked_sub(scheme.len())
                 .and_then(|start| text.get(start..mark))
-                .is_some_and(|found| found.eq_ignore_ascii_case(scheme))
+                .is_some_and(|scheme_of_url| scheme_of_url.eq_ignore_ascii_case(scheme))
         });
         let Some(scheme) = scheme else { continue };
         let end = text[at..].find(is_end).map_or(text.len(), |length| at + length);
@@ -150,14 +152,14 @@ impl Check for ValidUrls {
 
     fn job(&self, input: &CheckInput<'_>) -> Option<CheckJob> {
         let (check, selected) = (*self, input.select(self.scope, false));
-        let (urls, shown) = (find_urls(&selected.text), excerpt(&selected.text));
+        let (urls, excerpt) = (find_urls(&selected.text), excerpt(&selected.text));
         Some(Box::new(move |hosts: Arc<dyn HostAccess>| {
             async move {
                 let called: Vec<String> = if urls.len() > MAX_URLS { Vec::new() } else { urls.clone() };
                 let calls: Vec<BoxFuture<'_, bool>> =
                     called.iter().map(|url| check.is_valid(&*hosts, url).boxed()).collect();
                 let valid: Vec<bool> = stream::iter(calls).buffered(MAX_CALLS).collect().await;
-                Ok(check.outcome(&urls, &valid, &shown))
+                Ok(check.outcome(&urls, &valid, &excerpt))
             }
             .boxed()
         }))

@@ -160,7 +160,7 @@ impl<'t> Parser<'t> {
     /// Finds the next tag.
     fn find_tag(&self) -> Result<Option<Tag<'t>>, TemplateError> {
         let (open, close) = self.delimiters;
-        let Some(start) = self.source[self.position..].find(open).map(|found| found + self.position) else {
+        let Some(start) = self.source[self.position..].find(open).map(|offset| offset + self.position) else {
             return Ok(None);
         };
         let inner = start + open.len();
@@ -258,7 +258,7 @@ impl<'t> Parser<'t> {
 
     fn error(&self, offset: usize, message: String) -> TemplateError {
         let before = &self.source[..offset];
-        let line_start = before.rfind('\n').map_or(0, |found| found + 1);
+        let line_start = before.rfind('\n').map_or(0, |offset| offset + 1);
         TemplateError {
             line: before.matches('\n').count() + 1,
             column: before[line_start..].chars().count() + 1,

@@ -214,10 +214,10 @@ pub fn catalogue_query(snapshot: &Snapshot, head: &RequestHead, aliases: &[Strin
 }
 
 /// Returns the value of a control header, found by its name without the prefix.
-fn control_value<'h>(headers: &'h Headers, aliases: &[String], wanted: &[u8]) -> Option<&'h [u8]> {
+fn control_value<'h>(headers: &'h Headers, aliases: &[String], control_name: &[u8]) -> Option<&'h [u8]> {
     headers
         .iter()
-        .find(|(name, _)| split_control_name(name, aliases).is_some_and(|(_, rest)| rest == wanted))
+        .find(|(name, _)| split_control_name(name, aliases).is_some_and(|(_, rest)| rest == control_name))
         .map(|(_, value)| value)
 }
 

@@ -184,8 +184,9 @@ impl Target<'_> {
             let ambiguous = |message: &str| Error::FormUnreadable { message: message.into() };
             if let Some(chunk) = chunk {
                 form.feed(chunk).map_err(ambiguous)?;
-                let mut named = form.take_models().into_iter().filter(|models| pinned.as_ref() != Some(&models.name));
-                named.try_for_each(|model| models.check(model))?;
+                let mut other_models =
+                    form.take_models().into_iter().filter(|models| pinned.as_ref() != Some(&models.name));
+                other_models.try_for_each(|model| models.check(model))?;
                 left = left.map(|remaining| remaining.saturating_sub(chunk.len() as u64));
             }
             // Checks before the last byte is sent, because after it the provider has the complete form.

@@ -41,11 +41,11 @@ impl ClaimRules {
     pub fn find_failed(&self, claims: &Map<String, Value>) -> Vec<String> {
         let is_failed = |name: &str, expected: &ExpectedValues| match claims.get(name) {
             None | Some(Value::Null) => true,
-            Some(Value::Array(found)) => {
-                let found: Vec<_> = found.iter().map(text_of_claim).collect();
-                !expected.match_list(&found)
+            Some(Value::Array(actual)) => {
+                let actual: Vec<_> = actual.iter().map(text_of_claim).collect();
+                !expected.match_list(&actual)
             }
-            Some(found) => !expected.match_one(&text_of_claim(found)),
+            Some(actual) => !expected.match_one(&text_of_claim(actual)),
         };
         self.0.iter().filter(|(name, expected)| is_failed(name, expected)).map(|(name, _)| name.clone()).collect()
     }

@@ -73,9 +73,9 @@ impl KeySource {
     /// # Errors
     /// If they name none or several, or a part of it is not valid.
     pub fn compile(parameters: &Value) -> Result<Self, (String, String)> {
-        let named: Vec<_> =
+        let matching: Vec<_> =
             ["jwksUri", "jwks", "introspectEndpoint"].into_iter().filter(|name| !parameters[name].is_null()).collect();
-        let [name] = named[..] else {
+        let [name] = matching[..] else {
             let message = "needs exactly one of `jwksUri`, `jwks` and `introspectEndpoint`";
             return Err((String::new(), message.to_owned()));
         };

@@ -157,25 +157,25 @@ impl PreparedToken {
             let is_signed = self.keys.verify(hosts, &token, &self.parameters.algorithms).await?;
             (token.claims, token.header, is_signed)
         };
-        let mut found = Validations { is_signed, ..Validations::default() };
+        let mut validations = Validations { is_signed, ..Validations::default() };
         if is_signed {
-            self.validate(&header, &claims, &mut found);
+            self.validate(&header, &claims, &mut validations);
         }
-        Ok(self.conclude(&claims, &found))
+        Ok(self.conclude(&claims, &validations))
     }
 
-    fn validate(&self, header: &Map<String, Value>, claims: &Map<String, Value>, found: &mut Validations) {
+    fn validate(&self, header: &Map<String, Value>, claims: &Map<String, Value>, validations: &mut Validations) {
         let is_introspected = matches!(self.keys, KeySource::Introspection(_));
-        found.lifetime = self.lifetime.find_problem(claims, is_introspected);
+        validations.lifetime = self.lifetime.find_problem(claims, is_introspected);
         let is_missing = |name: &&String| claims.get(*name).is_none_or(Value::is_null);
-        found.missing = self.parameters.required_claims.iter().filter(is_missing).cloned().collect();
-        found.failed = self.rules.find_failed(claims);
+        validations.missing = self.parameters.required_claims.iter().filter(is_missing).cloned().collect();
+        validations.failed = self.rules.find_failed(claims);
         let differs = |name: &&String| claims.get(*name).is_none() || header.get(*name) != claims.get(*name);
-        found.mismatches = self.parameters.header_payload_match.iter().filter(differs).cloned().collect();
+        validations.mismatches = self.parameters.header_payload_match.iter().filter(differs).cloned().collect();
     }
 
-    fn conclude(&self, claims: &Map<String, Value>, found: &Validations) -> CheckOutcome {
-        let explanation = match found {
+    fn conclude(&self, claims: &Map<String, Value>, validations: &Validations) -> CheckOutcome {
+        let explanation = match validations {
             Validations { is_signed: false, .. } if matches!(self.keys, KeySource::Introspection(_)) => {
                 "the token is not active"
             }
@@ -186,7 +186,7 @@ impl PreparedToken {
             Validations { mismatches, .. } if !mismatches.is_empty() => "header and payload of the token differ",
             _ => "the token is valid",
         };
-        let Validations { is_signed, missing, failed, mismatches, lifetime } = found;
+        let Validations { is_signed, missing, failed, mismatches, lifetime } = validations;
         let verdict =
             *is_signed && lifetime.is_none() && missing.is_empty() && failed.is_empty() && mismatches.is_empty();
         let data = json!({"verdict": verdict, "explanation": explanation, "validations": {

@@ -31,8 +31,8 @@ impl HostAccess for PlayedHost {
     fn send(&self, request: HostRequest) -> BoxFuture<'_, Result<HostReply, CheckError>> {
         self.requests.lock().unwrap().push(request);
         let reply = self.replies.lock().unwrap().pop_front();
-        let found = reply.map(|(status, body)| HostReply { status, headers: Headers::default(), body: body.into() });
-        async move { found.ok_or_else(|| CheckError::new("unreachable")) }.boxed()
+        let reply = reply.map(|(status, body)| HostReply { status, headers: Headers::default(), body: body.into() });
+        async move { reply.ok_or_else(|| CheckError::new("unreachable")) }.boxed()
     }
 
     fn resolve<'s>(&'s self, _url: &'s str) -> BoxFuture<'s, Result<(), CheckError>> {

@@ -98,9 +98,9 @@ fn read_extractions(reply: &PartnerReply<'_>) -> Option<Findings> {
             findings.failed.push(format!("language {language}"));
         }
         for (kind, map) in REDACTABLE {
-            let found = find_categories(parameters, kind, &extraction[map]);
+            let categories = find_categories(parameters, kind, &extraction[map]);
             let list = if redacts_kind(parameters, kind) { &mut findings.replaceable } else { &mut findings.failed };
-            list.extend(found);
+            list.extend(categories);
         }
     }
     if !findings.replaceable.is_empty() {
@@ -112,7 +112,7 @@ fn read_extractions(reply: &PartnerReply<'_>) -> Option<Findings> {
 }
 
 /// Returns the categories of a kind that were found, and that the parameters list.
-fn find_categories(parameters: &Value, kind: &str, found: &Value) -> Vec<String> {
+fn find_categories(parameters: &Value, kind: &str, scores: &Value) -> Vec<String> {
     let listed = parameters[format!("{kind}_categories")].as_array();
     let is_listed = |name: &str| {
         listed.is_none_or(|listed| {
@@ -122,6 +122,6 @@ fn find_categories(parameters: &Value, kind: &str, found: &Value) -> Vec<String>
     if parameters[kind] != true {
         return Vec::new();
     }
-    let names = found.as_object().into_iter().flatten().map(|(name, _)| name);
+    let names = scores.as_object().into_iter().flatten().map(|(name, _)| name);
     names.filter(|name| is_listed(name)).cloned().collect()
 }

@@ -59,15 +59,15 @@ fn read_assessments(reply: &PartnerReply<'_>) -> Option<Findings> {
             "BLOCKED" if !(is_personal && reply.redacts()) => findings.failed.push(name.to_owned()),
             "BLOCKED" | "ANONYMIZED" if is_personal && reply.redacts() => {
                 findings.replaceable.push(name.to_owned());
-                let found = item["match"].as_str().unwrap_or_default();
-                if found.is_empty() || !reply.texts.iter().any(|sent| sent.text.contains(found)) {
+                let match_text = item["match"].as_str().unwrap_or_default();
+                if match_text.is_empty() || !reply.texts.iter().any(|sent| sent.text.contains(match_text)) {
                     // What cannot be replaced must not pass.
                     findings.failed.push(name.to_owned());
                     continue;
                 }
                 let label = format!("{{{name}}}");
                 for text in &mut texts {
-                    *text = text.replace(found, &label);
+                    *text = text.replace(match_text, &label);
                 }
             }
             _ => (),

@@ -64,7 +64,8 @@ pub(super) const ROWS: &[CheckRow] = &[
                 },
                 read_reply: |reply| {
                     let safety = reply.json["data"]["safety"].as_array()?;
-                    let safe: Vec<bool> = safety.iter().map(|one| one["isSafe"].as_bool()).collect::<Option<_>>()?;
+                    let safe: Vec<bool> =
+                        safety.iter().map(|answer| answer["isSafe"].as_bool()).collect::<Option<_>>()?;
                     Some(Findings::failed_if(safe.contains(&false), "unsafe content"))
                 },
                 ..PARTNER
@@ -184,8 +185,8 @@ fn read_scanners(reply: &PartnerReply<'_>) -> Option<Findings> {
     if results.is_empty() {
         return None;
     }
-    let found = results.into_iter().filter(|(_, result)| !result.is_null() && **result != false);
-    Some(Findings::failed(found.map(|(name, _)| name.to_owned()).collect()))
+    let flagged = results.into_iter().filter(|(_, result)| !result.is_null() && **result != false);
+    Some(Findings::failed(flagged.map(|(name, _)| name.to_owned()).collect()))
 }
 
 fn read_categories(reply: &PartnerReply<'_>) -> Option<Findings> {
@@ -194,8 +195,8 @@ fn read_categories(reply: &PartnerReply<'_>) -> Option<Findings> {
     let mut failed = Vec::new();
     for result in results {
         let categories = result["categories"].as_object()?;
-        let found = categories.iter().filter(|(name, is_found)| **is_found == true && listed.contains(&json!(name)));
-        failed.extend(found.map(|(name, _)| name.clone()));
+        let flagged = categories.iter().filter(|(name, is_found)| **is_found == true && listed.contains(&json!(name)));
+        failed.extend(flagged.map(|(name, _)| name.clone()));
     }
     Some(Findings::failed(failed))
 }

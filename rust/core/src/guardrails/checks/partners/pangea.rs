@@ -60,8 +60,8 @@ fn read_detectors(reply: &PartnerReply<'_>) -> Option<Findings> {
         return None;
     }
     let detectors = reply.json["result"]["detectors"].as_object()?;
-    let found = detectors.iter().filter(|(_, detector)| detector["detected"] == true);
-    let mut failed: Vec<String> = found.map(|(name, _)| name.clone()).collect();
+    let detected = detectors.iter().filter(|(_, detector)| detector["detected"] == true);
+    let mut failed: Vec<String> = detected.map(|(name, _)| name.clone()).collect();
     if failed.is_empty() && reply.json["result"]["blocked"] == true {
         failed.push("a blocked text".to_owned());
     }

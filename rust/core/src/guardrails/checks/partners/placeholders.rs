@@ -19,8 +19,8 @@ pub(super) fn fill_placeholders<'t>(template: &'t str, parameters: &Value, encod
             output.push_str(part);
             continue;
         }
-        let found = part.split('.').fold(parameters, |value, key| &value[key]);
-        match found.as_str() {
+        let parameter = part.split('.').fold(parameters, |value, key| &value[key]);
+        match parameter.as_str() {
             Some(text) if encodes => {
                 let _ = write!(output, "{}", utf8_percent_encode(text, ENCODED));
             }

@@ -65,9 +65,9 @@ fn every_partner_has_a_case_and_its_public_host() {
 #[test]
 fn parameters_of_partners_are_validated() {
     let problems = |check: &str, parameters: Value| -> Vec<String> {
-        let found = compile_check(check, &parameters, "$", Strictness::StrictWithLints).unwrap_err();
-        assert!(found.iter().all(|problem| !problem.message.contains("s-1")), "{found:?}");
-        found.into_iter().map(|problem| problem.path).collect()
+        let problems = compile_check(check, &parameters, "$", Strictness::StrictWithLints).unwrap_err();
+        assert!(problems.iter().all(|problem| !problem.message.contains("s-1")), "{problems:?}");
+        problems.into_iter().map(|problem| problem.path).collect()
     };
     for case in read_cases().iter().filter(|case| !case.check.starts_with("promptfoo.")) {
         let mut parameters = case.parameters.clone();
@@ -156,8 +156,8 @@ fn what_cannot_be_replaced_fails() {
     let aws = json!({"accessKeyId": "AKIA1", "accessKeySecret": "s-1", "region": "eu-west-1"});
     let guard = json!({"credentials": aws, "guardrailId": "g", "guardrailVersion": "1", "redact": true});
     let call = ask("bedrock.guard", &guard, &two_texts()).unwrap().unwrap();
-    let reply = |found: &str| {
-        let entity = json!({"action": "ANONYMIZED", "match": found, "type": "NAME"});
+    let reply = |match_text: &str| {
+        let entity = json!({"action": "ANONYMIZED", "match": match_text, "type": "NAME"});
         let policy = json!({"piiEntities": [entity], "regexes": []});
         json!({"action": "GUARDRAIL_INTERVENED", "assessments": [{"sensitiveInformationPolicy": policy}]})
     };

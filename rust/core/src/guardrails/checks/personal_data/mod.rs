@@ -89,11 +89,11 @@ impl PersonalData {
         let parameters: PersonalDataParameters = read_parameters(parameters)?;
         let PersonalDataParameters { categories, redact: redacts, restore, allowed, allowed_patterns, not, .. } =
             parameters;
-        let named: Vec<_> = categories.iter().copied().filter(|category| category.pattern().is_none()).collect();
-        let model = match (parameters.model, named.is_empty()) {
+        let by_model: Vec<_> = categories.iter().copied().filter(|category| category.pattern().is_none()).collect();
+        let model = match (parameters.model, by_model.is_empty()) {
             (_, true) => None,
             (Some(model), false) => {
-                Some(NamingModel { model, categories: named, timeout: Duration::from_millis(parameters.timeout) })
+                Some(NamingModel { model, categories: by_model, timeout: Duration::from_millis(parameters.timeout) })
             }
             (None, false) => {
                 return Err((".model".to_owned(), "is needed to find NAME and LOCATION_ADDRESS".to_owned()));
@@ -116,11 +116,11 @@ impl PersonalData {
 
     /// Returns what a text has, with the category of each, and the text with names in place of it.
     pub(super) fn classify(&self, text: &str) -> Value {
-        let found = self.find(text);
+        let findings = self.find(text);
         let mut names = PlaceholderNames::with_tag("");
-        let mut replacements = Vec::with_capacity(found.len());
-        let mut entities = Vec::with_capacity(found.len());
-        for Finding { range, category } in found {
+        let mut replacements = Vec::with_capacity(findings.len());
+        let mut entities = Vec::with_capacity(findings.len());
+        for Finding { range, category } in findings {
             let (name, value) = (category.name(), &text[range.clone()]);
             // A form is certain.
             entities.push(json!({"text": value, "labels": {name: 1}}));
@@ -132,7 +132,7 @@ impl PersonalData {
 
     /// Returns what a text has, in order and without overlaps. A category before another in the enum wins.
     fn find(&self, text: &str) -> Vec<Finding> {
-        let mut found: Vec<Finding> = Vec::new();
+        let mut findings: Vec<Finding> = Vec::new();
         for category in &self.categories {
             let Some(pattern) = category.pattern() else { continue };
             // Both lists are in order, so one walk over them finds all overlaps.
@@ -143,18 +143,18 @@ impl PersonalData {
                     continue;
                 };
                 at = range.end;
-                while found.get(next).is_some_and(|one| one.range.end <= range.start) {
+                while findings.get(next).is_some_and(|finding| finding.range.end <= range.start) {
                     next += 1;
                 }
-                let is_taken = found.get(next).is_some_and(|one| one.range.start < range.end);
+                let is_taken = findings.get(next).is_some_and(|finding| finding.range.start < range.end);
                 if !is_taken && !self.allowed.includes(&text[range.clone()]) {
                     new.push(Finding { range, category: *category });
                 }
             }
-            found.append(&mut new);
-            found.sort_by_key(|finding| finding.range.start);
+            findings.append(&mut new);
+            findings.sort_by_key(|finding| finding.range.start);
         }
-        found
+        findings
     }
 }
 
@@ -171,8 +171,8 @@ impl WindowCheck for PersonalData {
     }
 
     fn find(&self, text: &str, settled: usize, names: &mut PlaceholderNames) -> Vec<WindowMatch> {
-        let found = Self::find(self, text).into_iter().filter(|finding| finding.range.start < settled);
-        found
+        let findings = Self::find(self, text).into_iter().filter(|finding| finding.range.start < settled);
+        findings
             .map(|Finding { range, category }| {
                 let kind = category.name();
                 let name = self.redacts.then(|| names.name_of(kind, &text[range.clone()]).to_owned());
@@ -190,12 +190,12 @@ impl PersonalData {
         let mut detected = BTreeSet::new();
         let (mut changes, mut names) = (Vec::new(), PlaceholderNames::with_tag(tag));
         for (index, text) in texts {
-            let mut found = self.find(text);
-            self.add_named(text, by_model, &mut found);
-            detected.extend(found.iter().map(|finding| finding.category.name()));
-            if self.redacts && !found.is_empty() {
+            let mut findings = self.find(text);
+            self.add_named(text, by_model, &mut findings);
+            detected.extend(findings.iter().map(|finding| finding.category.name()));
+            if self.redacts && !findings.is_empty() {
                 // The same value has the same name everywhere, so that the text keeps its meaning.
-                let replacements: Vec<_> = found
+                let replacements: Vec<_> = findings
                     .iter()
                     .map(|finding| {
                         let name = names.name_of(finding.category.name(), &text[finding.range.clone()]);
@@ -210,32 +210,33 @@ impl PersonalData {
         let explanation = if detected.is_empty() { "no personal data was found" } else { "personal data was found" };
         let categories: Vec<_> = self.categories.iter().map(|category| category.name()).collect();
         // The excerpt shows no value that was found.
-        let shown = texts.first().map(|(first, text)| {
+        let excerpt = texts.first().map(|(first, text)| {
             let redacted = changes.iter().find(|(index, _)| index == first).map(|(_, text)| excerpt(text));
             redacted.or_else(|| detected.is_empty().then(|| excerpt(text)))
         });
         let data = json!({"verdict": verdict, "not": self.not, "explanation": explanation,
-            "restrictedCategories": categories, "detectedCategories": detected, "textExcerpt": shown.flatten()});
+            "restrictedCategories": categories, "detectedCategories": detected, "textExcerpt": excerpt.flatten()});
         let change = (!changes.is_empty()).then_some(Change::Texts(changes));
         let restorations = if is_restored { names.into_values().collect() } else { Vec::new() };
         CheckOutcome { change, restorations, ..CheckOutcome::new(verdict, data) }
     }
 
     /// Adds what a model found, wherever a text has it and nothing else was found there.
-    fn add_named(&self, text: &str, named: &[NamedValue], found: &mut Vec<Finding>) {
-        for NamedValue { category, value } in named {
+    fn add_named(&self, text: &str, values: &[NamedValue], findings: &mut Vec<Finding>) {
+        for NamedValue { category, value } in values {
             if self.allowed.includes(value) {
                 continue;
             }
             for (start, _) in text.match_indices(value.as_str()) {
                 let range = start..start + value.len();
-                let is_taken = found.iter().any(|one| one.range.start < range.end && range.start < one.range.end);
+                let is_taken =
+                    findings.iter().any(|finding| finding.range.start < range.end && range.start < finding.range.end);
                 if !is_taken && stands_alone(text, &range) {
-                    found.push(Finding { range, category: *category });
+                    findings.push(Finding { range, category: *category });
                 }
             }
         }
-        found.sort_by_key(|finding| finding.range.start);
+        findings.sort_by_key(|finding| finding.range.start);
     }
 
     fn select_texts(&self, input: &CheckInput<'_>) -> Vec<(usize, String)> {
@@ -270,8 +271,8 @@ impl Check for PersonalDataCheck {
                         format!("the text has {bytes} bytes; a model is asked about {MAX_ASKED_BYTES} at most");
                     return Ok(CheckOutcome::new(false, json!({"verdict": false, "explanation": explanation})));
                 }
-                let named = model.find_values(&*hosts, &texts).await?;
-                Ok(check.decide(&texts, stage, &named))
+                let values = model.find_values(&*hosts, &texts).await?;
+                Ok(check.decide(&texts, stage, &values))
             }
             .boxed()
         }))
@@ -389,17 +390,17 @@ mod tests {
                 model: None,
             };
             let position = |byte: usize| vector.text[..byte].chars().count();
-            let found: Vec<Range2> = check
+            let ranges: Vec<Range2> = check
                 .find(&vector.text)
                 .into_iter()
                 .map(|finding| (position(finding.range.start), position(finding.range.end)))
                 .collect();
-            let is_right = found.len() == vector.count && (vector.ranges.is_empty() || found == vector.ranges);
+            let is_right = ranges.len() == vector.count && (vector.ranges.is_empty() || ranges == vector.ranges);
             let total: &mut (usize, usize) = totals.entry(vector.category).or_default();
             total.0 += 1;
             if !is_right {
                 total.1 += 1;
-                wrong.push(format!("{:?} {:?}: {found:?}, not {:?}", vector.category, vector.text, vector.ranges));
+                wrong.push(format!("{:?} {:?}: {ranges:?}, not {:?}", vector.category, vector.text, vector.ranges));
             }
         }
         for (category, (total, failed)) in &totals {

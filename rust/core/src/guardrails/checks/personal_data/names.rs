@@ -45,7 +45,7 @@ impl NamingModel {
         let entities = answer["entities"].as_array().ok_or_else(unclear)?;
         let mut values: Vec<_> = entities.iter().take(MAX_VALUES).filter_map(|entity| self.read(entity)).collect();
         // A part of a value must not be replaced before the whole.
-        values.sort_by_key(|named| usize::MAX - named.value.len());
+        values.sort_by_key(|value| usize::MAX - value.value.len());
         Ok(values)
     }
 

@@ -72,9 +72,9 @@ impl Secrets {
         let Some(rules) = SecretRules::get() else { return Vec::new() };
         let mut possible = rules.find_possible(text);
         possible.retain(|rule| !self.ignored_rules.contains(&*rule.id));
-        let mut found = rules.find(&possible, text);
-        found.retain(|secret| !self.allowed.includes(&text[secret.range.clone()]));
-        found
+        let mut secrets = rules.find(&possible, text);
+        secrets.retain(|secret| !self.allowed.includes(&text[secret.range.clone()]));
+        secrets
     }
 }
 
@@ -94,8 +94,8 @@ impl WindowCheck for Secrets {
 
     fn find(&self, text: &str, settled: usize, _names: &mut PlaceholderNames) -> Vec<WindowMatch> {
         let replacement = self.redacts.then(|| REPLACEMENT.to_owned());
-        let found = self.find(text).into_iter().filter(|secret| secret.range.start < settled);
-        found
+        let secrets = self.find(text).into_iter().filter(|secret| secret.range.start < settled);
+        secrets
             .map(|secret| WindowMatch { range: secret.range, replacement: replacement.clone(), kind: secret.kind })
             .collect()
     }
@@ -125,12 +125,12 @@ impl Check for Secrets {
         let (mut kinds, mut changes) = (Vec::new(), Vec::new());
         for index in self.scope.select(input.stage, input.texts, false) {
             let text = &input.texts[index].text;
-            let found = self.find(text);
-            if self.redacts && !found.is_empty() {
-                let replacements = found.iter().map(|secret| (secret.range.clone(), REPLACEMENT));
+            let secrets = self.find(text);
+            if self.redacts && !secrets.is_empty() {
+                let replacements = secrets.iter().map(|secret| (secret.range.clone(), REPLACEMENT));
                 changes.push((index, replace_ranges(text, replacements)));
             }
-            kinds.extend(found.into_iter().map(|secret| secret.kind));
+            kinds.extend(secrets.into_iter().map(|secret| secret.kind));
         }
         kinds.sort_unstable();
         kinds.dedup();

@@ -205,8 +205,8 @@ impl SecretRules {
     /// Returns the rules one of whose keywords a text has.
     pub fn find_possible(&'static self, text: &str) -> Vec<&'static SecretRule> {
         let mut is_possible = vec![false; self.rules.len()];
-        for found in self.keywords.find_overlapping_iter(text) {
-            for rule in &self.rules_by_keyword[found.pattern().as_usize()] {
+        for keyword in self.keywords.find_overlapping_iter(text) {
+            for rule in &self.rules_by_keyword[keyword.pattern().as_usize()] {
                 is_possible[*rule] = true;
             }
         }
@@ -215,26 +215,26 @@ impl SecretRules {
 
     /// Returns the secrets that these rules find in a text, in order and without overlaps.
     pub fn find(&'static self, rules: &[&'static SecretRule], text: &str) -> Vec<FoundSecret> {
-        let mut found: Vec<_> = rules.iter().flat_map(|rule| rule.find(text, &self.allowed)).collect();
-        found.sort_by_key(|secret| (secret.range.start, usize::MAX - secret.range.end));
+        let mut secrets: Vec<_> = rules.iter().flat_map(|rule| rule.find(text, &self.allowed)).collect();
+        secrets.sort_by_key(|secret| (secret.range.start, usize::MAX - secret.range.end));
         let mut end = 0;
-        found.retain(|secret| {
+        secrets.retain(|secret| {
             let is_kept = secret.range.start >= end;
             if is_kept {
                 end = secret.range.end;
             }
             is_kept
         });
-        found
+        secrets
     }
 
     /// Returns the position before which no secret begins that more text could complete.
     pub fn settled_end(&self, text: &str, overlap_bytes: usize) -> usize {
         let mut settled = text.len().saturating_sub(overlap_bytes);
         let begin = text.floor_char_boundary(text.len().saturating_sub(LONGEST_SECRET_BYTES));
-        for found in self.keywords.find_overlapping_iter(&text[begin..]) {
-            let at = begin + found.start();
-            let rules = &self.rules_by_keyword[found.pattern().as_usize()];
+        for keyword in self.keywords.find_overlapping_iter(&text[begin..]) {
+            let at = begin + keyword.start();
+            let rules = &self.rules_by_keyword[keyword.pattern().as_usize()];
             let longest = rules.iter().map(|rule| self.rules[*rule].longest()).max().unwrap_or_default();
             // More text cannot complete a match around a keyword that is further away than the longest one.
             if at + longest >= text.len() {
@@ -342,7 +342,7 @@ mod tests {
             let vectors: RuleVectors = serde_json::from_str(line).unwrap();
             let Some(rule) = rules.rules.iter().find(|rule| *rule.id == *vectors.rule) else { continue };
             let finds = |text: &str| {
-                let is_possible = rules.find_possible(text).iter().any(|one| one.id == rule.id);
+                let is_possible = rules.find_possible(text).iter().any(|possible| possible.id == rule.id);
                 is_possible && !rule.find(text, &rules.allowed).is_empty()
             };
             let positives = vectors.positives.unwrap_or_default().into_iter().map(|text| (text, true));
