@@ -40,8 +40,8 @@ def command_sections() -> Iterator[str]:
     for name, command in sorted(main.commands.items()):
         if isinstance(command, click.Group):
             yield f"## penstock {name}\n\n{_sentence(command)}"
-            for inner, one in sorted(command.commands.items()):
-                yield _describe(f"penstock {name} {inner}", one, "###")
+            for inner, inner_command in sorted(command.commands.items()):
+                yield _describe(f"penstock {name} {inner}", inner_command, "###")
         else:
             yield _describe(f"penstock {name}", command, "##")
 

@@ -173,8 +173,8 @@ def build_document(operations: Path) -> str:
     """Returns the document as JSON."""
     paths: dict[str, dict[str, Any]] = {}
     for method, path, name, takes in [*ROW_PATTERN.findall(operations.read_text()), *PROMPT_ROWS]:
-        shown = re.sub(r":(id)\b", r"{\1}", path.replace("*", "{model}"))
-        paths.setdefault(f"/v1{shown}", {})[method.lower()] = _operation(name, shown, takes)
+        template = re.sub(r":(id)\b", r"{\1}", path.replace("*", "{model}"))
+        paths.setdefault(f"/v1{template}", {})[method.lower()] = _operation(name, template, takes)
     document = {
         "openapi": "3.1.0",
         "info": {

@@ -145,12 +145,12 @@ def narrow_scopes(scopes: frozenset[str], role: str | None, overrides: RoleOverr
     """Returns those of the scopes that a workspace role allows."""
     if role is None:
         return frozenset()
-    given, used = overrides or (frozenset[str](), frozenset[str]())
+    granted, used = overrides or (frozenset[str](), frozenset[str]())
     usual = role in {"admin", "manager"}
     return frozenset(
         scope
         for scope in scopes
-        if scope not in used and (usual or scope in given or scope.rpartition(".")[2] in MEMBER_VERBS)
+        if scope not in used and (usual or scope in granted or scope.rpartition(".")[2] in MEMBER_VERBS)
     )
 
 

@@ -57,23 +57,23 @@ def _parse_url(url: str) -> SplitResult:
     return parts
 
 
-def _request_ready(parts: SplitResult, path: str, seconds: float, shown: str, certificate: str | None) -> Health:
+def _request_ready(parts: SplitResult, path: str, seconds: float, address: str, certificate: str | None) -> Health:
     try:
         connection = _open_connection(parts, seconds, certificate)
     except OSError as error:
-        return Health(is_ready=False, message=f"not ready: {shown}: {error.strerror or error}")
+        return Health(is_ready=False, message=f"not ready: {address}: {error.strerror or error}")
     try:
         connection.request("GET", path, headers={"connection": "close"})
         response = connection.getresponse()
         text = response.read(MAX_SHOWN_BYTES).decode("utf-8", "replace").partition("\n")[0].strip()
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return Health(is_ready=False, message=f"not ready: {shown}: {reason}")
+        return Health(is_ready=False, message=f"not ready: {address}: {reason}")
     finally:
         connection.close()
     if response.status == http.client.OK:
-        return Health(is_ready=True, message=f"ready: {shown}")
-    return Health(is_ready=False, message=f"not ready: {shown}: status {response.status}{text and f', {text}'}")
+        return Health(is_ready=True, message=f"ready: {address}")
+    return Health(is_ready=False, message=f"not ready: {address}: status {response.status}{text and f', {text}'}")
 
 
 def _open_connection(parts: SplitResult, seconds: float, certificate: str | None) -> http.client.HTTPConnection:

@@ -52,9 +52,9 @@ def pair(provider: Mock, new_store: StoreFactory, tmp_path: Path) -> Iterator[tu
         yield Client(item), Client(two)
 
 
-def run_command(client: Client, *words: str, said: str | None = None, status: int = 0, **env: str) -> str:
+def run_command(client: Client, *words: str, input_text: str | None = None, status: int = 0, **env: str) -> str:
     body = {"PENSTOCK_URL": client.gateway.base_url, "PENSTOCK_API_KEY": client.key, **env}
-    done = run_penstock(*words, env=body, input_text=said or "")
+    done = run_penstock(*words, env=body, input_text=input_text or "")
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + (done.stderr if status else "")
 
@@ -216,7 +216,7 @@ def test_changes_nothing_without_confirmation(admin: Client, tmp_path: Path):
     write_yaml({"version": 1, "workspaces": [{"name": "nobody wants it"}]}, file)
     before = admin.read("/v1/workspaces")["total"]
     for words, output in (((str(file),), "n\n"), ((str(file),), ""), (("-",), file.read_text())):
-        assert "nothing was done" in run_command(admin, "apply", *words, said=output, status=1)
+        assert "nothing was done" in run_command(admin, "apply", *words, input_text=output, status=1)
     assert admin.read("/v1/workspaces")["total"] == before
 
 
@@ -249,19 +249,21 @@ def test_commands_save_show_and_update_configs(admin: Client, tmp_path: Path):
     file.write_text('{"provider": "mock"}')
     slug = run_command(admin, "config", "save", str(file), "--name", "main", "--workspace", place).strip()
     assert json.loads(run_command(admin, "config", "show", slug)) == {"provider": "mock"}
-    run_command(admin, "config", "save", "-", "--slug", slug, said='{"provider": "openai"}')
+    run_command(admin, "config", "save", "-", "--slug", slug, input_text='{"provider": "openai"}')
     assert json.loads(run_command(admin, "config", "show", slug)) == {"provider": "openai"}
     (listed,) = json.loads(run_command(admin, "config", "list", "--workspace", place, "--json"))
     assert (listed["slug"], listed["status"]) == (slug, "active")
-    assert "provider" in run_command(admin, "config", "save", "-", "--slug", slug, said='{"provider": 1}', status=1)
-    assert "is not JSON" in run_command(admin, "config", "save", "-", "--slug", slug, said="{", status=1)
+    assert "provider" in run_command(
+        admin, "config", "save", "-", "--slug", slug, input_text='{"provider": 1}', status=1
+    )
+    assert "is not JSON" in run_command(admin, "config", "save", "-", "--slug", slug, input_text="{", status=1)
     run_command(admin, "config", "save", str(file), status=2)
 
 
 def test_commands_set_up_a_workspace_with_a_provider(admin: Client, provider: Mock):
     place = run_command(admin, "workspaces", "create", "Commands").strip()
     options = ("--provider", "mock", "--key-file", "-", "--workspace", place)
-    slug = run_command(admin, "integrations", "create", "Mock", *options, said="sk-canary-of-a-command\n").strip()
+    slug = run_command(admin, "integrations", "create", "Mock", *options, input_text="sk-canary-of-a-command\n").strip()
     created = run_command(admin, "providers", "create", "of-commands", "--integration", slug, "--workspace", place)
     assert created.strip() == "@of-commands"
     assert "of-commands" in run_command(admin, "providers", "list", "--workspace", place)
@@ -320,7 +322,7 @@ def test_exported_state_recreates_a_store_and_is_idempotent(pair: tuple[Client, 
     ):
         assert line in planned
     assert two.read("/v1/workspaces")["total"] == 1
-    done = run_command(two, "apply", str(file), said="y\n", **SECRETS)
+    done = run_command(two, "apply", str(file), input_text="y\n", **SECRETS)
     assert "canary" not in done
     assert "link of invites new@x.test (it is shown this once): http" in done
     text = next(line for line in done.splitlines() if "key of Rockets / api_keys app" in line).split()[-1]

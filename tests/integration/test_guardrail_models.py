@@ -162,8 +162,8 @@ def test_moderations_have_the_categories_of_each_text(team: Client, judge: Judge
         {"flagged": False, "categories": {"violence": False, "hate": False}},
     ]
     assert len(judge.questions) == 2
-    one = expect_ok(team.post(f"{EXECUTE}/moderations", {"input": "a bad text", "model": "@judge/m"}))
-    assert (len(one["results"]), len(one["results"][0]["categories"])) == (1, 11)
+    moderation = expect_ok(team.post(f"{EXECUTE}/moderations", {"input": "a bad text", "model": "@judge/m"}))
+    assert (len(moderation["results"]), len(moderation["results"][0]["categories"])) == (1, 11)
     missing = team.post(f"{EXECUTE}/moderations", {"input": "x", "model": "@none/m"})
     expect_error(missing, 400, "AB01", "@none/m could not be asked")
 
@@ -175,10 +175,10 @@ def test_texts_are_classified(team: Client):
     assert 0.5 < languages[0][0]["score"] <= 1
     noise = team.post(f"{EXECUTE}/gibberish", {"input": [german, "xqzvjkpwgh fghjkdfgqw zxcvbqwrtp"]}).json()
     assert noise == [[{"label": "clean"}], [{"label": "gibberish"}]]
-    found = team.post(
+    embeddings = team.post(
         f"{EXECUTE}/pii", {"input": "ann@example.com at 10.0.0.1", "categories": ["EMAIL_ADDRESS"]}
     ).json()
-    assert found == [
+    assert embeddings == [
         {
             "entities": [{"text": "ann@example.com", "labels": {"EMAIL_ADDRESS": 1.0}}],
             "processed_text": "{{EMAIL_ADDRESS_1}} at 10.0.0.1",

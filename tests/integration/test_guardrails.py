@@ -202,7 +202,7 @@ def test_costly_patterns_do_not_delay_other_requests(team: Client):
 
 
 def test_edits_are_tried_with_stored_credentials(admin: Client, workspace: str, team: Client):
-    with run_recording_hook() as (url, seen):
+    with run_recording_hook() as (url, tokens):
         parameters = {"webhookURL": url, "headers": {"authorization": "a-token-0123456789"}, "timeout": 3000}
         created = team.create(
             "/v1/guardrails", {"name": "Hook", "checks": [{"id": "default.webhook", "parameters": parameters}]}
@@ -211,9 +211,9 @@ def test_edits_are_tried_with_stored_credentials(admin: Client, workspace: str, 
         checks = team.read(f"/v1/guardrails/{created['slug']}")["checks"]
         assert "0123456789" not in json.dumps(checks)
         checks[0]["parameters"]["timeout"] = 2000
-        found = expect_ok(team.post(path, {"text": "x", "checks": checks}))
-        assert found["results"][0]["checks"][0].get("error") is None
-        assert seen == ["a-token-0123456789"]
+        result = expect_ok(team.post(path, {"text": "x", "checks": checks}))
+        assert result["results"][0]["checks"][0].get("error") is None
+        assert tokens == ["a-token-0123456789"]
         assert team.read(f"/v1/guardrails/{created['slug']}")["checks"][0]["parameters"]["timeout"] == 3000
 
         # A stored credential is sent only where its owner chose to send it.
@@ -223,18 +223,18 @@ def test_edits_are_tried_with_stored_credentials(admin: Client, workspace: str, 
         reader = admin.with_new_key(workspace_id=workspace, scopes=["guardrails.read"])
         expect_ok(reader.post(path, {"text": "x"}))
         expect_error(reader.post(path, {"text": "x", "actions": {"deny": True}}), 403, "AB03", "guardrails.update")
-        assert len(seen) == 2
+        assert len(tokens) == 2
 
 
 @contextmanager
 def run_recording_hook() -> Iterator[tuple[str, list[str]]]:
     """Runs a webhook that accepts every text and records the credentials that it gets."""
-    seen: list[str] = []
+    tokens: list[str] = []
 
     class Hook(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
-            seen.append(self.headers["authorization"])
+            tokens.append(self.headers["authorization"])
             body = b'{"verdict": true}'
             self.send_response(200)
             self.send_header("content-length", str(len(body)))
@@ -248,7 +248,7 @@ def run_recording_hook() -> Iterator[tuple[str, list[str]]]:
     thread = Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://localhost:{server.server_port}/hook", seen
+        yield f"http://localhost:{server.server_port}/hook", tokens
     finally:
         server.shutdown()
         server.server_close()
@@ -273,22 +273,22 @@ def test_references_show_what_uses_a_guardrail(admin: Client, workspace: str, te
     elsewhere = admin.create("/v1/configs", {"name": "Elsewhere", "config": config, "workspace_id": other})
     set_defaults(admin, other, [shared["slug"]])
 
-    found = admin.read(path)
-    assert (found["total"], found["hidden"]) == (3, 0)
-    assert [(entry["kind"], entry["name"], entry["workspace_id"]) for entry in found["data"]] == [
+    page = admin.read(path)
+    assert (page["total"], page["hidden"]) == (3, 0)
+    assert [(entry["kind"], entry["name"], entry["workspace_id"]) for entry in page["data"]] == [
         ("workspace", "other", other),
         ("config", "Here", workspace),
         ("config", "Elsewhere", other),
     ]
-    assert found["data"][0]["fields"] == ["defaults.input_guardrails"]
-    assert found["data"][1]["fields"] == ["config.output_guardrails", "config.targets[1].input_guardrails"]
-    assert found["data"][1]["slug"] == here["slug"]
+    assert page["data"][0]["fields"] == ["defaults.input_guardrails"]
+    assert page["data"][1]["fields"] == ["config.output_guardrails", "config.targets[1].input_guardrails"]
+    assert page["data"][1]["slug"] == here["slug"]
 
     # A key of a workspace sees what its scopes show there, and how much else there is.
     reader = admin.with_new_key(workspace_id=workspace, scopes=["guardrails.read", "configs.read"])
     own = team.create("/v1/guardrails", {"name": "Own", "checks": CHECKS})
-    named = {"provider": "mock", "input_guardrails": [own["slug"]]}
-    user = admin.create("/v1/configs", {"name": "User", "config": named, "workspace_id": workspace})
+    config = {"provider": "mock", "input_guardrails": [own["slug"]]}
+    user = admin.create("/v1/configs", {"name": "User", "config": config, "workspace_id": workspace})
     own_path = f"/v1/guardrails/{own['slug']}/references"
     assert [entry["slug"] for entry in reader.read(own_path)["data"]] == [user["slug"]]
     assert team.read(own_path) == {"total": 1, "hidden": 1, "data": [], "object": "list"}
@@ -307,12 +307,12 @@ def test_references_show_what_uses_a_config(admin: Client, workspace: str):
     body = {"name": "bot", "workspace_id": workspace, "scopes": SCOPES, "defaults": {"config_id": created["slug"]}}
     key = admin.create("/v1/api-keys/workspace/service", body)
     expect_ok(admin.put(f"/v1/workspaces/{workspace}", {"defaults": {"user_api_key_config": created["slug"]}}))
-    found = admin.read(f"{path}/references")["data"]
-    assert [(entry["kind"], entry["name"], entry["fields"]) for entry in found] == [
+    references = admin.read(f"{path}/references")["data"]
+    assert [(entry["kind"], entry["name"], entry["fields"]) for entry in references] == [
         ("workspace", "guarded", ["defaults.user_api_key_config"]),
         ("api_key", "bot", ["defaults.config_id"]),
     ]
-    assert found[1]["id"] == key["id"]
+    assert references[1]["id"] == key["id"]
     reader = admin.with_new_key(workspace_id=workspace, scopes=["configs.read"])
     assert reader.read(f"{path}/references") == {"total": 2, "hidden": 2, "data": [], "object": "list"}
     expect_error(admin.delete(path), 409, "AB07", "the key 'bot' as its default")

@@ -366,8 +366,8 @@ def test_keys_workspaces_and_providers_show_their_usage(admin: Client):
     assert row["current_usage"] == 3
     assert admin.read(f"/v1/workspaces/{workspace_id(admin)}")["current_usage"] is None
     # What was read may be sent back, although the usage has changed since.
-    shown = admin.read(f"/v1/api-keys/{key_id}")
-    expect_ok(admin.put(f"/v1/api-keys/{key_id}", {**shown, "current_usage": 1}))
+    key = admin.read(f"/v1/api-keys/{key_id}")
+    expect_ok(admin.put(f"/v1/api-keys/{key_id}", {**key, "current_usage": 1}))
 
 
 def test_rates_that_come_close_to_their_limit_are_listed(admin: Client, workspace: Client):
@@ -382,10 +382,10 @@ def test_rates_that_come_close_to_their_limit_are_listed(admin: Client, workspac
 
     def find_rates() -> dict[tuple[str, str], dict[str, Any]] | None:
         rows = admin.read(f"/v1/limits/rates?workspace_id={place}")["data"]
-        found = {(row["kind"], row["value_key"]): row for row in rows if row["limit_id"] == policy}
-        found |= {(row["kind"], ""): row for row in rows if row["owner_name"] == "rated"}
-        is_logged = found.get(("policy", "kim"), {}).get("peak_usage") == 8
-        return found if is_logged and found.get(("api_key", ""), {}).get("peak_usage") == 4 else None
+        usage_rows = {(row["kind"], row["value_key"]): row for row in rows if row["limit_id"] == policy}
+        usage_rows |= {(row["kind"], ""): row for row in rows if row["owner_name"] == "rated"}
+        is_logged = usage_rows.get(("policy", "kim"), {}).get("peak_usage") == 8
+        return usage_rows if is_logged and usage_rows.get(("api_key", ""), {}).get("peak_usage") == 4 else None
 
     rates = wait_for("the rates", find_rates, 10)
     of_policy, of_key = rates["policy", "kim"], rates["api_key", ""]
@@ -415,10 +415,10 @@ def test_policies_that_match_nothing_are_listed(admin: Client, workspace: Client
 
     def read_warnings(client: Client, **query: str) -> dict[str, dict[str, str]]:
         words = "&".join(f"{name}={value}" for name, value in {"workspace_id": place, "days": "1", **query}.items())
-        found: dict[str, dict[str, str]] = {}
+        warnings: dict[str, dict[str, str]] = {}
         for row in client.read(f"/v1/limits/unmatched?{words}")["data"]:
-            found.setdefault(row["policy_id"], {})[row["path"]] = row["message"]
-        return found
+            warnings.setdefault(row["policy_id"], {})[row["path"]] = row["message"]
+        return warnings
 
     wait_for("the log", lambda: met not in read_warnings(admin) or None, 10)
     warnings = read_warnings(admin)

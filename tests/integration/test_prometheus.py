@@ -222,8 +222,8 @@ def run_rules(folder: Path, alert: str, series: dict[str, str]) -> subprocess.Co
 
 
 def test_each_alert_fires_on_its_own_problem(tmp_path: Path):
-    named = re.findall(r"- alert: (\w+)", (DEPLOY / "prometheus/penstock.rules.yml").read_text())
-    assert set(named) == set(ALERT_CASES)
+    alerts = re.findall(r"- alert: (\w+)", (DEPLOY / "prometheus/penstock.rules.yml").read_text())
+    assert set(alerts) == set(ALERT_CASES)
     for alert, (bad, good) in ALERT_CASES.items():
         for expected, series in ((alert, bad), ("", good)):
             done = run_rules(tmp_path, expected, {add_target_labels(name): text for name, text in series.items()})

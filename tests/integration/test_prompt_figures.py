@@ -114,11 +114,11 @@ def rendered_system(client: Client, reference: str) -> str | None:
 
 def test_all_prompts_are_used_within_the_memory_of_keys(many: Client):
     for reference, version in ((f"prompt-{PROMPTS - 1}", 1), (f"prompt-{PROMPTS // 2}@production", 2)):
-        shown = wait_for(reference, partial(rendered_system, many, reference), START_SECONDS)
-        assert shown == f"You are assistant {version} of . Answer in ."
-    held = [memory.pss(pid) for pid in edge_pids(many.gateway, WORKERS)]
-    print(f"{PROMPTS} prompts with {VERSIONS} versions: {[round(size / 1e6) for size in held]} MB by worker")
-    assert max(held) <= MAX_EDGE_BYTES, held
+        text = wait_for(reference, partial(rendered_system, many, reference), START_SECONDS)
+        assert text == f"You are assistant {version} of . Answer in ."
+    sizes = [memory.pss(pid) for pid in edge_pids(many.gateway, WORKERS)]
+    print(f"{PROMPTS} prompts with {VERSIONS} versions: {[round(size / 1e6) for size in sizes]} MB by worker")
+    assert max(sizes) <= MAX_EDGE_BYTES, sizes
 
 
 def test_moved_label_is_used_by_every_worker_within_a_second(many: Client):

@@ -107,8 +107,8 @@ def test_pulled_files_are_readable_and_do_not_differ(admin: Client, workspace: s
 def test_one_workspace_must_be_chosen(admin: Client, tmp_path: Path):
     other = admin.create("/v1/workspaces", {"name": f"other {tmp_path.name}"})["slug"]
     admin.create("/v1/prompts/partials", {"name": "Tone", "string": "kind", "workspace_id": other})
-    shown = run_prompts(admin, "pull", str(tmp_path / "all"), status=1)
-    assert "several workspaces have prompts; choose one: --workspace " in shown
+    output = run_prompts(admin, "pull", str(tmp_path / "all"), status=1)
+    assert "several workspaces have prompts; choose one: --workspace " in output
     assert not (tmp_path / "all").exists()
     assert "1 written" in run_prompts(admin, "pull", str(tmp_path / "all"), "--workspace", other)
 
@@ -230,7 +230,7 @@ def test_rejected_files_are_listed_and_the_others_are_saved(admin: Client, works
     (folder / "d-open.yaml").write_text("name: Open\nprovider: main\nmessages: [{role: user, content: '{{x'}]\n")
     (folder / "d-role.yaml").write_text("name: Role\nprovider: main\nmessages: [{role: usr, content: x}]\n")
     (folder / "e-good.yaml").write_text("name: Good\nprovider: main\nmodel: gpt-4o\ntext: Hello\n")
-    shown = run_prompts(admin, "push", str(folder), "--workspace", workspace, status=1)
+    output = run_prompts(admin, "push", str(folder), "--workspace", workspace, status=1)
     expected = [
         "+ e-good",
         "1 saved, 0 unchanged",
@@ -242,12 +242,12 @@ def test_rejected_files_are_listed_and_the_others_are_saved(admin: Client, works
         "d-role.yaml: POST /v1/prompts: 400",
         "did you mean `user`?",
     ]
-    assert [text for text in expected if text not in shown] == [], shown
+    assert [text for text in expected if text not in output] == [], output
     slugs = {row["slug"] for row in admin.read(f"/v1/prompts?workspace_id={workspace}")["data"]}
     assert slugs == {"chat", "text", "e-good"}
-    shown = run_prompts(admin, "diff", str(folder), "--workspace", workspace, status=1)
+    output = run_prompts(admin, "diff", str(folder), "--workspace", workspace, status=1)
     for text in ("file/d-open.yaml", "a-deep.yaml: nests too deep"):
-        assert text in shown, shown
+        assert text in output, output
 
 
 def test_missing_folder_is_named(admin: Client, tmp_path: Path):

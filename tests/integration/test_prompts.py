@@ -259,8 +259,10 @@ def test_feedback_is_counted_for_the_version_of_its_prompt(team: Client):
     def find_ratings() -> dict[str, Any] | None:
         query = f"columns=avg_weighted_feedback,requests_with_feedback&prompt_slug={slug}"
         rows = team.read(f"/v1/analytics/groups/prompt-versions?{query}")["data"]
-        found = {row["prompt_version"]: (row["avg_weighted_feedback"], row["requests_with_feedback"]) for row in rows}
-        return found if sum(count for _, count in found.values()) == 2 else None
+        feedback = {
+            row["prompt_version"]: (row["avg_weighted_feedback"], row["requests_with_feedback"]) for row in rows
+        }
+        return feedback if sum(count for _, count in feedback.values()) == 2 else None
 
     assert wait_for("the ratings", find_ratings, 15) == {f"{slug}@1": (2, 1), f"{slug}@2": (8, 1)}
 

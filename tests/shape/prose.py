@@ -20,6 +20,9 @@ RUST_DEFINITION = re.compile(
     r"^\s*(?:pub(?:\([^)]*\))? )?(?:const |async |unsafe )*(fn|struct|enum|trait|type|const|static|mod) (?:mut )?(\w+)",
     re.MULTILINE,
 )
+CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+# An empty line, or the start of a list item.
+PAGE_BREAK = re.compile(r"(?<=\n)(?=\s*\n|\s*(?:[-*]|\d+\.) )")
 RUST_COMMENT = re.compile(r"^\s*(//[/!]?)(?: (.*))?$")
 
 
@@ -146,6 +149,22 @@ def comments() -> tuple[Comment, ...]:
         for path in code_files()
         for comment in (_rust_comments(path) if path.suffix == ".rs" else _python_comments(path))
     )
+
+
+@functools.cache
+def page_texts() -> tuple[Comment, ...]:
+    """Returns the paragraphs and list items of all Markdown pages, without headings, tables and code blocks."""
+    pages = [path for path in repository_files() if path.suffix == ".md" and "golden" not in path.parts]
+    return tuple(text for path in pages for text in _page_texts(path))
+
+
+def _page_texts(path: Path) -> Iterator[Comment]:
+    source = CODE_BLOCK.sub(lambda block: "\n" * block[0].count("\n"), read_text(path))
+    line = 1
+    for part in PAGE_BREAK.split(source):
+        if part.strip() and not part.lstrip().startswith(("|", "#", "    ", "<", "[")):
+            yield Comment(" ".join(part.split()), path, line)
+        line += part.count("\n")
 
 
 def sentences(text: str) -> list[str]:

@@ -114,8 +114,8 @@ def find_setting_reads(module: str) -> set[tuple[str, str]]:
     """
     source = read_text(module)
     # A module that receives one section imports its class. The routing section has its own file.
-    named = re.findall(r"penstock\.settings(?:\.\w+)? import (.*)", source)
-    body = {name.lower() for line in named for name in re.findall(r"\w+", line)} | {"routing"} & {Path(module).stem}
+    imports = re.findall(r"penstock\.settings(?:\.\w+)? import (.*)", source)
+    body = {name.lower() for line in imports for name in re.findall(r"\w+", line)} | {"routing"} & {Path(module).stem}
     actual: set[tuple[str, str]] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):

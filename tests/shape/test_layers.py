@@ -52,8 +52,8 @@ def test_features_do_not_import_each_other():
         if path.stem == "mod":
             continue
         siblings = {other.stem for other in files_under(room.as_posix(), ".rs")} - {path.stem, "mod"}
-        named = set(re.findall(r"features::(\w+)|super::(\w+)", read_text(path)))
-        assert not siblings & {name for pair in named for name in pair}, path
+        imports = set(re.findall(r"features::(\w+)|super::(\w+)", read_text(path)))
+        assert not siblings & {name for pair in imports for name in pair}, path
 
 
 # The Redis client opens its own connections. `sock_diag.rs` opens netlink sockets to the kernel, which is not a network

@@ -79,8 +79,8 @@ class Penstock(Peer):
 
     def count_records(self, launch: LaunchContext) -> int | None:
         with urllib.request.urlopen(f"http://127.0.0.1:{launch.port}/metrics", timeout=10) as response:
-            found = STORED_PATTERN.search(response.read().decode())
-        return int(float(found[1])) if found else 0
+            match = STORED_PATTERN.search(response.read().decode())
+        return int(float(match[1])) if match else 0
 
 
 class BurningPenstock(Penstock):

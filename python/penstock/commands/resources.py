@@ -184,23 +184,23 @@ def list_integrations(url: str, api_key: str, workspace: str | None, *, as_json:
 )
 @click.option("--workspace", help="Workspace that owns it: id or slug; without it the organisation does.")
 @prints_field("slug")
-def create_integration(url: str, api_key: str, name: str, **given: Any) -> dict[str, Any]:  # noqa: ANN401 - its options
+def create_integration(url: str, api_key: str, name: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401 - its options
     """Store the credential of a provider and print the slug of the integration.
 
     Requests use it as `@slug` once a workspace has it.
     """
-    configurations = dict(_parse_option(option) for option in given["options"])
-    if given["custom_host"]:
-        configurations["custom_host"] = given["custom_host"]
+    configurations = dict(_parse_option(option) for option in options["options"])
+    if options["custom_host"]:
+        configurations["custom_host"] = options["custom_host"]
     body = _without_empty(
         {
             "name": name,
-            "ai_provider_id": given["provider"],
-            "slug": given["slug"],
-            "default_provider_slug": given["slug"],
+            "ai_provider_id": options["provider"],
+            "slug": options["slug"],
+            "default_provider_slug": options["slug"],
             "configurations": configurations,
-            "workspace_id": given["workspace"],
-            "key": _read_credential(given["key_file"]),
+            "workspace_id": options["workspace"],
+            "key": _read_credential(options["key_file"]),
         }
     )
     with open_remote(url, api_key) as remote:
@@ -283,12 +283,12 @@ def delete_provider(url: str, api_key: str, slug: str, workspace: str | None) ->
     "--limit", type=click.IntRange(1, MAX_AUDIT_ROWS), default=DEFAULT_AUDIT_ROWS, show_default=True, help="Most rows."
 )
 @JSON_OPTION
-def audit(url: str, api_key: str, **given: Any) -> None:  # noqa: ANN401 - its options
+def audit(url: str, api_key: str, **options: Any) -> None:  # noqa: ANN401 - its options
     """List the newest entries of the audit log: who changed what."""
-    filters = {"action": given["action"], "resource_type": given["resource"], "workspace_id": given["workspace"]}
+    filters = {"action": options["action"], "resource_type": options["resource"], "workspace_id": options["workspace"]}
     with open_remote(url, api_key) as remote:
-        rows = remote.iter_newest(_list_path("/v1/audit-logs", filters), given["limit"], "records")
-        _print_rows(rows, AUDIT_COLUMNS, as_json=given["as_json"])
+        rows = remote.iter_newest(_list_path("/v1/audit-logs", filters), options["limit"], "records")
+        _print_rows(rows, AUDIT_COLUMNS, as_json=options["as_json"])
 
 
 @click.group()

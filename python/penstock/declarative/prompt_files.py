@@ -67,8 +67,10 @@ def align_labels(document: JsonObject, stored: JsonObject) -> tuple[JsonObject, 
     order, without those that are empty, and without labels if the file names none.
     """
     fields = [name for name in FIELD_ORDER if name != LABELS or LABELS in document]
-    wanted = {**document, LABELS: sorted(set(document.get(LABELS) or ()))}
-    first, second = ({name: one[name] for name in fields if one.get(name)} for one in (wanted, stored))
+    with_labels = {**document, LABELS: sorted(set(document.get(LABELS) or ()))}
+    first, second = (
+        {name: fields_of[name] for name in fields if fields_of.get(name)} for fields_of in (with_labels, stored)
+    )
     return first, second
 
 
@@ -137,11 +139,13 @@ def read_folder(folder: Path) -> PromptFolder:
     unusable: list[Problem] = []
     prompts = _read_files(folder, "", problems, unusable)
     inner = folder / PARTIALS_FOLDER
-    found = _read_files(inner, f"{PARTIALS_FOLDER}/", problems, unusable) if inner.is_dir() else {}
+    partials = _read_files(inner, f"{PARTIALS_FOLDER}/", problems, unusable) if inner.is_dir() else {}
     if problems:
         message = "the files cannot be used:"
         raise SettingsError(message, problems)
-    partials = {slug: found[slug] for slug in order_partials({slug: one[TEXT] for slug, one in found.items()})}
+    partials = {
+        slug: partials[slug] for slug in order_partials({slug: partial[TEXT] for slug, partial in partials.items()})
+    }
     return PromptFolder(prompts, partials, tuple(unusable))
 
 
@@ -212,7 +216,7 @@ def _validate(name: str, content: object, problems: list[Problem], *, is_partial
             problems.append(Problem(f"{name}: {TEXT}", "is required, as a string"))
         return document if len(problems) == before else None
     labels: object = document.get(LABELS, [])
-    if not isinstance(labels, list) or not all(isinstance(one, str) for one in cast("list[object]", labels)):
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in cast("list[object]", labels)):
         problems.append(Problem(f"{name}: {LABELS}", "must be a list of names of labels"))
     if (MESSAGES in document) == (TEXT in document):
         problems.append(Problem(f"{name}: {MESSAGES}", f"is required, or {TEXT}; not both"))
@@ -225,10 +229,10 @@ def _validate(name: str, content: object, problems: list[Problem], *, is_partial
 
 def _parse_messages(template: str) -> list[JsonObject] | None:
     try:
-        found: object = msgspec.json.decode(template)
+        messages: object = msgspec.json.decode(template)
     except msgspec.DecodeError:
         return None
-    return cast("list[JsonObject]", found) if _is_message_list(found) else None
+    return cast("list[JsonObject]", messages) if _is_message_list(messages) else None
 
 
 def _is_message_list(value: object) -> bool:

@@ -78,16 +78,16 @@ class Ledger:
 
     def findings(self) -> list[Finding]:
         """Returns a finding for every leaf, in the order of the sources. Rows of a table are merged."""
-        found: dict[tuple[str, str, Status, str], Finding] = {}
+        merged: dict[tuple[str, str, Status, str], Finding] = {}
         for source, marks in zip(self.sources, self._marks, strict=True):
             for path, mark in marks.items():
                 status, message = mark or Mark(Status.UNSUPPORTED, UNREAD_MESSAGE)
                 display_path = render_path(path, is_table=source.is_table)
                 item = Finding(source.name, display_path, status, message, source.find_line(path))
                 key = (item.source, item.path, item.status, item.message)
-                before = found.get(key)
-                found[key] = item if before is None else msgspec.structs.replace(before, count=before.count + 1)
-        return list(found.values())
+                before = merged.get(key)
+                merged[key] = item if before is None else msgspec.structs.replace(before, count=before.count + 1)
+        return list(merged.values())
 
 
 class Node:
@@ -148,11 +148,11 @@ class Node:
         """Returns a field of a mapping; `None` if it is missing or null. A null is marked as exact: it has no effect."""
         if not self.is_mapping or name not in self.value:
             return None
-        found = Node(self._ledger, self._source, (*self.path, name), self.value[name])
-        if found.value is None:
-            found.exact("null has no effect")
+        child = Node(self._ledger, self._source, (*self.path, name), self.value[name])
+        if child.value is None:
+            child.exact("null has no effect")
             return None
-        return found
+        return child
 
     def item(self, index: int) -> Node | None:
         """Returns an item of a list; `None` if it is missing."""

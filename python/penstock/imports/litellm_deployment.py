@@ -126,9 +126,9 @@ def read_deployment(row: Node, credentials: Mapping[str, Node], state: StateBuil
     if name_node is None or params is None or not params.is_mapping:
         row.unsupported("a row needs model_name and litellm_params")
         return None
-    model_name, named = name_node.text(), params.child("model")
-    model = resolve_text(named) if named else None
-    if model_name is None or named is None or model is None or not (model_name + model).isprintable():
+    model_name, model_node = name_node.text(), params.child("model")
+    model = resolve_text(model_node) if model_node else None
+    if model_name is None or model_node is None or model is None or not (model_name + model).isprintable():
         row.unsupported("a row needs names of its model without control characters")
         return None
     provider_node = params.child("custom_llm_provider")
@@ -139,7 +139,7 @@ def read_deployment(row: Node, credentials: Mapping[str, Node], state: StateBuil
         subject = f"the provider {provider!r}" if provider else "the provider of this model"
         row.unsupported(f"{subject} is not supported; an OpenAI-compatible one: `openai/<model>` with api_base")
         return None
-    named.exact(f"model {upstream!r} of {rule.slug}")
+    model_node.exact(f"model {upstream!r} of {rule.slug}")
     if provider_node:
         provider_node.exact(f"provider {rule.slug}")
     reader = CredentialReader(params, _find_credential(params, credentials), rule, provider or "openai")
@@ -173,14 +173,14 @@ def _find_rule(provider: str | None, params: Node) -> ProviderRule | None:
 
 
 def _find_credential(params: Node, credentials: Mapping[str, Node]) -> Node | None:
-    named = params.child("litellm_credential_name")
-    if named is None:
+    credential_node = params.child("litellm_credential_name")
+    if credential_node is None:
         return None
-    name = named.text() or ""
+    name = credential_node.text() or ""
     if name not in credentials:
-        named.manual("names no credential of credential_list; set the key of the integration")
+        credential_node.manual("names no credential of credential_list; set the key of the integration")
         return None
-    named.exact()
+    credential_node.exact()
     return credentials[name].child("credential_values")
 
 

@@ -123,8 +123,8 @@ class KeyImporter:
             self._import_key(row, budgets, used)
         for identifier, row in budgets.items():
             self._read_rest(row)
-            if named := row.child("budget_id"):
-                named.exact("keys refer to it")
+            if budget_node := row.child("budget_id"):
+                budget_node.exact("keys refer to it")
             if identifier not in used:
                 row.manual("no imported key has this budget; set usage_limits where it is needed")
 
@@ -245,18 +245,18 @@ class KeyImporter:
 
     def _budget_of(self, row: Node, budgets: dict[str, Node], used: set[str]) -> Node:
         """Returns the row with the limits of a key: the budget that it names, unless the key has limits itself."""
-        named = row.child("budget_id")
-        budget = budgets.get(named.text() or "") if named else None
-        if named is None:
+        budget_node = row.child("budget_id")
+        budget = budgets.get(budget_node.text() or "") if budget_node else None
+        if budget_node is None:
             return row
         if budget is None:
-            named.manual("the budget is not in the database; set usage_limits of the key")
+            budget_node.manual("the budget is not in the database; set usage_limits of the key")
             return row
-        used.add(named.value)
-        named.exact("usage_limits and rate_limits of the key")
+        used.add(budget_node.value)
+        budget_node.exact("usage_limits and rate_limits of the key")
         has_own = any(row.child(name) for name in ("max_budget", "tpm_limit", "rpm_limit"))
         if has_own:
-            named.approximate("the limits of the key itself apply")
+            budget_node.approximate("the limits of the key itself apply")
         return row if has_own else budget
 
     def _key_name(self, row: Node, digest: str, workspace: str) -> str:

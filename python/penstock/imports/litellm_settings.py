@@ -183,17 +183,17 @@ class SettingsReader:
     def _read_aliases(self, field: Node, _section: str) -> None:
         for item in field.fields():
             if item.is_mapping:
-                named = item.child("model")
+                model_node = item.child("model")
                 if hidden := item.child("hidden"):
                     hidden.approximate("names of the config are not in the list of models")
             else:
-                named = item
-            meant = named.text() if named else None
-            if named is None or meant is None or not item.name.isprintable() or not item.name:
+                model_node = item
+            model = model_node.text() if model_node else None
+            if model_node is None or model is None or not item.name.isprintable() or not item.name:
                 item.unsupported("an alias stands for the name of one model")
                 continue
-            named.exact("another name in the condition of the model")
-            self.aliases[item.name] = meant
+            model_node.exact("another name in the condition of the model")
+            self.aliases[item.name] = model
         if field.value == {}:
             field.exact("no aliases")
 

@@ -215,8 +215,8 @@ class _Importer:
         message = f"the credential is not in the file; set the environment variable {variable}"
         if field:
             field.manual(message)
-        elif named := node.child("slug") or node.child("name"):
-            named.manual(message)
+        elif name_node := node.child("slug") or node.child("name"):
+            name_node.manual(message)
         return f"${{{variable}}}"
 
     def _options(self, node: Node, provider: str) -> JsonObject:

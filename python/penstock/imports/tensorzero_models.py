@@ -82,13 +82,13 @@ def read_provider(node: Node, state: StateBuilder) -> JsonObject | None:
     if kind is None or rule is None:
         node.unsupported("the type of the provider is not supported; an OpenAI-compatible one: openai with api_base")
         return None
-    named = next((value for field in MODEL_FIELDS if (value := node.child(field))), None)
-    model = named.text() if named else None
-    if named is None or model is None or not model.isprintable():
+    model_node = next((value for field in MODEL_FIELDS if (value := node.child(field))), None)
+    model = model_node.text() if model_node else None
+    if model_node is None or model is None or not model.isprintable():
         node.unsupported("a provider needs the name of its model")
         return None
     kind.exact(f"provider {rule.slug}")
-    named.exact()
+    model_node.exact()
     key = _read_key(node, rule)
     options, deployment = _read_options(node, rule, model)
     if rule.needs_address and "custom_host" not in options:

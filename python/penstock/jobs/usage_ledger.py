@@ -270,8 +270,8 @@ class UsageLedger:
             if (await connection.execute(update(usage_ledger_nodes).where(own).values(alive))).rowcount == 0:
                 new = {"node": self._state.node, "sequence": self._state.sequence - 1}
                 await connection.execute(insert(usage_ledger_nodes).values({**new, **alive}))
-            seen = column.seen_at > now() - NODE_EXPIRY_MS
-            total = await connection.scalar(select(func.sum(column.workers)).where(seen))
+            is_alive = column.seen_at > now() - NODE_EXPIRY_MS
+            total = await connection.scalar(select(func.sum(column.workers)).where(is_alive))
         await asyncio.to_thread(save_member_count, self._folder, int(total or workers))
 
     def _save_new_state(self) -> None:

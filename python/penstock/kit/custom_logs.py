@@ -268,8 +268,8 @@ class CustomLogWriter:
         if host := self._hosts.get(_split_url(request.url).hostname or ""):
             return {"ai_org": host}
         # The operator may have prices for a provider that the gateway does not know.
-        named = (request.provider or "").strip()
-        return {"ai_org": "" if named.startswith("@") else named.lower()}
+        provider = (request.provider or "").strip()
+        return {"ai_org": "" if provider.startswith("@") else provider.lower()}
 
     def _load_catalogue(self) -> None:
         if not self._slugs:

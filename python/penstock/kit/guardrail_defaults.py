@@ -75,11 +75,11 @@ async def find_users(session: TenantSession, row: Row) -> list[tuple[str, Refere
     """Returns the configs and defaults that use a guardrail, each with its key in `VISIBLE_WITH`."""
     tenant = session.organisation()
     target_workspace = row["workspace_id"]
-    found: list[tuple[str, Reference]] = []
+    users: list[tuple[str, Reference]] = []
     if fields := _default_fields(await organisation_rules(tenant), row):
         query = select(organisations.c.id, organisations.c.name).where(organisations.c.id == tenant.organisation_id)
         owner = (await tenant.connection.execute(query)).one()
-        found.append(
+        users.append(
             (
                 "organisation",
                 Reference(kind="organisation", id=owner.id, name=owner.name, workspace_id=None, fields=fields),
@@ -89,16 +89,16 @@ async def find_users(session: TenantSession, row: Row) -> list[tuple[str, Refere
     inside = [] if target_workspace is None else [workspaces.c.id == target_workspace]
     for workspace in await tenant.fetch_rows(query.where(*inside).order_by(workspaces.c.id), workspaces):
         fields = _default_fields(workspace, row)
-        found += [("workspace", make_reference("workspace", workspace, workspace["id"], fields))] if fields else []
+        users += [("workspace", make_reference("workspace", workspace, workspace["id"], fields))] if fields else []
     keys = {row["id"], row["slug"]}
     is_mentioned = or_(*(configs.c.config.contains(key, autoescape=True) for key in sorted(keys)))
     config_query = select(configs).where(is_mentioned).order_by(configs.c.id)
     inside = [] if target_workspace is None else [configs.c.workspace_id == target_workspace]
     for config in await tenant.fetch_rows(config_query.where(*inside), configs):
-        named = iter_guardrails(msgspec.json.decode(config["config"]), "config")
-        if fields := list(islice(dict.fromkeys(path for path, name in named if name in keys), MAX_FIELDS)):
-            found.append(("config", make_reference("config", config, config["workspace_id"], fields)))
-    return found
+        references_in = iter_guardrails(msgspec.json.decode(config["config"]), "config")
+        if fields := list(islice(dict.fromkeys(path for path, name in references_in if name in keys), MAX_FIELDS)):
+            users.append(("config", make_reference("config", config, config["workspace_id"], fields)))
+    return users
 
 
 def _default_fields(holder: Mapping[str, Any], row: Row) -> list[str]:

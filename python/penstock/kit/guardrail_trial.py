@@ -91,14 +91,14 @@ async def run_trial(settings: Settings, content: kit.Content, trial: TrialReques
     document = {"checks": config_credentials.join_credentials(content.checks), "actions": content.actions}
     encoded = (encode_engine_settings(settings, 0), msgspec.json.encode(document), msgspec.json.encode(subject))
     try:
-        found = await _trials.run(engine.run_guardrail, *encoded)
+        result = await _trials.run(engine.run_guardrail, *encoded)
     except TimeoutError:
         message = f"the checks took longer than {MAX_TRIAL_SECONDS} s; hint: a shorter text, or a simpler pattern"
         raise field_error("", message) from None
     except engine.EngineError as error:
         problems = [Problem(problem["path"].removeprefix("$."), problem["message"]) for problem in error.problems]
         raise InvalidError("the guardrail cannot be used", problems or [Problem("", str(error))]) from None
-    return msgspec.convert(found, TrialResult)
+    return msgspec.convert(result, TrialResult)
 
 
 def build_text_subject(text: str) -> _JsonObject:
@@ -110,17 +110,17 @@ def build_subject(trial: TrialRequest, slug: str = "") -> _JsonObject:
     """Returns the subject of a trial, as the engine reads it. Raises `InvalidError` for an invalid body."""
     bodies = {"request": trial.request, "response": trial.response}
     if deep := [name for name, body in bodies.items() if nests_deeper(body, MAX_BODY_DEPTH)]:
-        why = f"nests too deep; at most {MAX_BODY_DEPTH} levels of objects and lists are allowed"
-        raise InvalidError("the body cannot be read", [Problem(name, why) for name in deep])
+        message = f"nests too deep; at most {MAX_BODY_DEPTH} levels of objects and lists are allowed"
+        raise InvalidError("the body cannot be read", [Problem(name, message) for name in deep])
     is_output = trial.stage == "output"
     if trial.text is not None:
-        given = [
+        sent_fields = [
             name
             for name in ("request", "response")
             if getattr(trial, name) is not None and (name == "response" or not is_output)
         ]
-        if given:
-            raise field_error(given[0], "is not allowed together with text; send one of them")
+        if sent_fields:
+            raise field_error(sent_fields[0], "is not allowed together with text; send one of them")
     elif (trial.response if is_output else trial.request) is None:
         raise field_error("text", f"is required, or {'response' if is_output else 'request'}")
     if trial.response is not None and not is_output:

@@ -268,4 +268,4 @@ async def save_version(session: TenantSession, row: Row, content: Content) -> No
 async def load_older_checks(session: TenantSession, row: Row) -> list[SplitDocument]:
     """Returns the checks of recent versions, newest first."""
     _, rows = await saved_versions.list_versions(session, row["id"], PageRequest(size=MAX_SEARCHED_VERSIONS))
-    return [(await open_content(session, one["content"], one)).checks for one in rows]
+    return [(await open_content(session, row["content"], row)).checks for row in rows]

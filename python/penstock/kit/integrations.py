@@ -73,10 +73,10 @@ class SentCredentials(NamedTuple):
 def resolve_provider(path: str, name: str) -> str:
     """Returns the engine's name of a provider; rejects a provider that the engine does not know."""
     known_slugs = sorted(provider["slug"] for provider in engine.catalogue())
-    found = PROVIDER_ALIASES.get(name, name)
-    if found not in known_slugs:
+    slug = PROVIDER_ALIASES.get(name, name)
+    if slug not in known_slugs:
         raise field_error(path, f"{name!r} is not known; allowed: {', '.join(known_slugs)}")
-    return found
+    return slug
 
 
 async def create_integration(session: TenantSession, row_id: str, values: Mapping[str, Any]) -> Row:
@@ -428,8 +428,8 @@ async def last_reset_times(session: TenantSession, rows: Iterable[Row]) -> dict[
     if session.workspace_ids is not None:
         conditions.append(shares.workspace_id.in_(sorted(session.workspace_ids)))
     query = select(shares.integration_id, shares.last_reset_at).where(*conditions).order_by(shares.last_reset_at)
-    found = await session.organisation().fetch_rows(query, integration_workspaces)
-    return {share["integration_id"]: share["last_reset_at"] for share in found}
+    shares = await session.organisation().fetch_rows(query, integration_workspaces)
+    return {share["integration_id"]: share["last_reset_at"] for share in shares}
 
 
 async def create_default_providers(session: TenantSession, workspace_id: str) -> None:

@@ -65,9 +65,9 @@ async def reject_if_in_use(session: TenantSession, row: Row) -> None:
 async def mark_prompts_changed(session: TenantSession, row: Row) -> None:
     """Publishes the prompts that have a label, because its name changed."""
     query = select(prompt_labels.c.prompt_id).where(prompt_labels.c.label_id == row["id"])
-    found = await session.organisation().fetch_rows(query, prompt_labels)
-    if found:
-        await session.mark_changed(*{prompt_section(item["prompt_id"]) for item in found})
+    labelled = await session.organisation().fetch_rows(query, prompt_labels)
+    if labelled:
+        await session.mark_changed(*{prompt_section(item["prompt_id"]) for item in labelled})
 
 
 async def list_prompt_labels(session: TenantSession, prompt_ids: Iterable[str]) -> list[Row]:

@@ -163,13 +163,13 @@ async def find_idle_policies(policies: Sequence[tuple[str, Row]], reader: Demand
     metadata = sorted({key for _, _, simulation in checked for key in simulation.policy.metadata_keys})
     if len(metadata) > 2 * MAX_METADATA_KEYS:
         metadata = metadata[: 2 * MAX_METADATA_KEYS]
-        checked = [one for one in checked if set(one[2].policy.metadata_keys) <= set(metadata)]
+        checked = [candidate for candidate in checked if set(candidate[2].policy.metadata_keys) <= set(metadata)]
     waiting, count = checked, 0
     async for rows in reader.read_pages(metadata):
         for row in rows:
             count += 1
             # A policy that matched once needs no further comparison.
-            waiting = [one for one in waiting if not _matches(one, row)]
+            waiting = [candidate for candidate in waiting if not _matches(candidate, row)]
         if not waiting:
             break
     if not count or not reader.is_complete:
@@ -185,7 +185,7 @@ def _object_key(key: str) -> str:
 def _to_simulation(row: Row) -> LimitSimulation:
     policy = SimulatedPolicy(
         conditions=row["conditions"],
-        group_by=[one["key"] for one in row["group_by"] if one["key"].startswith(METADATA_PREFIX)],
+        group_by=[part["key"] for part in row["group_by"] if part["key"].startswith(METADATA_PREFIX)],
         type="requests",
         limit=1,
     )

@@ -91,15 +91,15 @@ class _RecordedLimits(msgspec.Struct):
 
 async def list_refusals(reader: DemandReader) -> list[RefusedGroup]:
     """Adds up what limits refused, by limit, group and API key."""
-    found: dict[tuple[str, str, str | None], RefusedGroup] = {}
+    groups: dict[tuple[str, str, str | None], RefusedGroup] = {}
     async for rows in reader.read_pages(only_limited=True):
         for row in rows:
             for rejection in msgspec.convert(row["limits"], _RecordedLimits).rejections:
                 key = rejection.id, rejection.group, row["api_key_id"]
-                if key not in found and len(found) >= MAX_REFUSED_GROUPS:
+                if key not in groups and len(groups) >= MAX_REFUSED_GROUPS:
                     reader.is_complete = False
                     continue
-                group = found.setdefault(
+                group = groups.setdefault(
                     key,
                     RefusedGroup(
                         limit_id=rejection.id,
@@ -114,4 +114,4 @@ async def list_refusals(reader: DemandReader) -> list[RefusedGroup]:
                 else:
                     group.refused += 1
                 group.last_seen = max(group.last_seen, row["at"])
-    return list(found.values())
+    return list(groups.values())

@@ -142,14 +142,15 @@ def _owner_key(found_rule: FoundRule) -> tuple[str, str]:
 
 
 def _metadata_keys(rule: JsonObject) -> set[str]:
-    keys = [*(one["key"] for one in rule.get("conditions", ())), *rule.get("group_by", ())]
+    keys = [*(condition["key"] for condition in rule.get("conditions", ())), *rule.get("group_by", ())]
     return {key.removeprefix(METADATA_PREFIX) for key in keys if key.startswith(METADATA_PREFIX)}
 
 
 def _to_policy(found_rule: FoundRule, providers: Mapping[tuple[str, str], list[str]]) -> SimulatedPolicy:
     rule, owner = found_rule.rule, found_rule.rule["owner"]
     conditions = [
-        {"key": one["key"], "value": one["values"], "excludes": one["excludes"]} for one in rule.get("conditions", ())
+        {"key": condition["key"], "value": condition["values"], "excludes": condition["excludes"]}
+        for condition in rule.get("conditions", ())
     ]
     if owner["kind"] == "provider":
         conditions.append({"key": "virtual_key", "value": [owner["slug"], owner["id"]]})

@@ -77,15 +77,19 @@ def integration_counter_id(integration_id: str, workspace_id: str) -> str:
 
 def _policy_fields(row: Mapping[str, Any], kind: str) -> JsonObject:
     conditions = [
-        {"key": one["key"], "values": condition_values(one["value"]), "excludes": one.get("excludes", False)}
-        for one in row["conditions"]
+        {
+            "key": condition["key"],
+            "values": condition_values(condition["value"]),
+            "excludes": condition.get("excludes", False),
+        }
+        for condition in row["conditions"]
     ]
     return {
         "id": row["id"],
         "owner": LimitOwner("policy", row["id"], row["name"] or row["id"]).to_json(),
         "kind": kind,
         "conditions": conditions,
-        "group_by": [one["key"] for one in row["group_by"]],
+        "group_by": [part["key"] for part in row["group_by"]],
     }
 
 

@@ -58,7 +58,7 @@ class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def metadata_keys(self) -> list[str]:
         """Metadata that conditions and groups refer to."""
-        keys = [*(one["key"] for one in self.conditions), *self.group_by]
+        keys = [*(condition["key"] for condition in self.conditions), *self.group_by]
         return sorted({key.removeprefix(METADATA_PREFIX) for key in keys if key.startswith(METADATA_PREFIX)})
 
 
@@ -158,8 +158,8 @@ def _month_start(at_ms: int) -> int:
 
 def _is_met(condition: Mapping[str, Any], log: Mapping[str, Any]) -> bool:
     values = condition_values(condition["value"])
-    found = list(_values_of(condition["key"], log))
-    is_found = any(matches_pattern(pattern, value) for pattern in values for value in found)
+    actual = list(_values_of(condition["key"], log))
+    is_found = any(matches_pattern(pattern, value) for pattern in values for value in actual)
     return is_found != bool(condition.get("excludes", False))
 
 
@@ -185,10 +185,10 @@ def matches_pattern(pattern: str, value: str) -> bool:
         return False
     at = len(first)
     for middle in rest[:-1]:
-        found = value.find(middle, at)
-        if found < 0:
+        start = value.find(middle, at)
+        if start < 0:
             return False
-        at = found + len(middle)
+        at = start + len(middle)
     return len(value) - at >= len(rest[-1]) and value.endswith(rest[-1])
 
 

@@ -58,13 +58,13 @@ class UsageEntry(NamedTuple):
 
 async def list_rules(session: TenantSession) -> list[FoundRule]:
     """Returns the rules of all limits in the workspaces of a session."""
-    found: list[FoundRule] = []
+    rules: list[FoundRule] = []
     for kind, table in OWNER_TABLES.items():
-        found += [rule async for rule in _owner_rules(session, kind, table)]
-    found += await _integration_rules(session)
+        rules += [rule async for rule in _owner_rules(session, kind, table)]
+    rules += await _integration_rules(session)
     for row in await session.fetch_rows(_active(usage_limits_policies), usage_limits_policies):
-        found.append(FoundRule(usage_policy_rule(row), row["workspace_id"]))
-    return found
+        rules.append(FoundRule(usage_policy_rule(row), row["workspace_id"]))
+    return rules
 
 
 async def find_owner(session: TenantSession, limit_id: str) -> LimitOwner | None:
@@ -79,7 +79,7 @@ async def find_owner(session: TenantSession, limit_id: str) -> LimitOwner | None
 async def list_usage(session: TenantSession, rules: Iterable[FoundRule], status: str | None) -> list[UsageEntry]:
     """Returns the usage of budgets in their current periods, the most used first."""
     by_period = {
-        (found.rule["id"], found.rule["period"]["start"]): found for found in rules if found.rule["kind"] == "usage"
+        (rule.rule["id"], rule.rule["period"]["start"]): rule for rule in rules if rule.rule["kind"] == "usage"
     }
     pairs = list(by_period)
     entries: list[UsageEntry] = []
@@ -94,9 +94,9 @@ async def list_usage(session: TenantSession, rules: Iterable[FoundRule], status:
         if status:
             query = query.where(limit_usage.c.status == status)
         for row in (await session.connection.execute(query)).mappings():
-            found = by_period.get((row["limit_id"], row["period_start"]))
-            if found is not None:
-                entries.append(UsageEntry(found, dict(row)))
+            rule = by_period.get((row["limit_id"], row["period_start"]))
+            if rule is not None:
+                entries.append(UsageEntry(rule, dict(row)))
     entries.sort(key=lambda entry: (-entry.used_percent, entry.row["limit_id"], entry.row["value_key"]))
     return entries
 
@@ -120,14 +120,18 @@ async def read_access_usage(
 
 
 async def _read_usage(session: TenantSession, rules: Mapping[str, Sequence[JsonObject]]) -> dict[str, Any]:
-    found = [FoundRule(rule, "") for listed in rules.values() for rule in listed]
-    used = {entry.row["limit_id"]: entry for entry in await list_usage(session, found, None)} if found else {}
-    shown: dict[str, Any] = {}
+    listed_rules = [FoundRule(rule, "") for listed in rules.values() for rule in listed]
+    used = (
+        {entry.row["limit_id"]: entry for entry in await list_usage(session, listed_rules, None)}
+        if listed_rules
+        else {}
+    )
+    used_by_row: dict[str, Any] = {}
     for row_id, listed in rules.items():
         for rule in listed:
             entry = used.get(rule["id"])
-            shown[row_id] = shown_amount(rule["type"], entry.used if entry else 0)
-    return shown
+            used_by_row[row_id] = shown_amount(rule["type"], entry.used if entry else 0)
+    return used_by_row
 
 
 def _active(table: Table) -> Any:  # noqa: ANN401 - a query
@@ -155,7 +159,7 @@ async def _integration_rules(session: TenantSession) -> list[FoundRule]:
         (row["integration_id"], row["workspace_id"]): row
         for row in await org_session.fetch_rows(query, integration_workspaces)
     }
-    found: list[FoundRule] = []
+    rules: list[FoundRule] = []
     for use in uses:
         row = rows.get(use["integration_id"])
         if row is None or row["status"] != ACTIVE or row["workspace_id"] is not None:
@@ -170,8 +174,8 @@ async def _integration_rules(session: TenantSession) -> list[FoundRule]:
         limits["created_at"] = (own if own is not None else row)["created_at"]
         owner = LimitOwner("integration", row["id"], row["slug"])
         counter = integration_counter_id(row["id"], workspace)
-        found += [FoundRule(rule, workspace) for rule in embedded_rules(owner, limits, counter)]
-    return found
+        rules += [FoundRule(rule, workspace) for rule in embedded_rules(owner, limits, counter)]
+    return rules
 
 
 async def list_integration_providers(session: TenantSession) -> list[Row]:

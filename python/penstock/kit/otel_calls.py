@@ -72,11 +72,11 @@ def build_call(name: str, attributes: Attributes) -> Call:
         body = {"name": name, "attributes": attributes.values}
         return Call(url[:MAX_URL_CHARS], attributes.first_text(*METHOD_NAMES), None, body, {}, is_plain=True)
     host = attributes.first_text("server.address")
-    named = attributes.first_text(*PROVIDER_ATTRIBUTES)
+    provider = attributes.first_text(*PROVIDER_ATTRIBUTES)
     return Call(
         f"https://{host}{path}"[:MAX_URL_CHARS] if host else path,
         "POST",
-        PROVIDER_SLUGS.get(named, named)[:MAX_URL_CHARS] or None,
+        PROVIDER_SLUGS.get(provider, provider)[:MAX_URL_CHARS] or None,
         _build_request(model, attributes),
         _build_response(model, attributes),
         is_plain=False,

@@ -73,7 +73,7 @@ def _has_few_messages(body: bytes, items: OtlpItems) -> bool:
     """Returns false if the body contains more than `MAX_MESSAGES` messages. Stops at malformed data, which the parser
     reports. Takes time in proportion to the fields of messages that are read, whatever their length.
     """
-    found, fields_read = 0, 0
+    message_count, fields_read = 0, 0
     waiting: list[tuple[int, int, Any]] = [(0, len(body), REQUESTS[items].DESCRIPTOR)]
     while waiting:
         position, end, kind = waiting.pop()
@@ -85,9 +85,9 @@ def _has_few_messages(body: bytes, items: OtlpItems) -> bool:
             number, start, position = found_field
             field = kind.fields_by_number.get(number)
             if start is not None and field is not None and field.message_type is not None:
-                found += 1
+                message_count += 1
                 waiting.append((start, position, field.message_type))
-            if found > MAX_MESSAGES or fields_read > MAX_FIELDS:
+            if message_count > MAX_MESSAGES or fields_read > MAX_FIELDS:
                 return False
     return True
 

@@ -132,8 +132,8 @@ async def check_references(
             hint = f"did you mean {similar!r}?" if similar else "create the partial first"
             problems.append(Problem(path, f"refers to the partial {shorten(slug)!r}, which does not exist; {hint}"))
         elif own_slug and (cycle := _find_cycle(references, own_slug, slug)):
-            shown = " > ".join(cycle)
-            problems.append(Problem(path, f"includes itself: {shown}; a partial must not lead back to itself"))
+            path_of_cycle = " > ".join(cycle)
+            problems.append(Problem(path, f"includes itself: {path_of_cycle}; a partial must not lead back to itself"))
     if problems:
         raise invalid_error(problems)
     return used

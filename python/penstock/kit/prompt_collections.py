@@ -49,8 +49,8 @@ async def resolve_collection(session: TenantSession, path: str, key: str | None,
         query = select_by_id_or_slug(collections, key).where(inside)
     row = await session.organisation().fetch_first(query, collections)
     if row is None:
-        named = "the default collection is missing" if key is None else f"{key!r} is no collection of this workspace"
-        raise unknown_reference_error(path, named)
+        message = "the default collection is missing" if key is None else f"{key!r} is no collection of this workspace"
+        raise unknown_reference_error(path, message)
     return row
 
 
@@ -75,16 +75,16 @@ async def check_new_parent(session: TenantSession, parent: Row) -> None:
         above = await COLLECTIONS.get(session.organisation(), above["parent_collection_id"])
         depth += 1
     if depth >= MAX_DEPTH:
-        why = f"{parent['slug']!r} is on level {MAX_DEPTH}; collections may be nested {MAX_DEPTH} levels deep"
-        raise ConflictError(f"parent_collection_id {why}", [Problem("parent_collection_id", why)])
+        reason = f"{parent['slug']!r} is on level {MAX_DEPTH}; collections may be nested {MAX_DEPTH} levels deep"
+        raise ConflictError(f"parent_collection_id {reason}", [Problem("parent_collection_id", reason)])
 
 
 async def reject_too_many(session: TenantSession, workspace_id: str) -> None:
     """Raises ConflictError if the workspace has as many collections as it may have."""
     count = await session.organisation().count(collections, [collections.c.workspace_id == workspace_id])
     if count >= MAX_COLLECTIONS:
-        why = f"has {count} collections; at most {MAX_COLLECTIONS} are allowed: delete one first"
-        raise ConflictError(f"workspace_id {why}", [Problem("workspace_id", why)])
+        reason = f"has {count} collections; at most {MAX_COLLECTIONS} are allowed: delete one first"
+        raise ConflictError(f"workspace_id {reason}", [Problem("workspace_id", reason)])
 
 
 async def reject_if_in_use(session: TenantSession, row: Row) -> None:
@@ -109,28 +109,28 @@ async def reject_if_in_use(session: TenantSession, row: Row) -> None:
 
 async def count_contents(session: TenantSession, ids: Iterable[str]) -> dict[str, CollectionContents]:
     """Returns what each of these collections contains, by id."""
-    wanted = list(ids)
-    children = await _count_by(session, collections, collections.c.parent_collection_id, wanted)
-    inside = await _count_by(session, prompts, prompts.c.collection_id, wanted)
+    collection_ids = list(ids)
+    children = await _count_by(session, collections, collections.c.parent_collection_id, collection_ids)
+    inside = await _count_by(session, prompts, prompts.c.collection_id, collection_ids)
     nothing: tuple[int, int | None] = (0, None)
-    found: dict[str, CollectionContents] = {}
-    for own_id in wanted:
+    contents: dict[str, CollectionContents] = {}
+    for own_id in collection_ids:
         (child_count, child_time), (count, changed) = children.get(own_id, nothing), inside.get(own_id, nothing)
-        found[own_id] = CollectionContents(
+        contents[own_id] = CollectionContents(
             child_collections_count=child_count,
             prompts_count=count,
             child_collections_last_updated_at=format_timestamp(child_time),
             prompts_last_updated_at=format_timestamp(changed),
         )
-    return found
+    return contents
 
 
 async def _count_by(
-    session: TenantSession, table: Table, column: Column[Any], wanted: list[str]
+    session: TenantSession, table: Table, column: Column[Any], collection_ids: list[str]
 ) -> dict[str, tuple[int, int | None]]:
     query = (
         select(column.label("owner"), func.count().label("count"), func.max(table.c.last_updated_at).label("changed"))
-        .where(column.in_(wanted))
+        .where(column.in_(collection_ids))
         .group_by(column)
     )
     rows = await session.organisation().fetch_rows(query, table)

@@ -70,22 +70,22 @@ def to_shared_prompt(row: Row) -> SharedPrompt:
     return row_to_struct(SharedPrompt, row, **share_values(row))
 
 
-async def share_prompt(session: TenantSession, row: Row, wanted: SharePrompt, version_id: str) -> Row:
+async def share_prompt(session: TenantSession, row: Row, request: SharePrompt, version_id: str) -> Row:
     """Shares a prompt with the wanted workspaces, instead of those that it was shared with before."""
-    if wanted.workspaces is not None and wanted.allow_all_workspaces:
+    if request.workspaces is not None and request.allow_all_workspaces:
         raise field_error("allow_all_workspaces", "cannot be combined with workspaces; send one of them")
-    if wanted.workspaces is None and wanted.allow_all_workspaces is False:
+    if request.workspaces is None and request.allow_all_workspaces is False:
         raise field_error("workspaces", "is needed if allow_all_workspaces is false: ids or slugs of workspaces")
     shared_with: str | list[str] = ALL_WORKSPACES
-    if wanted.workspaces is not None:
+    if request.workspaces is not None:
         org_session = session.organisation()
         problems = CollectedProblems()
-        found: list[str] = []
-        for index, key in enumerate(wanted.workspaces):
+        workspace_ids: list[str] = []
+        for index, key in enumerate(request.workspaces):
             with problems.check():
-                found.append((await org_session.resolve_workspace(f"workspaces[{index}]", key, ()))["id"])
+                workspace_ids.append((await org_session.resolve_workspace(f"workspaces[{index}]", key, ()))["id"])
         problems.raise_all()
-        shared_with = sorted({own_id for own_id in found if own_id != row["workspace_id"]})
+        shared_with = sorted({own_id for own_id in workspace_ids if own_id != row["workspace_id"]})
         if not shared_with:
             raise field_error("workspaces", "names only the prompt's own workspace; name others")
     await _reject_taken_slug(session, row, shared_with)
@@ -132,8 +132,8 @@ async def unshare_prompt(session: TenantSession, row: Row) -> None:
 async def reject_shared_prompts(session: TenantSession, workspace_id: str) -> None:
     """Raises ConflictError if prompts of a workspace are shared with others."""
     query = select(prompts.c.slug).where(prompts.c.workspace_id == workspace_id, prompts.c.shared_with.is_not(None))
-    found = [row["slug"] for row in await session.organisation().fetch_rows(query.order_by(prompts.c.id), prompts)]
-    if found:
-        named = ", ".join(map(repr, found[:MAX_NAMED_PROMPTS]))
-        more = f" and {len(found) - MAX_NAMED_PROMPTS} more" if len(found) > MAX_NAMED_PROMPTS else ""
-        raise ConflictError(f"the workspace shares the prompts {named}{more} with other workspaces; unshare them first")
+    slugs = [row["slug"] for row in await session.organisation().fetch_rows(query.order_by(prompts.c.id), prompts)]
+    if slugs:
+        names = ", ".join(map(repr, slugs[:MAX_NAMED_PROMPTS]))
+        more = f" and {len(slugs) - MAX_NAMED_PROMPTS} more" if len(slugs) > MAX_NAMED_PROMPTS else ""
+        raise ConflictError(f"the workspace shares the prompts {names}{more} with other workspaces; unshare them first")

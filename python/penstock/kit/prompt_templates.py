@@ -36,8 +36,11 @@ async def check_template(content: Mapping[str, Any], notes: Mapping[str, Any] | 
         message = f"takes longer than {MAX_VALIDATION_SECONDS} s to check; use a smaller template"
         raise field_error(TEMPLATE_FIELD, message) from None
     except engine.EngineError as error:
-        found = [Problem(one["path"].removeprefix("$").removeprefix("."), one["message"]) for one in error.problems]
-        raise InvalidError("the template cannot be used", found or [Problem(TEMPLATE_FIELD, str(error))]) from None
+        problems = [
+            Problem(problem["path"].removeprefix("$").removeprefix("."), problem["message"])
+            for problem in error.problems
+        ]
+        raise InvalidError("the template cannot be used", problems or [Problem(TEMPLATE_FIELD, str(error))]) from None
 
 
 def variable_components(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,8 +60,10 @@ def _size_problems(content: Mapping[str, Any], notes: Mapping[str, Any] | None) 
     details = [value for name, value in content.items() if name != TEMPLATE_FIELD]
     size = len(msgspec.json.encode([*details, notes]))
     if size > MAX_DETAILS_BYTES:
-        why = f"has {size} bytes together with the other fields of the version; at most {MAX_DETAILS_BYTES} are allowed"
-        yield Problem("parameters", why)
+        message = (
+            f"has {size} bytes together with the other fields of the version; at most {MAX_DETAILS_BYTES} are allowed"
+        )
+        yield Problem("parameters", message)
 
 
 def _depth_problems(fields: Mapping[str, Any]) -> Iterator[Problem]:

@@ -136,21 +136,21 @@ def merge_fields(sent: Mapping[str, Any], before: PromptContent | None) -> Promp
     """Returns the content of a new version: the sent fields, and the others from an earlier version if one is given.
     The description is never copied, because it describes the new version.
     """
-    given = dict(sent)
-    if "is_raw_template" in given:
-        given["is_raw_template"] = bool(given["is_raw_template"])
+    fields = dict(sent)
+    if "is_raw_template" in fields:
+        fields["is_raw_template"] = bool(fields["is_raw_template"])
     # Empty lists are shown instead of null.
-    given |= {name: given[name] or None for name in ("functions", "tools") if name in given}
-    metadata = _template_metadata(given, before)
+    fields |= {name: fields[name] or None for name in ("functions", "tools") if name in fields}
+    metadata = _template_metadata(fields, before)
     base = before.content if before else CONTENT_DEFAULTS
-    content = {name: given.get(name, base.get(name, default)) for name, default in CONTENT_DEFAULTS.items()}
-    return PromptContent(content=content, template_metadata=metadata, description=given.get("version_description"))
+    content = {name: fields.get(name, base.get(name, default)) for name, default in CONTENT_DEFAULTS.items()}
+    return PromptContent(content=content, template_metadata=metadata, description=fields.get("version_description"))
 
 
-def _template_metadata(given: Mapping[str, Any], before: PromptContent | None) -> dict[str, Any] | None:
-    names = [name for name in METADATA_FIELDS if name in given]
+def _template_metadata(fields: Mapping[str, Any], before: PromptContent | None) -> dict[str, Any] | None:
+    names = [name for name in METADATA_FIELDS if name in fields]
     if names:
-        return given[names[0]] or None
+        return fields[names[0]] or None
     return before.template_metadata if before else None
 
 
@@ -161,17 +161,17 @@ def check_metadata(sent: Mapping[str, Any]) -> None:
         raise field_error("prompt_metadata", "differs from template_metadata; send one of them")
 
 
-def is_same(made: PromptContent, before: PromptContent) -> bool:
+def is_same(content: PromptContent, before: PromptContent) -> bool:
     """Returns true if a version would repeat the one before it. A new description makes a new version."""
     names = ("content", "template_metadata")
-    has_news = made.description is not None and made.description != before.description
-    return not has_news and all(getattr(made, name) == getattr(before, name) for name in names)
+    has_news = content.description is not None and content.description != before.description
+    return not has_news and all(getattr(content, name) == getattr(before, name) for name in names)
 
 
 def check_required(sent: Mapping[str, Any]) -> None:
     """Raises InvalidError with each field that a new version needs and that was not sent."""
-    why = "is needed for a new version; or send `patch`: true, which takes it from the newest version"
-    problems = [Problem(name, why) for name in REQUIRED_FIELDS if name not in sent]
+    message = "is needed for a new version; or send `patch`: true, which takes it from the newest version"
+    problems = [Problem(name, message) for name in REQUIRED_FIELDS if name not in sent]
     if problems:
         raise invalid_error(problems)
 
@@ -185,7 +185,7 @@ async def check_new_slug(session: TenantSession, workspace_id: str | None, slug:
 
 
 async def create_prompt(
-    session: TenantSession, workspace_id: str, values: Mapping[str, Any], made: PromptContent
+    session: TenantSession, workspace_id: str, values: Mapping[str, Any], content: PromptContent
 ) -> tuple[Row, str]:
     """Creates a prompt with its first version, whose content has been checked; it is the default. Returns the row and
     the id of the version.
@@ -197,39 +197,39 @@ async def create_prompt(
             "slug": values.get("slug") or await session.generate_unused_slug(prompts, "pp", values["name"], 10),
             "workspace_id": workspace_id,
             "status": ACTIVE,
-            "model": made.content["model"],
+            "model": content.content["model"],
             "default_version": 1,
             "latest_version": 1,
             "created_by": session.caller.actor_id,
         },
     )
     version_id = new_id()
-    await saved_versions.create_version(session, "prompts", row, msgspec.structs.asdict(made), version_id)
+    await saved_versions.create_version(session, "prompts", row, msgspec.structs.asdict(content), version_id)
     return row, version_id
 
 
-async def add_version(session: TenantSession, row: Row, made: PromptContent) -> tuple[dict[str, Any], str]:
+async def add_version(session: TenantSession, row: Row, content: PromptContent) -> tuple[dict[str, Any], str]:
     """Stores a new version of a prompt, whose content has been checked. Returns the column values that change with it,
     and its id.
     """
     if row["latest_version"] >= MAX_VERSIONS:
-        why = f"cannot be changed: the prompt has {row['latest_version']} versions, and at most {MAX_VERSIONS} are allowed; fork it"
-        raise ConflictError(f"{TEMPLATE_FIELD} {why}", [Problem(TEMPLATE_FIELD, why)])
+        reason = f"cannot be changed: the prompt has {row['latest_version']} versions, and at most {MAX_VERSIONS} are allowed; fork it"
+        raise ConflictError(f"{TEMPLATE_FIELD} {reason}", [Problem(TEMPLATE_FIELD, reason)])
     version_id = new_id()
-    number = await saved_versions.create_version(session, "prompts", row, msgspec.structs.asdict(made), version_id)
-    return {"latest_version": number, "model": made.content["model"]}, version_id
+    number = await saved_versions.create_version(session, "prompts", row, msgspec.structs.asdict(content), version_id)
+    return {"latest_version": number, "model": content.content["model"]}, version_id
 
 
-async def check_content(session: TenantSession, workspace_id: str, made: PromptContent) -> None:
+async def check_content(session: TenantSession, workspace_id: str, content: PromptContent) -> None:
     """Checks the template of a version, its size, and that the partials that it names exist."""
-    await check_template(made.content, made.template_metadata)
-    await check_references(session, workspace_id, made.content)
+    await check_template(content.content, content.template_metadata)
+    await check_references(session, workspace_id, content.content)
 
 
-async def find_warnings(session: TenantSession, row: Row, made: PromptContent) -> list[MissingProvider] | UnsetType:
+async def find_warnings(session: TenantSession, row: Row, content: PromptContent) -> list[MissingProvider] | UnsetType:
     """Returns a warning if the workspace of a prompt does not have the provider that a version names."""
-    named = {"virtual_key": made.content["virtual_key"]}
-    return await find_missing_providers(session, row["workspace_id"], named)
+    references = {"virtual_key": content.content["virtual_key"]}
+    return await find_missing_providers(session, row["workspace_id"], references)
 
 
 async def check_version_references(session: TenantSession, row: Row, version: Row) -> None:
@@ -290,17 +290,17 @@ async def _find_shared(session: TenantSession, key: str) -> Row | None:
     query = select_by_id_or_slug(prompts, key).where(*shared_conditions(session.workspace_ids))
     rows = await session.organisation().fetch_rows(query.limit(AMBIGUITY_LIMIT), prompts)
     if len(rows) == AMBIGUITY_LIMIT and rows[0]["id"] != key:
-        why = f"{shorten(key)!r} is the slug of several shared prompts; use the id instead"
-        raise InvalidError(why, [Problem("key", why)])
+        message = f"{shorten(key)!r} is the slug of several shared prompts; use the id instead"
+        raise InvalidError(message, [Problem("key", message)])
     return rows[0] if rows else None
 
 
 async def labels_by_version(session: TenantSession, prompt_ids: Iterable[str]) -> dict[tuple[str, int], list[Row]]:
     """Returns the labels on versions of these prompts, by prompt and number; most recently moved first."""
-    found: dict[tuple[str, int], list[Row]] = {}
+    labels: dict[tuple[str, int], list[Row]] = {}
     for row in await list_prompt_labels(session, prompt_ids):
-        found.setdefault((row["prompt_id"], row["number"]), []).append(row)
-    return found
+        labels.setdefault((row["prompt_id"], row["number"]), []).append(row)
+    return labels
 
 
 async def touch_prompt(session: TenantSession, row: Row) -> None:

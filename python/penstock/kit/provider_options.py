@@ -369,10 +369,10 @@ def _client_field(provider: str, engine_path: str, fields: Mapping[str, Any]) ->
 
 
 def split_secrets(
-    path: str, given: Mapping[str, Any], masked: Mapping[str, Any], secrets: Mapping[str, Any]
+    path: str, options: Mapping[str, Any], masked: Mapping[str, Any], secrets: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Splits the options that were sent into displayed and secret values. `shown` and `secrets` are the stored values."""
-    displayed = {name: value for name, value in given.items() if value is not None}
+    displayed = {name: value for name, value in options.items() if value is not None}
     hidden: dict[str, Any] = {}
     moved = has_new_destination(masked, displayed)
     for name in (name for name in SECRET_FIELDS if name in displayed):
@@ -417,8 +417,8 @@ def _restore_masked(sent: Any, masked: Any, secret: Any) -> Any:  # noqa: ANN401
         return secret
     if not isinstance(sent, dict):
         return sent
-    before, hidden, given = _as_dict(masked), _as_dict(secret), _as_dict(cast("object", sent)).items()
-    return {name: hidden[name] if name in hidden and value == before.get(name) else value for name, value in given}
+    before, hidden, fields = _as_dict(masked), _as_dict(secret), _as_dict(cast("object", sent)).items()
+    return {name: hidden[name] if name in hidden and value == before.get(name) else value for name, value in fields}
 
 
 def _as_dict(value: object) -> dict[str, Any]:

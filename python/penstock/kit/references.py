@@ -82,9 +82,9 @@ def reject_if_used(kind: str, slug: str, users: Sequence[tuple[str, Reference]])
     """Raises ConflictError with the names of what uses an object."""
     if not users:
         return
-    named = ", ".join(_describe(user) for _, user in users[:MAX_NAMED_USERS])
+    names = ", ".join(_describe(user) for _, user in users[:MAX_NAMED_USERS])
     more = f" and {len(users) - MAX_NAMED_USERS} more" if len(users) > MAX_NAMED_USERS else ""
-    raise ConflictError(f"the {kind} {slug!r} is used by {named}{more}; remove it there first")
+    raise ConflictError(f"the {kind} {slug!r} is used by {names}{more}; remove it there first")
 
 
 def _describe(user: Reference) -> str:

@@ -98,9 +98,9 @@ def merge_rules(rules: Rules, before: Mapping[str, Any]) -> dict[str, Any]:
     """Merges the sent rules into the stored ones. Omitted rules stay, and null removes a rule."""
     values = dict(before)
     for name in rules.__struct_fields__:
-        given = getattr(rules, name)
-        if given is not UNSET:
-            plain = msgspec.to_builtins(given)
+        value = getattr(rules, name)
+        if value is not UNSET:
+            plain = msgspec.to_builtins(value)
             values[name] = PERIOD_DAYS.get(plain, plain) if isinstance(plain, str) else plain
     merged = {name: value for name, value in values.items() if value is not None}
     if isinstance(rules, WorkspaceRules) and rules.user_key_metadata:

@@ -36,8 +36,8 @@ async def find_missing_providers(
     """Returns a warning for each saved provider that a document names and that its workspace does not have; UNSET if
     there is none. `path` is the path of the document in the request.
     """
-    named = next(config_references.iter_providers(dict(document), path), None)
-    if named is None:
+    provider = next(config_references.iter_providers(dict(document), path), None)
+    if provider is None:
         return UNSET
     query = select(providers.c.id, providers.c.slug).where(providers.c.workspace_id == workspace_id)
     rows = await session.organisation().fetch_rows(query, providers)

@@ -117,7 +117,7 @@ def export_prices(settings: Settings) -> dict[str, Any]:
         {
             "provider": provider,
             "model": model,
-            "prices": [one for row in rows for one in export_operator_prices(row, row.valid_from)],
+            "prices": [price for row in rows for price in export_operator_prices(row, row.valid_from)],
         }
         for (provider, model), rows in rows_by_model.items()
     ]

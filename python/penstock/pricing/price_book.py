@@ -261,11 +261,11 @@ def _token_rates(prices: ModelPrice) -> dict[str, Any]:
 
 def _unit_rates(prices: ModelPrice) -> dict[str, Price]:
     others = [name for name in vars(prices) if name not in TOKEN_RATES and name.endswith(tuple(CENTS_PER_LIST_DOLLAR))]
-    found: dict[str, Price] = {}
+    rates: dict[str, Price] = {}
     for name in others:
         if price := _price_in_cents(prices, name):
-            found[UNIT_NAMES.get(name, name.rpartition("_")[0])] = price
-    return found
+            rates[UNIT_NAMES.get(name, name.rpartition("_")[0])] = price
+    return rates
 
 
 def _price_in_cents(prices: ModelPrice, name: str) -> Price | None:

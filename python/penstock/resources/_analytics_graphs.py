@@ -353,6 +353,6 @@ def graph_response(graph: Graph) -> type[msgspec.Struct]:
         ("object", Annotated[str, Meta(description="`analytics-graph`")], "analytics-graph"),
         ("partial", Partial, UNSET),
     ]
-    made = msgspec.defstruct(f"{words}Graph", fields, frozen=True, module=__name__)
-    made.__doc__ = f"Graph of {graph.title}."
-    return made
+    graph_type = msgspec.defstruct(f"{words}Graph", fields, frozen=True, module=__name__)
+    graph_type.__doc__ = f"Graph of {graph.title}."
+    return graph_type

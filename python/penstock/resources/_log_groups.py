@@ -129,7 +129,7 @@ def _check_column(path: str, name: str) -> GroupColumn:
 
 DEPENDENCIES = {
     "filters": Provide(read_log_filters, sync_to_thread=False),
-    "wanted": Provide(read_group_request, sync_to_thread=False),
+    "group_request": Provide(read_group_request, sync_to_thread=False),
 }
 GroupBy = Annotated[str, PathParameter(description=f"property: {', '.join(f'`{name}`' for name in sorted(GROUPS))}")]
 MetadataKey = Annotated[str, PathParameter(max_length=MAX_METADATA_CHARS, description="metadata key")]
@@ -143,11 +143,11 @@ def group_route(path: str, guard: RequireScopes, tags: list[str]) -> Any:  # noq
         async def group_by_metadata(
             metadata_key: MetadataKey,
             work: NamedDependency[RequestContext],
-            wanted: NamedDependency[GroupRequest],
+            group_request: NamedDependency[GroupRequest],
             log_service: NamedDependency[LogService],
         ) -> GroupList:
             """Groups requests by the values of a metadata key, with their cost, tokens and feedback."""
-            return await _list_groups(work, wanted, log_service, METADATA, metadata_key)
+            return await _list_groups(work, group_request, log_service, METADATA, metadata_key)
 
         return group_by_metadata
 
@@ -155,7 +155,7 @@ def group_route(path: str, guard: RequireScopes, tags: list[str]) -> Any:  # noq
     async def group_by_property(
         group_by: GroupBy,
         work: NamedDependency[RequestContext],
-        wanted: NamedDependency[GroupRequest],
+        group_request: NamedDependency[GroupRequest],
         log_service: NamedDependency[LogService],
     ) -> GroupList:
         """Groups requests by a property. Without `columns`, each group has only its number of requests; users have
@@ -163,7 +163,7 @@ def group_route(path: str, guard: RequireScopes, tags: list[str]) -> Any:  # noq
         """
         if group_by not in GROUPS:
             raise NotFoundError(f"{group_by[:80]!r} is no property to group by; use {', '.join(sorted(GROUPS))}")
-        return await _list_groups(work, wanted, log_service, GROUPS[group_by])
+        return await _list_groups(work, group_request, log_service, GROUPS[group_by])
 
     return group_by_property
 

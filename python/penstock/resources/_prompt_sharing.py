@@ -114,18 +114,18 @@ async def fork(
     """Copies a version of a prompt to a new prompt, in the same workspace or in one that it is shared with. Partials that
     the workspace lacks are copied, too.
     """
-    wanted = data or ForkPrompt()
-    async with work.write_session(wanted.workspace_id) as session:
+    fork = data or ForkPrompt()
+    async with work.write_session(fork.workspace_id) as session:
         source = await _find_source(session, key)
         await session.organisation().check_precondition(prompts, source)
         workspace_id = session.workspace_id or source["workspace_id"]
-        home, version = await _find_copied(session, source, wanted, workspace_id)
+        home, version = await _find_copied(session, source, fork, workspace_id)
         saved = PromptContent.from_version(version)
         if workspace_id != source["workspace_id"]:
             used = find_partials(saved.content)
             await partials.copy_missing(session, source["workspace_id"], workspace_id, used)
         values: dict[str, Any] = {
-            "name": wanted.name or source["name"],
+            "name": fork.name or source["name"],
             "collection_id": home["id"],
             "forked_from_prompt_id": source["id"],
             "forked_from_prompt_version_id": version["id"],
@@ -136,16 +136,16 @@ async def fork(
         return CreatedPrompt(id=row["id"], slug=row["slug"], version_id=version_id, warnings=warnings)
 
 
-async def _find_copied(session: TenantSession, source: Row, wanted: ForkPrompt, workspace_id: str) -> tuple[Row, Row]:
+async def _find_copied(session: TenantSession, source: Row, fork: ForkPrompt, workspace_id: str) -> tuple[Row, Row]:
     """Returns the collection of a copy and the version that is copied. Reports both if they do not exist."""
-    found = CollectedProblems()
+    problems = CollectedProblems()
     home: Row = {}
     version: Row = {}
-    with found.check():
-        home = await resolve_collection(session, "collection_id", wanted.collection_id, workspace_id)
-    with found.check():
-        version = await kit.find_by_number(session, source, wanted.version or source["default_version"])
-    found.raise_all()
+    with problems.check():
+        home = await resolve_collection(session, "collection_id", fork.collection_id, workspace_id)
+    with problems.check():
+        version = await kit.find_by_number(session, source, fork.version or source["default_version"])
+    problems.raise_all()
     return home, version
 
 

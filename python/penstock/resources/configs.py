@@ -326,19 +326,19 @@ async def _clear_default(session: TenantSession, workspace_id: str) -> None:
 
 async def _find_users(session: TenantSession, row: Row) -> list[tuple[str, references.Reference]]:
     """Returns the keys and workspaces whose default is a config, each with its key in `VISIBLE_WITH`."""
-    found: list[tuple[str, references.Reference]] = []
+    users: list[tuple[str, references.Reference]] = []
     workspace = await session.organisation().find(workspaces, row["workspace_id"])
     if workspace and workspace["defaults"].get("user_api_key_config") == row["id"]:
         field = "defaults.user_api_key_config"
-        found.append(("workspace", references.make_reference("workspace", workspace, workspace["id"], [field])))
+        users.append(("workspace", references.make_reference("workspace", workspace, workspace["id"], [field])))
     # Keys of the organisation may have the config of any workspace.
     inside = or_(api_keys.c.workspace_id == row["workspace_id"], api_keys.c.workspace_id.is_(None))
     query = select(api_keys).where(inside).order_by(api_keys.c.id)
     for key in await session.organisation().fetch_rows(query, api_keys):
         if key["defaults"].get("config_id") == row["id"]:
             reference = references.make_reference("api_key", key, key["workspace_id"], ["defaults.config_id"])
-            found.append((key["type"], reference))
-    return found
+            users.append((key["type"], reference))
+    return users
 
 
 def _to_version_detail(row: Row, version: Row) -> ConfigDetail:

@@ -135,8 +135,8 @@ class CheckDescription(msgspec.Struct, frozen=True, kw_only=True):
 )
 async def list_checks() -> ListResponse[CheckDescription]:
     """Lists the checks that guardrails may have, with the JSON Schema of their parameters."""
-    found = msgspec.convert(engine.guardrail_checks(), list[CheckDescription])
-    return ListResponse(len(found), found)
+    checks = msgspec.convert(engine.guardrail_checks(), list[CheckDescription])
+    return ListResponse(len(checks), checks)
 
 
 @post("/", status_code=200, guards=[kit.require_either_scope("create")], summary="Create guardrail", tags=TAGS)
@@ -181,10 +181,10 @@ async def list_guardrails(
         raise field_error("organisation_id", "is not allowed together with workspace_id; send one of them")
     conditions: list[ColumnElement[bool]] = []
     if ids is not None:
-        wanted = [part for text in ids.split(",") if (part := text.strip())]
-        if len(wanted) > MAX_IDS:
-            raise field_error("ids", f"has {len(wanted)} ids: at most {MAX_IDS} are allowed")
-        conditions.append(guardrails.c.id.in_(wanted))
+        guardrail_ids = [part for text in ids.split(",") if (part := text.strip())]
+        if len(guardrail_ids) > MAX_IDS:
+            raise field_error("ids", f"has {len(guardrail_ids)} ids: at most {MAX_IDS} are allowed")
+        conditions.append(guardrails.c.id.in_(guardrail_ids))
     async with work.read_session(workspace_id) as session:
         if organisation_id is not None:
             kit.choose_owner(session, organisation_id)
@@ -387,8 +387,8 @@ async def _changed_content(
 
 
 def _to_version_detail(row: Row, version: Row) -> GuardrailDetail:
-    shown = {**row, **version["content"], "updated_by": version["created_by"], "created_at": version["created_at"]}
-    return row_to_struct(GuardrailDetail, shown, version_id=version["id"])
+    fields = {**row, **version["content"], "updated_by": version["created_by"], "created_at": version["created_at"]}
+    return row_to_struct(GuardrailDetail, fields, version_id=version["id"])
 
 
 routes = [

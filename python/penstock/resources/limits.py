@@ -260,16 +260,16 @@ async def list_limit_refusals(
     access = await open_log_access(work, workspace_id or "*", "figures")
     end = datetime.now(UTC)
     reader = DemandReader(log_service, access, end - timedelta(days=days), end)
-    found = await list_refusals(reader)
+    refusals = await list_refusals(reader)
     async with work.read_session(workspace_id) as session:
-        owners = {one.rule["id"]: one.rule["owner"] for one in await limit_status.list_rules(session)}
-        for limit_id in {one.limit_id for one in found} - owners.keys():
+        owners = {rule.rule["id"]: rule.rule["owner"] for rule in await limit_status.list_rules(session)}
+        for limit_id in {rule.limit_id for rule in refusals} - owners.keys():
             if (owner := await limit_status.find_owner(session, limit_id)) is not None:
                 owners[limit_id] = owner.to_json()
-    found.sort(key=lambda one: (-one.refused, -one.would_reject, one.limit_id, one.value_key))
-    data = [_to_refusal(one, owners.get(one.limit_id)) for one in found[:MAX_REFUSALS]]
+    refusals.sort(key=lambda rule: (-rule.refused, -rule.would_reject, rule.limit_id, rule.value_key))
+    data = [_to_refusal(rule, owners.get(rule.limit_id)) for rule in refusals[:MAX_REFUSALS]]
     partial = True if log_service.is_partial else UNSET
-    return RefusalList(total=len(found), complete=reader.is_complete, data=data, partial=partial)
+    return RefusalList(total=len(refusals), complete=reader.is_complete, data=data, partial=partial)
 
 
 @get(
@@ -316,15 +316,15 @@ async def list_unmatched_policies(
     """
     access = await open_log_access(work, workspace_id or "*", "figures")
     async with work.read_session(workspace_id) as session:
-        found = await list_policies(session, policy_id)
+        policies = await list_policies(session, policy_id)
         check = ReferenceCheck(session)
-        warnings = await check.find_warnings(found)
+        warnings = await check.find_warnings(policies)
     is_complete = check.is_complete
     # A caller who sees only some requests cannot tell that there were none.
     if access.restriction is None and not log_service.is_partial:
         end = datetime.now(UTC)
         reader = DemandReader(log_service, access, end - timedelta(days=days), end)
-        warnings += await find_idle_policies(found, reader)
+        warnings += await find_idle_policies(policies, reader)
         is_complete &= reader.is_complete
     else:
         is_complete = False
@@ -357,7 +357,7 @@ async def simulate_policy(
         for row in rows:
             simulation.add(row["at"], row)
     groups = simulation.groups
-    matched, refused = (sum(getattr(one, name) for one in groups.values()) for name in ("requests", "refused"))
+    matched, refused = (sum(getattr(group, name) for group in groups.values()) for name in ("requests", "refused"))
     listed = sorted(groups.items(), key=lambda item: (-item[1].refused, -item[1].peak, item[0]))[:MAX_SHOWN_GROUPS]
     return Simulation(
         requests=simulation.requests,
@@ -387,16 +387,16 @@ async def simulate_policy(
 
 async def _find_policy(session: TenantSession, data: SimulationRequest) -> SimulatedPolicy:
     own = {"conditions", "group_by", "type", "credit_limit", "unit", "value"}
-    if given := sorted(name for name in own if getattr(data, name) is not UNSET):
+    if identities := sorted(name for name in own if getattr(data, name) is not UNSET):
         reason = "cannot be combined with policy_id; send either of them"
-        raise invalid_error([Problem(name, reason) for name in given])
+        raise invalid_error([Problem(name, reason) for name in identities])
     for table in (usage_limits_policies, rate_limits_policies):
         row = await session.find(table, data.policy_id or "")
         if row is None:
             continue
         common: dict[str, Any] = {
             "conditions": row["conditions"],
-            "group_by": [one["key"] for one in row["group_by"]],
+            "group_by": [part["key"] for part in row["group_by"]],
             "type": row["type"],
         }
         if table is rate_limits_policies:
@@ -498,19 +498,19 @@ def _to_unmatched(warning: PolicyWarning) -> UnmatchedPolicy:
     )
 
 
-def _to_refusal(found: RefusedGroup, owner: dict[str, Any] | None) -> LimitRefusal:
+def _to_refusal(group: RefusedGroup, owner: dict[str, Any] | None) -> LimitRefusal:
     return LimitRefusal(
-        limit_id=found.limit_id,
+        limit_id=group.limit_id,
         kind=owner["kind"] if owner else None,
         owner_id=owner["id"] if owner else None,
         owner_name=owner["slug"] if owner else None,
-        value_key=found.value_key,
-        api_key_id=found.api_key_id,
-        api_key_name=found.api_key_name,
-        refused=found.refused,
-        would_reject=found.would_reject,
-        first_seen=format_timestamp(found.first_seen),
-        last_seen=format_timestamp(found.last_seen),
+        value_key=group.value_key,
+        api_key_id=group.api_key_id,
+        api_key_name=group.api_key_name,
+        refused=group.refused,
+        would_reject=group.would_reject,
+        first_seen=format_timestamp(group.first_seen),
+        last_seen=format_timestamp(group.last_seen),
     )
 
 

@@ -153,13 +153,13 @@ def build_list_query(
 
 async def create_partial(session: TenantSession, data: CreatePartial) -> CreatedPartial:
     """Creates a partial. Its first version is the one that templates include, until another one is published."""
-    found = CollectedProblems()
+    problems = CollectedProblems()
     home: Row = {}
-    with found.check():
+    with problems.check():
         home = await find_home(session, "collection_id", data.collection_id)
-    with found.check():
+    with problems.check():
         await check_template(kit.template_content(data.string))
-    found.raise_all()
+    problems.raise_all()
     values = {"name": data.name, "slug": data.slug, "string": data.string, "collection_id": home["id"]}
     row, version_id = await kit.create_partial(session, home["workspace_id"], values, data.version_description)
     return CreatedPartial(id=row["id"], slug=row["slug"], version_id=version_id)
@@ -186,19 +186,19 @@ async def update_partial(session: TenantSession, row: Row, data: UpdatePartial) 
     name or status does not.
     """
     await session.check_precondition(prompt_partials, row)
-    found = CollectedProblems()
-    with found.check():
+    problems = CollectedProblems()
+    with problems.check():
         if data.string is UNSET and data.description is not UNSET:
             raise field_error("description", "describes a new version; send `string` with it")
     values: dict[str, Any] = {name: value for name in ("name", "status") if (value := getattr(data, name)) is not UNSET}
-    with found.check():
+    with problems.check():
         if data.collection_id is not UNSET:
             home = await resolve_collection(session, "collection_id", data.collection_id, row["workspace_id"])
             values["collection_id"] = home["id"]
-    with found.check():
+    with problems.check():
         if data.string is not UNSET:
             await check_template(kit.template_content(data.string))
-    found.raise_all()
+    problems.raise_all()
     if values.get("status", row["status"]) != row["status"]:
         await kit.check_status_change(session, row, values["status"])
     latest = await prompt_kit.select_version(session, row, None)
@@ -229,8 +229,8 @@ async def list_versions(
     """Lists the versions of a partial, newest first."""
     async with work.read_session(work.place) as session:
         row = await PARTIALS.get(session, key)
-        total, found = await saved_versions.list_versions(session.organisation(), row["id"], page)
-        return ListResponse(total, [_to_version(row, version) for version in found])
+        total, versions = await saved_versions.list_versions(session.organisation(), row["id"], page)
+        return ListResponse(total, [_to_version(row, version) for version in versions])
 
 
 @put(

@@ -97,24 +97,24 @@ class UpdatedPrompt(msgspec.Struct, frozen=True, kw_only=True):
 async def create_prompt(session: TenantSession, data: CreatePrompt) -> CreatedPrompt:
     """Creates a prompt. Its first version is the one that requests use, until another one is published."""
     fields = sent_fields(data)
-    made = kit.merge_fields(fields, None)
+    content = kit.merge_fields(fields, None)
     home: Row | None = None
-    found = CollectedProblems()
-    with found.check():
+    problems = CollectedProblems()
+    with problems.check():
         home = await find_home(session, "collection_id", data.collection_id)
-    with found.check():
+    with problems.check():
         kit.check_metadata(fields)
-    with found.check():
-        await check_template(made.content, made.template_metadata)
+    with problems.check():
+        await check_template(content.content, content.template_metadata)
         if home:
-            await check_references(session, home["workspace_id"], made.content)
-    with found.check():
+            await check_references(session, home["workspace_id"], content.content)
+    with problems.check():
         await kit.check_new_slug(session, home["workspace_id"] if home else None, data.slug)
-    found.raise_all()
+    problems.raise_all()
     home = home or {}
     values = {"name": data.name, "slug": data.slug, "collection_id": home["id"]}
-    row, version_id = await kit.create_prompt(session, home["workspace_id"], values, made)
-    warnings = await kit.find_warnings(session, row, made)
+    row, version_id = await kit.create_prompt(session, home["workspace_id"], values, content)
+    warnings = await kit.find_warnings(session, row, content)
     return CreatedPrompt(id=row["id"], slug=row["slug"], version_id=version_id, warnings=warnings)
 
 
@@ -188,35 +188,35 @@ async def update_prompt(session: TenantSession, row: Row, data: UpdatePrompt) ->
     values: dict[str, Any] = {name: value for name in ("name", "status") if (value := getattr(data, name)) is not UNSET}
     if values.get("status", row["status"]) != row["status"]:
         await check_removal(session, row)
-    found = CollectedProblems()
+    problems = CollectedProblems()
     if data.collection_id is not UNSET:
-        with found.check():
+        with problems.check():
             home = await resolve_collection(session, "collection_id", data.collection_id, row["workspace_id"])
             values["collection_id"] = home["id"]
     fields = {name: value for name, value in sent_fields(data).items() if name in kit.VERSION_FIELDS}
     if not fields:
-        found.raise_all()
+        problems.raise_all()
         await PROMPTS.update(session, row, values)
         return UpdatedPrompt()
     latest = await kit.select_version(session, row, None)
     before = PromptContent.from_version(latest)
-    made = kit.merge_fields(fields, before if data.patch else None)
-    is_new = not kit.is_same(made, before)
-    with found.check():
+    content = kit.merge_fields(fields, before if data.patch else None)
+    is_new = not kit.is_same(content, before)
+    with problems.check():
         kit.check_metadata(fields)
-    with found.check():
+    with problems.check():
         if not data.patch:
             kit.check_required(fields)
-    with found.check():
+    with problems.check():
         if is_new and (data.patch or "string" in fields):
-            await kit.check_content(session, row["workspace_id"], made)
-    found.raise_all()
+            await kit.check_content(session, row["workspace_id"], content)
+    problems.raise_all()
     version_id: str = latest["id"]
     if is_new:
-        changed, version_id = await kit.add_version(session, row, made)
+        changed, version_id = await kit.add_version(session, row, content)
         values |= changed
     await PROMPTS.update(session, row, values)
-    warnings = await kit.find_warnings(session, row, made)
+    warnings = await kit.find_warnings(session, row, content)
     return UpdatedPrompt(id=row["id"], slug=row["slug"], prompt_version_id=version_id, warnings=warnings)
 
 

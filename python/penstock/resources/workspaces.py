@@ -480,8 +480,8 @@ def _display_name(row: Row) -> str:
     return f"{row['icon']} {row['name']}" if row["icon"] else row["name"]
 
 
-def _struct_values(shown: msgspec.Struct) -> dict[str, Any]:
-    return {name: getattr(shown, name) for name in shown.__struct_fields__}
+def _struct_values(struct: msgspec.Struct) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
 def _to_new_member(member: NewMember | str) -> NewMember:
@@ -499,8 +499,8 @@ async def _to_workspace_details(
     defaults = dict(row["defaults"])
     if config := defaults.get("user_api_key_config"):
         query = select(configs.c.slug).where(or_(configs.c.id == config, configs.c.slug == config))
-        found = await session.fetch_first(query, configs)
-        defaults["user_api_key_config"] = found["slug"] if found else None
+        config = await session.fetch_first(query, configs)
+        defaults["user_api_key_config"] = config["slug"] if config else None
     if names := [name for name in DEFAULT_FIELDS if defaults.get(name)]:
         slugs = await find_slugs(session, (own_id for name in names for own_id in defaults[name]))
         # Guardrails of an archived workspace were deleted with its contents.

@@ -46,9 +46,9 @@ class SplitDocument(NamedTuple):
 
 def split_credentials(document: Any) -> SplitDocument:  # noqa: ANN401 - JSON
     """Separates the secrets of a document from it and masks them there."""
-    found = {path: (text, mask_if_secret(document, path, text)) for path, text in iter_strings(document)}
-    masks = {location: masked for location, (_, masked) in found.items() if masked is not None}
-    return SplitDocument(replace_strings(document, masks), {location: found[location][0] for location in masks})
+    strings = {path: (text, mask_if_secret(document, path, text)) for path, text in iter_strings(document)}
+    masks = {location: masked for location, (_, masked) in strings.items() if masked is not None}
+    return SplitDocument(replace_strings(document, masks), {location: strings[location][0] for location in masks})
 
 
 def join_credentials(divided: SplitDocument) -> Any:  # noqa: ANN401 - JSON

@@ -384,16 +384,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         a store is configured or the working directory has one. With a settings file, an existing one next to it is
         used; with another store, one that has the only master key.
         """
-        given, beside = self.store.data_dir, os.path.dirname(self.file) if self.file else os.getcwd()
+        configured, beside = self.store.data_dir, os.path.dirname(self.file) if self.file else os.getcwd()
         default = os.path.join(beside, DEFAULT_DATA_DIR)
-        if not given:
+        if not configured:
             if not self.store.enabled or os.path.exists(os.path.join(beside, STORE_FILE)):
                 return self
             needed = MASTER_KEY_FILE if self.store.url else STORE_FILE if self.file else ""
             has_other_key = self.store.url and os.path.exists(os.path.join(beside, MASTER_KEY_FILE))
             if has_other_key or not os.path.exists(os.path.join(default, needed) if needed else beside):
                 return self
-        folder = os.path.abspath(given or default)
+        folder = os.path.abspath(configured or default)
         records = self.records
         if records.path == DEFAULT_RECORDS_PATH:
             records = msgspec.structs.replace(records, path=os.path.join(folder, DEFAULT_RECORDS_PATH))

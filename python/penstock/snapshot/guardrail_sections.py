@@ -41,7 +41,7 @@ class GuardrailTable(CheckedTable):
         self, connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]
     ) -> dict[str, SectionRows]:
         query = self._rows(connection.dialect.name == "postgresql").add_columns(self._digits.label("digits"))
-        found: dict[str, list[bytes]] = {}
+        sections: dict[str, list[bytes]] = {}
         for row in (await connection.execute(query.where(*conditions).order_by(guardrails.c.id))).mappings():
             try:
                 encoded = msgspec.json.encode(await self._to_engine_row(connection, row))
@@ -49,8 +49,8 @@ class GuardrailTable(CheckedTable):
                 # One bad row must not stop publishing for everyone.
                 log.warning(ROW_SKIPPED, "guardrail", row["slug"], error)
                 continue
-            found.setdefault(row["digits"], []).append(encoded)
-        return {digits: (b",".join(rows), len(rows), None) for digits, rows in found.items()}
+            sections.setdefault(row["digits"], []).append(encoded)
+        return {digits: (b",".join(rows), len(rows), None) for digits, rows in sections.items()}
 
     async def _to_engine_row(self, connection: AsyncConnection, row: RowMapping) -> dict[str, Any]:
         checks = row["checks"]

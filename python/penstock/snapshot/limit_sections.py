@@ -82,21 +82,21 @@ class LimitSections:
 
 
 async def _read_sections(connection: AsyncConnection, digits: list[str] | None) -> dict[str, LimitSection]:
-    found: RulesByWorkspace = {}
+    by_workspace: RulesByWorkspace = {}
     for owner, table in TABLES_BY_OWNER.items():
         for row in await _fetch(connection, _select_owners(table, digits)):
-            _add(found, row["workspace"], embedded_rules(LimitOwner(owner, row["id"], row["slug"]), row))
+            _add(by_workspace, row["workspace"], embedded_rules(LimitOwner(owner, row["id"], row["slug"]), row))
     for access in await list_accesses(connection, *_in_sections(providers.c.workspace_id, digits)):
         owner = LimitOwner("integration", access.integration_id, access.slug)
         counter = integration_counter_id(access.integration_id, access.workspace_id)
-        _add(found, access.workspace_id, embedded_rules(owner, access.limits, counter))
+        _add(by_workspace, access.workspace_id, embedded_rules(owner, access.limits, counter))
     for row in await _fetch(connection, _select_policies(usage_limits_policies, digits)):
-        _add(found, row["workspace_id"], [usage_policy_rule(row)])
+        _add(by_workspace, row["workspace_id"], [usage_policy_rule(row)])
     llm = rate_limits_policies.c.target == "llm"
     for row in await _fetch(connection, _select_policies(rate_limits_policies, digits).where(llm)):
-        _add(found, row["workspace_id"], [rate_policy_rule(row)])
+        _add(by_workspace, row["workspace_id"], [rate_policy_rule(row)])
     by_section: dict[str, list[JsonObject]] = {}
-    for workspace_id, rules in sorted(found.items()):
+    for workspace_id, rules in sorted(by_workspace.items()):
         row = {"workspace": workspace_id, LIMITS: rules}
         by_section.setdefault(limits_section(workspace_id), []).append(row)
     sections: dict[str, LimitSection] = {}

@@ -34,12 +34,12 @@ class VersionedTable(CheckedTable):
     ) -> dict[str, SectionRows]:
         if conditions:
             return await super()._query_rows(connection, conditions)
-        found: dict[str, SectionRows] = {}
+        sections: dict[str, SectionRows] = {}
         # The contents are large, and one statement for all rows could exceed its time limit.
         for start in range(0, len(ALL_DIGITS), SECTIONS_PER_STATEMENT):
-            wanted = ALL_DIGITS[start : start + SECTIONS_PER_STATEMENT]
-            found |= await super()._query_rows(connection, [self._digits.in_(wanted)])
-        return found
+            digits = ALL_DIGITS[start : start + SECTIONS_PER_STATEMENT]
+            sections |= await super()._query_rows(connection, [self._digits.in_(digits)])
+        return sections
 
 
 class PromptTable(VersionedTable):
@@ -120,21 +120,21 @@ def _join_versions(
     """Returns the SQL expression for a JSON array with the published versions of a row."""
     is_published = or_(versions.c.number.in_([table.c.default_version, table.c.latest_version]), *conditions)
     joined = _aggregate(is_postgres, version, versions.c.number)
-    found = select(joined).where(versions.c.resource_id == table.c.id, is_published)
-    return _surround(is_postgres, "[", found.correlate(table).scalar_subquery(), "]")
+    published = select(joined).where(versions.c.resource_id == table.c.id, is_published)
+    return _surround(is_postgres, "[", published.correlate(table).scalar_subquery(), "]")
 
 
 def _join_labels(is_postgres: bool) -> ColumnElement[Any]:
     """Returns the SQL expression for a JSON object with the labels of a prompt: the number of the version by name."""
     quoted = cast(func.to_json(labels.c.name), Text) if is_postgres else func.json_quote(labels.c.name, type_=Text)
     pair = quoted.concat(":").concat(cast(prompt_labels.c.number, Text))
-    found = (
+    labelled = (
         select(_aggregate(is_postgres, pair, labels.c.name))
         .select_from(prompt_labels)
         .join(labels, labels.c.id == prompt_labels.c.label_id)
         .where(prompt_labels.c.prompt_id == prompts.c.id)
     )
-    return _surround(is_postgres, "{", found.correlate(prompts).scalar_subquery(), "}")
+    return _surround(is_postgres, "{", labelled.correlate(prompts).scalar_subquery(), "}")
 
 
 def _aggregate(is_postgres: bool, value: ColumnElement[str], order: ColumnElement[Any]) -> ColumnElement[str]:

@@ -131,19 +131,19 @@ class SnapshotPublisher:
         seconds = self._settings.store.publish_wait_ms / 1000
         if not (seconds and self._is_running):
             return
-        published, wanted = self._published, None
+        published, target_number = self._published, None
 
         def is_applied() -> bool:
-            nonlocal wanted
+            nonlocal target_number
             if published.closed or self._ill:
                 return True
-            if wanted is None and self._through >= number:
-                wanted = published.number
-            return wanted is not None and published.running.all_reached(wanted)
+            if target_number is None and self._through >= number:
+                target_number = published.number
+            return target_number is not None and published.running.all_reached(target_number)
 
-        if not await published.running.wait_until(seconds, is_applied) and wanted is not None:
+        if not await published.running.wait_until(seconds, is_applied) and target_number is not None:
             # Otherwise a worker that has died would make every later change wait for the full time.
-            published.running.drop_lagging_workers(wanted)
+            published.running.drop_lagging_workers(target_number)
 
     async def run(self) -> None:
         """Publishes snapshots until cancelled."""

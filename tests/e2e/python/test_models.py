@@ -91,7 +91,7 @@ def test_other_sdks_list_and_find_models(served: ServedKey):
         ("cohere", "catalogue"): [MODELS, "gpt-4o-mini"],
         ("mistral", "catalogue"): [MODELS, "gpt-4o-mini"],
     }
-    assert {named: received[named] for named in expected} == expected
+    assert {name: received[name] for name in expected} == expected
     listed = {name: received[name, "provider"] for name in ("google", "cohere", "mistral")}
     assert listed["google"] == [f"models/{name}" for name in listed["mistral"]]
     assert listed["cohere"] == listed["mistral"] != []

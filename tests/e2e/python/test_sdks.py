@@ -87,9 +87,9 @@ def test_sdk_reaches_every_provider_with_streams_tools_and_errors(served: Gatewa
     unasked = {("mistral_sdk.py", provider, "streamed"): [RESPONSE_TEXT, None, None] for provider in PATH_PREFIXES}
     special = unasked | EXPECTED_EMBEDDINGS_AND_COUNTS
     wrong = {
-        named: actual
-        for named, actual in received.items()
-        if actual != special.get((script, *named), expected.get(named[1]))
+        call: actual
+        for call, actual in received.items()
+        if actual != special.get((script, *call), expected.get(call[1]))
     }
     assert not wrong
     assert len({provider.split()[0] for provider, _ in received}) == len(PATH_PREFIXES)

@@ -80,8 +80,8 @@ def load_messages_request(case: GoldenCase) -> dict[str, Any]:
     models reject, so these go into `extra_body`.
     """
     request = load_request(case)
-    named = ("model", "max_tokens", "messages", "system", "tools", "tool_choice")
-    beside = {key: request.pop(key) for key in list(request) if key not in named}
+    compared = ("model", "max_tokens", "messages", "system", "tools", "tool_choice")
+    beside = {key: request.pop(key) for key in list(request) if key not in compared}
     return {**request, "extra_body": beside}
 
 

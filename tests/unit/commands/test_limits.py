@@ -87,8 +87,8 @@ def test_lists_budgets_that_are_close_to_their_limit(api: PretendedApi):
     rows = [line.split() for line in done.output.splitlines()]
     assert rows[1] == ["policy", "budget", "ada", "$18.50", "$20.00", "92.5", "active", "2026-12-01"]
     assert rows[3] == ["api_key", "app", "-", "7", "57", "60", "requests", "rpm", "95"]
-    found = json.loads(api.run("limits", "near", "--json").output)
-    assert (found["budgets"]["data"], found["rates"]["data"]) == ([USAGE], [RATE])
+    output = json.loads(api.run("limits", "near", "--json").output)
+    assert (output["budgets"]["data"], output["rates"]["data"]) == ([USAGE], [RATE])
 
 
 def test_lists_policies_that_match_nothing(api: PretendedApi):

@@ -142,12 +142,12 @@ def test_templates_name_only_values_that_exist():
 
 
 def test_every_value_is_used():
-    named = named_values()
+    values = named_values()
     unused = [
         path
         for path in leaf_paths(DEFAULTS)
         # A template that names a map uses all of it.
-        if not any(path == name or path.startswith(f"{name}.") for name in named)
+        if not any(path == name or path.startswith(f"{name}.") for name in values)
     ]
     assert not unused
 

@@ -139,8 +139,8 @@ def test_budgets_of_workspaces_at_integrations_send_alerts(bootstrapped_url: Sec
             assert await mark(11) == []
             async with services.database.read_connection() as connection:
                 query = select(audit_log.c.action).where(audit_log.c.resource_id == integration_id)
-                found = [action for action in (await connection.execute(query)).scalars() if action != "create"]
-            assert len([action for action in found if "exhaust" in action or "alert" in action]) == 2, found
+                actions = [action for action in (await connection.execute(query)).scalars() if action != "create"]
+            assert len([action for action in actions if "exhaust" in action or "alert" in action]) == 2, actions
 
     asyncio.run(run())
 

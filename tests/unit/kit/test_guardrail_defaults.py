@@ -25,7 +25,7 @@ def test_finds_saved_guardrails_in_a_config_and_its_targets():
 def test_defaults_of_the_organisation_come_first_unless_excluded():
     above = {"defaults": {"input_guardrails": ["a", "b"]}, EXCLUSIONS: {"input_guardrails": ["w2"]}}
     own = {"input_guardrails": ["c", "a"], "output_guardrails": ["d"]}
-    found = [effective_defaults({"id": id_, "defaults": own}, above, "input_guardrails") for id_ in ("w1", "w2")]
-    assert found == [["a", "b", "c"], ["c", "a"]]
+    defaults = [effective_defaults({"id": id_, "defaults": own}, above, "input_guardrails") for id_ in ("w1", "w2")]
+    assert defaults == [["a", "b", "c"], ["c", "a"]]
     assert effective_defaults({"id": "w1", "defaults": own}, above, "output_guardrails") == ["d"]
     assert effective_defaults({"id": "w1", "defaults": {}}, {}, "input_guardrails") == []

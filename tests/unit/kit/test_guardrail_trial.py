@@ -52,4 +52,4 @@ def test_a_slow_trial_uses_no_thread_that_others_need(monkeypatch: pytest.Monkey
 
 def test_result_of_a_saved_guardrail_has_its_slug():
     result = asyncio.run(try_rule(make_slow_content(), "ab", "pg-mine-1a2b3c"))
-    assert [found["id"] for found in result.results] == ["pg-mine-1a2b3c"]
+    assert [result_row["id"] for result_row in result.results] == ["pg-mine-1a2b3c"]

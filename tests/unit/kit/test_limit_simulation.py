@@ -32,8 +32,8 @@ def make_log(**fields: Any) -> dict[str, Any]:
 
 
 def policy(**fields: Any) -> SimulatedPolicy:
-    given = {"conditions": ANY_MODEL, "group_by": ["api_key"], "type": "requests", "limit": 3, **fields}
-    return SimulatedPolicy(**given)
+    fields_of_policy = {"conditions": ANY_MODEL, "group_by": ["api_key"], "type": "requests", "limit": 3, **fields}
+    return SimulatedPolicy(**fields_of_policy)
 
 
 @pytest.mark.parametrize("unit", ["rpm", "rph"])

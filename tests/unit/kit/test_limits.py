@@ -87,7 +87,7 @@ def test_next_reset_is_computed_on_read_and_stored_on_update(bootstrapped_url: S
                 top,
                 *(
                     limit["next_usage_reset_at"]
-                    for limit in (one[0] if isinstance(one, list) else one for one in listed)
+                    for limit in (item[0] if isinstance(item, list) else item for item in listed)
                 ),
             }
 

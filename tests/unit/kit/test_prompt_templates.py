@@ -75,8 +75,8 @@ def test_fields_have_a_largest_depth():
 
     assert check(content(kit.MAX_DEPTH), nest(kit.MAX_DEPTH)) == ()
     message = "nests too deep; at most 64 levels of objects and lists are allowed"
-    found = [Problem(name, message) for name in ("parameters", "template_metadata")]
-    assert check(content(kit.MAX_DEPTH + 1), nest(900)) == tuple(found)
+    problems = [Problem(name, message) for name in ("parameters", "template_metadata")]
+    assert check(content(kit.MAX_DEPTH + 1), nest(900)) == tuple(problems)
 
 
 def test_problems_of_the_engine_are_reported_with_their_paths():

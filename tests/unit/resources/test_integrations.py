@@ -41,8 +41,8 @@ def test_rejects_slugs_that_have_the_form_of_an_id(bootstrapped_url: Secret):
             await api.expect_error(400, "slug", "PUT", "integrations/shared/workspaces", {"workspaces": [access]})
             # A slug derived from a name does not have the form of an ID either.
             expected = {"name": slug, "provider": "openai", "key": KEY, "workspace_id": workspace}
-            named = await api.request_ok("POST", "virtual-keys", expected)
-            assert named["slug"].startswith("key-")
+            created = await api.request_ok("POST", "virtual-keys", expected)
+            assert created["slug"].startswith("key-")
 
     run_scenario(bootstrapped_url, scenario)
 

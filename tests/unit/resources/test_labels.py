@@ -134,8 +134,8 @@ def test_label_on_a_version_cannot_be_deleted(bootstrapped_url: Secret):
         created = [await create_prompt(api, workspace, slug=f"p{number}") for number in range(7)]
         for prompt in created:
             await put_label(api, prompt["id"], prompt["version_id"], label)
-        named = "'p0', 'p1', 'p2', 'p3', 'p4' and 2 more; remove it from them first"
-        await api.expect_error(409, named, "DELETE", f"labels/{label}")
+        users = "'p0', 'p1', 'p2', 'p3', 'p4' and 2 more; remove it from them first"
+        await api.expect_error(409, users, "DELETE", f"labels/{label}")
         await api.request_ok("PUT", f"labels/{label}", {"name": "beta"})
         assert (await api.request_ok("GET", "prompts/p0?version=beta"))["prompt_version_label_id"] == label
         for prompt in created:

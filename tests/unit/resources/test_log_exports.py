@@ -246,7 +246,7 @@ def test_key_of_a_user_sees_own_exports_and_own_logs(bootstrapped_url: Secret, t
             "workspace/user", workspace_id=home["workspace_id"], user_id=user, scopes=SCOPES
         )
         own = logs.record(**home, user_id=user)
-        (person,) = [one for one in (await api.request_ok("GET", "admin/users"))["data"] if one["id"] == user]
+        (person,) = [row for row in (await api.request_ok("GET", "admin/users"))["data"] if row["id"] == user]
         with_token = logs.record(**home, user_id=person["email"].lower())
         logs.record(**home)
         theirs = await create_export(service)

@@ -33,9 +33,9 @@ class MappedSecretHarness:
         return {"target_field": field, "secret_reference_id": self.secret, **more}
 
     def make_body(self, kind: str, provider: str, content: dict[str, Any], *mappings: dict[str, Any]) -> dict[str, Any]:
-        named = ("ai_provider_id", "configurations") if kind == "integrations" else ("provider", "model_config")
+        names = ("ai_provider_id", "configurations") if kind == "integrations" else ("provider", "model_config")
         known = {"name": "i", "workspace_id": self.place, "secret_mappings": list(mappings or [self.make_mapping()])}
-        return {**known, **dict(zip(named, (provider, content), strict=True))}
+        return {**known, **dict(zip(names, (provider, content), strict=True))}
 
     async def create_resource(
         self, kind: str, provider: str, content: dict[str, Any], *mappings: dict[str, Any]
@@ -149,8 +149,8 @@ def test_mapping_reads_only_the_secret_key_of_its_reference(bootstrapped_url: Se
         await at.inside.expect_error(403, "secret_mappings[0].secret_key", "PUT", path, {"secret_mappings": [other]})
         # A reference without a secret key allows any of them.
         complete = await set_up_harness(api)
-        named = complete.make_mapping(secret_key="theirs")
-        await complete.inside.request_ok("POST", kind, complete.make_body(kind, "openai", {}, named))
+        mapping = complete.make_mapping(secret_key="theirs")
+        await complete.inside.request_ok("POST", kind, complete.make_body(kind, "openai", {}, mapping))
 
     run_scenario(bootstrapped_url, scenario)
 

@@ -27,19 +27,19 @@ def test_prompt_with_a_protected_label_is_removed_by_publishers_only(bootstrappe
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         writer, publisher = await writer_and_publisher(api, place)
-        made = await create_prompt(writer, place, slug="greeting")
+        prompt = await create_prompt(writer, place, slug="greeting")
         await publisher.request_ok("POST", "labels", {"name": "live", "protected": True})
-        await put_label(publisher, made["id"], made["version_id"], "live")
-        path = f"prompts/{made['slug']}"
+        await put_label(publisher, prompt["id"], prompt["version_id"], "live")
+        path = f"prompts/{prompt['slug']}"
         word = "it has the protected label 'live'"
         await writer.expect_error(403, word, "DELETE", path)
         await writer.expect_error(403, word, "PUT", path, {"status": "archived"})
         # Other changes and other labels stay possible.
         await writer.request_ok("PUT", path, {"name": "renamed"})
-        second = await add_version(writer, made["id"], "two")
-        await put_label(writer, made["id"], second, "staging")
+        second = await add_version(writer, prompt["id"], "two")
+        await put_label(writer, prompt["id"], second, "staging")
         await writer.expect_error(
-            403, "prompts.publish", "PUT", f"{path}/versions/{made['version_id']}", {"label_id": None}
+            403, "prompts.publish", "PUT", f"{path}/versions/{prompt['version_id']}", {"label_id": None}
         )
         await publisher.request_ok("PUT", path, {"status": "archived"})
         await writer.expect_error(403, word, "PUT", path, {"status": "active"})
@@ -53,8 +53,8 @@ def test_shared_prompt_is_removed_by_publishers_only(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
         writer, publisher = await writer_and_publisher(api, here)
-        made = await create_prompt(writer, here, slug="greeting")
-        path = f"prompts/{made['id']}"
+        prompt = await create_prompt(writer, here, slug="greeting")
+        path = f"prompts/{prompt['id']}"
         await publisher.request_ok("POST", f"{path}/share", {"workspaces": [there]})
         await writer.expect_error(403, "it is shared with other workspaces", "DELETE", path)
         await writer.expect_error(403, "it is shared", "PUT", path, {"status": "archived"})
@@ -76,8 +76,8 @@ def test_slug_of_a_deleted_prompt_is_used_again_by_publishers_only(bootstrapped_
         body = {"name": "p", **SMALL, "slug": "greeting"}
         word = "cannot be used without the scope prompts.publish"
         for _ in range(2):
-            made = await publisher.request_ok("POST", "prompts", body)
-            await writer.request_ok("DELETE", f"prompts/{made['id']}")
+            prompt = await publisher.request_ok("POST", "prompts", body)
+            await writer.request_ok("DELETE", f"prompts/{prompt['id']}")
             await writer.expect_error(403, word, "POST", "prompts", body)
         generated = await create_prompt(writer, here)
         await writer.request_ok("DELETE", f"prompts/{generated['id']}")

@@ -159,9 +159,9 @@ def test_new_version_without_patch_needs_all_template_fields(bootstrapped_url: S
         created = await create_prompt(api, place, functions=[{"name": "f"}], version_description="d")
         path = f"prompts/{created['id']}"
         status, answer, _ = await api("PUT", path, {"string": "new", "tool_choice": "auto"})
-        found = {one["path"]: one["message"] for one in answer["data"]["errors"]}
-        assert (status, set(found)) == (400, {"parameters", "virtual_key", "model"})
-        assert all("`patch`: true" in message for message in found.values())
+        problems = {problem["path"]: problem["message"] for problem in answer["data"]["errors"]}
+        assert (status, set(problems)) == (400, {"parameters", "virtual_key", "model"})
+        assert all("`patch`: true" in message for message in problems.values())
         # Fields that are not sent are empty in the new version, unless it is created from the newest one.
         await api.request_ok("PUT", path, {"string": "patched", "patch": True})
         stored = await read_version(api, created["id"])
@@ -208,8 +208,8 @@ def test_invalid_fields_are_all_reported(bootstrapped_url: Secret):
             "colour": "red",
         }
         status, answer, _ = await api("POST", "prompts", {**body, "workspace_id": place})
-        found = {one["path"].partition("[")[0] for one in answer["data"]["errors"]}
-        assert (status, found) == (400, set(body))
+        names = {problem["path"].partition("[")[0] for problem in answer["data"]["errors"]}
+        assert (status, names) == (400, set(body))
         await api.expect_error(400, "workspace_id", "POST", "prompts", {"name": "p", **SMALL})
         inside = {"name": "p", **SMALL, "workspace_id": place}
         await api.expect_error(404, "is no collection", "POST", "prompts", {**inside, "collection_id": "co-none"})
@@ -234,19 +234,19 @@ def test_problems_of_all_checks_are_reported_together(bootstrapped_url: Secret):
         expected = {"string", "collection_id", "prompt_metadata"}
         body = {"name": "p", **SMALL, **wrong, "slug": "partials", "workspace_id": place}
         status, answer, _ = await api("POST", "prompts", body)
-        assert (status, {one["path"] for one in answer["data"]["errors"]}) == (400, {*expected, "slug"})
+        assert (status, {problem["path"] for problem in answer["data"]["errors"]}) == (400, {*expected, "slug"})
         created = await create_prompt(api, place)
         path = f"prompts/{created['id']}"
         status, answer, _ = await api("PUT", path, wrong)
         missing = {"parameters", "virtual_key", "model"}
-        assert (status, {one["path"] for one in answer["data"]["errors"]}) == (400, expected | missing)
+        assert (status, {problem["path"] for problem in answer["data"]["errors"]}) == (400, expected | missing)
         status, answer, _ = await api("PUT", path, {**wrong, "patch": True})
-        assert (status, {one["path"] for one in answer["data"]["errors"]}) == (400, expected)
+        assert (status, {problem["path"] for problem in answer["data"]["errors"]}) == (400, expected)
         status, answer, _ = await api("POST", f"{path}/fork", {"version": 7, "collection_id": "co-none"})
-        assert {one["path"] for one in answer["data"]["errors"]} == {"version", "collection_id"}
+        assert {problem["path"] for problem in answer["data"]["errors"]} == {"version", "collection_id"}
         partial = {"name": "t", "string": "{{#a}}", "collection_id": "co-none", "workspace_id": place}
         status, answer, _ = await api("POST", "prompts/partials", partial)
-        assert {one["path"] for one in answer["data"]["errors"]} == {"string", "collection_id"}
+        assert {problem["path"] for problem in answer["data"]["errors"]} == {"string", "collection_id"}
 
     run_scenario(bootstrapped_url, scenario)
 
@@ -321,7 +321,7 @@ def test_label_moves_from_one_version_to_another(bootstrapped_url: Secret):
         await put_label(api, prompt, second, production)
         assert (await read_version(api, prompt, "production"))["prompt_version"] == 2
         rows = (await api.request_ok("GET", f"prompts/{prompt}/versions"))["data"]
-        assert [(row["label_id"], [one["name"] for one in row["labels"]]) for row in rows] == [
+        assert [(row["label_id"], [label["name"] for label in row["labels"]]) for row in rows] == [
             (production, ["production"]),
             (staging, ["staging"]),
         ]
@@ -344,23 +344,23 @@ def test_lists_filter_and_page(bootstrapped_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         here, there = [(await api.create_workspace(name))["id"] for name in ("here", "there")]
         folder = await api.request_ok("POST", "collections", {"name": "c", "workspace_id": here})
-        one = (await create_prompt(api, here, name="Alpha", collection_id=folder["id"]))["id"]
+        first = (await create_prompt(api, here, name="Alpha", collection_id=folder["id"]))["id"]
         two = (await create_prompt(api, here, name="Beta 100%"))["id"]
         three = (await create_prompt(api, there, name="Gamma", slug="alphabet"))["id"]
-        for query, found in {
-            "": [three, two, one],
-            f"workspace_id={here}": [two, one],
-            f"workspace_id={here}&page_size=1&current_page=1": [one],
-            f"collection_id={folder['id']}": [one],
-            f"collection_id={folder['slug']}": [one],
+        for query, expected_ids in {
+            "": [three, two, first],
+            f"workspace_id={here}": [two, first],
+            f"workspace_id={here}&page_size=1&current_page=1": [first],
+            f"collection_id={folder['id']}": [first],
+            f"collection_id={folder['slug']}": [first],
             f"collection_id={new_id()}": [],
-            "search=ALPHA": [three, one],
+            "search=ALPHA": [three, first],
             "search=100%25": [two],
-            "sort=name&order=asc": [one, two, three],
+            "sort=name&order=asc": [first, two, three],
             "type=shared": [],
         }.items():
             listed = await api.request_ok("GET", f"prompts?{query}")
-            assert [row["id"] for row in listed["data"]] == found, query
+            assert [row["id"] for row in listed["data"]] == expected_ids, query
             assert listed["object"] == "list"
         (row,) = (await api.request_ok("GET", f"prompts?workspace_id={there}"))["data"]
         assert {"model": "gpt-4o", "status": "active", "object": "prompt", "slug": "alphabet"}.items() <= row.items()

@@ -268,8 +268,8 @@ impl EventReader<'_> {
     }
 }
 
-/// Returns a number for a field, which is the same in all events that continue its text. Items of lists are told apart
-/// by their own index or path; tool calls without one by their position.
+/// Returns a number for a field, which is the same in all events that continue its text. Items of lists have
+/// different numbers by their own index or path, and tool calls without one by their position.
 fn position_of(value: &Value, path: &[BodyStep]) -> u64 {
     let mut hasher = DefaultHasher::new();
     value["type"].as_str().hash(&mut hasher);

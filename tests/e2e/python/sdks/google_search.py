@@ -21,6 +21,6 @@ def streamed(model: str) -> object:
     return "".join(chunk.text or "" for chunk in chunks)
 
 
-for named in PROVIDERS:
+for provider in PROVIDERS:
     for call in (whole, streamed):
-        report_call(named, call.__name__, lambda call=call, named=named: call(named))
+        report_call(provider, call.__name__, lambda call=call, provider=provider: call(provider))

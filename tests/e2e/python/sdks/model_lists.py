@@ -83,6 +83,6 @@ for name, list_models, error in (
 ):
     names = {"x-gateway-provider": "@p"}
     report_call(name, "catalogue", lambda list_models=list_models: list_models(KEY, {}))
-    report_call(name, "provider", lambda list_models=list_models, named=names: list_models(KEY, named))
+    report_call(name, "provider", lambda list_models=list_models, headers=names: list_models(KEY, headers))
     report_call(name, "not_found", lambda error=error: error(KEY))
     report_call(name, "unauthorised", lambda error=error: error(WRONG_KEY))

@@ -34,9 +34,9 @@ def tool_call_headers(tool: str = "weather") -> dict[str, str]:
 MOCK_REJECTION = {"status": "429"}
 
 
-def report_call(provider: str, call: str, made: Callable[[], object]) -> None:
+def report_call(provider: str, call: str, action: Callable[[], object]) -> None:
     try:
-        received = made()
+        received = action()
     except Exception as error:  # noqa: BLE001 — whatever it is, the test shows it
         received = f"{type(error).__name__}: {error}"
     print(json.dumps([provider, call, received]), flush=True)
