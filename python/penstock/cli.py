@@ -112,11 +112,14 @@ def serve(  # noqa: PLR0913, PLR0917 - an option each
     # Imported here, because the other commands need neither Granian nor an event loop.
     from penstock import serve as server
     from penstock.listen import check_open_host, check_ports_are_free
+    from penstock.plugins.program import register_plugins
     from penstock.pricing import engine_export
     from penstock.snapshot.build import Snapshot, build_valid_snapshot, find_missing_providers
 
     # A first start that cannot listen must not create a store, whose admin key is printed only once.
     check_ports_are_free(settings)
+    # Before the fork, because all processes compile guardrails.
+    register_plugins(settings)
     store = prepare_store(settings, with_demo=mock is not None)
     stored, admin_key = store.stored, store.admin_key
     if store.master_key:

@@ -147,7 +147,7 @@ def make_run_dir(settings: Settings) -> str:
 
 def remove_run_dir(settings: Settings) -> None:
     """Removes the sockets, and the directory if it contains nothing else."""
-    for path in (settings.control_socket, settings.log_socket):
+    for path in (settings.control_socket, settings.log_socket, settings.plugin_socket):
         with suppress(OSError):
             os.unlink(path)
     with suppress(OSError):

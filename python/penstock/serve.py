@@ -1,4 +1,4 @@
-"""Supervisor of the edge workers, the control process and the log worker. Starts, watches and restarts them, and stops them in order."""
+"""Supervisor of the edge workers, the control process, the log worker and plug-ins. Starts, watches and restarts them, and stops them in order."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from penstock import listen, process, process_log
 from penstock.certificate import CHECK_SECONDS
 from penstock.child_process import ChildProcess, PlainFactory
 from penstock.handover import HANDSHAKE_SECONDS, RETIRE_SECONDS, WorkerHandover
+from penstock.plugins import program as plugin_program
 from penstock.snapshot.build import SnapshotBackup, SnapshotChannel
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ log = logging.getLogger("penstock")
 
 # Longest delay in seconds before a process that keeps exiting is restarted. Without an edge worker no client is served,
 # so its delay is short.
-EDGE_PAUSE, CONTROL_PAUSE, LOGS_PAUSE = 0.5, 5.0, 5.0
+EDGE_PAUSE, CONTROL_PAUSE, LOGS_PAUSE, PLUGINS_PAUSE = 0.5, 5.0, 5.0, 5.0
 # Seconds that a worker may take beyond the drain deadline to hand over its last records and exit.
-EDGE_GRACE, CONTROL_GRACE = 4.0, 5.0
+EDGE_GRACE, CONTROL_GRACE, PLUGINS_GRACE = 4.0, 5.0, 2.0
 # Seconds that the log worker gets to read the rest of the spool. Unread entries wait for the next start.
 LOGS_GRACE = 8.0
 LOG_WORKER_TITLE = "log"
@@ -165,6 +166,12 @@ class Supervisor:
         self.log_socket = listen.open_private_socket(self.settings.log_socket)
         # Requests do not depend on it, so the gateway continues without it.
         self.log_worker = ChildProcess("log", PlainFactory(), self._run_log_worker, LOGS_PAUSE, is_essential=False)
+        self.plugin_socket = plugin_program.open_socket(self.settings)
+        self.plugin_processes: list[ChildProcess] = []
+        if self.plugin_socket:
+            factory = plugin_program.PluginProcessFactory(settings.guardrail_plugins, self.plugin_socket)
+            # Checks of plug-ins err without it, so the gateway continues.
+            self.plugin_processes = [ChildProcess("plug-ins", factory, lambda: None, PLUGINS_PAUSE, is_essential=False)]
         self._on_ready = on_ready
         self._probe: socket.socket | None = None
         self._is_ready = False
@@ -177,7 +184,7 @@ class Supervisor:
     @property
     def children(self) -> list[ChildProcess]:
         """All child processes, the edge workers first."""
-        return [*self.edges, self.control, *self.log_workers]
+        return [*self.edges, self.control, *self.log_workers, *self.plugin_processes]
 
     @property
     def log_workers(self) -> list[ChildProcess]:
@@ -284,11 +291,14 @@ class Supervisor:
         leaving = self.handover.leaving if self.handover else []
         self._stop_children([*self.edges, *leaving], self.settings.server.drain_seconds + EDGE_GRACE, allowed_signals)
         self._stop_children([self.control], CONTROL_GRACE, allowed_signals + 1)
+        self._stop_children(self.plugin_processes, PLUGINS_GRACE, allowed_signals + 1)
         # The log worker stops last, because the others write their last records to the spool.
         self._stop_children(self.log_workers, LOGS_GRACE, allowed_signals + 2)
         self.control_socket.close()
         self.log_socket.close()
         self._close_metrics_socket()
+        if self.plugin_socket:
+            self.plugin_socket.close()
         listen.remove_run_dir(self.settings)
 
     def _stop_children(self, children: list[ChildProcess], seconds: float, allowed_signals: int) -> None:

@@ -13,6 +13,7 @@ from msgspec import Meta
 from penstock.errors import Problem, SettingsError
 from penstock.settings import jwt
 from penstock.settings.batches import Batches, Files
+from penstock.settings.guardrail_plugins import GuardrailPlugins
 from penstock.settings.identity import Identity
 from penstock.settings.jwt import Issuer, Jwt
 from penstock.settings.log_store import LogStore
@@ -22,7 +23,7 @@ from penstock.settings.redis import Redis
 from penstock.settings.routing import Routing
 from penstock.settings.secret import Secret
 from penstock.settings.store import Store
-from penstock.settings.upstream import Upstream
+from penstock.settings.upstream import Mock, Upstream
 from penstock.settings.validation import validate_settings
 from penstock.similar_names import find_misspelt
 from penstock.type_validation import describe_type
@@ -271,12 +272,6 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
     azure_authority: Annotated[str, Meta(description="URL of Microsoft Entra; default: that of the public cloud")] = ""
 
 
-class Mock(msgspec.Struct, frozen=True, kw_only=True):
-    """The mock provider."""
-
-    host: Annotated[str, Meta(description="base URL of the provider named `mock`; empty: no mock provider")] = ""
-
-
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The complete settings tree. Each section is a table of `penstock.toml`."""
 
@@ -295,6 +290,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     identity: Identity = Identity()
     files: Files = Files()
     batches: Batches = Batches()
+    guardrail_plugins: GuardrailPlugins = GuardrailPlugins()
     metrics: Metrics = Metrics()
     mock: Mock = Mock()
     log: Log = Log()
@@ -330,6 +326,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def log_socket(self) -> str:
         """Path of the Unix socket of the log worker."""
         return f"{self.server.run_dir}/logs.sock"
+
+    @property
+    def plugin_socket(self) -> str:
+        """Path of the Unix socket of the process of plug-ins."""
+        return f"{self.server.run_dir}/plugins.sock"
 
     @property
     def has_record_file(self) -> bool:

@@ -57,3 +57,9 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
             extra={"env": "TLS_CA"},
         ),
     ] = ""
+
+
+class Mock(msgspec.Struct, frozen=True, kw_only=True):
+    """The mock provider."""
+
+    host: Annotated[str, Meta(description="base URL of the provider named `mock`; empty: no mock provider")] = ""

@@ -27,6 +27,7 @@ pub use connect::{
     origin::{BaseUrl, Origin},
     resolver::LookupFn,
     tls::trusted_roots_pem,
+    unix_frames::exchange_frames,
 };
 pub use deadline::Deadline;
 pub use error::{Error, Result, SettingError};

@@ -3,6 +3,7 @@
 use std::{
     net::IpAddr,
     path::Path,
+    path::PathBuf,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
@@ -321,6 +322,18 @@ pub fn catalogue(py: Python<'_>) -> Bound<'_, PyBytes> {
 #[pyfunction]
 pub fn guardrail_checks(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, guardrails::checks::catalogue().to_string().as_bytes())
+}
+
+/// Adds the checks of plug-ins, given as a JSON array. Call it once, before the process forks.
+#[pyfunction]
+pub fn register_plugins(data: &[u8]) -> PyResult<()> {
+    guardrails::checks::plugins::register(data).map_err(PyValueError::new_err)
+}
+
+/// Sets the path of the Unix socket of the process of plug-ins. Call it once, before the process forks.
+#[pyfunction]
+pub fn set_plugin_socket(path: PathBuf) {
+    guardrails::checks::plugins::set_socket(path);
 }
 
 /// Returns the JSON Schema of a config.

@@ -52,6 +52,18 @@ pub struct ModelQuestion {
     pub timeout: Duration,
 }
 
+/// A call of a check in the process of plug-ins.
+#[derive(Debug)]
+pub struct PluginCall {
+    /// Id of the check.
+    pub check: Arc<str>,
+    /// JSON that the process reads.
+    pub frame: Vec<u8>,
+    pub timeout: Duration,
+    /// Bytes that the reply may have.
+    pub max_reply_bytes: usize,
+}
+
 /// Access to other hosts.
 pub trait HostAccess: Send + Sync {
     /// Sends a request and collects the response. Does not follow redirects.
@@ -72,6 +84,14 @@ pub trait HostAccess: Send + Sync {
     /// If the model does not exist, or does not respond in time.
     fn ask_model(&self, _question: ModelQuestion) -> BoxFuture<'_, Result<String, CheckError>> {
         Box::pin(async { Err(CheckError::new("a model cannot be asked here")) })
+    }
+
+    /// Calls a plug-in, and returns the bytes of its reply.
+    ///
+    /// # Errors
+    /// If its process does not reply in time, or replies with too much.
+    fn call_plugin(&self, _call: PluginCall) -> BoxFuture<'_, Result<Vec<u8>, CheckError>> {
+        Box::pin(async { Err(CheckError::new("a plug-in cannot be called here")) })
     }
 }
 

@@ -7,3 +7,4 @@ pub mod origin;
 mod proxy;
 pub mod resolver;
 pub mod tls;
+pub mod unix_frames;

@@ -15,6 +15,7 @@ mod models;
 mod parameters;
 mod partners;
 mod personal_data;
+pub mod plugins;
 mod prefix;
 mod profanity;
 mod replacement;
@@ -30,8 +31,8 @@ use jsonschema::error::ValidationErrorKind;
 use serde_json::{Map, Value, json};
 
 pub use super::check::{
-    AwsSignature, Change, Check, CheckError, CheckInput, CheckOutcome, CheckRow, ExternalCall, SelectedText, Stage,
-    Stages,
+    AwsSignature, Change, Check, CheckError, CheckInput, CheckOutcome, CheckRow, CompileResult, ExternalCall,
+    SelectedText, Stage, Stages,
 };
 use super::text_scope::SCOPE_NAMES;
 use crate::{error::Problem, parse::document_reader::Strictness};
@@ -65,28 +66,32 @@ fn shared_schema(name: &str) -> Value {
 impl CheckRow {
     /// Returns the complete JSON Schema of the parameters.
     pub fn parameters(&self) -> Value {
-        let mut schema: Value = serde_json::from_str(self.schema).unwrap_or_default();
-        let mut properties: Map<String, Value> = schema["properties"].as_object().cloned().unwrap_or_default();
-        for shared in self.shared {
-            let (name, default) = shared.split_once('=').unwrap_or((shared, ""));
-            let mut own = shared_schema(name);
-            if let Ok(default) = default.parse::<u64>() {
-                own["default"] = default.into();
-            }
-            properties.insert(name.to_owned(), own);
-        }
-        properties.insert(
-            "failOnError".into(),
-            json!({"type": "boolean", "default": false, "description": "true: a check that cannot decide counts as failed"}),
-        );
-        schema["type"] = json!("object");
-        schema["properties"] = properties.into();
-        schema["additionalProperties"] = json!(false);
-        schema
+        complete_schema(serde_json::from_str(self.schema).unwrap_or_default(), self.shared)
     }
 }
 
-/// All checks.
+/// Adds the parameters that many checks share to the schema of a check's own parameters.
+fn complete_schema(mut schema: Value, shared: &[&str]) -> Value {
+    let mut properties: Map<String, Value> = schema["properties"].as_object().cloned().unwrap_or_default();
+    for shared in shared {
+        let (name, default) = shared.split_once('=').unwrap_or((shared, ""));
+        let mut own = shared_schema(name);
+        if let Ok(default) = default.parse::<u64>() {
+            own["default"] = default.into();
+        }
+        properties.insert(name.to_owned(), own);
+    }
+    properties.insert(
+        "failOnError".into(),
+        json!({"type": "boolean", "default": false, "description": "true: a check that cannot decide counts as failed"}),
+    );
+    schema["type"] = json!("object");
+    schema["properties"] = properties.into();
+    schema["additionalProperties"] = json!(false);
+    schema
+}
+
+/// All checks of the gateway itself.
 pub fn rows() -> impl Iterator<Item = &'static CheckRow> {
     let themes = [
         text::ROWS,
@@ -111,21 +116,27 @@ pub fn rows() -> impl Iterator<Item = &'static CheckRow> {
     themes.into_iter().flatten().chain(partners::rows())
 }
 
-/// Returns the catalogue of checks as a JSON array.
+/// Returns the catalogue of checks, with those of plug-ins, as a JSON array.
 pub fn catalogue() -> Value {
-    rows()
-        .map(|row| {
-            json!({"id": row.id, "name": row.name, "description": row.description, "hooks": row.stages.names(),
+    let own = rows().map(|row| {
+        json!({"id": row.id, "name": row.name, "description": row.description, "hooks": row.stages.names(),
                 "parameters": row.parameters(), "secrets": row.secrets})
-        })
-        .collect()
+    });
+    own.chain(plugins::catalogue().iter().cloned()).collect()
 }
 
-/// A row with its compiled schema.
+/// A check that guardrails can name, with its compiled schema.
 struct KnownCheck {
-    row: &'static CheckRow,
+    stages: Stages,
     parameters: Value,
     schema: Option<jsonschema::Validator>,
+    compile: Box<dyn Fn(Value) -> CompileResult + Send + Sync>,
+}
+
+impl KnownCheck {
+    fn find(id: &str) -> Option<&'static Self> {
+        CHECKS.get(id).or_else(|| plugins::find(id))
+    }
 }
 
 static CHECKS: LazyLock<HashMap<&'static str, KnownCheck>> = LazyLock::new(|| {
@@ -134,7 +145,7 @@ static CHECKS: LazyLock<HashMap<&'static str, KnownCheck>> = LazyLock::new(|| {
         for id in [Some(row.id), row.alias].into_iter().flatten() {
             let parameters = row.parameters();
             let schema = jsonschema::validator_for(&parameters).ok();
-            known.insert(id, KnownCheck { row, parameters, schema });
+            known.insert(id, KnownCheck { stages: row.stages, parameters, schema, compile: Box::new(row.compile) });
         }
     }
     known
@@ -180,7 +191,7 @@ pub fn compile_check(
     path: &str,
     strictness: Strictness,
 ) -> Result<CompiledCheck, Vec<Problem>> {
-    let Some(known) = CHECKS.get(id) else {
+    let Some(known) = KnownCheck::find(id) else {
         let message =
             format!("`{}` is no check; see docs/guardrail-checks.md", id.chars().take(80).collect::<String>());
         return Err(vec![Problem::new(format!("{path}.id"), message)]);
@@ -208,10 +219,10 @@ pub fn compile_check(
     let fails_on_error = parameters["failOnError"].as_bool().unwrap_or_default();
     insert_defaults(&mut parameters, &known.parameters);
     let source_bytes = parameters.to_string().len();
-    match (known.row.compile)(parameters) {
+    match (known.compile)(parameters) {
         Ok(check) => {
             let memory_bytes = check.memory_bytes() + source_bytes * BYTES_PER_SOURCE_BYTE;
-            Ok(CompiledCheck { id: id.to_owned(), stages: known.row.stages, check, fails_on_error, memory_bytes })
+            Ok(CompiledCheck { id: id.to_owned(), stages: known.stages, check, fails_on_error, memory_bytes })
         }
         Err((below, message)) => {
             problems.push(Problem::new(format!("{path}.parameters{below}"), message));

@@ -9,14 +9,14 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use penstock_llm::catalog::AmazonKeys;
-use penstock_net::{BaseUrl, BodyFraming, OutgoingRequest, Upstream, body::Body, collect};
+use penstock_net::{BaseUrl, BodyFraming, OutgoingRequest, Upstream, body::Body, collect, exchange_frames};
 
 use super::model_call::ModelAccess;
 use crate::{
     credentials::{PayloadDigest, sigv4::sign_head},
     guardrails::{
-        checks::{AwsSignature, CheckError, CheckOutcome, ExternalCall},
-        host_access::{HostAccess, HostChoice, HostReply, HostRequest, ModelQuestion},
+        checks::{AwsSignature, CheckError, CheckOutcome, ExternalCall, plugins},
+        host_access::{HostAccess, HostChoice, HostReply, HostRequest, ModelQuestion, PluginCall},
     },
     state::shared::check_hosts::{CallerOfHosts, CheckHosts},
 };
@@ -66,6 +66,21 @@ impl HostAccess for GatewayHosts {
             let asked = tokio::time::timeout(question.timeout, models.ask(&question)).await;
             let result = asked.map_err(too_long).and_then(|result| result);
             call.has_failed = Some(result.as_ref().is_err_and(|error| !error.is_failure));
+            result
+        })
+    }
+
+    fn call_plugin(&self, plugin_call: PluginCall) -> BoxFuture<'_, Result<Vec<u8>, CheckError>> {
+        Box::pin(async move {
+            let check = &plugin_call.check;
+            let socket = plugins::socket().ok_or_else(|| CheckError::new("this gateway has no process of plug-ins"))?;
+            let begun = self.hosts.begin_call(self.caller(), check.to_string(), Instant::now());
+            let mut call = begun.map_err(CheckError::new)?;
+            let exchange = exchange_frames(socket, &plugin_call.frame, plugin_call.max_reply_bytes);
+            let too_long = |_| format!("took longer than {} ms", plugin_call.timeout.as_millis());
+            let exchanged = tokio::time::timeout(plugin_call.timeout, exchange).await.map_err(too_long);
+            let result = exchanged.flatten().map_err(|problem| CheckError::new(format!("{check} {problem}")));
+            call.has_failed = Some(result.is_err());
             result
         })
     }

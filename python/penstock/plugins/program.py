@@ -1,0 +1,144 @@
+"""Starts the process of plug-ins with nothing of the gateway's memory, files and environment."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from penstock.errors import StartupError
+from penstock.listen import open_private_socket
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+    from penstock.settings import Settings
+    from penstock.settings.guardrail_plugins import GuardrailPlugins
+
+# Time in seconds for all plug-ins to be loaded.
+LOAD_SECONDS = 120.0
+# Variables of the environment that plug-ins get. Others may hold credentials.
+PASSED_VARIABLES = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ")
+
+
+def register_plugins(settings: Settings) -> None:
+    """Adds the checks of all plug-ins to the engine. Raises StartupError if one cannot be used."""
+    if not settings.guardrail_plugins.paths:
+        return
+    described = describe_plugins(settings.guardrail_plugins)
+    # Imported here, because without plug-ins this process does not need the engine.
+    engine = importlib.import_module("penstock.engine")
+    try:
+        engine.register_plugins(described)
+    except ValueError as error:
+        message = f"guardrail_plugins.paths: {error}"
+        raise StartupError(message) from None
+
+
+def open_socket(settings: Settings) -> socket.socket | None:
+    """Opens the Unix socket of the process of plug-ins, and tells the engine its path; `None` without plug-ins."""
+    if not settings.guardrail_plugins.paths:
+        return None
+    engine = importlib.import_module("penstock.engine")
+    engine.set_plugin_socket(settings.plugin_socket)
+    return open_private_socket(settings.plugin_socket)
+
+
+def describe_plugins(guardrail_plugins: GuardrailPlugins) -> bytes:
+    """Returns the checks of all plug-ins as a JSON array. Raises StartupError if one cannot be loaded."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the interpreter itself
+            _make_command("describe", guardrail_plugins, 0),
+            env=_make_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LOAD_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        message = f"guardrail_plugins.paths: the plug-ins take longer than {LOAD_SECONDS:.0f} s to load"
+        raise StartupError(message) from None
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+        message = f"guardrail_plugins.paths: {lines[-1].removeprefix('penstock: ')}"
+        raise StartupError(message)
+    return done.stdout
+
+
+class PluginProcess:
+    """The process of plug-ins, with the part of the interface of `multiprocessing.Process` that the supervisor uses."""
+
+    def __init__(self, guardrail_plugins: GuardrailPlugins, listener: socket.socket) -> None:
+        """Describes the process; `start` creates it."""
+        self._plugins, self._listener = guardrail_plugins, listener
+        self._program: subprocess.Popen[bytes] | None = None
+        # The process holds the other end of this pipe, so it ends when the process exits.
+        self._pipe: Any = None
+
+    def start(self) -> None:
+        """Starts the process."""
+        ends, held = os.pipe()
+        self._pipe = os.fdopen(ends, "rb", buffering=0)
+        descriptor = self._listener.fileno()
+        try:
+            self._program = subprocess.Popen(  # noqa: S603 - the interpreter itself
+                _make_command("serve", self._plugins, descriptor),
+                env=_make_environment(),
+                stdin=subprocess.DEVNULL,
+                pass_fds=(descriptor, held),
+                # Ctrl-C signals the whole foreground process group, but only the supervisor may stop it.
+                process_group=0,
+            )
+        finally:
+            os.close(held)
+
+    @property
+    def sentinel(self) -> int:
+        """File descriptor that becomes readable when the process exits."""
+        return self._pipe.fileno()
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the process."""
+        return self._program.pid if self._program else None
+
+    @property
+    def exitcode(self) -> int | None:
+        """Exit status, or the negative number of a signal; `None` while the process runs."""
+        return self._program.poll() if self._program else None
+
+    def is_alive(self) -> bool:
+        """Returns true while the process runs."""
+        return self._program is not None and self._program.poll() is None
+
+    def join(self) -> None:
+        """Waits until the process has exited."""
+        if self._program:
+            self._program.wait()
+
+
+class PluginProcessFactory:
+    """Creates the process of plug-ins for the supervisor."""
+
+    def __init__(self, guardrail_plugins: GuardrailPlugins, listener: socket.socket) -> None:
+        """Stores what the process needs."""
+        self._plugins, self._listener = guardrail_plugins, listener
+
+    def prepare_worker(self, load: Callable[[], Any]) -> Any:  # noqa: ANN401 - it stands for a multiprocessing.Process
+        """Returns an unstarted process. It runs a program of its own, so `load` is not called."""
+        del load
+        return PluginProcess(self._plugins, self._listener)
+
+
+def _make_command(verb: str, guardrail_plugins: GuardrailPlugins, descriptor: int) -> list[str]:
+    # `-P` keeps modules of the working directory from being imported.
+    numbers = [str(guardrail_plugins.memory_bytes), str(os.getpid()), str(descriptor)]
+    return [sys.executable, "-P", "-m", "penstock.plugins.host", verb, *numbers, *guardrail_plugins.paths]
+
+
+def _make_environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
