@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
+
 use super::{
     client_tools::{self, ClientTools},
     finish_reason,
@@ -10,7 +12,7 @@ use super::{
 };
 use crate::{
     chat::{
-        event::{EventSink, ResponseEvent},
+        event::{self, EventSink, ResponseEvent},
         response_context::ResponseContext,
     },
     dropped::DroppedFields,
@@ -32,6 +34,8 @@ pub struct RecordingWriter {
     client_tools: Arc<ClientTools>,
     /// For each tool call, the arguments so far if it calls a custom tool.
     custom_calls: Vec<Option<String>>,
+    /// For each tool call, the arguments so far. `None` if the client receives arguments as the provider wrote them.
+    object_arguments: Option<Vec<String>>,
     failure: Option<String>,
 }
 
@@ -44,8 +48,21 @@ impl RecordingWriter {
             renamed_tools: Arc::clone(&context.renamed_tools),
             client_tools: Arc::clone(&context.client_tools),
             custom_calls: Vec::new(),
+            object_arguments: None,
             failure: None,
         }
+    }
+
+    /// If the client receives the arguments of tool calls as objects, other arguments are a failure: the client would make
+    /// the call without them.
+    pub fn with_object_arguments(mut self, are_objects: bool) -> Self {
+        self.object_arguments = are_objects.then(Vec::new);
+        self
+    }
+
+    fn has_unreadable_arguments(&self) -> bool {
+        let is_object = |json: &str| json.starts_with('{') && serde_json::from_str::<IgnoredAny>(json).is_ok();
+        self.object_arguments.iter().flatten().map(|json| json.trim()).any(|json| !json.is_empty() && !is_object(json))
     }
 
     /// Returns the message of the failure that ended the response.
@@ -85,16 +102,30 @@ impl EventSink for RecordingWriter {
                 }
                 let name = tool_names::original_name(&self.renamed_tools, name);
                 self.custom_calls.push(self.client_tools.is_custom(name).then(String::new));
+                if let Some(arguments) = &mut self.object_arguments {
+                    arguments.push(String::new());
+                }
                 return self.writer.push_event(ResponseEvent::ToolCall { id, name, signature });
             }
             ResponseEvent::ToolCallArguments { call_index, json } => {
                 if let Some(Some(arguments)) = self.custom_calls.get_mut(call_index) {
                     return arguments.push_str(json);
                 }
+                let arguments = self.object_arguments.as_mut().and_then(|calls| calls.get_mut(call_index));
+                if let Some(arguments) = arguments {
+                    arguments.push_str(json);
+                }
             }
             ResponseEvent::Finish { reason, .. } if finish_reason::is_failure(reason, self.has_calls()) => {
                 let message = format!("the provider ended the response with the finish reason `{reason}`");
                 return self.push_event(ResponseEvent::Failed { kind: None, message: &message, code: Some(reason) });
+            }
+            // A limit cuts off the arguments, which the client learns from the finish reason.
+            ResponseEvent::Finish { reason, .. }
+                if !matches!(finish_reason::to_openai(reason), "length" | "content_filter")
+                    && self.has_unreadable_arguments() =>
+            {
+                return event::report_unreadable_content("the arguments of a tool call must be a JSON object", self);
             }
             ResponseEvent::Finish { reason, stop_sequence } => {
                 self.flush_custom_calls();

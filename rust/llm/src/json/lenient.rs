@@ -27,6 +27,23 @@ pub(crate) fn text_or_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
     text(deserializer).map(Option::unwrap_or_default)
 }
 
+/// Reads the name of a tool. A number or a boolean becomes its JSON text. Fails on a list or an object, because the client
+/// could not make the call.
+pub(crate) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cow<'de, str>>, D::Error> {
+    let raw = <&RawValue>::deserialize(deserializer)?;
+    match raw.get().as_bytes().first() {
+        Some(b'n') | None => Ok(None),
+        Some(b'"') => string_literal(raw).map(Some).map_err(D::Error::custom),
+        Some(b'{' | b'[') => Err(D::Error::custom("a name must be a string")),
+        Some(_) => Ok(Some(Cow::Borrowed(raw.get()))),
+    }
+}
+
+/// Reads the name of a tool that is empty if it is absent.
+pub(crate) fn name_or_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cow<'de, str>, D::Error> {
+    name(deserializer).map(Option::unwrap_or_default)
+}
+
 /// Reads text that belongs to the content of the response. Fails if the value holds no text, because the response would
 /// lack it.
 pub(crate) fn content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cow<'de, str>>, D::Error> {

@@ -86,6 +86,16 @@ impl ClientChatFormat {
         matches!(self, Self::BedrockConverse | Self::BedrockInvoke)
     }
 
+    /// Returns true if complete responses contain the arguments of tool calls as objects.
+    pub fn has_object_arguments(self) -> bool {
+        matches!(self, Self::AnthropicMessages | Self::Gemini | Self::BedrockConverse | Self::BedrockInvoke)
+    }
+
+    /// Returns true if streams contain the arguments of tool calls as objects. Other streams contain them in parts.
+    pub fn streams_object_arguments(self) -> bool {
+        self == Self::Gemini
+    }
+
     /// Parses a request. Also returns its fields that the response repeats.
     pub fn parse_request(self, input: &TranslationInput<'_>) -> Result<(ChatRequest, Fields), RequestError> {
         let (body, model) = (input.body, input.model);

@@ -393,7 +393,8 @@ impl Translation {
     fn try_translate_response(&self, body: &[u8]) -> Result<Vec<u8>, ResponseFailure> {
         if let FormatPair::Chat(client, format) = &self.formats {
             let context = &self.response_context;
-            let mut writer = RecordingWriter::new(client.response_builder(context.clone()), context);
+            let mut writer = RecordingWriter::new(client.response_builder(context.clone()), context)
+                .with_object_arguments(client.has_object_arguments());
             format.read_response(body, &mut writer)?;
             return match writer.failure() {
                 Some(message) => Err(ResponseFailure::FailedGeneration(message.to_owned())),
@@ -497,8 +498,9 @@ impl Translation {
             FormatPair::Chat(client, format) => (*client, format.stream_decoder()),
             _ => (ClientChatFormat::OpenAiChat, openai_chat::stream_decoder()),
         };
-        let writer = client.stream_writer(self.response_context.clone());
-        Transcoder::new(self.event_framing, decoder, RecordingWriter::new(writer, &self.response_context))
+        let writer = RecordingWriter::new(client.stream_writer(self.response_context.clone()), &self.response_context)
+            .with_object_arguments(client.streams_object_arguments());
+        Transcoder::new(self.event_framing, decoder, writer)
     }
 
     /// Translates a provider's error to the client's format. The status does not change. `request_id` is the ID that

@@ -12,6 +12,7 @@ mod golden;
 mod hostile;
 mod kept;
 mod lenient;
+mod lenient_streams;
 mod meter;
 mod opaque;
 mod peek;

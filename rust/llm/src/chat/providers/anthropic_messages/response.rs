@@ -51,7 +51,7 @@ struct AnthropicContentBlock<'a> {
     data: Cow<'a, str>,
     #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     id: Cow<'a, str>,
-    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
+    #[serde(default, borrow, deserialize_with = "lenient::name_or_empty")]
     name: Cow<'a, str>,
     #[serde(default, borrow)]
     input: Option<&'a RawValue>,
@@ -346,7 +346,8 @@ impl MessageStreamDecoder {
         if matches!(growth.payload, b"" | b"null") {
             return;
         }
-        let Some(text) = decode_payload(growth) else {
+        // Unknown types are new kinds of content. A type that is no string could be that of any content.
+        let Some(text) = decode_payload(growth).filter(|_| growth.kind.starts_with(b"\"")) else {
             return event::report_unreadable_event(growth.payload, sink);
         };
         match growth.kind {

@@ -97,7 +97,7 @@ struct ImageSource<'a> {
 struct ToolUse<'a> {
     #[serde(rename = "toolUseId", default, borrow, deserialize_with = "lenient::text_or_empty")]
     id: Cow<'a, str>,
-    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
+    #[serde(default, borrow, deserialize_with = "lenient::name_or_empty")]
     name: Cow<'a, str>,
     /// Set for a tool that Bedrock runs itself, such as Nova's grounding.
     #[serde(rename = "type", default, borrow, deserialize_with = "lenient::text")]

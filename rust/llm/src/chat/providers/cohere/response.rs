@@ -34,7 +34,7 @@ pub fn decode_response(response: &[u8], sink: &mut dyn EventSink) -> Result<(), 
         emit_content(at, part, &mut citing, sink).map_err(unreadable)?;
     }
     for (at, call) in as_items(message.get("tool_calls")).iter().enumerate() {
-        emit_call_start(call, sink);
+        emit_call_start(call, sink).map_err(unreadable)?;
         let arguments = as_embedded_json(&call["function"]["arguments"]);
         let json = if arguments.is_empty() { "{}" } else { &*arguments };
         sink.push_event(ResponseEvent::ToolCallArguments { call_index: at, json });
@@ -99,20 +99,22 @@ fn emit_content(
             }
         }
         None if part.get("text").is_some() || part.get("thinking").is_some() => (),
+        None if part.as_object().is_some_and(serde_json::Map::is_empty) => (),
         None => {
-            let kind = part["type"].as_str().unwrap_or("content");
+            let kind = part["type"].as_str().ok_or("a part of the content needs a text or a type")?;
             sink.push_event(ResponseEvent::NativeBlock { kind, json: &part.to_string() });
         }
     }
     Ok(())
 }
 
-fn emit_call_start(call: &Value, sink: &mut dyn EventSink) {
-    sink.push_event(ResponseEvent::ToolCall {
-        id: &as_id(&call["id"]),
-        name: as_text(&call["function"]["name"]),
-        signature: None,
-    });
+fn emit_call_start(call: &Value, sink: &mut dyn EventSink) -> Result<(), &'static str> {
+    let name = match &call["function"]["name"] {
+        Value::Object(_) | Value::Array(_) => return Err("the name of a tool must be a string"),
+        name => lenient::value_text(name)?,
+    };
+    sink.push_event(ResponseEvent::ToolCall { id: &as_id(&call["id"]), name: &name, signature: None });
+    Ok(())
 }
 
 fn emit_end(response: &Value, sink: &mut dyn EventSink) {
@@ -156,7 +158,9 @@ impl StreamDecoder for CohereDecoder {
                 Err(reason) => event::report_unreadable_content(reason, sink),
             },
             "tool-call-start" => {
-                emit_call_start(&message["tool_calls"], sink);
+                if let Err(reason) = emit_call_start(&message["tool_calls"], sink) {
+                    return event::report_unreadable_content(reason, sink);
+                }
                 self.calls_with_arguments.push(false);
                 self.emit_arguments(&as_embedded_json(&message["tool_calls"]["function"]["arguments"]), sink);
             }
@@ -172,6 +176,7 @@ impl StreamDecoder for CohereDecoder {
                 });
             }
             "message-end" => emit_end(&event["delta"], sink),
+            _ if !event["type"].is_string() => event::report_unreadable_event(data, sink),
             _ => (),
         }
     }

@@ -111,7 +111,7 @@ struct Blob<'a> {
 struct FunctionCall<'a> {
     #[serde(default, borrow, deserialize_with = "lenient::text")]
     id: Option<Cow<'a, str>>,
-    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
+    #[serde(default, borrow, deserialize_with = "lenient::name_or_empty")]
     name: Cow<'a, str>,
     #[serde(default, borrow)]
     args: Option<&'a RawValue>,

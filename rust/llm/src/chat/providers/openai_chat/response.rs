@@ -108,7 +108,7 @@ struct OpenAiToolCall<'a> {
 
 #[derive(Deserialize)]
 struct Function<'a> {
-    #[serde(default, borrow, deserialize_with = "lenient::text")]
+    #[serde(default, borrow, deserialize_with = "lenient::name")]
     name: Option<Cow<'a, str>>,
     /// JSON in a string. Some servers send the object itself.
     #[serde(default, borrow)]
@@ -425,9 +425,10 @@ fn emit_parts(json: &str, text_index: &mut TextIndex, sink: &mut dyn EventSink) 
             Some(("refusal", refusal)) => sink.push_event(ResponseEvent::Refusal(&lenient::value_text(refusal)?)),
             Some((_, text)) => emit_text(&lenient::value_text(text)?, text_index, sink),
             None if fields.contains_key("image_url") => emit_image(&part, sink),
+            None if fields.is_empty() => (),
             // Such as Mistral's references to documents.
             None => {
-                let kind = part["type"].as_str().unwrap_or("content");
+                let kind = part["type"].as_str().ok_or("a part of the content needs a text or a type")?;
                 sink.push_event(ResponseEvent::NativeBlock { kind, json: &part.to_string() });
             }
         }
