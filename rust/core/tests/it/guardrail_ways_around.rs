@@ -83,3 +83,40 @@ async fn a_redaction_that_cannot_search_a_text_denies_it() {
     let (response, sent) = send("openai", CHAT_PATH, config, &request(&long), provider).await;
     assert_eq!((response.status, sent), (446, None), "{}", response.text());
 }
+
+/// Values of a repeated key: a text that must not arrive, and one that may. Checks read the last one.
+const REPEATED: &str = r#""content":"CANARY","content":"fine""#;
+
+#[tokio::test]
+async fn values_of_repeated_keys_do_not_get_around_checks() {
+    let redacting = json!({"regexReplace": {"rule": WORD, "redactText": "#", "scope": "all"}});
+    let window = json!({"regexReplace": {"rule": WORD, "redactText": "#", "scope": "all"}, "stream": "window"});
+    let whole = format!(r#"{{"id":"c","choices":[{{"index":0,"message":{{"role":"assistant",{REPEATED}}}}}]}}"#);
+    let event = format!(r#"{{"id":"c","choices":[{{"index":0,"delta":{{{REPEATED}}}}}]}}"#);
+    let events = format!("data: {event}\n\ndata: [DONE]\n\n");
+    for hook in [denying(), redacting.clone(), window] {
+        let config = json!({"output_guardrails": [hook]});
+        for (kind, body) in [("application/json", &whole), ("text/event-stream", &events)] {
+            let provider = GoldenProvider::start(200, kind, body.clone().into_bytes(), 4096).await;
+            let mut asked = request("hi");
+            asked["stream"] = json!(kind == "text/event-stream");
+            let (response, _) = send("openai", CHAT_PATH, config.clone(), &asked, provider).await;
+            assert_eq!(response.status, 200, "{config}: {}", response.text());
+            // The results name the word of the guardrail itself.
+            let text = response.text().split("\"hook_results\"").next().unwrap().to_owned();
+            assert!(text.contains("fine") && !text.contains(WORD), "{config}: {text}");
+        }
+    }
+    // The provider gets what the checks have read.
+    for hook in [denying(), redacting] {
+        let provider = chat_provider(&json!({"role": "assistant", "content": "ok"})).await;
+        let rig: TestGateway = GoldenProvider::gateway_trusting_loopback();
+        let config = json!({"provider": "openai", "api_key": "sk-1", "custom_host": provider.server.url(),
+            "input_guardrails": [hook]});
+        let body = format!(r#"{{"model":"gpt-x","messages":[{{"role":"user",{REPEATED}}}]}}"#);
+        let response = rig.send(post_with_config(&config, CHAT_PATH, body)).await;
+        assert_eq!(response.status, 200, "{config}: {}", response.text());
+        let sent = String::from_utf8(provider.last_request.lock().unwrap().clone()).unwrap();
+        assert!(sent.contains("fine") && !sent.contains(WORD), "{config}: {sent}");
+    }
+}

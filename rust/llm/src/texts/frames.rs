@@ -5,7 +5,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json, value::RawValue};
 
-use super::{TextPart, remove_token_lists};
+use super::{TextPart, remove_token_lists, repeated_keys::has_repeated_keys};
 use crate::stream::{
     aws_event_stream::{FrameDecoder, encode_frame},
     sse::{BOM, Splitter, event_data},
@@ -130,16 +130,38 @@ pub fn event_json(encoding: StreamEncoding, raw: &[u8]) -> Result<Option<Value>,
     }
 }
 
+/// Returns an event without the values of repeated keys that [`event_json`] does not return; `None` if it has none. A
+/// client may read those values.
+pub fn without_repeated_keys(encoding: StreamEncoding, raw: &Bytes) -> Option<Bytes> {
+    let repeats = |json: &[u8]| serde_json::from_slice(json).is_ok_and(|value: Value| has_repeated_keys(json, &value));
+    let has_repeated = match encoding {
+        StreamEncoding::SseEvents => event_data(without_bom(raw)).is_some_and(|data| repeats(&data)),
+        StreamEncoding::AwsFrames => read_payload(raw).is_ok_and(|(_, payload)| {
+            let wrapped = |value: Value| STANDARD.decode(value["bytes"].as_str()?).ok();
+            let inner = serde_json::from_slice(&payload).ok().and_then(wrapped);
+            repeats(&payload) || inner.is_some_and(|inner| repeats(&inner))
+        }),
+        StreamEncoding::JsonArrayItems => repeats(raw),
+    };
+    has_repeated.then(|| rewrite_event(encoding, raw, &[]))
+}
+
 /// Returns the name of a frame, and its payload.
-fn read_frame(raw: &[u8]) -> Result<(String, Value), UnreadableEvent> {
+fn read_payload(raw: &[u8]) -> Result<(String, Bytes), UnreadableEvent> {
     let mut decoder = FrameDecoder::new(MAX_EVENT_BYTES);
     decoder.push_chunk(raw);
     let frame = decoder.next_frame().and_then(Result::ok).ok_or(UnreadableEvent)?;
-    if frame.payload.is_empty() {
-        return Ok((frame.event_name, Value::Null));
+    Ok((frame.event_name, frame.payload))
+}
+
+/// Returns the name of a frame, and its payload as JSON.
+fn read_frame(raw: &[u8]) -> Result<(String, Value), UnreadableEvent> {
+    let (name, payload) = read_payload(raw)?;
+    if payload.is_empty() {
+        return Ok((name, Value::Null));
     }
-    let value = serde_json::from_slice(&frame.payload).map_err(|_| UnreadableEvent)?;
-    Ok((frame.event_name, value))
+    let value = serde_json::from_slice(&payload).map_err(|_| UnreadableEvent)?;
+    Ok((name, value))
 }
 
 /// Returns the event that `InvokeModelWithResponseStream` wraps in base64.

@@ -8,7 +8,9 @@ use memchr::memmem;
 use super::{
     JsonForm, TextPart,
     event::EventTexts,
-    frames::{StreamEncoding, UnreadableEvent, event_json, join_events, rewrite_event, split_stream},
+    frames::{
+        StreamEncoding, UnreadableEvent, event_json, join_events, rewrite_event, split_stream, without_repeated_keys,
+    },
     json_text::{begins_like_json, decode_json_text, encode_changed_text},
 };
 
@@ -30,6 +32,8 @@ pub struct StreamTexts {
     deltas: Vec<Delta>,
     /// Copies of complete texts, in events that repeat the preceding deltas.
     copies: Vec<(usize, TextPart)>,
+    /// True if an event had a repeated key, so that the stream must be written anew.
+    has_repeated_keys: bool,
 }
 
 impl StreamTexts {
@@ -38,8 +42,15 @@ impl StreamTexts {
     /// # Errors
     /// If some of them are not JSON, so that texts may be hidden in them.
     pub fn read(encoding: StreamEncoding, stream: &Bytes) -> Result<Self, UnreadableEvent> {
-        let events = split_stream(encoding, stream)?;
-        let mut texts = Self { encoding, events, slots: Vec::new(), deltas: Vec::new(), copies: Vec::new() };
+        let mut events = split_stream(encoding, stream)?;
+        let mut has_repeated_keys = false;
+        for raw in &mut events {
+            if let Some(read) = without_repeated_keys(encoding, raw) {
+                (*raw, has_repeated_keys) = (read, true);
+            }
+        }
+        let (slots, deltas, copies) = (Vec::new(), Vec::new(), Vec::new());
+        let mut texts = Self { encoding, events, slots, deltas, copies, has_repeated_keys };
         let mut slot_indexes = HashMap::new();
         for (index, raw) in texts.events.iter().enumerate() {
             let Some(value) = event_json(encoding, raw)? else { continue };
@@ -62,6 +73,11 @@ impl StreamTexts {
         }
         texts.add_copies_without_deltas();
         Ok(texts)
+    }
+
+    /// Returns true if an event had a repeated key: a client that takes the other value would read an unchecked text.
+    pub fn has_repeated_keys(&self) -> bool {
+        self.has_repeated_keys
     }
 
     /// Returns the texts of all choices in the order in which they began.

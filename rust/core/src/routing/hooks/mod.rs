@@ -441,7 +441,7 @@ impl TargetHooks {
         if let Some(denied_by) = denied_by {
             return Ok(self.deny(walk.state, &denied_by, response.dialect));
         }
-        if let (true, Some(texts)) = (run.is_changed, texts) {
+        if let Some(texts) = texts.filter(|texts| run.is_changed || texts.has_repeated_keys()) {
             let new: Vec<String> = run.subject.texts.iter().map(|part| part.text.clone()).collect();
             let changed = run_offloaded(bytes.len(), move || texts.with_texts(&new)).await?;
             response.incoming.body = ResponseBody::from_bytes(changed.into());

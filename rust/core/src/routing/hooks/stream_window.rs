@@ -13,7 +13,7 @@ use bytes::Bytes;
 use penstock_llm::texts::{
     JsonForm, TextKind, TextPart,
     event::{EventTexts, SlotKey},
-    frames::{EventSplitter, StreamEncoding, UnreadableEvent, event_json, rewrite_event},
+    frames::{EventSplitter, StreamEncoding, UnreadableEvent, event_json, rewrite_event, without_repeated_keys},
     json_text::{JsonTextDecoder, encode_json_text},
 };
 use serde_json::json;
@@ -183,6 +183,7 @@ impl StreamWindow {
     }
 
     fn read_event(&mut self, raw: Bytes) -> Result<WindowStep, UnreadableEvent> {
+        let raw = without_repeated_keys(self.encoding, &raw).unwrap_or(raw);
         let texts = event_json(self.encoding, &raw)?.map(|event| EventTexts::read(&event)).unwrap_or_default();
         let mut deltas = Vec::with_capacity(texts.deltas.len());
         for (key, place) in texts.deltas {
