@@ -26,7 +26,7 @@ ONE_STORE = True
 PROVIDER_KEY = "sk-of-the-provider-0123456789"
 SCOPES = ["completions.write", "logs.list", "logs.view", "logs.write", "analytics.view", "virtual_keys.list"]
 TABLES = {"metrics": {"enabled": True}, "log_store": {"enabled": True}}
-VISIBLE_SECONDS = 5
+VISIBLE_SECONDS = 20
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +38,28 @@ def workspace(admin: Client) -> dict[str, Any]:
 def key(admin: Client, workspace: dict[str, Any]) -> Client:
     """Returns a client with a key of the workspace that may also read logs."""
     created = admin.with_new_key(workspace_id=workspace["id"], name="app", scopes=SCOPES)
-    wait_for("the key", lambda: send_chat(created).status == 200 or None, 3)
+    wait_for("the key", lambda: send_chat(created).status == 200 or None, VISIBLE_SECONDS)
     return created
 
 
 @pytest.fixture(scope="module")
-def config(admin: Client, workspace: dict[str, Any]) -> dict[str, Any]:
+def saved_provider(admin: Client, workspace: dict[str, Any]) -> str:
+    """Creates a saved provider, and returns its slug."""
+    slug = "mock-logged"
+    body = {
+        "name": "logged",
+        "ai_provider_id": "mock",
+        "key": PROVIDER_KEY,
+        "workspace_id": workspace["id"],
+        "slug": "i-logged",
+        "default_provider_slug": slug,
+    }
+    admin.create("/v1/integrations", body)
+    return slug
+
+
+@pytest.fixture(scope="module")
+def config(admin: Client, workspace: dict[str, Any], saved_provider: str) -> dict[str, Any]:
     body = {
         "name": "two targets",
         "workspace_id": workspace["id"],
@@ -51,7 +67,7 @@ def config(admin: Client, workspace: dict[str, Any]) -> dict[str, Any]:
             "strategy": {"mode": "fallback"},
             "targets": [
                 {"provider": "mock", "api_key": PROVIDER_KEY, "override_params": {"model": "mock?status=503"}},
-                {"provider": "mock", "api_key": PROVIDER_KEY, "override_params": {"model": "mock"}},
+                {"provider": f"@{saved_provider}", "override_params": {"model": "mock"}},
             ],
         },
     }
@@ -129,14 +145,21 @@ def test_stream_is_logged_with_its_chunks_and_usage(key: Client):
     assert actual["metrics"]["stream_mode"] == 1
 
 
-def test_fallback_shows_each_attempt_and_the_config(key: Client, config: dict[str, Any]):
+def test_fallback_shows_each_attempt_and_the_config(key: Client, config: dict[str, Any], saved_provider: str):
     response = send_chat(key, **{"x-gateway-config": config["slug"], "x-gateway-provider": ""})
     assert response.status == 200, response.body
     name = response.get_header("x-gateway-request-id")
     (listed,) = wait_for_logs(key, trace_id=name)
     assert listed["config"] == config["slug"]
     actual = key.read(f"/v1/logs/{name}")
-    assert [attempt["status"] for attempt in actual["details"]["attempts"]] == [503, 200]
+    attempts = [
+        (attempt["target"], attempt.get("virtual_key"), attempt["model"], attempt["status"])
+        for attempt in actual["details"]["attempts"]
+    ]
+    assert attempts == [
+        ("config.targets[0]", None, "mock?status=503", 503),
+        ("config.targets[1]", saved_provider, "mock", 200),
+    ]
     steps = [(step["step"], step.get("status")) for step in actual["details"]["decisions"]]
     assert steps == [("tried", 503), ("chose", None), ("tried", 200)]
     assert PROVIDER_KEY not in json.dumps(actual)
@@ -144,6 +167,8 @@ def test_fallback_shows_each_attempt_and_the_config(key: Client, config: dict[st
     query = urllib.parse.urlencode({"time_of_generation_min": start, "trace_id": name})
     rescued = key.read(f"/v1/analytics/graphs/requests/rescued?{query}")
     assert sum(point["fallback"] for point in rescued["data_points"]) == 1, rescued
+    assert [log["id"] for log in query_logs(key, trace_id=name, rescued="fallback")] == [name]
+    assert query_logs(key, trace_id=name, rescued="retry") == []
 
 
 def test_failed_requests_are_counted_in_the_graphs(key: Client):

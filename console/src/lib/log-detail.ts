@@ -6,6 +6,9 @@ export const PART_CHARS = 64 * 1024;
 
 export interface Attempt {
   provider: string;
+  savedProvider: string;
+  model: string;
+  target: string;
   host: string;
   status: number | null;
   error: string;
@@ -21,6 +24,9 @@ export function attemptsOf(log: Schema["Log"]): Attempt[] {
   if (!Array.isArray(listed)) return [];
   return listed.map((one: Dictionary) => ({
     provider: String(one.provider ?? ""),
+    savedProvider: String(one.virtual_key ?? ""),
+    model: String(one.model ?? ""),
+    target: String(one.target ?? ""),
     host: String(one.host ?? ""),
     status: typeof one.status === "number" ? one.status : null,
     error: String(one.error ?? ""),

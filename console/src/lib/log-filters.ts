@@ -19,6 +19,7 @@ export const FILTERS: FilterField[] = [
   { name: "trace_id", label: "Trace", placeholder: "id of the trace" },
   { name: "cache_status", label: "Cache", placeholder: "hit, miss, disabled" },
   { name: "outcome", label: "Outcome", placeholder: "refused, failed, aborted" },
+  { name: "rescued", label: "Rescued by", placeholder: "retry, fallback" },
   { name: "metadata", label: "Metadata", placeholder: '{"team": "search"}' },
   { name: "cost_min", label: "Cost from", placeholder: "cents" },
   { name: "total_units_min", label: "Tokens from", placeholder: "1000" },

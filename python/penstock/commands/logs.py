@@ -33,7 +33,17 @@ SHOWN_FIELDS = (
     *("retry_success_count", "req_units", "res_units", "total_units", "response_time", "upstream_response_time"),
     *("gateway_processing_time", "workspace_slug", "api_key_id", "trace_id", "span_id", "span_name", "source"),
 )
-ATTEMPT_COLUMNS = ("provider", "host", "status", "duration", "error")
+# Columns of the attempts, by the names of their fields.
+ATTEMPT_COLUMNS = {
+    "target": "target",
+    "provider": "provider",
+    "virtual_key": "saved provider",
+    "model": "model",
+    "host": "host",
+    "status": "status",
+    "duration": "ms",
+    "error": "error",
+}
 # Characters of a body that are shown without `--json`.
 MAX_BODY_CHARS = 4000
 MAX_MINUTES = 10_000
@@ -95,6 +105,7 @@ def with_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--model", help="Only these models, separated by commas."),
         click.option("--key", help="Only these API keys: ids separated by commas."),
         click.option("--outcome", help="Only requests that ended like this, such as refused,aborted,killed."),
+        click.option("--rescued", help="Only successful requests that needed one of these: retry,fallback."),
         click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Only this metadata; may be repeated."),
         TIME_ZONE_OPTION,
         click.option("--json", "as_json", is_flag=True, help="Print the response of the API."),
@@ -121,6 +132,7 @@ def build_query(options: Mapping[str, Any], **more: object) -> str:
         "ai_model": options["model"],
         "api_key_ids": options["key"],
         "outcome": options["outcome"],
+        "rescued": options["rescued"],
         "metadata": msgspec.json.encode(metadata).decode() if metadata else None,
         **more,
     }
@@ -216,7 +228,7 @@ def _show_attempts(attempts: Sequence[Mapping[str, Any]]) -> None:
     if attempts:
         click.echo("\nattempts")
         rows = [["-" if row.get(name) is None else str(row[name]) for name in ATTEMPT_COLUMNS] for row in attempts]
-        print_table(ATTEMPT_COLUMNS, rows)
+        print_table(tuple(ATTEMPT_COLUMNS.values()), rows)
 
 
 def _show_decisions(steps: Sequence[Mapping[str, Any]]) -> None:

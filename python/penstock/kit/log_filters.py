@@ -15,7 +15,15 @@ from msgspec import Meta
 
 from penstock.errors import Problem
 from penstock.kit.tenant_session import RequestContext  # noqa: TC001 - as above
-from penstock.logs.query import END_OF_TIME, EPOCH, MAX_FILTER_VALUES, LogFilterError, LogFilters, parse_metadata_filter
+from penstock.logs.query import (
+    END_OF_TIME,
+    EPOCH,
+    MAX_FILTER_VALUES,
+    RESCUES,
+    LogFilterError,
+    LogFilters,
+    parse_metadata_filter,
+)
 from penstock.schemas import invalid_error, to_utc
 from penstock.similar_names import NameSuggester
 
@@ -32,10 +40,12 @@ RANGES = ("time_of_generation", "total_units", "cost", "prompt_token", "completi
 # Filters with several values separated by commas.
 LISTS = (
     *("status_code", "virtual_keys", "configs", "api_key_ids", "ai_org_model", "ai_model", "trace_id", "span_id"),
-    *("prompt_slug", "cache_status", "outcome"),
+    *("prompt_slug", "cache_status", "outcome", "rescued"),
 )
 MODEL_SEPARATOR = "__"
 OUTCOMES = ("complete", "refused", "failed", "aborted", "cut", "panicked", "killed")
+# Lists with fixed values.
+FIXED_VALUES = {"outcome": OUTCOMES, "rescued": RESCUES}
 STATUS_DIGITS = 3
 STATUS_CLASSES = {f"{first}xx": range(first * 100, first * 100 + 100) for first in range(1, 6)}
 MAX_PARAMETER_PROBLEMS = 20
@@ -73,6 +83,7 @@ DESCRIPTIONS = {
     "span_id": "only these span ids, separated by commas",
     "prompt_slug": "only these prompts: slugs separated by commas",
     "cache_status": "only these cache statuses, separated by commas: `hit`, `semantic_hit`, `miss`, `refresh`, `disabled`",
+    "rescued": "only successful requests that needed one of these, separated by commas: `retry`, `fallback`",
     "outcome": f"only requests that ended like this, separated by commas: {', '.join(f'`{name}`' for name in OUTCOMES)}",
 }
 
@@ -114,11 +125,11 @@ def parse_filters(given: Mapping[str, Any], path: str = "", known_problems: Sequ
     values |= {name: _parse_list(path + name, sent[name], problems) for name in LISTS if name in sent}
     if "status_code" in values:
         values["status_code"] = _parse_status_codes(f"{path}status_code", values["status_code"], problems)
-    allowed = ", ".join(OUTCOMES)
     problems += [
-        Problem(f"{path}outcome", f"{outcome[:80]!r} is not allowed: expected one of {allowed}")
-        for outcome in values.get("outcome", ())
-        if outcome not in OUTCOMES
+        Problem(f"{path}{name}", f"{value[:80]!r} is not allowed: expected one of {', '.join(allowed)}")
+        for name, allowed in FIXED_VALUES.items()
+        for value in values.get(name, ())
+        if value not in allowed
     ]
     problems += [
         Problem(f"{path}ai_org_model", f"{pair!r} is not allowed: expected provider__model")
@@ -223,6 +234,7 @@ def read_log_filters(  # noqa: PLR0913, PLR0917 - the filters that there are
     prompt_slug: Annotated[str | None, _query("prompt_slug")] = None,
     cache_status: Annotated[str | None, _query("cache_status")] = None,
     outcome: Annotated[str | None, _query("outcome")] = None,
+    rescued: Annotated[str | None, _query("rescued")] = None,
 ) -> GivenFilters:
     """Reads the filters that all routes of logs and analytics accept. A list that is sent again adds its values."""
     given = dict(locals())
@@ -261,6 +273,7 @@ class ExportFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     api_key_ids: Annotated[str | None, Meta(description=DESCRIPTIONS["api_key_ids"])] = None
     cache_status: Annotated[str | None, Meta(description=DESCRIPTIONS["cache_status"])] = None
     outcome: Annotated[str | None, Meta(description=DESCRIPTIONS["outcome"])] = None
+    rescued: Annotated[str | None, Meta(description=DESCRIPTIONS["rescued"])] = None
     prompt_slug: Annotated[str | None, Meta(description=DESCRIPTIONS["prompt_slug"])] = None
     workspace_slug: Annotated[
         str | None, Meta(description="id or slug of the workspace, if `workspace_id` does not name it")

@@ -87,6 +87,9 @@ class Attempt(msgspec.Struct, frozen=True):
     """One request to a provider."""
 
     provider: str = ""
+    virtual_key: str | None = None
+    model: str | None = None
+    target: str | None = None
     host: str = ""
     status: int | None = None
     duration: float = 0.0
@@ -310,6 +313,9 @@ def _attempt_spans(record: SpanRecord, trace_id: str, parent_id: str, start: int
                     "error.type": error,
                     "penstock.attempt.number": number,
                     "penstock.attempt.provider": attempt.provider,
+                    "penstock.attempt.virtual_key": attempt.virtual_key,
+                    "penstock.attempt.target": attempt.target,
+                    "penstock.attempt.model": attempt.model,
                 }
             ),
             **({"status": {"code": ERROR_STATUS, "message": error}} if error else {}),

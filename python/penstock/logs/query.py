@@ -20,6 +20,9 @@ MAX_METADATA_CHARS = 512
 MAX_SEARCH_CHARS = 1000
 MAX_RANGE_DAYS = 3660
 
+# What may have rescued a request whose first attempt failed.
+RESCUES = ("retry", "fallback")
+
 Values = Annotated[list[str], msgspec.Meta(max_length=MAX_FILTER_VALUES)]
 PageSize = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE_SIZE)]
 PageNumber = Annotated[int, msgspec.Meta(ge=0)]
@@ -72,6 +75,8 @@ class LogFilters(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
     prompt_slug: Values | None = None
     cache_status: Values | None = None
     outcome: Values | None = None
+    rescued: Values | None = None
+    """See `RESCUES`. Successful requests that needed one of these."""
     metadata: dict[str, Values] | None = None
     """See `parse_metadata_filter`."""
     q: Annotated[str, msgspec.Meta(max_length=MAX_SEARCH_CHARS)] | None = None

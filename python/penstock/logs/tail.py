@@ -57,6 +57,8 @@ def matches_filters(record: dict[str, Any], filters: LogFilters) -> bool:
         return False
     if filters.weighted_feedback_min is not None or filters.weighted_feedback_max is not None:
         return False
+    if filters.rescued is not None and not _find_rescues(record) & set(filters.rescued):
+        return False
     return (
         all(_is_within(record.get(field), filters, name) for name, field in FIELD_BY_RANGE.items())
         and _is_within(_cost_in_cents(record), filters, "cost")
@@ -84,6 +86,18 @@ def _matches_models(record: dict[str, Any], models: list[str] | None) -> bool:
     return any(
         provider == record.get("ai_org") and model in {"", record.get("ai_model")} for provider, _, model in pairs
     )
+
+
+def _find_rescues(record: dict[str, Any]) -> set[str]:
+    """Returns what rescued a request, as the filter `rescued` names it."""
+    found: set[str] = set()
+    if record.get("is_success"):
+        if (record.get("retry_success_count") or 0) > 0:
+            found.add("retry")
+        steps: list[dict[str, Any]] = record.get("decisions") or []
+        if any(step.get("strategy") == "fallback" and step.get("target") for step in steps):
+            found.add("fallback")
+    return found
 
 
 def _matches_metadata(record: dict[str, Any], wanted: dict[str, list[str]] | None) -> bool:

@@ -41,7 +41,16 @@ def whole_log(cost: float | None = 0.25) -> dict[str, Any]:
             "outcome": "complete",
             "body": "cut",
             "attempts": [
-                {"provider": "openai", "host": "api.openai.com", "status": 200, "duration": 12.5, "error": None}
+                {
+                    "target": "config.targets[1]",
+                    "provider": "openai",
+                    "virtual_key": "openai-main",
+                    "model": "gpt-5-mini",
+                    "host": "api.openai.com",
+                    "status": 200,
+                    "duration": 12.5,
+                    "error": None,
+                }
             ],
             "decisions": [{"step": "chose", "at": "config", "strategy": "fallback", "target": 1}],
         },
@@ -69,7 +78,20 @@ def api() -> Iterator[PretendedApi]:
 
 
 def test_logs_are_listed_as_a_table(api: PretendedApi):
-    options = ("--status", "200,500", "--metadata", "team=red", "--workspace", "ws-a", "-q", "zebra", "-n", "2")
+    options = (
+        "--status",
+        "200,500",
+        "--metadata",
+        "team=red",
+        "--workspace",
+        "ws-a",
+        "-q",
+        "zebra",
+        "-n",
+        "2",
+        "--rescued",
+        "fallback",
+    )
     done = api.run("logs", "list", *options)
     assert done.exit_code == 0, done.output
     head, first, second = done.stdout.splitlines()
@@ -81,7 +103,7 @@ def test_logs_are_listed_as_a_table(api: PretendedApi):
     # What clients choose cannot change the terminal.
     assert second.split()[4:7] == ["red�[31m", "-", "-"]
     assert "more than 2" in done.stderr
-    assert api.query["status_code"] == ["200,500"]
+    assert (api.query["status_code"], api.query["rescued"]) == (["200,500"], ["fallback"])
     assert (api.query["metadata"], api.query["q"], api.query["page_size"]) == (['{"team":"red"}'], ["zebra"], ["2"])
     assert api.query["workspace_slug"] == ["ws-a"]
 
@@ -117,6 +139,7 @@ def test_one_log_is_shown_with_attempts_and_bodies(api: PretendedApi):
     assert done.exit_code == 0, done.output
     words = done.stdout.split()
     assert {"$0.0025", "POST", "metadata.team", "red", "api.openai.com", "12.5"} <= set(words)
+    assert {"config.targets[1]", "openai-main", "gpt-5-mini"} <= set(words)
     assert "200 complete" in done.stdout
     assert "strategy fallback, target 1" in done.stdout
     assert "more characters; hint: --json" in done.stdout

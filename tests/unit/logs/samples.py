@@ -165,6 +165,7 @@ class Sample:
             is_in(record["prompt_slug"], filters.prompt_slug),
             is_in(record["cache_status"], filters.cache_status),
             is_in(record["outcome"], filters.outcome),
+            filters.rescued is None or bool(rescues_of(record) & set(filters.rescued)),
             all(record["metadata"].get(key) in values for key, values in (filters.metadata or {}).items()),
             not filters.q or set(split_words(filters.q)) <= words,
         ))  # fmt: skip
@@ -204,6 +205,11 @@ def is_unpriced(record: dict[str, Any]) -> bool:
 
 def has_fallen_back(record: dict[str, Any]) -> bool:
     return any(step["step"] == "chose" and step["target"] > 0 for step in record["decisions"])
+
+
+def rescues_of(record: dict[str, Any]) -> set[str]:
+    ways = {"retry": record["retry_success_count"] > 0, "fallback": has_fallen_back(record)}
+    return {way for way, happened in ways.items() if happened and record["is_success"]}
 
 
 class Expectation:

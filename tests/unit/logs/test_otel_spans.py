@@ -180,7 +180,11 @@ def test_attempts_are_children_in_sequence():
 
 def test_hedged_attempts_overlap():
     attempts = [{"provider": "a", "start": 5, "duration": 100}, {"provider": "b", "start": 50.5, "duration": 20}]
+    attempts[1] |= {"virtual_key": "b-main", "model": "m", "target": "config.targets[1]"}
     _, *children = make_spans(attempts=attempts, request_parsing_time=1, pre_processing_time=2)
+    named = attributes_of(children[1])
+    names = ("penstock.attempt.virtual_key", "penstock.attempt.model", "penstock.attempt.target")
+    assert [named[name] for name in names] == ["b-main", "m", "config.targets[1]"]
     times = [[int(child[f"{edge}TimeUnixNano"]) - START_NS for edge in ("start", "end")] for child in children]
     assert times == [[5_000_000, 105_000_000], [50_500_000, 70_500_000]]
 

@@ -24,6 +24,12 @@ RECORD = {
     "metadata": {"team": "red"},
     "config": "c",
     "config_id": "c-1",
+    "is_success": True,
+    "retry_success_count": 0,
+    "decisions": [
+        {"step": "tried", "at": "config.targets[0]", "status": 503},
+        {"step": "chose", "at": "config", "strategy": "fallback", "target": 1},
+    ],
 }
 
 
@@ -51,10 +57,30 @@ RECORD = {
         ({"cost_min": 2.5, "cost_max": 2.5}, True),
         ({"cost_max": 2.4}, False),
         ({"weighted_feedback_min": 0}, False),
+        ({"rescued": ["retry", "fallback"]}, True),
+        ({"rescued": ["retry"]}, False),
     ],
 )
 def test_filters(filters: dict[str, Any], matches: bool):
     assert matches_filters(RECORD, LogFilters(**{"organisation_id": "o", **filters})) is matches
+
+
+@pytest.mark.parametrize(
+    ("changes", "rescues"),
+    [
+        ({"is_success": False}, set[str]()),
+        ({"decisions": None, "retry_success_count": 2}, {"retry"}),
+        ({"decisions": [{"step": "chose", "at": "config", "strategy": "fallback", "target": 0}]}, set[str]()),
+        ({"decisions": [{"step": "chose", "at": "config", "strategy": "loadbalance", "target": 1}]}, set[str]()),
+        ({"retry_success_count": 1}, {"retry", "fallback"}),
+    ],
+)
+def test_rescues_are_those_of_the_log_store(changes: dict[str, Any], rescues: set[str]):
+    record = {**RECORD, **changes}
+    found = {
+        way for way in ("retry", "fallback") if matches_filters(record, LogFilters(organisation_id="o", rescued=[way]))
+    }
+    assert found == rescues
 
 
 def test_rate_is_bounded_and_dropped_records_are_counted():

@@ -86,6 +86,9 @@ def test_filters_take_several_values_and_reject_unknown_names(bootstrapped_url: 
         assert await find("ai_model=b&ai_model=c") == sorted(created[1:])
         assert await find("outcome=killed,cut") == created[2:]
         await reader.expect_error(400, "expected one of complete, refused", "GET", "logs?outcome=gone")
+        await reader.expect_error(
+            400, "'hedge' is not allowed: expected one of retry, fallback", "GET", "logs?rescued=hedge"
+        )
         for path in ("logs", "logs/tail", "analytics/graphs/cost", "analytics/groups/users", "analytics/summary/cache"):
             await reader.expect_error(400, "did you mean status_code?", "GET", f"{path}?status_codes=500")
         await reader.expect_error(400, "more than once", "GET", "logs?cost_min=1&cost_min=2")

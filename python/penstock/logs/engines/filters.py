@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.logs.body_text import MAX_SEARCH_WORDS, split_words
 from penstock.logs.columns import NANODOLLARS_PER_CENT
+from penstock.logs.engines.measures import RESCUED_BY, SUCCEEDED
 from penstock.logs.engines.sql import Statement, ValueType
 from penstock.logs.query import END_OF_TIME, EPOCH, MAX_METADATA_KEYS, LogFilterError, LogFilters, Restriction
 
@@ -77,6 +78,9 @@ def build_conditions(filters: LogFilters, statement: Statement) -> list[str]:
     ]
     if filters.status_code is not None:
         conditions.append(f'r."response_status_code" IN {statement.bind_list(filters.status_code, ValueType.INTEGER)}')
+    if filters.rescued is not None:
+        ways = [condition for name, condition in RESCUED_BY.items() if name in filters.rescued]
+        conditions.append(f"{SUCCEEDED} AND ({' OR '.join(ways) or 'false'})")
     conditions += _build_ranges(filters, statement)
     if filters.ai_org_model is not None:
         conditions.append(_build_models(filters.ai_org_model, statement))

@@ -14,6 +14,7 @@ from penstock.logs.engines.measures import (
     END_USER,
     FAILED,
     HIT,
+    RESCUED_BY,
     SEMANTIC_HIT,
     SIMPLE_HIT,
     SUCCEEDED,
@@ -182,11 +183,11 @@ def _run_rescued(
     fragments: SqlFragments, filters: LogFilters, buckets: Buckets
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Successful requests that needed a retry or a fallback. A request that needed both counts in both."""
-    rescued = f'{SUCCEEDED} AND (coalesce(r."retry_success_count", 0) > 0 OR coalesce(r."is_fallback", false))'
+    rescued = f"{SUCCEEDED} AND ({' OR '.join(RESCUED_BY.values())})"
     statement = Statement(fragments)
     records = select_records(fragments, filters, statement, rescued)
     keys = ['coalesce(r."retry_success_count", 0)']
-    rows = _fetch_buckets(statement, buckets, records, keys, ["count(*)", count_if('coalesce(r."is_fallback", false)')])
+    rows = _fetch_buckets(statement, buckets, records, keys, ["count(*)", count_if(RESCUED_BY["fallback"])])
     retries: dict[int, list[dict[str, Any]]] = {}
     fallbacks: dict[int, int] = {}
     total_retries = 0

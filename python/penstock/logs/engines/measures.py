@@ -8,6 +8,11 @@ Number = int | float
 
 FAILED = 'NOT coalesce(r."is_success", false)'
 SUCCEEDED = 'coalesce(r."is_success", false)'
+# What rescued a request, by the values of the filter `rescued`.
+RESCUED_BY = {
+    "retry": '(coalesce(r."retry_success_count", 0) > 0)',
+    "fallback": '(coalesce(r."is_fallback", false))',
+}
 END_USER = "nullif(r.\"user\", '')"
 SEMANTIC_HIT = "(r.\"cache_status\" = 'semantic_hit' OR (r.\"cache_status\" = 'hit' AND coalesce(r.\"cache_type\", '') = 'semantic'))"
 HIT = "(r.\"cache_status\" IN ('hit', 'semantic_hit'))"

@@ -22,6 +22,8 @@ use crate::{
     state::{shared::pending_charges::PendingCharges, snapshot::Snapshot},
 };
 
+const MAX_ATTEMPT_MODEL_BYTES: usize = 256;
+
 static WORKSPACE_HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 impl RequestLog {
@@ -59,9 +61,12 @@ impl RequestLog {
 
     /// Records a request to a provider: the head of its response, or the error.
     pub fn record_attempt(&mut self, target: &Target<'_>, result: &Result<IncomingResponse>, duration: Duration) {
-        let start = self.details.elapsed().saturating_sub(duration);
-        self.details.add_attempt(Attempt {
+        let (start, model) = (self.details.elapsed().saturating_sub(duration), self.resolved_model());
+        let attempt = Attempt {
             provider: target.provider.slug(),
+            saved_provider: self.details.saved_provider.clone(),
+            model: model[..model.floor_char_boundary(MAX_ATTEMPT_MODEL_BYTES)].into(),
+            target_path: self.details.target_path.clone(),
             host: match &target.base_url.origin {
                 Origin::Network { host, .. } => Arc::clone(host),
                 Origin::Unix(_) => "unix".into(),
@@ -73,7 +78,8 @@ impl RequestLog {
                 .as_ref()
                 .err()
                 .map(|error| AttemptFailure { error_code: error.code(), reason: Some(error.message().into()) }),
-        });
+        };
+        self.details.add_attempt(attempt);
     }
 
     /// Records the saved provider of a target. To be called before the record begins, if the target is known then.

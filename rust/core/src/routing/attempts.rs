@@ -1,7 +1,7 @@
 //! Attempts at one target: a cached response if there is one, else as many requests as the config allows.
 
 use std::{
-    sync::LazyLock,
+    sync::{Arc, LazyLock},
     time::{Duration, Instant},
 };
 
@@ -329,6 +329,7 @@ impl<'w> RouteExecutor<'w> {
         passage: Option<BreakerPermit>,
     ) -> Result<UpstreamResponse> {
         let state = self.state;
+        self.log.details.target_path = Some(Arc::clone(&node.path));
         let (timeout, retry) = (target.timeout, self.retry_policy(node));
         let policy = node.features.circuit_breaker.policy();
         let mut guard = policy.zip(passage).map(|(policy, passage)| BreakerGuard { policy, permit: passage });

@@ -228,6 +228,9 @@ async fn chat_stream_continues_on_another_target_as_one_response() {
             ["continued", "targets[1]"]
         ]);
         assert_eq!(decision_steps(&record), told_steps);
+        let attempts = record["attempts"].as_array().unwrap();
+        let targets: Vec<_> = attempts.iter().map(|attempt| &attempt["target"]).collect();
+        assert_eq!(targets, ["config.targets[0]", "config.targets[1]"]);
         assert_eq!(
             pick_fields(&record, ["outcome", "is_success", "error", "last_used_option_index", "units_estimated"]),
             json!(["complete", true, null, "config.targets[1]", true])

@@ -170,7 +170,8 @@ async fn record_begins_before_the_request_is_sent_and_ends_before_the_response_i
     let fields = pick_fields(&frames[3].json(), names);
     assert_eq!(fields, json!([null, null, "2.8.1", body.len(), "gateway"]));
     let attempt = &frames[3].json()["attempts"][0];
-    assert_eq!(pick_fields(attempt, ["provider", "host", "status"]), json!(["mock", "127.0.0.1", 200]));
+    let names = ["provider", "host", "status", "target", "model"];
+    assert_eq!(pick_fields(attempt, names), json!(["mock", "127.0.0.1", 200, "config", frames[3].json()["ai_model"]]));
     assert!(attempt["duration"].is_number() && frames[3].json()["gateway_processing_time"].is_number());
     assert_eq!(frames[3].json()["response_headers"]["content-type"], "application/json");
     // Nothing goes to the control process.
@@ -365,6 +366,18 @@ async fn only_the_attempt_that_responded_is_recorded() {
     let sent: Value = serde_json::from_str(&spool.body(UPSTREAM_REQUEST)).unwrap();
     assert_eq!(sent["model"], "mock?chunks=3");
     assert_eq!(spool.body(CLIENT_REQUEST), chat_body("m", false));
+    let end = spool.frames().pop().unwrap().json();
+    let attempts: Vec<_> = end["attempts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|attempt| pick_fields(attempt, ["provider", "model", "target", "status"]))
+        .collect();
+    let expected = [
+        json!(["mock", "mock?status=503", "config.targets[0]", 503]),
+        json!(["mock", "mock?chunks=3", "config.targets[1]", 200]),
+    ];
+    assert_eq!(attempts, expected);
 }
 
 #[tokio::test]

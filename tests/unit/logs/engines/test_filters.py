@@ -57,6 +57,7 @@ FILTERS = st.builds(
     prompt_slug=choose("p1"),
     cache_status=choose("hit", "miss", "semantic_hit"),
     outcome=choose("complete", "killed"),
+    rescued=choose("retry", "fallback"),
     metadata=st.none() | st.dictionaries(st.sampled_from(["team", "_user", "k'\"\\"]), st.lists(st.sampled_from([*filter(None, TEAMS), "ann", "v"]), max_size=3), max_size=2),
     q=st.none() | st.lists(st.sampled_from(WORDS), min_size=1, max_size=2).map(" ".join),
 )  # fmt: skip

@@ -92,6 +92,11 @@ impl TranslationClock {
 #[derive(Debug, Clone)]
 pub struct Attempt {
     pub provider: &'static str,
+    pub saved_provider: Option<Arc<ProviderIdentity>>,
+    /// The provider's name of the model; empty if the request names none.
+    pub model: Box<str>,
+    /// Config path of the target; `None` if the config has only one target.
+    pub target_path: Option<Arc<str>>,
     pub host: Arc<str>,
     pub status: Option<u16>,
     /// Time from the arrival of the client's request until this one was sent.
@@ -116,6 +121,8 @@ pub struct RecordDetails {
     pub config: Option<Arc<ConfigIdentity>>,
     /// Saved provider of the target.
     pub saved_provider: Option<Arc<ProviderIdentity>>,
+    /// Config path of the target to which requests are sent; `None` if the config has only one target.
+    pub target_path: Option<Arc<str>>,
     pub attempts: Vec<Attempt>,
     pub response_headers: Option<Headers>,
     opened_at: Option<Instant>,
@@ -265,6 +272,9 @@ impl RecordDetails {
         line.list("attempts", &self.attempts, |out, attempt| {
             write_object(out, |fields| {
                 fields.text("provider", attempt.provider);
+                fields.optional_text("virtual_key", attempt.saved_provider.as_ref().map(|saved| &*saved.slug));
+                fields.optional_text("model", Some(&*attempt.model).filter(|model| !model.is_empty()));
+                fields.text("target", attempt.target_path.as_deref().unwrap_or("config"));
                 fields.text("host", &attempt.host);
                 if let Some(status) = attempt.status {
                     fields.number("status", status);
