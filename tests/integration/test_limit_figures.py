@@ -216,8 +216,9 @@ def test_rate_limits_admit_nearly_everything_and_never_more(nodes: list[Gateway]
         assert part >= MIN_ADMITTED, part
 
 
-def test_sliding_limits_admit_nearly_everything_and_never_more(nodes: list[Gateway]):
-    seconds, value = 130.0, 1200
+@pytest.mark.parametrize(("kind", "value"), [("requests", 1200), ("tokens", 12_000)])
+def test_sliding_limits_admit_nearly_everything_and_never_more(nodes: list[Gateway], kind: str, value: int):
+    seconds = 130.0
     admin = Client(nodes[0])
     (workspace,) = admin.read("/v1/workspaces")["data"]
     _, key = create_caller(nodes)
@@ -226,7 +227,7 @@ def test_sliding_limits_admit_nearly_everything_and_never_more(nodes: list[Gatew
         {
             "conditions": [{"key": "workspace_id", "value": workspace["id"]}],
             "group_by": [{"key": "api_key"}],
-            "type": "requests",
+            "type": kind,
             "unit": "rpm",
             "value": value,
             "window": "sliding",
@@ -235,9 +236,10 @@ def test_sliding_limits_admit_nearly_everything_and_never_more(nodes: list[Gatew
     )
     for node in nodes:
         wait_for("the policy", lambda node=node: send_chat(node, key, tokens=1).get_header("ratelimit"), 20)
-    admitted = send_paced(nodes, key, 2 * value / 60, seconds, lambda _: 1)
+    used = send_chat(nodes[0], key, tokens=5).json()["usage"]["total_tokens"] if kind == "tokens" else 1
+    admitted = send_paced(nodes, key, 2 * value / 60 / used, seconds, lambda _: used)
     begin, end = min(sent for sent, _, _ in admitted), max(done for _, done, _ in admitted)
-    part = len(admitted) / (value * (end - begin) / 60)
-    print(f"sliding: {len(admitted)} of {value}/min in {end - begin:.0f} s, {part:.1%}")
+    part = len(admitted) * used / (value * (end - begin) / 60)
+    print(f"sliding: {len(admitted) * used} of {value} {kind}/min in {end - begin:.0f} s, {part:.1%}")
     assert highest_window(admitted, 60, iter(sorted(sent for sent, _, _ in admitted))) <= value
     assert part >= MIN_ADMITTED, part
