@@ -45,7 +45,12 @@ def google() -> Iterator[GoogleProvider]:
 
 
 def start_gateway(
-    gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, folder: Path, provider: str, address: str
+    gateway: Callable[..., Gateway],
+    store_templates: DatabaseTemplates,
+    folder: Path,
+    kind: str,
+    address: str,
+    provider_key: str = PROVIDER_KEY,
 ) -> tuple[Gateway, str]:
     """Starts a gateway with a store; returns it with a key whose config names the provider at this address."""
     tables: dict[str, Any] = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
@@ -53,7 +58,7 @@ def start_gateway(
     served = gateway(tables, env=env)
     admin = Client(served)
     workspace = admin.create("/v1/workspaces", {"name": "w"})["id"]
-    body = {"name": "p", "slug": "p", "ai_provider_id": provider, "key": PROVIDER_KEY, "workspace_id": workspace}
+    body = {"name": "p", "slug": "p", "ai_provider_id": kind, "key": provider_key, "workspace_id": workspace}
     admin.create("/v1/integrations", body | {"configurations": {"custom_host": address}})
     config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "@p"}, "workspace_id": workspace})["slug"]
     key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"], defaults={"config_id": config}).key
@@ -83,10 +88,15 @@ def test_google_sdk_reaches_its_own_api(
     assert not any("token" in json.dumps(record) for record in records)
 
 
+@pytest.mark.parametrize("provider_key", [PROVIDER_KEY, "short"])
 def test_upload_url_is_valid_only_for_its_upload(
-    gateway: Callable[..., Gateway], store_templates: DatabaseTemplates, tmp_path: Path, google: GoogleProvider
+    gateway: Callable[..., Gateway],
+    store_templates: DatabaseTemplates,
+    tmp_path: Path,
+    google: GoogleProvider,
+    provider_key: str,
 ):
-    served, key = start_gateway(gateway, store_templates, tmp_path, "google", google.url)
+    served, key = start_gateway(gateway, store_templates, tmp_path, "google", google.url, provider_key)
     command = "x-goog-upload-command"
     started = httpx2.post(
         f"{served.base_url}/upload/v1/files", headers={"x-goog-api-key": key, command: "start"}, content=b"{}"

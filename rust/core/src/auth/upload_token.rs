@@ -15,7 +15,7 @@ use crate::{
         message::RequestHead,
         route,
     },
-    state::snapshot::{GatewayKey, SavedProvider, Snapshot, has_expired},
+    state::snapshot::{GatewayKey, SavedProvider, Snapshot, has_expired, sha256_digest},
 };
 
 /// Query parameter with the token. Its name marks it as a secret wherever URLs are masked.
@@ -27,7 +27,7 @@ const LIFETIME_SECONDS: u64 = 24 * 3600;
 const MAX_TOKEN_BYTES: usize = 2048;
 /// Separates these signatures from others with the same key.
 const SIGNATURE_PURPOSE: &str = "penstock upload 1";
-/// The provider's credential is the key of the signatures, so a short one could be guessed from them.
+/// A shorter credential of a provider is no key of the signatures, because it could be guessed from them.
 const MIN_CREDENTIAL_BYTES: usize = 16;
 
 /// Content of a token.
@@ -60,13 +60,18 @@ pub fn sign_upload(caller: &Caller<'_>, saved: &SavedProvider, path: &str, query
         expires_at: unix_seconds() + LIFETIME_SECONDS,
     };
     let claims = BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(&claims).ok()?);
-    let signature = hmac::sign(&signing_key(saved)?, &signed_text(&claims, path, upload_id(query)?));
+    let key = match credential_key(saved) {
+        Some(key) => key,
+        None if caller.key.is_none() => open_key(),
+        None => digest_key(&sha256_digest(caller.sent_key?)),
+    };
+    let signature = hmac::sign(&key, &signed_text(&claims, path, upload_id(query)?));
     Some(format!("{claims}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature)))
 }
 
 impl<'s> UploadGrant<'s> {
     /// Removes the token from the query of an upload. If it is valid and the request has no credential, removes the
-    /// control headers tooand replaces them by the provider of the upload. A token cannot start an upload.
+    /// control headers too and replaces them by the provider of the upload. A token cannot start an upload.
     pub fn take(snapshot: &'s Snapshot, head: &mut RequestHead, aliases: &[String]) -> Option<Self> {
         if !route::is_upload_path(&head.path) {
             return None;
@@ -98,15 +103,33 @@ fn verify(snapshot: &Snapshot, head: &RequestHead, token: &str) -> Option<Upload
     let saved = snapshot.find_provider(claims.workspace.as_deref(), &claims.provider)?;
     let signature = BASE64_URL_SAFE_NO_PAD.decode(signature).ok()?;
     let signed = signed_text(text, &head.path, upload_id(&head.query)?);
-    hmac::verify(&signing_key(saved)?, &signed, &signature).ok()?;
-    (!has_expired(claims.expires_at)).then_some(claims)
+    let is_signed_with = |key: hmac::Key| hmac::verify(&key, &signed, &signature).is_ok();
+    let is_valid = match (credential_key(saved), &claims.key) {
+        (Some(key), _) => is_signed_with(key),
+        (None, None) => is_signed_with(open_key()),
+        // After a rotation, a key has two digests for a while.
+        (None, Some(id)) => snapshot.key_digests(id).any(|digest| is_signed_with(digest_key(digest))),
+    };
+    (is_valid && !has_expired(claims.expires_at)).then_some(claims)
 }
 
 /// Returns the key of the signatures for uploads to a saved provider. All nodes have it, clients do not, and it changes
-/// with the credential.
-fn signing_key(saved: &SavedProvider) -> Option<hmac::Key> {
+/// with the credential. `None` if the credential is too short, or there is none.
+fn credential_key(saved: &SavedProvider) -> Option<hmac::Key> {
     let credential = saved.api_key.as_ref()?.expose();
     (credential.len() >= MIN_CREDENTIAL_BYTES).then(|| hmac::Key::new(hmac::HMAC_SHA256, credential.as_bytes()))
+}
+
+/// Returns the key of the signatures that depends on the gateway key. Its holder can forge tokens, but they permit
+/// nothing that the key does not.
+fn digest_key(digest: &[u8; 32]) -> hmac::Key {
+    hmac::Key::new(hmac::HMAC_SHA256, digest)
+}
+
+/// Returns the key of the signatures of a gateway that requires no key. Such a token permits nothing: the gateway must
+/// still require no key when the upload continues.
+fn open_key() -> hmac::Key {
+    hmac::Key::new(hmac::HMAC_SHA256, SIGNATURE_PURPOSE.as_bytes())
 }
 
 fn signed_text(claims: &str, path: &str, upload_id: &str) -> Vec<u8> {
@@ -148,6 +171,7 @@ mod tests {
     use super::*;
     use crate::ingress::control_headers::ControlHeaders;
 
+    const KEY_ROW: &str = r#"{"id":"k","name":"n","workspace":"w","sha256":"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}"#;
     const SNAPSHOT_JSON: &str = r#"{"epoch":"1","keys":[
         {"id":"k","name":"n","workspace":"w","sha256":"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}],
         "providers":[{"slug":"g","provider":"google","workspace":"w","api_key":"AIza-0123456789abcdef"},
@@ -251,16 +275,52 @@ mod tests {
         let saved = snapshot.find_provider(Some("w"), "g").unwrap();
         let claims = r#"{"key":"k","workspace":"w","provider":"g","expires_at":1}"#;
         let past = BASE64_URL_SAFE_NO_PAD.encode(claims);
-        let signature = hmac::sign(&signing_key(saved).unwrap(), &signed_text(&past, PATH, "A-b"));
+        let signature = hmac::sign(&credential_key(saved).unwrap(), &signed_text(&past, PATH, "A-b"));
         assert!(!is_valid(&snapshot, &format!("{past}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature))));
+    }
+
+    #[test]
+    fn is_signed_with_the_gateway_key_if_the_credential_is_short() {
+        let snapshot = snapshot_from(SNAPSHOT_JSON);
+        let key_of = |snapshot: &Snapshot, token: &str| {
+            take(snapshot, upload_head(PATH, &format!("{QUERY}&{TOKEN_PARAM}={token}"), &[UPLOAD])).0
+        };
+        for slug in ["short", "none"] {
+            let token = sign(&snapshot, slug, QUERY).unwrap();
+            assert_eq!(key_of(&snapshot, &token).as_deref(), Some("k"), "{slug}");
+            let ba = SNAPSHOT_JSON.replace("ba7816bf", "ba7816be");
+            for (reason, other) in
+                [("another key", &ba), ("no key", &SNAPSHOT_JSON.replace("\"id\":\"k\"", "\"id\":\"l\""))]
+            {
+                assert_eq!(key_of(&snapshot_from(other), &token), None, "{slug}: {reason}");
+            }
+            // A rotated key has two rows until the old one expires.
+            let rotated = ba.replacen("\"keys\":[", &format!("\"keys\":[{KEY_ROW},"), 1);
+            assert_eq!(key_of(&snapshot_from(&rotated), &token).as_deref(), Some("k"), "{slug}");
+            // The provider's credential is not part of the signature, so it cannot be guessed from it.
+            let guess = hmac::Key::new(hmac::HMAC_SHA256, b"guessable");
+            let (claims, signature) = token.split_once('.').unwrap();
+            let signature = BASE64_URL_SAFE_NO_PAD.decode(signature).unwrap();
+            assert!(hmac::verify(&guess, &signed_text(claims, PATH, "A-b"), &signature).is_err());
+        }
+    }
+
+    #[test]
+    fn permits_nothing_if_the_gateway_requires_no_key() {
+        let open = snapshot_from(r#"{"epoch":"1","providers":[{"slug":"s","provider":"google","api_key":"short"}]}"#);
+        let headers = Headers::default();
+        let caller = crate::auth::caller::admit(None, &open, false, &headers, &ControlHeaders::default()).unwrap();
+        let token = sign_upload(&caller, open.find_provider(None, "s").unwrap(), PATH, QUERY).unwrap();
+        let mut head = upload_head(PATH, &format!("{QUERY}&{TOKEN_PARAM}={token}"), &[UPLOAD]);
+        let grant = UploadGrant::take(&open, &mut head, &[]).unwrap();
+        assert!(grant.key.is_none());
+        assert_eq!(head.headers.get_str("x-gateway-provider"), Some("@s"));
     }
 
     #[test]
     fn is_not_issued_if_nothing_could_verify_it() {
         let snapshot = snapshot_from(SNAPSHOT_JSON);
-        for (slug, query) in
-            [("short", QUERY), ("none", QUERY), ("g", "upload_protocol=resumable"), ("g", "upload_id=")]
-        {
+        for (slug, query) in [("short", "a=b"), ("g", "upload_protocol=resumable"), ("g", "upload_id=")] {
             assert_eq!(sign(&snapshot, slug, query), None, "{slug} {query}");
         }
     }

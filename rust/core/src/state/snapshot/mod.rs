@@ -227,6 +227,11 @@ impl Snapshot {
         self.tables_by_precedence().find_map(|tables| tables.find_key_by_id(id))
     }
 
+    /// Returns the SHA-256 digests of the valid keys with this id. They are several after a rotation, until the old key expires.
+    pub fn key_digests<'s>(&'s self, id: &'s str) -> impl Iterator<Item = &'s [u8; 32]> {
+        self.tables_by_precedence().flat_map(move |tables| tables.key_digests(id))
+    }
+
     /// Returns why the key with this text may not be used here; `None` if it is unknown or allowed.
     pub fn key_denial(&self, text: &str) -> Option<KeyDenial> {
         let mut refusing = self.tables_by_precedence().filter(|tables| tables.has_denied_keys()).peekable();
@@ -289,7 +294,7 @@ pub(crate) fn has_expired(end: u64) -> bool {
     end <= SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn sha256_digest(text: &str) -> [u8; 32] {
+pub(crate) fn sha256_digest(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
 

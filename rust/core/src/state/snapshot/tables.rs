@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{GatewayKey, prompt_table::PromptTable};
+use super::{GatewayKey, has_expired, prompt_table::PromptTable};
 use crate::{
     accounting::record::details::ConfigIdentity,
     config::Config,
@@ -139,6 +139,11 @@ impl LookupTables {
     /// Returns the key with this id, by looking at all keys.
     pub fn find_key_by_id(&self, id: &str) -> Option<&GatewayKey> {
         self.keys.values().map(|row| &*row.value).find(|key| &*key.id == id)
+    }
+
+    pub fn key_digests<'t>(&'t self, id: &'t str) -> impl Iterator<Item = &'t [u8; 32]> {
+        let is_valid = move |key: &GatewayKey| &*key.id == id && !key.expires_at.is_some_and(has_expired);
+        self.keys.iter().filter(move |(_, row)| is_valid(&row.value)).map(|(digest, _)| digest)
     }
 
     pub fn has_denied_keys(&self) -> bool {
