@@ -25,8 +25,8 @@ def load_checks(paths: Iterable[str]) -> dict[str, Check]:
     checks: dict[str, Check] = {}
     for path in _iter_files(paths):
         names: dict[str, Any] = vars(_load_module(path))
-        for name, found in names.items():
-            if not isinstance(found, Check):
+        for name, value in names.items():
+            if not isinstance(value, Check):
                 continue
             id_ = f"{path.stem}.{name}"
             if not NAME_PATTERN.fullmatch(name):
@@ -35,7 +35,7 @@ def load_checks(paths: Iterable[str]) -> dict[str, Check]:
             if id_ in checks:
                 message = f"{path}: two plug-ins have the check {id_}; rename one of the files"
                 raise PluginError(message)
-            checks[id_] = found
+            checks[id_] = value
     return checks
 
 
@@ -47,8 +47,8 @@ def describe_check(id_: str, check: Check) -> dict[str, Any]:
         message = f"{id_}: its parameters cannot be described: {error}"
         raise PluginError(message) from None
     # The struct itself is a component. Its parts stay in `$defs`.
-    own = schema["$ref"].rsplit("/", 1)[-1]
-    parameters: dict[str, Any] = components.pop(own)
+    struct_name = schema["$ref"].rsplit("/", 1)[-1]
+    parameters: dict[str, Any] = components.pop(struct_name)
     if components:
         parameters["$defs"] = components
     parameters.pop("title", None)

@@ -51,7 +51,7 @@ def open_socket(settings: Settings) -> socket.socket | None:
 def describe_plugins(guardrail_plugins: GuardrailPlugins) -> bytes:
     """Returns the checks of all plug-ins as a JSON array. Raises StartupError if one cannot be loaded."""
     try:
-        done = subprocess.run(  # noqa: S603 - the interpreter itself
+        described = subprocess.run(  # noqa: S603 - the interpreter itself
             _make_command("describe", guardrail_plugins, 0),
             env=_make_environment(),
             stdin=subprocess.DEVNULL,
@@ -62,11 +62,11 @@ def describe_plugins(guardrail_plugins: GuardrailPlugins) -> bytes:
     except subprocess.TimeoutExpired:
         message = f"guardrail_plugins.paths: the plug-ins take longer than {LOAD_SECONDS:.0f} s to load"
         raise StartupError(message) from None
-    if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+    if described.returncode != 0:
+        lines = described.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {described.returncode}"]
         message = f"guardrail_plugins.paths: {lines[-1].removeprefix('penstock: ')}"
         raise StartupError(message)
-    return done.stdout
+    return described.stdout
 
 
 class PluginProcess:
@@ -81,20 +81,20 @@ class PluginProcess:
 
     def start(self) -> None:
         """Starts the process."""
-        ends, held = os.pipe()
-        self._pipe = os.fdopen(ends, "rb", buffering=0)
+        read_end, write_end = os.pipe()
+        self._pipe = os.fdopen(read_end, "rb", buffering=0)
         descriptor = self._listener.fileno()
         try:
             self._program = subprocess.Popen(  # noqa: S603 - the interpreter itself
                 _make_command("serve", self._plugins, descriptor),
                 env=_make_environment(),
                 stdin=subprocess.DEVNULL,
-                pass_fds=(descriptor, held),
+                pass_fds=(descriptor, write_end),
                 # Ctrl-C signals the whole foreground process group, but only the supervisor may stop it.
                 process_group=0,
             )
         finally:
-            os.close(held)
+            os.close(write_end)
 
     @property
     def sentinel(self) -> int:

@@ -7,6 +7,7 @@ mod bedrock;
 mod conversations;
 mod findings;
 mod moderation;
+mod network_security;
 mod pangea;
 mod patronus;
 mod placeholders;
@@ -48,6 +49,7 @@ pub(super) fn rows() -> impl Iterator<Item = &'static CheckRow> {
         acuvity::ROWS,
         qualifire::ROWS,
         web_search::ROWS,
+        network_security::ROWS,
     ];
     partners.into_iter().flatten()
 }

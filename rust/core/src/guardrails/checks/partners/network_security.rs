@@ -1,0 +1,105 @@
+//! Partners that inspect AI traffic as part of network security: Cato Networks and Zscaler. Their policies decide.
+
+use penstock_llm::texts::request_texts;
+use serde_json::{Value, json};
+
+use super::{BEARER, PARTNER, Partner, PartnerInput, PartnerReply, ROW, SHARED, SentText, compile, findings::Findings};
+use crate::guardrails::check::CheckRow;
+
+pub(super) const ROWS: &[CheckRow] = &[
+    CheckRow {
+        id: "cato.analyze",
+        name: "Cato Networks",
+        description: "fails if a policy of Cato AI Security blocks the texts; uses the texts that it anonymises",
+        schema: r#"{"required":["credentials"],"properties":{"userEmail":{"type":"string","minLength":1,"description":"user for whom policies apply"},"keyAlias":{"type":"string","minLength":1,"description":"name of the guard for which policies apply"}}}"#,
+        shared: SHARED,
+        compile: |parameters| {
+            const CATO: Partner = Partner {
+                name: "Cato",
+                base: "https://api.aisec.catonetworks.com",
+                path: "/fw/v1/analyze",
+                headers: &[
+                    ("authorization", "Bearer {credentials.apiKey}"),
+                    ("x-cato-user-email", "{userEmail}"),
+                    ("x-cato-gateway-key-alias", "{keyAlias}"),
+                ],
+                build_body: build_conversation,
+                read_reply: read_required_action,
+                may_change: |_| true,
+                ..PARTNER
+            };
+            compile(const { &CATO }, parameters)
+        },
+        ..ROW
+    },
+    CheckRow {
+        id: "zscaler.guard",
+        name: "Zscaler AI Guard",
+        description: "fails if a policy of Zscaler AI Guard blocks the texts",
+        schema: r#"{"required":["credentials","policyId"],"properties":{"policyId":{"type":"string","pattern":"^[0-9]{1,18}$","description":"number of the policy"}}}"#,
+        shared: &["credentials", "scope", "baseURL", "forwardHeaders", "timeout=10000"],
+        compile: |parameters| {
+            const ZSCALER: Partner = Partner {
+                name: "Zscaler",
+                base: "https://api.us1.zseclipse.net",
+                path: "/v1/detection/execute-policy",
+                headers: BEARER,
+                build_body: |input| {
+                    let policy = input.parameters["policyId"].as_str().and_then(|id| id.parse::<u64>().ok());
+                    json!({"content": input.text(), "direction": if input.is_output() { "OUT" } else { "IN" },
+                        "policyId": policy})
+                },
+                read_reply: read_policy_action,
+                ..PARTNER
+            };
+            compile(const { &ZSCALER }, parameters)
+        },
+        ..ROW
+    },
+];
+
+/// Returns the texts as messages. Those of a response follow the request.
+fn build_conversation(input: &PartnerInput<'_>) -> Value {
+    let mut messages = Vec::new();
+    if input.is_output() {
+        let request = request_texts(input.check.request);
+        messages.extend(request.iter().enumerate().map(|(index, part)| SentText::new(index, part).to_message()));
+    }
+    messages.extend(input.messages());
+    json!({"messages": messages})
+}
+
+fn read_required_action(reply: &PartnerReply<'_>) -> Option<Findings> {
+    let action = reply.json.get("required_action")?;
+    match action["action_type"].as_str() {
+        Some("block_action") => Some(Findings::failed(vec!["a violation of the policy".to_owned()])),
+        Some("anonymize_action") => {
+            let messages = reply.json["redacted_chat"]["all_redacted_messages"].as_array();
+            // The texts of a response are the last messages.
+            let own = messages.and_then(|all| all.get(all.len().checked_sub(reply.texts.len())?..));
+            let replaced = own.and_then(|own| {
+                own.iter().map(|message| message["content"].as_str().map(ToOwned::to_owned)).collect::<Option<Vec<_>>>()
+            });
+            Some(Findings { replaceable: vec!["sensitive data".to_owned()], replaced, ..Findings::default() })
+        }
+        _ => Some(Findings::default()),
+    }
+}
+
+fn read_policy_action(reply: &PartnerReply<'_>) -> Option<Findings> {
+    let is_blocked = match reply.json["action"].as_str()? {
+        "BLOCK" => true,
+        "ALLOW" | "DETECT" => false,
+        _ => return None,
+    };
+    if !is_blocked {
+        return Some(Findings::default());
+    }
+    let detectors = reply.json["detectorResponses"].as_object().into_iter().flatten();
+    let mut names: Vec<String> =
+        detectors.filter(|(_, found)| found["action"] == "BLOCK").map(|(name, _)| name.clone()).collect();
+    if names.is_empty() {
+        names.push("a violation of the policy".to_owned());
+    }
+    Some(Findings::failed(names))
+}
