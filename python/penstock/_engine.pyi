@@ -1,7 +1,10 @@
 from asyncio import AbstractEventLoop, Handle
 from collections.abc import Awaitable, Callable
 from contextvars import Context
-from typing import Any, TypedDict, final
+from typing import Any, Final, TypedDict, final
+
+VERSION: Final[str]
+SOURCES_SHA256: Final[str]
 
 class Problem(TypedDict):
     path: str

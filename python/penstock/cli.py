@@ -111,11 +111,13 @@ def serve(  # noqa: PLR0913, PLR0917 - an option each
     process_log.configure(settings.log)
     # Imported here, because the other commands need neither Granian nor an event loop.
     from penstock import serve as server
+    from penstock.engine_build import check_engine_build
     from penstock.listen import check_open_host, check_ports_are_free
     from penstock.plugins.program import register_plugins
     from penstock.pricing import engine_export
     from penstock.snapshot.build import Snapshot, build_valid_snapshot, find_missing_providers
 
+    check_engine_build()
     # A first start that cannot listen must not create a store, whose admin key is printed only once.
     check_ports_are_free(settings)
     # Before the fork, because all processes compile guardrails.

@@ -11,34 +11,46 @@ import msgspec
 # MB.
 os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
 
-from penstock._engine import (
-    BatchRecorder,
-    Engine,
-    EngineError,
-    WebSocketHandle,
-    check,
-    client_format,
-    is_secret_field,
-    refuse_destination,
-    register_plugins,
-    replace_inline_data,
-    set_plugin_socket,
-    set_recorded_usage,
-    start_preemption_ticker,
-    translate_batch_line,
-    translate_batch_result,
-)
-from penstock._engine import catalogue as _catalogue
-from penstock._engine import classify_texts as _classify_texts
-from penstock._engine import config_schema as _config_schema
-from penstock._engine import guardrail_checks as _guardrail_checks
-from penstock._engine import prompt_variables as _prompt_variables
-from penstock._engine import run_guardrail as _run_guardrail
+from penstock.errors import StartupError
+
+try:
+    from penstock._engine import (
+        SOURCES_SHA256,
+        VERSION,
+        BatchRecorder,
+        Engine,
+        EngineError,
+        WebSocketHandle,
+        check,
+        client_format,
+        is_secret_field,
+        refuse_destination,
+        register_plugins,
+        replace_inline_data,
+        set_plugin_socket,
+        set_recorded_usage,
+        start_preemption_ticker,
+        translate_batch_line,
+        translate_batch_result,
+    )
+    from penstock._engine import catalogue as _catalogue
+    from penstock._engine import classify_texts as _classify_texts
+    from penstock._engine import config_schema as _config_schema
+    from penstock._engine import guardrail_checks as _guardrail_checks
+    from penstock._engine import prompt_variables as _prompt_variables
+    from penstock._engine import run_guardrail as _run_guardrail
+except ImportError as missing:
+    message = (
+        f"the engine lacks what this version needs: {missing}; hint: run `make build`, or install the package again"
+    )
+    raise StartupError(message) from None
 
 if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
+    "SOURCES_SHA256",
+    "VERSION",
     "BatchRecorder",
     "Engine",
     "EngineError",

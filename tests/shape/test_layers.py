@@ -165,14 +165,15 @@ def class_members(declared: ast.ClassDef) -> Iterator[str]:
 
 def test_python_rust_boundary_matches_stub_and_docs():
     declared = ast.parse(read_text("python/penstock/_engine.pyi")).body
-    functions = {node.name for node in declared if isinstance(node, ast.FunctionDef)}
+    names = {node.name for node in declared if isinstance(node, ast.FunctionDef)}
+    names |= {ast.unparse(node.target) for node in declared if isinstance(node, ast.AnnAssign)}
     classes = {
         node.name: set(class_members(node)) - {"__init__"}
         for node in declared
         # A `TypedDict` of the stub only describes the shape of a dict, so the extension does not export it.
         if isinstance(node, ast.ClassDef) and not any(ast.unparse(base) == "TypedDict" for base in node.bases)
     }
-    assert {name for name in vars(_engine) if not name.startswith("_")} == functions | classes.keys()
+    assert {name for name in vars(_engine) if not name.startswith("_")} == names | classes.keys()
     for name, methods in classes.items():
         assert methods == {member for member in vars(getattr(_engine, name)) if not member.startswith("_")}, name
     # The first column of the table has every exported name, and every member of a class as `Class.member`.
@@ -180,7 +181,7 @@ def test_python_rust_boundary_matches_stub_and_docs():
     cells = re.findall(r"^\|([^|]*`[^|]*)\|", section.split("\n## ", 1)[0], re.MULTILINE)
     documented = [name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)]
     members = {f"{name}.{member}" for name, result in classes.items() for member in result}
-    assert sorted(documented) == sorted(functions | classes.keys() | members)
+    assert sorted(documented) == sorted(names | classes.keys() | members)
 
 
 def test_import_linter_contracts_hold():

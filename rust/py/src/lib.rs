@@ -32,4 +32,10 @@ mod _engine {
     };
     #[pymodule_export]
     use super::errors::EngineError;
+
+    #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+    /// Digest of the `.rs` files that the extension was built from.
+    #[pymodule_export]
+    const SOURCES_SHA256: &str = env!("PENSTOCK_SOURCES_SHA256");
 }
