@@ -194,10 +194,10 @@ def register_routes(parts: ApplicationParts) -> Application:
     """Builds an application with the routes that `parts` can serve."""
     dependencies = {name: provide_part(name) for name in parts.services}
     if parts.store:
-        from penstock.kit import listing
+        from penstock.kit.route_parameters import read_page_request
 
         dependencies["work"] = Provide(create_context, sync_to_thread=False)
-        dependencies["page"] = Provide(listing.read_page_request, sync_to_thread=False)
+        dependencies["page"] = Provide(read_page_request, sync_to_thread=False)
     app = Application(
         route_handlers=build_routers(resources.module_names())
         if parts.store

@@ -19,7 +19,7 @@ from penstock.authorization import require_scopes
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.listing import PageRequest, PageSizes
 from penstock.kit.resource import Resource
-from penstock.kit.shared_fields import IdOrSlug, WorkspaceFilter
+from penstock.kit.route_parameters import IdOrSlug, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext, Services, TenantSession
 from penstock.schemas import EmptyResponse, ListResponse, row_to_struct, sent_fields
 from penstock.store.tenant import Row

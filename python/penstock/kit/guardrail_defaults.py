@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import or_, select
 
 from penstock.errors import Problem, UnknownReferenceError, join_problems, shorten
-from penstock.kit.guardrails import ACTIVE
+from penstock.kit.guardrail_documents import ACTIVE, DEFAULT_FIELDS
 from penstock.kit.references import MAX_FIELDS, Reference, make_reference
 from penstock.kit.rules import organisation_rules
 from penstock.store.guardrail_tables import guardrails
@@ -21,22 +21,8 @@ if TYPE_CHECKING:
     from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
-# Fields with the guardrails of requests and of responses.
-DEFAULT_FIELDS = ("input_guardrails", "output_guardrails")
-# Settings field of the organisation with the workspaces that each kind of its defaults does not apply to.
-EXCLUSIONS = "guardrail_exclusions"
 # Fields of a config, and of the targets in it, that may name saved guardrails.
 CONFIG_FIELDS = frozenset({*DEFAULT_FIELDS, "input_mutators", "output_mutators"})
-
-
-def effective_defaults(workspace: Mapping[str, Any], above: Mapping[str, Any], name: str) -> list[str]:
-    """Returns the ids of the guardrails that apply to all requests of a workspace: those of the organisation, unless
-    the workspace is excluded from them, and then its own. `above` has the settings of the organisation.
-    """
-    is_excluded = workspace["id"] in above.get(EXCLUSIONS, {}).get(name, ())
-    inherited: list[str] = [] if is_excluded else above.get("defaults", {}).get(name) or []
-    own: list[str] = workspace["defaults"].get(name) or []
-    return list(dict.fromkeys([*inherited, *own]))
 
 
 async def resolve_guardrails(

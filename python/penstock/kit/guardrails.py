@@ -12,6 +12,7 @@ from penstock.errors import ForbiddenError
 from penstock.ids import new_id
 from penstock.kit import versions as saved_versions
 from penstock.kit.engine_validation import validate_document
+from penstock.kit.guardrail_documents import JsonObject, to_engine_document
 from penstock.kit.listing import PageRequest
 from penstock.kit.resource import Resource
 from penstock.schemas import field_error
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
     from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
-JsonObject = dict[str, Any]
 GUARDRAILS = Resource("guardrails", guardrails, publishes=True, unlisted=frozenset({"checks", "actions", "sealed"}))
-ACTIVE, ARCHIVED = "active", "archived"
 MAX_CHECKS = 50
 MAX_CREDENTIALS = 1000
 # Number of recent versions that are searched for the credential behind a mask.
@@ -207,16 +206,6 @@ def _parse_metadata(path: str, metadata: JsonObject | str | None) -> JsonObject:
         return msgspec.json.decode(metadata, type=_Metadata) if metadata else {}
     except (msgspec.MsgspecError, RecursionError):
         raise field_error(path, "is not allowed: expected an object, or an object in a JSON string") from None
-
-
-def to_engine_document(checks: Sequence[JsonObject], actions: JsonObject) -> JsonObject:
-    """Returns checks and actions as the engine reads them. `checks` have their credentials."""
-    return {"checks": [_to_engine_check(check) for check in checks], "actions": actions}
-
-
-def _to_engine_check(check: JsonObject) -> JsonObject:
-    names = ("id", "parameters", "is_enabled", *(["soft_deny_200"] if check.get("soft_deny_200") else []))
-    return {name: check[name] for name in names}
 
 
 async def make_content(

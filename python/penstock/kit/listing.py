@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from litestar.di import NamedDependency  # noqa: TC002 - the framework looks at annotations when it runs
-from litestar.params import QueryParameter
 from sqlalchemy import and_, bindparam, select
 
-from penstock.kit.tenant_session import RequestContext  # noqa: TC001 - as above
 from penstock.schemas import field_error
 
 if TYPE_CHECKING:
@@ -21,19 +18,6 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Query, Row, TenantStore
 
 DEFAULT_SIZE, LARGEST_SIZE, FURTHEST = 100, 1000, 1_000_000
-
-PageSize = Annotated[int | None, QueryParameter(ge=1, le=LARGEST_SIZE, description="rows on a page; default 100")]
-PageNumber = Annotated[int | None, QueryParameter(ge=0, le=FURTHEST, description="page number, from 0")]
-CamelPageSize = Annotated[
-    int | None, QueryParameter(name="pageSize", ge=1, le=LARGEST_SIZE, description="the same as page_size")
-]
-CamelPageNumber = Annotated[
-    int | None, QueryParameter(name="currentPage", ge=0, le=FURTHEST, description="the same as current_page")
-]
-SortField = Annotated[
-    Literal["created_at", "last_updated_at", "name"], QueryParameter(description="what the list is ordered by")
-]
-SortOrder = Annotated[Literal["asc", "desc"], QueryParameter(description="direction; default: newest first")]
 
 
 class PageSizes(NamedTuple):
@@ -60,21 +44,6 @@ class PageRequest(msgspec.Struct, frozen=True):
         if self.size > sizes.maximum:
             raise field_error("page_size", f"{self.size} is not allowed: at most {sizes.maximum}")
         return self
-
-
-def read_page_request(  # noqa: PLR0913, PLR0917 - what every list can be asked
-    work: NamedDependency[RequestContext],  # noqa: ARG001 - one after the other: to see to two at once takes the framework far longer
-    page_size: PageSize = None,
-    current_page: PageNumber = None,
-    camel_size: CamelPageSize = None,
-    camel_number: CamelPageNumber = None,
-    sort: SortField = "created_at",
-    order: SortOrder = "desc",
-) -> PageRequest:
-    """Reads the query parameters that every list accepts."""
-    requested_size = camel_size if page_size is None else page_size
-    size = DEFAULT_SIZE if requested_size is None else requested_size
-    return PageRequest(size, current_page or camel_number or 0, sort, order, requested_size is not None)
 
 
 def equality_conditions(table: Table, **requested: object) -> list[ColumnElement[bool]]:

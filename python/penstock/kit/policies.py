@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import select
 
@@ -102,8 +101,6 @@ _Values = Annotated[list[_Value], Meta(min_length=1, max_length=MAX_CONDITION_VA
 _Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_CHARS)]
 _Description = Annotated[str, Meta(max_length=MAX_DESCRIPTION_CHARS)]
 PolicyStatus = Literal["active", "archived"]
-PolicyId = Annotated[str, PathParameter(description="id of the policy")]
-StatusParam = Annotated[PolicyStatus, QueryParameter(description="only policies with this status; default: active")]
 
 
 class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -14,7 +14,8 @@ from penstock.kit import integrations, limits, shared_fields
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
 from penstock.kit.limit_status import read_current_usage
 from penstock.kit.limits import LimitFields, LimitFieldsUpdate
-from penstock.kit.shared_fields import UNSET, TagsFilter, WorkspaceFilter, tag_conditions
+from penstock.kit.route_parameters import TagsFilter, WorkspaceFilter
+from penstock.kit.shared_fields import UNSET, tag_conditions
 from penstock.schemas import Created, effective_status, row_to_struct, sent_fields
 from penstock.store.tables import integrations as integration_rows
 from penstock.store.tables import providers, workspaces

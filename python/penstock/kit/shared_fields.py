@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.ids import EMAIL_PATTERN, ID_PATTERN, MAX_EMAIL_LENGTH, SLUG_PATTERN
@@ -20,13 +19,11 @@ __all__ = [
     "CreatedAt",
     "CreatedBy",
     "Email",
-    "EmailFilter",
     "ExpiryStatus",
     "FirstName",
     "GuardrailReference",
     "Guardrails",
     "Id",
-    "IdOrSlug",
     "LastName",
     "Name",
     "Note",
@@ -41,10 +38,8 @@ __all__ = [
     "ResetUsageShown",
     "Slug",
     "Tags",
-    "TagsFilter",
     "UnsetType",
     "UpdatedAt",
-    "WorkspaceFilter",
     "WorkspaceId",
     "WorkspaceIdOrSlug",
     "tag_conditions",
@@ -80,10 +75,7 @@ ResetUsage = Annotated[bool | None, Meta(description="reset the usage count now"
 ResetUsageShown = Annotated[int | None, Meta(description="always null; resetting is a write")]
 FirstName = Annotated[str, Meta(description="first name")]
 LastName = Annotated[str, Meta(description="last name")]
-EmailFilter = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]
 Email = Annotated[str, Meta(pattern=EMAIL_PATTERN, max_length=MAX_EMAIL_LENGTH, description="e-mail address")]
-IdOrSlug = Annotated[str, PathParameter(description="id or slug")]
-WorkspaceFilter = Annotated[str | None, QueryParameter(description="id or slug of the workspace")]
 GuardrailReference = Annotated[str, Meta(pattern=ID_PATTERN)]
 _Guardrails = Annotated[list[GuardrailReference], Meta(max_length=100)]
 Guardrails = Annotated[
@@ -93,9 +85,6 @@ _Tag = Annotated[str, Meta(max_length=255)]
 _Tags = Annotated[dict[_Tag, _Tag], Meta(max_length=64)]
 Tags = Annotated[_Tags, Meta(description="pairs of key and value")]
 OptionalTags = Annotated[_Tags | UnsetType, Meta(description="pairs of key and value; they replace the stored ones")]
-TagsFilter = Annotated[
-    str | None, QueryParameter(description="only rows with these tags: `key:value`, separated by commas")
-]
 
 
 def tag_conditions(table: Table, requested_tags: str | None) -> list[ColumnElement[bool]]:

@@ -14,7 +14,8 @@ from penstock.errors import InvalidError, Problem
 from penstock.ids import new_id
 from penstock.kit import integrations as kit
 from penstock.kit import provider_options as forms
-from penstock.kit.shared_fields import UNSET, IdOrSlug, ObjectType, OptionalTimestamp, UnsetType
+from penstock.kit.route_parameters import IdOrSlug
+from penstock.kit.shared_fields import UNSET, ObjectType, OptionalTimestamp, UnsetType
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.pricing import engine_export
 from penstock.pricing.price_book import PriceBook

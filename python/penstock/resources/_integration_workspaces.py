@@ -25,7 +25,8 @@ from penstock.kit.limits import (
     check_workspace_limits,
     first_limit,
 )
-from penstock.kit.shared_fields import CreatedAt, IdOrSlug, ObjectType, OptionalTimestamp, ResetUsage, UpdatedAt
+from penstock.kit.route_parameters import IdOrSlug
+from penstock.kit.shared_fields import CreatedAt, ObjectType, OptionalTimestamp, ResetUsage, UpdatedAt
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.schemas import EmptyResponse, field_error, now, row_to_struct
 from penstock.store.tables import integration_workspaces, workspaces

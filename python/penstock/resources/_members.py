@@ -17,7 +17,7 @@ from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.invites import cancel_invites_of
 from penstock.kit.listing import PageRequest
 from penstock.kit.members import MEMBER_RESOURCE, KeepServiceKeys, Member, NewMember, Role
-from penstock.kit.shared_fields import EmailFilter, IdOrSlug
+from penstock.kit.route_parameters import EmailFilter, IdOrSlug
 from penstock.kit.tenant_session import RequestContext
 from penstock.schemas import EmptyResponse, ListResponse
 from penstock.store.tables import members as rows

@@ -18,7 +18,7 @@ from penstock.kit.prompt_collections import resolve_collection
 from penstock.kit.prompt_sharing import SharedPrompt, SharePrompt, share_prompt, to_shared_prompt, unshare_prompt
 from penstock.kit.prompt_templates import find_partials
 from penstock.kit.prompts import PROMPTS, PromptContent
-from penstock.kit.shared_fields import IdOrSlug
+from penstock.kit.route_parameters import IdOrSlug
 from penstock.kit.tenant_session import RequestContext
 from penstock.resources._prompt_versions import IN_WORKSPACE, TAGS, CreatedPrompt
 from penstock.schemas import EmptyResponse

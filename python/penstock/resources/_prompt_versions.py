@@ -19,8 +19,8 @@ from penstock.kit.listing import PageRequest
 from penstock.kit.prompt_sharing import SharedPrompt, share_values
 from penstock.kit.prompt_templates import variable_components
 from penstock.kit.prompts import PROMPTS, PromptContent
+from penstock.kit.route_parameters import IdOrSlug
 from penstock.kit.saved_providers import WarningsField
-from penstock.kit.shared_fields import IdOrSlug
 from penstock.kit.tenant_session import RequestContext
 from penstock.schemas import EmptyResponse, ListResponse, format_required_timestamp, row_to_struct
 from penstock.store.prompt_tables import prompts

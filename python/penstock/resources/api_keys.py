@@ -21,8 +21,9 @@ from penstock.kit.limit_status import read_current_usage
 from penstock.kit.limits import LimitFields, LimitFieldsUpdate
 from penstock.kit.listing import DEFAULT_SIZE, PageRequest, PageSizes
 from penstock.kit.rotation import RotationPolicy, TransitionMs, build_policy
+from penstock.kit.route_parameters import WorkspaceFilter
 from penstock.kit.session_revocation import end_sessions
-from penstock.kit.shared_fields import UNSET, UnsetType, WorkspaceFilter
+from penstock.kit.shared_fields import UNSET, UnsetType
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.schemas import (
     EmptyResponse,

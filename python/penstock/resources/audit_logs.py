@@ -13,8 +13,15 @@ from msgspec import Meta
 
 from penstock.authorization import require_scopes
 from penstock.kit import listing
-from penstock.kit.listing import CamelPageNumber, PageNumber, PageRequest, SortField, SortOrder
-from penstock.kit.shared_fields import WorkspaceFilter
+from penstock.kit.listing import PageRequest
+from penstock.kit.route_parameters import (
+    CamelPageNumber,
+    PageNumber,
+    SortField,
+    SortOrder,
+    WorkspaceFilter,
+    read_page_request,
+)
 from penstock.kit.tenant_session import RequestContext
 from penstock.schemas import format_required_timestamp, row_to_struct, to_milliseconds
 from penstock.store.tables import audit_log, audited_requests, workspaces
@@ -113,7 +120,7 @@ def provide_page(  # noqa: PLR0913, PLR0917 - as of all lists
     order: SortOrder = "desc",
 ) -> PageRequest:
     """Reads the paging parameters, as for all lists. A page size of 0 returns only the total."""
-    return listing.read_page_request(work, page_size, current_page, camel_size, camel_number, sort, order)
+    return read_page_request(work, page_size, current_page, camel_size, camel_number, sort, order)
 
 
 @get(

@@ -13,6 +13,7 @@ from penstock.kit import prompt_collections as kit
 from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
 from penstock.kit.prompt_collections import COLLECTIONS, CollectionContents
+from penstock.kit.route_parameters import WorkspaceFilter
 from penstock.kit.shared_fields import (
     ArchiveStatus,
     CreatedAt,
@@ -21,7 +22,6 @@ from penstock.kit.shared_fields import (
     ObjectType,
     Slug,
     UpdatedAt,
-    WorkspaceFilter,
     WorkspaceId,
     WorkspaceIdOrSlug,
 )

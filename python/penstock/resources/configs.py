@@ -19,8 +19,9 @@ from penstock.kit.crud_routes import CrudRoutes
 from penstock.kit.engine_validation import validate_document
 from penstock.kit.listing import PageRequest
 from penstock.kit.resource import Resource
+from penstock.kit.route_parameters import IdOrSlug, WorkspaceFilter
 from penstock.kit.saved_providers import WarningsField, find_missing_providers
-from penstock.kit.shared_fields import UNSET, IdOrSlug, UnsetType, WorkspaceFilter
+from penstock.kit.shared_fields import UNSET, UnsetType
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.schemas import ListResponse, field_error, row_to_struct, sent_fields
 from penstock.secrets import config_credentials, masks

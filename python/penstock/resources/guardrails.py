@@ -18,6 +18,7 @@ from penstock.kit import guardrails as kit
 from penstock.kit import references, shared_fields, versions
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.guardrail_defaults import find_users
+from penstock.kit.guardrail_documents import ACTIVE, ARCHIVED
 from penstock.kit.guardrail_trial import (
     EditedTrialRequest,
     TrialRequest,
@@ -28,7 +29,7 @@ from penstock.kit.guardrail_trial import (
 )
 from penstock.kit.guardrails import GUARDRAILS, Actions, Check
 from penstock.kit.listing import PageRequest
-from penstock.kit.shared_fields import IdOrSlug, WorkspaceFilter
+from penstock.kit.route_parameters import IdOrSlug, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.kit.trial_plans import plan_trials
 from penstock.schemas import EmptyResponse, ListResponse, field_error, row_to_struct, sent_fields
@@ -159,7 +160,7 @@ async def create_guardrail(data: JSONBody[CreateGuardrail], work: NamedDependenc
                 "slug": await session.generate_unused_slug(guardrails, "pg", data.name, 6),
                 "name": data.name,
                 **await kit.seal_content(session, row_id, content),
-                "status": kit.ACTIVE,
+                "status": ACTIVE,
                 "owner_id": session.caller.actor_id,
                 "updated_by": session.caller.actor_id,
             },
@@ -273,7 +274,7 @@ async def update_guardrail(
         # The precondition applies even if the request changes nothing.
         await session.check_precondition(guardrails, before)
         await work.check_unchanged(session, row_to_struct(GuardrailDetail, before))
-        if values.get("status") == kit.ARCHIVED and before["status"] != kit.ARCHIVED:
+        if values.get("status") == ARCHIVED and before["status"] != ARCHIVED:
             references.reject_if_used("guardrail", before["slug"], await find_users(session, before))
         old = await kit.open_content(session, before, before)
         content = await _changed_content(session, before, data, old)

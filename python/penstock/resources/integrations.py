@@ -21,7 +21,8 @@ from penstock.kit.integration_access import GlobalAccessResponse
 from penstock.kit.integration_access import to_access_response as access_shown
 from penstock.kit.integrations import ProviderSlug
 from penstock.kit.listing import PageRequest
-from penstock.kit.shared_fields import UNSET, IdOrSlug, TagsFilter, UnsetType, WorkspaceFilter, tag_conditions
+from penstock.kit.route_parameters import IdOrSlug, TagsFilter, WorkspaceFilter
+from penstock.kit.shared_fields import UNSET, UnsetType, tag_conditions
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.pricing.wire_format import PriceAdjustments
 from penstock.resources import _integration_models, _integration_workspaces

@@ -14,6 +14,7 @@ from penstock.kit import labels as kit
 from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer
 from penstock.kit.labels import LABELS
+from penstock.kit.route_parameters import WorkspaceFilter
 from penstock.kit.shared_fields import (
     ArchiveStatus,
     CreatedAt,
@@ -23,7 +24,6 @@ from penstock.kit.shared_fields import (
     OrganisationId,
     OwnOrganisationId,
     UpdatedAt,
-    WorkspaceFilter,
     WorkspaceId,
     WorkspaceIdOrSlug,
 )

@@ -30,7 +30,8 @@ from penstock.kit.limits import Amount
 from penstock.kit.log_access import open_log_access
 from penstock.kit.log_service import LogService
 from penstock.kit.policies import Conditions, Groups, KeyRules
-from penstock.kit.shared_fields import ObjectType, OptionalTimestamp, WorkspaceFilter, WorkspaceId, WorkspaceIdOrSlug
+from penstock.kit.route_parameters import WorkspaceFilter
+from penstock.kit.shared_fields import ObjectType, OptionalTimestamp, WorkspaceId, WorkspaceIdOrSlug
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.resources._analytics_graphs import Partial
 from penstock.schemas import ListResponse, format_timestamp, invalid_error

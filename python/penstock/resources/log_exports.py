@@ -26,8 +26,9 @@ from penstock.kit.log_exports import ExportField, RequestedData
 from penstock.kit.log_filters import ExportFilters
 from penstock.kit.log_service import LogService
 from penstock.kit.resource import Resource
+from penstock.kit.route_parameters import WorkspaceFilter
 from penstock.kit.rules import organisation_rules
-from penstock.kit.shared_fields import CreatedAt, CreatedBy, Id, OrganisationId, UpdatedAt, WorkspaceFilter, WorkspaceId
+from penstock.kit.shared_fields import CreatedAt, CreatedBy, Id, OrganisationId, UpdatedAt, WorkspaceId
 from penstock.kit.tenant_session import RequestContext, Services
 from penstock.logs.query import ListQuery
 from penstock.resources.files import stream_blob

@@ -16,7 +16,7 @@ from penstock.authorization import require_scopes
 from penstock.errors import STORE_UNAVAILABLE_MESSAGE, InvalidError, NotFoundError, UnavailableError
 from penstock.kit.client_format import detect_client_format
 from penstock.kit.integrations import usable_condition
-from penstock.kit.shared_fields import WorkspaceFilter
+from penstock.kit.route_parameters import WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.pricing.price_book import PriceBook
 from penstock.resources import _last_known

@@ -14,7 +14,8 @@ from sqlalchemy import select
 from penstock.authorization import require_scopes
 from penstock.kit import roles
 from penstock.kit.authentication import session_ttl_seconds
-from penstock.kit.guardrail_defaults import DEFAULT_FIELDS, find_slugs, resolve_guardrails
+from penstock.kit.guardrail_defaults import find_slugs, resolve_guardrails
+from penstock.kit.guardrail_documents import DEFAULT_FIELDS
 from penstock.kit.log_exports import ExportField
 from penstock.kit.resource import Resource
 from penstock.kit.rules import DATA_PLANE, MAX_SESSION_SECONDS, MIN_SESSION_SECONDS, OVERRIDES, Rules, merge_rules

@@ -22,7 +22,7 @@ from penstock.kit.listing import PageRequest
 from penstock.kit.partials import PARTIALS
 from penstock.kit.prompt_collections import find_home, resolve_collection
 from penstock.kit.prompt_templates import check_template
-from penstock.kit.shared_fields import IdOrSlug, WorkspaceFilter
+from penstock.kit.route_parameters import IdOrSlug, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext
 from penstock.resources._prompt_versions import IN_WORKSPACE, DefaultVersion, VersionStatus
 from penstock.schemas import (

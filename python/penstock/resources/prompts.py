@@ -25,8 +25,8 @@ from penstock.kit.prompt_templates import check_template
 from penstock.kit.prompts import PROMPTS, PromptContent, PromptSummary, VersionFields
 from penstock.kit.provider_references import find_prompt_users
 from penstock.kit.references import ReferenceList, list_visible
+from penstock.kit.route_parameters import IdOrSlug
 from penstock.kit.saved_providers import WarningsField
-from penstock.kit.shared_fields import IdOrSlug
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.resources import _prompt_sharing, _prompt_versions
 from penstock.resources._prompt_versions import CreatedPrompt, PromptDetail, render_prompt

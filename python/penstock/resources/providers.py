@@ -15,7 +15,7 @@ from penstock.kit import shared_fields
 from penstock.kit.integrations import PROVIDERS, usable_condition
 from penstock.kit.provider_references import find_provider_users
 from penstock.kit.references import ReferenceList, list_visible
-from penstock.kit.shared_fields import IdOrSlug, WorkspaceFilter
+from penstock.kit.route_parameters import IdOrSlug, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext
 from penstock.schemas import Created, field_error
 from penstock.store.tables import integrations

@@ -17,7 +17,8 @@ from penstock.kit import provider_options, shared_fields
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer
 from penstock.kit.listing import PageSizes
 from penstock.kit.resource import Resource
-from penstock.kit.shared_fields import UNSET, TagsFilter, UnsetType, tag_conditions
+from penstock.kit.route_parameters import IdOrSlug, TagsFilter
+from penstock.kit.shared_fields import UNSET, UnsetType, tag_conditions
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.schemas import Created, EmptyResponse, field_error, sent_fields
 from penstock.secrets import mappings, references
@@ -239,7 +240,7 @@ class ReferenceWorkspaces(msgspec.Struct, frozen=True, kw_only=True):
     summary="List workspaces of a secret reference",
     tags=["Secret References"],
 )
-async def list_workspaces(key: shared_fields.IdOrSlug, work: NamedDependency[RequestContext]) -> ReferenceWorkspaces:
+async def list_workspaces(key: IdOrSlug, work: NamedDependency[RequestContext]) -> ReferenceWorkspaces:
     """Returns the workspaces that may use a secret reference."""
     async with work.read_session() as session:
         row = await REFERENCES.get(session, key)

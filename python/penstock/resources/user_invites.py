@@ -21,7 +21,8 @@ from penstock.kit.default_metadata import check_default_metadata
 from penstock.kit.invites import INVITES
 from penstock.kit.listing import equality_conditions
 from penstock.kit.members import Role
-from penstock.kit.shared_fields import CreatedAt, Email, EmailFilter, Id, ObjectType, OptionalTimestamp
+from penstock.kit.route_parameters import EmailFilter
+from penstock.kit.shared_fields import CreatedAt, Email, Id, ObjectType, OptionalTimestamp
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.schemas import EmptyResponse, field_error, now, row_to_struct, to_milliseconds
 from penstock.settings import Settings

@@ -19,8 +19,9 @@ from penstock.kit.crud_routes import CrudRoutes, ListQuery
 from penstock.kit.invites import cancel_invites_of
 from penstock.kit.listing import equality_conditions
 from penstock.kit.members import MEMBER_RESOURCE, USER_RESOURCE, KeepServiceKeys, record_removal
+from penstock.kit.route_parameters import EmailFilter
 from penstock.kit.session_revocation import end_sessions
-from penstock.kit.shared_fields import CreatedAt, Email, EmailFilter, FirstName, Id, LastName, ObjectType, UpdatedAt
+from penstock.kit.shared_fields import CreatedAt, Email, FirstName, Id, LastName, ObjectType, UpdatedAt
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.schemas import EmptyResponse, row_to_struct, sent_fields
 from penstock.store.tables import api_keys, members, sessions, users

@@ -19,7 +19,8 @@ from penstock.ids import SLUG_PATTERN
 from penstock.kit import integrations, keys, members, policies, prompt_workspace, roles, shared_fields
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.default_metadata import check_default_metadata
-from penstock.kit.guardrail_defaults import DEFAULT_FIELDS, find_slugs, resolve_guardrails
+from penstock.kit.guardrail_defaults import find_slugs, resolve_guardrails
+from penstock.kit.guardrail_documents import DEFAULT_FIELDS
 from penstock.kit.guardrails import GUARDRAILS
 from penstock.kit.limit_status import read_current_usage
 from penstock.kit.limits import (
@@ -34,8 +35,9 @@ from penstock.kit.listing import PageRequest
 from penstock.kit.members import Member, NewMember
 from penstock.kit.prompt_sharing import reject_shared_prompts
 from penstock.kit.resource import Resource
+from penstock.kit.route_parameters import IdOrSlug
 from penstock.kit.rules import DATA_PLANE, OVERRIDES, WorkspaceRules, merge_rules, organisation_rules
-from penstock.kit.shared_fields import UNSET, IdOrSlug, UnsetType
+from penstock.kit.shared_fields import UNSET, UnsetType
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.resources import _members
 from penstock.resources.configs import CONFIGS

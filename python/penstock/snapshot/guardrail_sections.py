@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import or_, select
 
 from penstock.errors import DecryptionError
-from penstock.kit.guardrails import ACTIVE, to_engine_document
+from penstock.kit.guardrail_documents import ACTIVE, to_engine_document
 from penstock.secrets import config_credentials
 from penstock.snapshot.sectioned_table import ROW_SKIPPED, CheckedTable
 from penstock.store.guardrail_tables import guardrails

@@ -12,7 +12,7 @@ from penstock import engine
 from penstock.authorization import ORGANISATION_ADMIN_ROLES
 from penstock.errors import DecryptionError
 from penstock.kit import provider_options as forms
-from penstock.kit.guardrail_defaults import DEFAULT_FIELDS, effective_defaults
+from penstock.kit.guardrail_documents import DEFAULT_FIELDS, effective_defaults
 from penstock.kit.integrations import usable_condition
 from penstock.kit.rules import blocks_inline_config
 from penstock.pricing import engine_export

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.kit.guardrail_defaults import EXCLUSIONS, effective_defaults, iter_guardrails
+from penstock.kit.guardrail_defaults import iter_guardrails
+from penstock.kit.guardrail_documents import EXCLUSIONS, effective_defaults
 
 
 def test_finds_saved_guardrails_in_a_config_and_its_targets():

@@ -18,7 +18,8 @@ from penstock.kit.limit_coverage import find_condition_warnings
 from penstock.kit.limits import Amount
 from penstock.kit.listing import equality_conditions
 from penstock.kit.policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
-from penstock.kit.shared_fields import UNSET, ObjectType, UnsetType, WorkspaceFilter
+from penstock.kit.route_parameters import PolicyId, PolicyStatusFilter, WorkspaceFilter
+from penstock.kit.shared_fields import UNSET, ObjectType, UnsetType
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.schemas import invalid_error, row_to_struct, sent_fields
 from penstock.store.limit_tables import rate_limits_policies
@@ -83,7 +84,7 @@ TypeParam = Annotated[RateType | None, QueryParameter(description="only policies
 
 def build_list_query(
     workspace_id: WorkspaceFilter = None,
-    status: policies.StatusParam = "active",
+    status: PolicyStatusFilter = "active",
     type: TypeParam = None,  # noqa: A002 - name of the query parameter
     unit: UnitParam = None,
 ) -> ListQuery:
@@ -139,7 +140,7 @@ async def archive_policy(session: TenantSession, row: Row) -> None:
     dependencies={"work": Provide(workspace_request_context, sync_to_thread=False)},
 )
 async def get_policy(
-    key: policies.PolicyId, work: NamedDependency[RequestContext], status: policies.StatusParam = "active"
+    key: PolicyId, work: NamedDependency[RequestContext], status: PolicyStatusFilter = "active"
 ) -> RateLimitsPolicy:
     """Returns a policy. An archived one is returned with `status=archived` only."""
     async with work.read_session(work.place) as session:

@@ -19,7 +19,8 @@ from penstock.kit.limit_coverage import find_condition_warnings
 from penstock.kit.limit_usage import LimitPeriod, UsageEntity, ValueUsage
 from penstock.kit.listing import equality_conditions
 from penstock.kit.policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
-from penstock.kit.shared_fields import UNSET, ObjectType, OptionalTimestamp, UnsetType, WorkspaceFilter
+from penstock.kit.route_parameters import PolicyId, PolicyStatusFilter, WorkspaceFilter
+from penstock.kit.shared_fields import UNSET, ObjectType, OptionalTimestamp, UnsetType
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.kit.usage_periods import current_period, to_limit
 from penstock.schemas import (
@@ -139,7 +140,7 @@ EntityPage = Annotated[int, QueryParameter(ge=0, le=1_000_000, description="page
 
 def build_list_query(
     workspace_id: WorkspaceFilter = None,
-    status: policies.StatusParam = "active",
+    status: PolicyStatusFilter = "active",
     type: TypeParam = None,  # noqa: A002 - name of the query parameter
 ) -> ListQuery:
     """Lists usage limits policies, newest first."""
@@ -213,9 +214,9 @@ PLACED = {"work": Provide(workspace_request_context, sync_to_thread=False)}
     dependencies=PLACED,
 )
 async def get_policy(
-    key: policies.PolicyId,
+    key: PolicyId,
     work: NamedDependency[RequestContext],
-    status: policies.StatusParam = "active",
+    status: PolicyStatusFilter = "active",
     include_usage: IncludeUsage = False,
 ) -> UsageLimitsPolicyDetail:
     """Returns a policy. An archived one is returned with `status=archived` only."""
@@ -233,7 +234,7 @@ async def get_policy(
     dependencies=PLACED,
 )
 async def list_entities(
-    key: policies.PolicyId,
+    key: PolicyId,
     work: NamedDependency[RequestContext],
     status: EntityStatus = None,
     search: SearchParam = None,
@@ -253,9 +254,7 @@ async def list_entities(
     tags=TAGS,
     dependencies=PLACED,
 )
-async def reset_entity(
-    key: policies.PolicyId, entity_id: EntityId, work: NamedDependency[RequestContext]
-) -> EmptyResponse:
+async def reset_entity(key: PolicyId, entity_id: EntityId, work: NamedDependency[RequestContext]) -> EmptyResponse:
     """Sets the usage of one group of requests in the current period to 0, and makes it active again."""
     async with work.write_session(work.place) as session:
         row = await policies.get_policy(session, policies.USAGE_POLICIES, key)

@@ -1,0 +1,52 @@
+"""Path and query parameters that many routes share. They are not in `shared_fields` and `listing`, so that the start of
+the gateway can do without the framework of the routes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from litestar.di import NamedDependency  # noqa: TC002 - the framework looks at annotations when it runs
+from litestar.params import PathParameter, QueryParameter
+
+from penstock.kit.listing import DEFAULT_SIZE, FURTHEST, LARGEST_SIZE, PageRequest
+from penstock.kit.policies import PolicyStatus
+from penstock.kit.tenant_session import RequestContext  # noqa: TC001 - as above
+
+EmailFilter = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]
+IdOrSlug = Annotated[str, PathParameter(description="id or slug")]
+WorkspaceFilter = Annotated[str | None, QueryParameter(description="id or slug of the workspace")]
+TagsFilter = Annotated[
+    str | None, QueryParameter(description="only rows with these tags: `key:value`, separated by commas")
+]
+PolicyId = Annotated[str, PathParameter(description="id of the policy")]
+PolicyStatusFilter = Annotated[
+    PolicyStatus, QueryParameter(description="only policies with this status; default: active")
+]
+PageSize = Annotated[int | None, QueryParameter(ge=1, le=LARGEST_SIZE, description="rows on a page; default 100")]
+PageNumber = Annotated[int | None, QueryParameter(ge=0, le=FURTHEST, description="page number, from 0")]
+CamelPageSize = Annotated[
+    int | None, QueryParameter(name="pageSize", ge=1, le=LARGEST_SIZE, description="the same as page_size")
+]
+CamelPageNumber = Annotated[
+    int | None, QueryParameter(name="currentPage", ge=0, le=FURTHEST, description="the same as current_page")
+]
+SortField = Annotated[
+    Literal["created_at", "last_updated_at", "name"], QueryParameter(description="what the list is ordered by")
+]
+SortOrder = Annotated[Literal["asc", "desc"], QueryParameter(description="direction; default: newest first")]
+
+
+def read_page_request(  # noqa: PLR0913, PLR0917 - what every list can be asked
+    work: NamedDependency[RequestContext],  # noqa: ARG001 - one after the other: to see to two at once takes the framework far longer
+    page_size: PageSize = None,
+    current_page: PageNumber = None,
+    camel_size: CamelPageSize = None,
+    camel_number: CamelPageNumber = None,
+    sort: SortField = "created_at",
+    order: SortOrder = "desc",
+) -> PageRequest:
+    """Reads the query parameters that every list accepts."""
+    requested_size = camel_size if page_size is None else page_size
+    size = DEFAULT_SIZE if requested_size is None else requested_size
+    return PageRequest(size, current_page or camel_number or 0, sort, order, requested_size is not None)
