@@ -21,6 +21,7 @@ import msgspec
 from penstock import __version__, process, process_log
 from penstock import settings as settings_module
 from penstock.commands import analytics, imports, limits, logs, operations, prompts, rerate, resources, state
+from penstock.commands.terminal_output import print_json
 from penstock.errors import PenstockError, SettingsError
 
 if TYPE_CHECKING:
@@ -201,13 +202,17 @@ def migrate(config: str | None, wait: float) -> None:
     metavar="SECONDS",
     help="Time limit of the whole check.",
 )
-def health(url: str | None, config: str | None, timeout: float) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def health(url: str | None, config: str | None, timeout: float, as_json: bool) -> None:
     """Report if the gateway is ready for requests; the exit status is 0 if it is, and 1 if not."""
     from penstock import health_check
 
     address, certificate = (url, None) if url else find_gateway_url(config)
     result = health_check.check_health(address, timeout, certificate)
-    click.echo(result.message, err=not result.is_ready)
+    if as_json:
+        print_json({"ready": result.is_ready, "message": result.message})
+    else:
+        click.echo(result.message, err=not result.is_ready)
     sys.exit(0 if result.is_ready else 1)
 
 

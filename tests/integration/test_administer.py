@@ -305,6 +305,9 @@ def test_exported_state_recreates_a_store_and_is_idempotent(pair: tuple[Client, 
     write_yaml(document, file)
     assert "'HEADER' is not set" in run_command(two, "apply", str(file), "--yes", status=1)
     planned = run_command(two, "apply", str(file), "--dry-run", status=2, **SECRETS)
+    listed = json.loads(run_command(two, "apply", str(file), "--plan", "--json", status=2, **SECRETS))["changes"]
+    assert [f"{change['sign']} {change['summary']}" for change in listed] == planned.splitlines()
+    assert "--json needs --plan" in run_command(two, "apply", str(file), "--yes", "--json", status=2, **SECRETS)
     for line in (
         "+ workspace Rockets",
         "+ secret_references kept",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -28,6 +29,11 @@ def test_service_manager_and_health_command_follow_the_gateway(tmp_path: Path):
         finally:
             running.stop()
     assert (done.returncode, done.stdout) == (0, f"ready: {running.base_url}/ready\n"), done.stderr
+    as_json = run_penstock(*check, "--json", env={}, cwd=tmp_path)
+    assert (as_json.returncode, json.loads(as_json.stdout)) == (
+        1,
+        {"ready": False, "message": f"not ready: {running.base_url}/ready: Connection refused"},
+    )
     done = run_penstock(*check, env={}, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"not ready: {running.base_url}/ready: Connection refused\n"

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from penstock.commands.connection import open_remote, with_connection_options
+from penstock.commands.terminal_output import print_json
 from penstock.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -52,13 +53,15 @@ def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401 - click
 )
 @click.option("--yes", is_flag=True, help="Apply without confirmation.")
 @click.option("--prune", is_flag=True, help="Delete what is not in the file, in the lists that the file contains.")
-def apply(
+@click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON; needs --plan.")
+def apply(  # noqa: PLR0913, PLR0917 - an option each
     url: str,
     api_key: str,
     file: Any,  # noqa: ANN401 - click says no more
     only_plan: bool,
     yes: bool,
     prune: bool,
+    as_json: bool,
 ) -> None:
     """Show and apply the changes that a YAML file describes; `${NAME}` is read from the environment.
 
@@ -66,10 +69,17 @@ def apply(
     """
     from penstock.declarative.plan import Plan  # noqa: PLC0415 - loads slowly
 
+    if as_json and not only_plan:
+        message = "--json needs --plan"
+        raise click.UsageError(message)
     with open_remote(url, api_key) as remote:
         plan = Plan(
             remote, _load_yaml(file), os.environ, prune=prune, key=api_key, bar=partial(_with_progress_bar, "reading")
         )
+        if as_json:
+            changes = [{"sign": step.sign, "summary": step.summary, "path": step.path} for step in plan.steps]
+            print_json({"changes": changes})
+            sys.exit(2 if changes else 0)
         for step in plan.steps:
             click.echo(f"{step.sign} {step.summary}")
         if not plan.steps:
