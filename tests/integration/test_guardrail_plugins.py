@@ -195,8 +195,8 @@ def test_catalogue_lists_checks_of_plugins(admin: Client, team: Client):
     tried = expect_ok(team.post(f"/v1/guardrails/{saved['slug']}/test", {"text": "see ACME-7"}))
     assert (tried["verdict"], tried["denied"]) == (False, True)
     redacting = [{"id": "acme.no_tickets", "parameters": {"timeout": LIMIT_MS, "redact": True}}]
-    shown = expect_ok(team.post("/v1/guardrails/test", {"checks": redacting, "text": "see ACME-42"}))
-    assert (shown["texts"], shown["transformed"]) == (["see a ticket"], True)
+    trial = expect_ok(team.post("/v1/guardrails/test", {"checks": redacting, "text": "see ACME-42"}))
+    assert (trial["texts"], trial["transformed"]) == (["see a ticket"], True)
 
 
 @pytest.mark.parametrize(

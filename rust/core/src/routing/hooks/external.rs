@@ -63,8 +63,8 @@ impl HostAccess for GatewayHosts {
                 let milliseconds = question.timeout.as_millis();
                 CheckError::new(format!("{} took longer than {milliseconds} ms", question.model))
             };
-            let asked = tokio::time::timeout(question.timeout, models.ask(&question)).await;
-            let result = asked.map_err(too_long).and_then(|result| result);
+            let exchange = tokio::time::timeout(question.timeout, models.ask(&question)).await;
+            let result = exchange.map_err(too_long).and_then(|result| result);
             call.has_failed = Some(result.as_ref().is_err_and(|error| !error.is_failure));
             result
         })

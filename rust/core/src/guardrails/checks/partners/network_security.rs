@@ -97,7 +97,7 @@ fn read_policy_action(reply: &PartnerReply<'_>) -> Option<Findings> {
     }
     let detectors = reply.json["detectorResponses"].as_object().into_iter().flatten();
     let mut names: Vec<String> =
-        detectors.filter(|(_, found)| found["action"] == "BLOCK").map(|(name, _)| name.clone()).collect();
+        detectors.filter(|(_, detector)| detector["action"] == "BLOCK").map(|(name, _)| name.clone()).collect();
     if names.is_empty() {
         names.push("a violation of the policy".to_owned());
     }
