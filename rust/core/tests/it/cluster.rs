@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::harness::{
-    limited_nodes::{LimitedNodes, admit, budget, rule},
+    limited_nodes::{LimitedNodes, NODES, admit, budget, rule},
     redis_server::{DelayingRelay, RedisServer, is_redis_available},
     wait_until,
 };
@@ -42,9 +42,11 @@ async fn windows_of_several_nodes_hold_exactly_the_limit() {
     let server = RedisServer::start().await;
     // A busy machine must not look like a Redis that is lost: shares of nodes would be reserved.
     let nodes = LimitedNodes::start_that_wait(&server.url(), Duration::from_secs(5)).await;
-    for sliding in [false, true] {
-        let rule =
-            rule(&json!({"id": format!("w{sliding}"), "limit": 100, "window": {"unit": "second", "sliding": sliding}}));
+    for (sliding, tokens) in [(false, 1), (true, 1), (false, 7), (true, 7)] {
+        let measure = if tokens > 1 { "tokens" } else { "requests" };
+        let window = json!({"unit": "second", "sliding": sliding});
+        let id = format!("{measure}{sliding}");
+        let rule = rule(&json!({"id": id, "type": measure, "limit": 100 * tokens, "window": window}));
         let admitted = Arc::new(Mutex::new(Vec::new()));
         let is_over = Arc::<AtomicBool>::default();
         let mut tasks = JoinSet::new();
@@ -52,9 +54,11 @@ async fn windows_of_several_nodes_hold_exactly_the_limit() {
             let (rule, admitted, is_over) = (rule.clone(), Arc::clone(&admitted), Arc::clone(&is_over));
             tasks.spawn(async move {
                 while !is_over.load(Ordering::Relaxed) {
-                    if let Some(hold) = admit(&limiter, &rule, 1).await {
-                        admitted.lock().unwrap().push(hold.start_ms);
-                        limiter.settle(&hold, 1, now_ms());
+                    if let Some(hold) = admit(&limiter, &rule, tokens).await {
+                        // Some use less than they reserved.
+                        let used = fastrand::u64(1..=hold.amount);
+                        admitted.lock().unwrap().push((hold.start_ms, used));
+                        limiter.settle(&hold, used, now_ms());
                     }
                     sleep(Duration::from_millis(2)).await;
                 }
@@ -64,20 +68,49 @@ async fn windows_of_several_nodes_hold_exactly_the_limit() {
         is_over.store(true, Ordering::Relaxed);
         while tasks.join_next().await.is_some() {}
         let admitted = admitted.lock().unwrap();
-        let mut windows: HashMap<u64, usize> = HashMap::new();
-        admitted.iter().for_each(|start| *windows.entry(*start).or_default() += 1);
+        let mut windows: HashMap<u64, u64> = HashMap::new();
+        admitted.iter().for_each(|(start, used)| *windows.entry(*start).or_default() += used);
+        let limit = 100 * tokens;
         if sliding {
             // Parts of 50 ms: every 21 of them hold at most the limit.
             for start in windows.keys() {
-                let sum: usize =
+                let sum: u64 =
                     windows.iter().filter(|(at, _)| (*start..=start + 1000).contains(*at)).map(|(_, n)| n).sum();
-                assert!(sum <= 100, "{sum} from {start}");
+                assert!(sum <= limit, "{measure}: {sum} from {start}");
             }
         } else {
-            assert!(windows.values().all(|count| *count <= 100), "{windows:?}");
-            assert!(windows.values().filter(|count| **count == 100).count() >= 2, "{windows:?}");
+            assert!(windows.values().all(|used| *used <= limit), "{windows:?}");
+            assert!(tokens > 1 || windows.values().filter(|used| **used == limit).count() >= 2, "{windows:?}");
         }
-        assert!(admitted.len() >= 250, "{sliding}: {}", admitted.len());
+        assert!(admitted.len() >= 250, "{measure} {sliding}: {}", admitted.len());
+    }
+}
+
+#[tokio::test]
+async fn soft_budget_is_exceeded_by_one_request_of_each_node_at_most() {
+    const COST: u64 = 100;
+    let server = RedisServer::start().await;
+    let nodes = LimitedNodes::start_that_wait(&server.url(), Duration::from_secs(5)).await;
+    for limit in [20_000, 20_001, 30_099] {
+        let rule = rule(&json!({"id": format!("s{limit}"), "type": "cost", "limit": limit, "period": {"start": 1}}));
+        let used = Arc::<AtomicU64>::default();
+        let mut tasks = JoinSet::new();
+        for limiter in nodes.limiters() {
+            for _ in 0..20 {
+                let (limiter, rule, used) = (Arc::clone(&limiter), rule.clone(), Arc::clone(&used));
+                tasks.spawn(async move {
+                    for _ in 0..40 {
+                        let Some(hold) = admit(&limiter, &rule, COST).await else { continue };
+                        sleep(Duration::from_millis(fastrand::u64(1..10))).await;
+                        used.fetch_add(COST, Ordering::Relaxed);
+                        limiter.settle(&hold, COST, now_ms());
+                    }
+                });
+            }
+        }
+        while tasks.join_next().await.is_some() {}
+        let used = used.load(Ordering::Relaxed);
+        assert!((limit - COST..=limit + NODES as u64 * COST).contains(&used), "{used} of {limit}");
     }
 }
 

@@ -112,13 +112,32 @@ async fn send_slowly(nodes: &LimitedNodes, rule: &RuleRef, count: usize) -> usiz
     admitted
 }
 
+/// Sends requests from each node until this many were admitted there: Redis may be slow on a busy machine. Returns how many
+/// were admitted in all.
+async fn use_from_each(nodes: &LimitedNodes, rule: &RuleRef, count: usize) -> usize {
+    let deadline = Instant::now() + Duration::from_mins(1);
+    for limiter in nodes.limiters() {
+        let mut admitted = 0;
+        while admitted < count {
+            assert!(Instant::now() < deadline, "Redis grants nothing");
+            match admit(&limiter, rule, 1).await {
+                Some(hold) => {
+                    admitted += 1;
+                    limiter.settle(&hold, 1, now_ms());
+                }
+                None => sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+    count * nodes.nodes.len()
+}
+
 async fn check_fault(fault: Fault) {
     let options: &[&str] = if fault == Fault::NoScripts { &["--rename-command", "EVAL", ""] } else { &[] };
     let mut redis = FaultyRedis::start(options).await;
     let nodes = LimitedNodes::start(&redis.url()).await;
     let day = rule(&json!({"limit": LIMIT, "window": {"unit": "day"}}));
-    let mut used = send_slowly(&nodes, &day, 3).await;
-    assert_eq!(used, 3 * NODES, "{fault:?}");
+    let mut used = use_from_each(&nodes, &day, 3).await;
     let slow_before: Vec<u64> = nodes.nodes.iter().map(timed_out_lookups).collect();
     let began = Instant::now();
     redis.begin(fault).await;

@@ -80,12 +80,15 @@ impl ClusterLimiter {
             if !writes.is_empty() {
                 let is_taken = self.redis.write_counters(&writes).await;
                 let mut leases = self.lock();
+                let ClusterLeases { by_hash, active, .. } = &mut *leases;
                 for hash in &written {
-                    let Some(lease) = leases.by_hash.get_mut(hash) else { continue };
+                    let Some(lease) = by_hash.get_mut(hash) else { continue };
                     if is_taken {
                         lease.confirmed_ms = lease.confirmed_ms.max(now_ms);
                     } else {
+                        // It must be written before this worker announces itself again.
                         lease.is_dirty = true;
+                        active.insert(*hash);
                     }
                 }
             }
@@ -160,8 +163,10 @@ impl ClusterLimiter {
             let is_taken = self.send_claim(claim, &write, now_ms).await;
             drop(turn);
             if !is_taken {
-                if let Some(lease) = self.lock().by_hash.get_mut(&hash) {
+                let mut leases = self.lock();
+                if let Some(lease) = leases.by_hash.get_mut(&hash) {
                     lease.is_dirty = true;
+                    leases.active.insert(hash);
                 }
                 return;
             }
