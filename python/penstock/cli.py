@@ -143,7 +143,7 @@ def serve(  # noqa: PLR0913, PLR0917 - an option each
             from penstock import mock as pretend
 
             url = stack.enter_context(pretend.run_mock_provider(mock or str(pretend.BUNDLED_PROGRAM), mock_port))
-            settings = msgspec.structs.replace(settings, mock=settings_module.Mock(host=url))
+            settings = msgspec.structs.replace(settings, mock=msgspec.structs.replace(settings.mock, host=url))
 
         def announce_start(ready: Settings) -> None:
             print_startup_message(ready, store, snapshot.keys, tries=mock is not None)

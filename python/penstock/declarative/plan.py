@@ -132,7 +132,7 @@ class Plan:
         self.texts: list[tuple[str, str, str]] = []
         self._removals: list[Step] = []
         # True if a change of the organisation may change values that workspaces inherit.
-        self._hands_down = False
+        self._passes_changes_to_children = False
         self._problems: list[Problem] = []
         document = cast("JsonObject", resolve_references("", dict(desired_state), environ, self._problems))
         self._problems += find_shape_problems(document)
@@ -151,7 +151,7 @@ class Plan:
         organisation = cast("JsonObject", desired.get("organisation") or {})
         for part in (part for part in ORGANISATION_PARTS if part in organisation):
             changed = diff_fields(organisation[part] or {}, current["organisation"].get(part, {}))
-            self._hands_down |= not INHERITED_SETTINGS.isdisjoint(changed)
+            self._passes_changes_to_children |= not INHERITED_SETTINGS.isdisjoint(changed)
             self._plan_organisation_part(part, changed)
         pairs = self._pair_workspaces(desired, current)
         for kind in ORGANISATION_KINDS:
@@ -239,9 +239,11 @@ class Plan:
     ) -> None:
         """Updates a workspace after its resources exist, because its defaults may refer to them."""
         fields = {name: workspace[name] for name in WORKSPACE_FIELDS if name in workspace}
-        founded = {**fields, "defaults": omit_fields(fields.get("defaults") or {}, "user_api_key_config")}
-        changed = self._diff_workspace(fields, existing) if existing else diff_fields(fields, founded)
-        may_differ = [name for name in INHERITING_FIELDS if self._hands_down and existing and name in fields]
+        initial_fields = {**fields, "defaults": omit_fields(fields.get("defaults") or {}, "user_api_key_config")}
+        changed = self._diff_workspace(fields, existing) if existing else diff_fields(fields, initial_fields)
+        may_differ = [
+            name for name in INHERITING_FIELDS if self._passes_changes_to_children and existing and name in fields
+        ]
         if not (changed or may_differ):
             return
 

@@ -84,7 +84,7 @@ async def list_prompt_labels(session: TenantSession, prompt_ids: Iterable[str]) 
 
 
 async def resolve_label(session: TenantSession, path: str, key: str, workspace_id: str) -> Row:
-    """Returns the label of a workspace that a field of the body names by id or name."""
+    """Returns the label with this id or name in the workspace. Errors name the field `path` of the body."""
     query = select(labels).where(or_(labels.c.id == key, labels.c.name == key), labels.c.workspace_id == workspace_id)
     row = await session.organisation().fetch_first(query.order_by(labels.c.id != key), labels)
     if row is None:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 Kind = Literal["config", "workspace", "organisation", "api_key", "prompt", "policy"]
 # Users of an object that an error names.
 MAX_NAMED_USERS = 10
-# Users in a response, and fields of each; the number of users is counted completely.
+# Users that a response lists. The total counts all of them.
 MAX_SHOWN_USERS = 200
+# Fields that a response lists for each user.
 MAX_FIELDS = 20
 # Scopes of which a caller needs one to see a user of the object.
 VISIBLE_WITH = {

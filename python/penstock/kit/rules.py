@@ -59,8 +59,10 @@ AutoCreateKeys = Annotated[
         description="create a key for each user who joins a workspace; a user who accepts an invitation sees the key, keys of other users must be rotated to be seen; null: no rule"
     ),
 ]
-# Settings field with the security sections that workspaces may change, and the section of `block_inline_config`.
-OVERRIDES, DATA_PLANE = "security_settings_overrides", "data_plane_security_settings"
+# Field of the settings that lists the security sections which workspaces may change.
+OVERRIDES = "security_settings_overrides"
+# Section of the setting `block_inline_config`.
+DATA_PLANE = "data_plane_security_settings"
 # Rules that a workspace inherits from its organisation unless it sets them itself.
 INHERITED_RULES = ("user_api_key_rotation_period", "user_api_key_ttl")
 

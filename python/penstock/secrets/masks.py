@@ -53,7 +53,7 @@ class MatchKey(NamedTuple):
 def has_unknown_masks(sent: Any, before: SplitDocument) -> bool:  # noqa: ANN401 - JSON
     """Returns true if a mask matches no stored credential; it may come from an older version."""
     known_keys = _StoredCredentials(before).places
-    return any(likeness not in known_keys for likeness in _group_masks(sent, _DocumentView(sent)))
+    return any(match_key not in known_keys for match_key in _group_masks(sent, _DocumentView(sent)))
 
 
 def restore_masks(path: str, sent: Any, before: SplitDocument, older: Iterable[SplitDocument] = ()) -> Any:  # noqa: ANN401 - JSON
@@ -65,22 +65,22 @@ def restore_masks(path: str, sent: Any, before: SplitDocument, older: Iterable[S
         _StoredCredentials(before),
         [_StoredCredentials(item) for item in older],
     )
-    masks = {likeness[:2] for stored in (current, *earlier) for likeness in stored.places}
+    masks = {match_key[:2] for stored in (current, *earlier) for match_key in stored.places}
     texts: dict[JsonPath, str] = {}
     problems: list[Problem] = []
-    for likeness, paths in _group_masks(sent, view).items():
+    for match_key, paths in _group_masks(sent, view).items():
         # Older versions are used only if the current version has no credential with this key.
         knowing = [
-            known for known in ([current] if likeness in current.places else earlier) if likeness in known.places
+            known for known in ([current] if match_key in current.places else earlier) if match_key in known.places
         ]
-        agreed = _agreed_texts([known.match_masks(view, paths, likeness) for known in knowing])
+        agreed = _agreed_texts([known.match_masks(view, paths, match_key) for known in knowing])
         texts |= agreed
         # A string under any other name may contain real asterisks.
-        is_mask = likeness[:2] in masks
+        is_mask = match_key[:2] in masks
         missing = [
             item
             for item in paths
-            if item not in agreed and (is_mask or mask_if_secret(sent, item, likeness.mask) is not None)
+            if item not in agreed and (is_mask or mask_if_secret(sent, item, match_key.mask) is not None)
         ]
         problems += [
             Problem(path + _format_path(item), AMBIGUOUS_MASK_MESSAGE if knowing else UNKNOWN_MASK_MESSAGE)
@@ -160,9 +160,11 @@ class _StoredCredentials:
         self._view = _DocumentView(divided.masked)
         self.places = _group_by_key(self._view, divided.secrets)
 
-    def match_masks(self, sent: _DocumentView, masked_paths: list[JsonPath], likeness: MatchKey) -> dict[JsonPath, str]:
+    def match_masks(
+        self, sent: _DocumentView, masked_paths: list[JsonPath], match_key: MatchKey
+    ) -> dict[JsonPath, str]:
         """Returns the stored credential of each mask that can be assigned. All masks and candidates have the same key."""
-        stored_paths = self.places[likeness]
+        stored_paths = self.places[match_key]
         if text := self._single_credential(stored_paths):
             return dict.fromkeys(masked_paths, text)
         # First come masks whose target is unchanged, then those whose target has a name, then the remaining ones.

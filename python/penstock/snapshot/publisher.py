@@ -87,7 +87,7 @@ class SavedSnapshot:
 class SnapshotPublisher:
     """Checks the change counter when notified, and twice a second for changes without a notification."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what it stands between
+    def __init__(  # noqa: PLR0913, PLR0917 - all are required dependencies
         self,
         settings: Settings,
         published: SnapshotChannel,

@@ -12,7 +12,7 @@ pub struct ExceededLimit {
     pub param: Box<str>,
     /// True if another target may have enough left.
     pub is_target: bool,
-    /// When the count starts again. `None`: never.
+    /// Milliseconds until the count starts again. `None`: never.
     pub wait_ms: Option<u64>,
     /// True if clients should not repeat the request by themselves.
     pub forbids_retry: bool,

@@ -109,7 +109,7 @@ pub async fn serve_request(
     job: Job,
 ) -> Option<StreamingResponse> {
     let Job { request, mut exchange } = job;
-    let mut under_way = None;
+    let mut request_guard = None;
     let (response, disconnect_signal) = {
         let mut handling = pin!(gateway::handle(state, request));
         // A fast request is not watched for a disconnect, because watching costs more than it saves.
@@ -121,7 +121,7 @@ pub async fn serve_request(
         if let Some(response) = quick {
             (response, None)
         } else {
-            under_way = exchange.track_request(callers);
+            request_guard = exchange.track_request(callers);
             let mut disconnect = exchange.watch_disconnect();
             tokio::select! {
                 biased;
@@ -146,30 +146,30 @@ pub async fn serve_request(
         }
         ClientResponseBody::Stream(stream) => {
             let disconnect = disconnect_signal.unwrap_or_else(|| {
-                under_way = exchange.track_request(callers);
+                request_guard = exchange.track_request(callers);
                 exchange.watch_disconnect()
             });
             // Set here and not passed as an argument, because a future stores its arguments twice.
             exchange.head = Some(reply);
-            Some(StreamingResponse { exchange, stream, disconnect, request_guard: under_way })
+            Some(StreamingResponse { exchange, stream, disconnect, request_guard })
         }
     }
 }
 
 impl StreamingResponse {
     /// Sends the chunks of the stream up to the last byte.
-    pub async fn send_remaining(self, state: Arc<GatewayState>, hang_ups: Arc<Disconnector>) {
-        let Self { mut exchange, stream, disconnect, request_guard: under_way } = self;
-        let stall = Duration::from_millis(state.settings.write_stall_ms);
+    pub async fn send_remaining(self, state: Arc<GatewayState>, disconnector: Arc<Disconnector>) {
+        let Self { mut exchange, stream, disconnect, request_guard } = self;
+        let write_timeout = Duration::from_millis(state.settings.write_stall_ms);
         exchange
             .send_stream(
                 stream,
                 StopConditions {
                     disconnect,
                     shutdown: state.wait_for_stream_shutdown(),
-                    write_timeout: stall,
-                    disconnector: hang_ups,
-                    request_guard: under_way,
+                    write_timeout,
+                    disconnector,
+                    request_guard,
                 },
             )
             .await;
@@ -233,13 +233,7 @@ impl Exchange {
     }
 
     async fn send_stream(&mut self, mut stream: Box<ResponseStream>, ends: StopConditions<impl Future<Output = ()>>) {
-        let StopConditions {
-            mut disconnect,
-            shutdown: closing,
-            write_timeout: stall,
-            disconnector: hang_ups,
-            request_guard: under_way,
-        } = ends;
+        let StopConditions { mut disconnect, shutdown: closing, write_timeout, disconnector, request_guard } = ends;
         let mut closing = std::pin::pin!(closing);
         if Python::attach(|py| self.begin_stream(py)).is_err() {
             return;
@@ -257,14 +251,16 @@ impl Exchange {
                     // The last chunk is already there, so both are sent in one call into Python.
                     let Ok(rest) = stream.next().await else {
                         Python::attach(|py| drop(self.send_chunk(py, &bytes, true)));
-                        return self.abort_response(disconnect, closing, under_way, stall, &hang_ups).await;
+                        return self
+                            .abort_response(disconnect, closing, request_guard, write_timeout, &disconnector)
+                            .await;
                     };
                     self.send_last(&bytes, rest.as_deref())
                 }
                 Ok(Some(bytes)) => Python::attach(|py| self.send_chunk(py, &bytes, true)),
                 Ok(None) => return Python::attach(|py| drop(self.send_chunk(py, &[], false))),
                 Err(BodyTruncated) => {
-                    return self.abort_response(disconnect, closing, under_way, stall, &hang_ups).await;
+                    return self.abort_response(disconnect, closing, request_guard, write_timeout, &disconnector).await;
                 }
             };
             match sent {
@@ -276,10 +272,10 @@ impl Exchange {
                         _ = &mut disconnect => return,
                         _ = &mut writable => continue,
                         () = &mut closing => None,
-                        () = tokio::time::sleep(stall) => under_way.and_then(RequestGuard::park),
+                        () = tokio::time::sleep(write_timeout) => request_guard.and_then(RequestGuard::park),
                     };
                     let ends = if let Some(parked_stream) = parked {
-                        let end = stream.stop_unread(stall);
+                        let end = stream.stop_unread(write_timeout);
                         drop(stream);
                         // Boxed, because it would enlarge the future of every stream.
                         Box::pin(self.park_stream(end, disconnect, writable, closing, parked_stream)).await
@@ -289,7 +285,7 @@ impl Exchange {
                         true
                     };
                     if ends && let Some(client) = self.end_truncated() {
-                        Box::pin(hang_ups.disconnect_client(client)).await;
+                        Box::pin(disconnector.disconnect_client(client)).await;
                     }
                     return;
                 }
@@ -348,14 +344,14 @@ impl Exchange {
         &mut self,
         disconnect: DisconnectSignal,
         closing: Pin<&mut impl Future<Output = ()>>,
-        under_way: Option<RequestGuard>,
+        request_guard: Option<RequestGuard>,
         longest: Duration,
-        hang_ups: &Disconnector,
+        disconnector: &Disconnector,
     ) {
         let Some(client) = self.end_truncated() else { return };
         // Boxed, because it would enlarge the future of every stream.
         let termination = Box::pin(async move {
-            if let Some(parked) = under_way.and_then(RequestGuard::park) {
+            if let Some(parked) = request_guard.and_then(RequestGuard::park) {
                 tokio::select! {
                     biased;
                     _ = disconnect => return,
@@ -364,7 +360,7 @@ impl Exchange {
                     () = tokio::time::sleep(longest) => (),
                 }
             }
-            hang_ups.disconnect_client(client).await;
+            disconnector.disconnect_client(client).await;
         });
         termination.await;
     }

@@ -76,7 +76,7 @@ def make_request(counts: dict[str, int], **more: Any) -> StoredRequest:
     return StoredRequest(**{**fields, "req_units": units["req"], "res_units": units["res"], **more})
 
 
-def expect_cents(counts: dict[str, int]) -> float:
+def expected_cents(counts: dict[str, int]) -> float:
     return sum(count * {**TOKEN_PRICES, **UNIT_PRICES}[BUCKETS[name][0]] for name, count in counts.items())
 
 
@@ -93,12 +93,12 @@ def compute_cents(calculator: CostCalculator, request: StoredRequest) -> float |
 @pytest.mark.parametrize("bucket", BUCKETS)
 def test_each_bucket_has_its_price(calculator: CostCalculator, bucket: str):
     counts = {"input": 3, "output": 5, bucket: 7}
-    assert compute_cents(calculator, make_request(counts)) == pytest.approx(expect_cents(counts))
+    assert compute_cents(calculator, make_request(counts)) == pytest.approx(expected_cents(counts))
 
 
 def test_all_buckets_together_have_their_prices(calculator: CostCalculator):
     counts = {bucket: 10 + index for index, bucket in enumerate(BUCKETS)}
-    assert compute_cents(calculator, make_request(counts)) == pytest.approx(expect_cents(counts))
+    assert compute_cents(calculator, make_request(counts)) == pytest.approx(expected_cents(counts))
 
 
 def test_units_alone_are_input_and_output(calculator: CostCalculator):

@@ -83,7 +83,7 @@ class EchoedRequest(msgspec.Struct):
 
 
 class ResultLine(msgspec.Struct):
-    """One line of the results object."""
+    """One JSON line of the batch's output file in Cloud Storage."""
 
     custom_id: str = ""
     status: str = ""

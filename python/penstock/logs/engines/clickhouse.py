@@ -180,7 +180,7 @@ class ClickHouseFragments:
     ticks_per_ms = 1
 
     def __init__(self, client: ClickHouseClient, timeout_seconds: float, memory_bytes: int) -> None:
-        """Stores the client and the end of the query's time."""
+        """Stores the client and the limits; `timeout_seconds` bounds the whole query."""
         self._client = client
         self._deadline = time.monotonic() + timeout_seconds
         self._timeout_seconds = timeout_seconds

@@ -48,17 +48,17 @@ pub async fn fetch_model_list(
         let read = deadline.enforce(penstock_net::collect(&mut body, remaining)).await?;
         let read = read.ok_or_else(|| translate::unreadable_response_error("the model list is too large"))?;
         remaining = remaining.saturating_sub(read.len());
-        let (page, goes_on);
-        (translation, page, goes_on) = run_offloaded(read.len(), move || {
-            let goes_on = translation.advance_page(&read);
-            (translation, read, goes_on)
+        let (page, has_next_page);
+        (translation, page, has_next_page) = run_offloaded(read.len(), move || {
+            let has_next_page = translation.advance_page(&read);
+            (translation, read, has_next_page)
         })
         .await?;
         pages.push(page);
-        if goes_on && pages.len() == MAX_PAGES {
+        if has_next_page && pages.len() == MAX_PAGES {
             return Err(translate::unreadable_response_error("the model list has too many pages"));
         }
-        if !goes_on {
+        if !has_next_page {
             let merged =
                 run_offloaded(MAX_LIST_BYTES - remaining, move || translation.merge_model_pages(&pages)).await?;
             let merged = merged.map_err(|broken| translate::unreadable_response_error(&broken.0))?;

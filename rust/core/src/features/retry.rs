@@ -82,8 +82,8 @@ impl Retry {
 
     /// Returns the wait that a 429 response requests; `None` if it requests none or the policy ignores it.
     pub fn requested_wait(&self, status: u16, headers: &Headers) -> Option<Duration> {
-        let heeds = self.0.as_ref().is_some_and(|policy| policy.use_retry_after);
-        if heeds && status == 429 { parse_retry_after(headers) } else { None }
+        let uses_retry_after = self.0.as_ref().is_some_and(|policy| policy.use_retry_after);
+        if uses_retry_after && status == 429 { parse_retry_after(headers) } else { None }
     }
 }
 

@@ -80,9 +80,9 @@ async fn complete(
         _ => return provider_request::handle(state, snapshot, Request { head, body }, None).await,
     };
     match prepare(state, &snapshot, workspace, path, body).await {
-        Ok((prepared, share)) => {
+        Ok((prepared, body_memory)) => {
             // The path to the provider charges the memory budget itself. No other task runs in between.
-            drop(share);
+            drop(body_memory);
             prepared.rewrite_head(&mut head, &state.settings.header_aliases);
             let body = Body::Complete(prepared.body.into());
             provider_request::handle(state, snapshot, Request { head, body }, None).await
@@ -116,11 +116,11 @@ async fn render_explained(
     head: &mut RequestHead,
     body: Body,
 ) -> Result<Body> {
-    let (bytes, share) = collect_body(state, body).await?;
+    let (bytes, body_memory) = collect_body(state, body).await?;
     let Some((mut explained, path)) = ExplainedPrompt::parse(&bytes) else { return Ok(Body::Complete(bytes)) };
     let body = explained.body.map_or_else(Bytes::new, |body| bytes.slice_ref(body.get().as_bytes()));
     let (prepared, _) = prepare(state, snapshot, workspace, path, Body::Complete(body)).await?;
-    drop(share);
+    drop(body_memory);
     let mut rendered = RequestHead::default();
     prepared.rewrite_head(&mut rendered, &state.settings.header_aliases);
     let names_provider = |name: &str| name.ends_with("-provider") || name.ends_with("-virtual-key");
@@ -204,7 +204,7 @@ async fn prepare(
     path: PromptPath,
     body: Body,
 ) -> Result<(PreparedRequest, Option<MemoryPermit>)> {
-    let (bytes, share) = collect_body(state, body).await?;
+    let (bytes, body_memory) = collect_body(state, body).await?;
     let request_bytes = bytes.len();
     let request = run_offloaded(request_bytes, move || PromptRequest::parse(&bytes)).await?.map_err(Error::Prompt)?;
     let name = path.reference.as_ref().or(request.reference.as_ref()).ok_or_else(|| {
@@ -212,7 +212,7 @@ async fn prepare(
         Error::Prompt(PromptError::InvalidBody { path: "$.promptID".into(), message })
     })?;
     let chosen = ChosenVersion::find(state, snapshot, workspace, PromptReference::parse(name)).await?;
-    Ok((chosen.prepare(request, request_bytes, path.action).await?, share))
+    Ok((chosen.prepare(request, request_bytes, path.action).await?, body_memory))
 }
 
 /// A version of a prompt that a caller chose.

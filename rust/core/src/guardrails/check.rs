@@ -190,7 +190,7 @@ pub struct ExternalCall {
 
 /// A check with its parameters.
 pub trait Check: Debug + Send + Sync {
-    /// Looks at a request or response.
+    /// Checks a request or response, and returns the verdict and changes.
     ///
     /// # Errors
     /// If it cannot decide, for example because a text is missing.

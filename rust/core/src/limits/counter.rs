@@ -51,7 +51,7 @@ pub struct Grant {
 pub struct RecordedUsage {
     pub recorded: u64,
     pub resets: u64,
-    /// Sum of all corrections of costs that requests had when they ended, which `recorded` includes.
+    /// Net change of the costs of requests after they had ended, which `recorded` includes.
     pub corrected: i64,
 }
 
@@ -59,8 +59,9 @@ pub struct RecordedUsage {
 pub struct UsageCounter {
     /// Start of the newest window, or part of a sliding window, that was counted.
     start_ms: u64,
-    /// Amounts taken in this window. In a sliding window, those of its last parts, by number of the part.
+    /// Amount taken in this window.
     used: u64,
+    /// Amounts taken in the last parts of a sliding window, by number of the part.
     parts: Vec<(u64, u64)>,
     /// What the ledger knows of this window: the sum of all records. It is more than `used` if a worker was killed.
     recorded: u64,

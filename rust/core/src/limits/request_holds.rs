@@ -1,5 +1,4 @@
-//! Amounts of limits that one request holds. It takes those of limits on the number of requests once, and all others for each
-//! attempt.
+//! Amounts of limits that one request holds. The number of requests is held once, tokens and costs for each attempt.
 
 use std::sync::Arc;
 
@@ -72,6 +71,7 @@ pub struct BudgetUse<'r> {
     pub is_failed_attempt: bool,
 }
 
+/// Amounts of all limits that one request holds until it ends.
 pub struct RequestHolds {
     limiter: Arc<Limiter>,
     request: Vec<Hold>,

@@ -46,7 +46,7 @@ pub(super) fn find_unknown_variables<'p>(
 /// Names that templates read.
 #[derive(Default)]
 struct UsedNames {
-    /// First parts of the names of variables and sections.
+    /// Names of variables and sections up to the first dot, such as `user` for `user.name`.
     variables: HashSet<Box<str>>,
     /// True if a template may insert all variables as one value: `{{.}}` outside of sections.
     has_all: bool,

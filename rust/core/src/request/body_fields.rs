@@ -79,9 +79,9 @@ async fn peek_json(body: &Bytes) -> std::result::Result<Peek, ScanError> {
         return api_format::peek(body);
     }
     let body = body.clone();
-    let elsewhere = tokio::task::spawn_blocking(move || api_format::peek(&body)).await;
+    let scanned = tokio::task::spawn_blocking(move || api_format::peek(&body)).await;
     // Scanning neither panics nor is cancelled, except during shutdown.
-    elsewhere.unwrap_or(Err(ScanError { offset: 0, message: "the body could not be scanned" }))
+    scanned.unwrap_or(Err(ScanError { offset: 0, message: "the body could not be scanned" }))
 }
 
 /// Extracts model, user and stream flag from a body that is forwarded as it arrives. Ignores errors, because the

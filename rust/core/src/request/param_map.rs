@@ -18,7 +18,7 @@ const MAX_INLINE_BYTES: usize = 128 * 1024;
 /// Returns the parameter mapping for this target; `None` if the request is forwarded unchanged.
 pub fn param_rules(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<&'static ParamRules> {
     let operation = call.route.operation;
-    let is_worded = matches!(
+    let is_mappable = matches!(
         operation,
         Operation::ChatComplete
             | Operation::Complete
@@ -30,7 +30,7 @@ pub fn param_rules(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<
             | Operation::InvokeModel
             | Operation::InvokeModelStream
     ) && !target.is_passthrough;
-    is_worded
+    is_mappable
         .then(|| target.provider.row().param_rules_for_model(operation, model))
         .filter(|rules| !rules.is_identity())
 }
@@ -38,8 +38,8 @@ pub fn param_rules(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<
 /// Writes the effective model or deployment into the body, if the provider reads it only from there.
 pub async fn set_model_in_body(call: &Call<'_>, target: &Target<'_>, mut body: Body) -> Result<Body> {
     let operation = call.route.operation;
-    let spliced = target.provider.body_model_override(operation, &target.options, call.route.path_params);
-    if let Some(model) = spliced.filter(|_| !target.is_passthrough) {
+    let model_override = target.provider.body_model_override(operation, &target.options, call.route.path_params);
+    if let Some(model) = model_override.filter(|_| !target.is_passthrough) {
         body.rewrite_buffered(model_setter(call, model.into_owned())).await?;
     }
     Ok(body)

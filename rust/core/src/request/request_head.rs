@@ -88,9 +88,8 @@ pub fn render_head(
     let (mut out, key_lookups) = (Vec::with_capacity(1024), KeyLookupBudget::default());
     write_request_line(&mut out, call, target, input, &key_lookups)?;
     write_host(&mut out, &target.base_url.origin);
-    let of_the_connection = head.headers.connection_options();
-    let passing =
-        HeaderFilter { call, target, connection_headers: of_the_connection, input, key_lookups: &key_lookups };
+    let connection_headers = head.headers.connection_options();
+    let passing = HeaderFilter { call, target, connection_headers, input, key_lookups: &key_lookups };
     for (name, value) in head.headers.iter() {
         if control_headers::split_control_name(name, aliases).is_none() && passing.should_forward(name, value) {
             write_header(&mut out, name, value);
@@ -194,7 +193,7 @@ fn write_request_line(
         // format keep it.
         query: match input.mode {
             TransformMode::NativeFormat if call.route.operation == Operation::Models => &query,
-            manner if manner.is_translated() => input.page_token.unwrap_or_default(),
+            mode if mode.is_translated() => input.page_token.unwrap_or_default(),
             _ => &query,
         },
         prefix,
@@ -228,7 +227,7 @@ fn check_target_path(request_line: &[u8], provider: &'static str) -> Result<()> 
 
 /// Returns the query without parameters that contain a gateway key.
 fn strip_gateway_keys<'q>(query: &'q str, caller: &Caller<'_>, key_lookups: &KeyLookupBudget) -> Cow<'q, str> {
-    let holds = |pair: &str| {
+    let contains_key = |pair: &str| {
         caller.contains_gateway_key(pair, key_lookups)
             || pair.contains('%')
                 && caller.contains_gateway_key(&percent_decode_str(pair).decode_utf8_lossy(), key_lookups)
@@ -237,7 +236,7 @@ fn strip_gateway_keys<'q>(query: &'q str, caller: &Caller<'_>, key_lookups: &Key
         return Cow::Borrowed(query);
     }
     let mut pairs = 0;
-    let remaining: Vec<_> = query.split('&').inspect(|_| pairs += 1).filter(|pair| !holds(pair)).collect();
+    let remaining: Vec<_> = query.split('&').inspect(|_| pairs += 1).filter(|pair| !contains_key(pair)).collect();
     if remaining.len() == pairs { Cow::Borrowed(query) } else { remaining.join("&").into() }
 }
 
@@ -357,8 +356,8 @@ impl HeaderFilter<'_> {
     /// Returns the content type for a JSON body whose client sent none. Providers reject a body without a content type.
     fn default_content_type(&self) -> Option<&'static str> {
         let Call { route, head, .. } = self.call;
-        let is_untold = route.operation.has_json_body() && head.headers.get("content-type").is_none();
-        (is_untold && !self.target.overrides_header(b"content-type")).then_some("application/json")
+        let lacks_content_type = route.operation.has_json_body() && head.headers.get("content-type").is_none();
+        (lacks_content_type && !self.target.overrides_header(b"content-type")).then_some("application/json")
     }
 
     /// Returns true for translated image generation. Some providers return raw image bytes unless the request accepts

@@ -47,24 +47,24 @@ pub async fn translate_request(
     let text = |key: &str| target.options.get(key).map(ToOwned::to_owned);
     let betas = text("anthropic_beta").or_else(|| call.head.headers.get_str("anthropic-beta").map(ToOwned::to_owned));
     let version = text("anthropic_version");
-    let is_anthropics = call.head.headers.get_str("anthropic-version").is_some();
+    let is_anthropic_client = call.head.headers.get_str("anthropic-version").is_some();
     let list_shape = client_sdk::model_list_shape(operation, &call.head.headers);
     let effective_model = Some(provider.effective_model(&target.options, &model))
         .filter(|resolved| *resolved != model)
         .map(ToOwned::to_owned);
     // Query and options matter only for job operations; other requests have everything in body and path.
-    let tuning = operation.is_provider_job().then(|| (call.head.query.clone(), target.options.clone()));
+    let job = operation.is_provider_job().then(|| (call.head.query.clone(), target.options.clone()));
     let signatures = provider_format
         .signs_tool_calls(effective_model.as_deref().unwrap_or(&model))
         .then(|| signature_cache(shared, target, &model));
     let retry_signatures = signatures.clone().filter(|_| shared.redis.is_some());
     let translate = move || {
         let (betas, version) = (betas.as_deref(), version.as_deref());
-        let (query, options) = tuning.as_ref().map_or(("", None), |(query, options)| (query.as_str(), Some(options)));
+        let (query, options) = job.as_ref().map_or(("", None), |(query, options)| (query.as_str(), Some(options)));
         let hints = RequestHints {
             anthropic_betas: betas,
             anthropic_version: version,
-            is_anthropic_client: is_anthropics,
+            is_anthropic_client,
             model_list_shape: list_shape,
             query,
             options,
@@ -83,19 +83,19 @@ pub async fn translate_request(
         };
         Translation::translate_request(&input, provider_format)
     };
-    let again = retry_signatures.map(|retry_signatures| (retry_signatures, translate.clone()));
+    let retry = retry_signatures.map(|retry_signatures| (retry_signatures, translate.clone()));
     let mut translated = run_offloaded(length, translate).await?;
-    if let Some((retry_signatures, translate)) = again
+    if let Some((retry_signatures, translate)) = retry
         && load_shared_signatures(shared, &retry_signatures).await
     {
         translated = run_offloaded(length, translate).await?;
     }
-    let refused = |refusal: penstock_llm::translation::RequestError| Error::Untranslatable {
+    let to_error = |refusal: penstock_llm::translation::RequestError| Error::Untranslatable {
         provider: provider.slug(),
         path: refusal.path,
         message: refusal.message,
     };
-    let (translation, body) = translated.map_err(refused)?;
+    let (translation, body) = translated.map_err(to_error)?;
     log.dropped_params.clone_from(&translation.dropped_params);
     log.dropped_fields = Some(translation.response_context.dropped_fields.clone());
     Ok((Body::Complete(body.into()), translation))
@@ -136,8 +136,8 @@ pub fn job_status_head(call: &Call<'_>) -> RequestHead {
 /// Returns the call that requests the status of a cancelled job.
 pub fn job_status_call<'c>(call: &Call<'c>, head: &'c RequestHead) -> Call<'c> {
     let path = call.route.path.strip_suffix("/cancel").unwrap_or(call.route.path);
-    let tunes = call.route.operation.is_fine_tuning();
-    let operation = if tunes { Operation::RetrieveFinetune } else { Operation::RetrieveBatch };
+    let is_fine_tuning = call.route.operation.is_fine_tuning();
+    let operation = if is_fine_tuning { Operation::RetrieveFinetune } else { Operation::RetrieveBatch };
     Call { route: Route { operation, path, ..call.route }, head, control: call.control }
 }
 

@@ -114,16 +114,16 @@ pub async fn deliver_response(
     let framing = StreamFraming::detect(operation, &response_head, body.content_length());
     let (is_events, is_frames) = (framing == Some(StreamFraming::SseEvents), framing == Some(StreamFraming::AwsFrames));
     let is_small = should_buffer(framing, &response_head, body.content_length());
-    let coded = BodyEncoding::from_headers(&response_head.headers);
-    let BodyEncoding { is_uncompressed: is_plain, is_gzip: is_packed, is_json } = coded;
+    let encoding = BodyEncoding::from_headers(&response_head.headers);
+    let BodyEncoding { is_uncompressed: is_plain, is_gzip, is_json } = encoding;
     if status < 300 && operation.returns_background_response() {
         // Boxed, because it would otherwise enlarge the future of every request.
         record.log.billing.deferred_billing =
             Box::pin(DeferredBilling::for_call(&state.shared.pending_charges, call, record.log.provider)).await;
     }
-    let has_cost = status < 300 && (is_plain || is_packed) && is_billable(call, &record);
+    let has_cost = status < 300 && (is_plain || is_gzip) && is_billable(call, &record);
     let declared = response_head.headers.get_str("content-length").and_then(|text| text.parse().ok());
-    let hints = if dialect == ApiFormat::Bedrock { bedrock_header_usage(&response_head.headers) } else { None };
+    let header_usage = if dialect == ApiFormat::Bedrock { bedrock_header_usage(&response_head.headers) } else { None };
     record.record_response_headers(&response_head.headers);
     let mut reply = ClientResponseHead::new(status, build_response_headers(response_head.headers, call, &record));
     forbid_proxy_buffering(framing, &mut reply);
@@ -139,10 +139,10 @@ pub async fn deliver_response(
                 let rewritten = rewrite_complete(rewriter, &bytes, is_pretty).or(recorded);
                 let length = rewritten.as_ref().unwrap_or(&bytes).len();
                 reply.set_content_length(if is_bodiless { declared } else { Some(length) });
-                let coding = BillableBody { api_format: dialect, is_compressed: is_packed };
+                let coding = BillableBody { api_format: dialect, is_compressed: is_gzip };
                 let billable = (has_cost && is_json).then_some(coding);
                 let ClientResponse { head: reply, body } =
-                    finish_buffered_response(reply, bytes, billable, hints, record);
+                    finish_buffered_response(reply, bytes, billable, header_usage, record);
                 return ClientResponse { head: reply, body: rewritten.map_or(body, Into::into) };
             }
             Ok(None) => (),
@@ -161,7 +161,7 @@ pub async fn deliver_response(
     // An error event may be appended to an event stream, so its length is unknown.
     reply.set_content_length(if is_events || rewriter.is_some() { None } else { body.content_length() });
     record.begin_stream();
-    let reading = coded.select_reader(framing, has_cost, dialect, operation, &record);
+    let reading = encoding.select_reader(framing, has_cost, dialect, operation, &record);
     let ends_with_event = call.route.ends_with_event(&call.head.method) && status < 300;
     let every = jitter_interval(Duration::from_millis(state.settings.heartbeat_ms), record.id);
     let stream = ResponseStream::new(body, reading, dialect, ends_with_event, record).with_rewriter(rewriter);
@@ -344,18 +344,18 @@ struct BillableBody {
 
 /// Finishes a response that was read completely, and settles its record.
 ///
-/// `billable_body` says how to read the usage if the response may report it. `hints` is the usage from the header
+/// `billable_body` says how to read the usage if the response may report it. `header_usage` is the usage from the header
 /// fields.
 fn finish_buffered_response(
     reply: ClientResponseHead,
     bytes: Bytes,
     billable_body: Option<BillableBody>,
-    hints: Option<Usage>,
+    header_usage: Option<Usage>,
     mut record: Record,
 ) -> ClientResponse {
     record.log.bytes_out = bytes.len() as u64;
     record.log.append_to_cache_entry(&bytes);
-    let (usage, untold) = match billable_body {
+    let (usage, countable_content) = match billable_body {
         Some(BillableBody { api_format, is_compressed: true }) => {
             let mut packed = record.compressed_buffer(api_format, false);
             packed.feed(&bytes);
@@ -363,12 +363,12 @@ fn finish_buffered_response(
         }
         Some(BillableBody { api_format, is_compressed: false }) => {
             record.log.count_images(&bytes);
-            let usage = Usage::from_response(api_format, &bytes).or(hints);
+            let usage = Usage::from_response(api_format, &bytes).or(header_usage);
             (usage, usage.is_none().then(|| CountableResponse::Complete(bytes.clone())))
         }
         None => (None, None),
     };
-    record.finish(usage, untold, Outcome::Complete);
+    record.finish(usage, countable_content, Outcome::Complete);
     ClientResponse { head: reply, body: bytes.into() }
 }
 

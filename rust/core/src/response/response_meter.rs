@@ -54,8 +54,9 @@ impl MeteredResponse {
     pub(super) fn settle_record(self, mut record: Record, outcome: Outcome) {
         let Self { usage, countable_content, image_count, background_response_id, .. } = self;
         record.log.billing.image_count = image_count;
-        let goes_on = usage.is_none() && background_response_id.is_some_and(|id| record.log.defer_charge(&id));
-        record.finish(usage, countable_content.filter(|_| !goes_on), outcome);
+        let is_charge_deferred =
+            usage.is_none() && background_response_id.is_some_and(|id| record.log.defer_charge(&id));
+        record.finish(usage, countable_content.filter(|_| !is_charge_deferred), outcome);
     }
 }
 

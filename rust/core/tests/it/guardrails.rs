@@ -52,13 +52,13 @@ async fn send_to(
     (response, provider, rig)
 }
 
-fn denied_words() -> Value {
+fn denied_words_guardrail() -> Value {
     json!({"contains": {"words": ["canary"], "operator": "none"}, "deny": true, "id": "words"})
 }
 
 #[tokio::test]
 async fn a_denied_request_is_not_sent() {
-    let config = json!({"input_guardrails": [denied_words()]});
+    let config = json!({"input_guardrails": [denied_words_guardrail()]});
     let (response, provider, rig) = send(config, SECRET, "application/json", "{}").await;
     assert_eq!(response.status, 446, "{}", response.text());
     let json = response.json();
@@ -74,7 +74,7 @@ async fn a_denied_request_is_not_sent() {
 
 #[tokio::test]
 async fn a_failed_guardrail_without_denial_is_reported() {
-    let mut guardrail = denied_words();
+    let mut guardrail = denied_words_guardrail();
     guardrail["deny"] = json!(false);
     guardrail["on_fail"] = json!({"feedback": {"value": -5, "weight": 1, "metadata": {"team": "red"}}});
     let body = chat_response(&[json!({"role": "assistant", "content": "Hi"})]);
@@ -85,7 +85,7 @@ async fn a_failed_guardrail_without_denial_is_reported() {
     assert_eq!(json["choices"][0]["message"]["content"], "Hi");
     let feedback = &json["hook_results"]["before_request_hooks"][0]["feedback"];
     assert_eq!((&feedback["value"], &feedback["metadata"]["failedChecks"]), (&json!(-5.0), &json!("default.contains")));
-    let passing = json!({"input_guardrails": [denied_words()]});
+    let passing = json!({"input_guardrails": [denied_words_guardrail()]});
     let (response, ..) = send(passing, "hello", "application/json", &body).await;
     assert_eq!(response.status, 200);
     assert_eq!(response.json()["hook_results"]["before_request_hooks"][0]["verdict"], true);
@@ -114,7 +114,7 @@ async fn no_part_of_a_denied_response_reaches_the_client() {
     let call = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "t", "type": "function",
         "function": {"name": "f", "arguments": format!("{{\"to\":\"{SECRET}\"}}")}}]});
     let good = json!({"role": "assistant", "content": "fine"});
-    let config = || json!({"output_guardrails": [denied_words()]});
+    let config = || json!({"output_guardrails": [denied_words_guardrail()]});
     for choices in [
         vec![json!({"role": "assistant", "content": SECRET})],
         vec![good.clone(), json!({"role": "assistant", "content": SECRET})],
@@ -163,7 +163,7 @@ async fn requests_without_texts_pass_unless_their_type_is_blocked() {
     let provider = GoldenProvider::start(200, "application/json", br#"{"data":[]}"#.to_vec(), 4096).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
     let block = json!({"allowedRequestTypes": {"blockedTypes": ["proxy", "listFiles"]}, "deny": true});
-    for (guardrail, status) in [(denied_words(), 200), (block, 446)] {
+    for (guardrail, status) in [(denied_words_guardrail(), 200), (block, 446)] {
         let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(),
             "input_guardrails": [guardrail]});
         for path in ["/v1/files", "/v1/vector_stores"] {
@@ -180,7 +180,7 @@ async fn the_provider_reads_what_was_checked() {
     let provider = GoldenProvider::start(200, "application/json", response.into(), 4096).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
     let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(),
-        "input_guardrails": [denied_words()]});
+        "input_guardrails": [denied_words_guardrail()]});
     let message = |text: &str| json!([{"role": "user", "content": text}]).to_string();
     let body = format!(r#"{{"model":"m","messages":{},"messages":{}}}"#, message("canary"), message("fine"));
     assert_eq!(rig.send(post_with_config(&config, CHAT_PATH, body)).await.status, 200);
@@ -195,14 +195,14 @@ async fn the_provider_reads_what_was_checked() {
 #[tokio::test]
 async fn messages_are_denied_in_their_own_format() {
     let messages = json!([{"role": "user", "content": [{"type": "text", "text": SECRET}]}]);
-    let config = json!({"input_guardrails": [denied_words()]});
+    let config = json!({"input_guardrails": [denied_words_guardrail()]});
     let (response, ..) = send_to("/v1/messages", "anthropic", config, messages, "application/json", "{}").await;
     assert_eq!((response.status, response.json()["type"].clone()), (446, json!("error")));
     assert_eq!(response.json()["error"]["type"], "hooks_failed");
     let result = json!({"id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": "tool_use",
         "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"to": SECRET}}],
         "usage": {"input_tokens": 1, "output_tokens": 1}});
-    let config = json!({"output_guardrails": [denied_words()]});
+    let config = json!({"output_guardrails": [denied_words_guardrail()]});
     let messages = json!([{"role": "user", "content": "hi"}]);
     let (response, ..) =
         send_to("/v1/messages", "anthropic", config, messages, "application/json", &result.to_string()).await;
@@ -211,7 +211,7 @@ async fn messages_are_denied_in_their_own_format() {
 
 #[tokio::test]
 async fn a_soft_denial_is_a_response_in_the_clients_format() {
-    let mut guardrail = denied_words();
+    let mut guardrail = denied_words_guardrail();
     guardrail["soft_deny_200"] = json!(true);
     let config = json!({"input_guardrails": [guardrail]});
     let (response, provider, _rig) = send(config.clone(), SECRET, "application/json", "{}").await;
@@ -259,7 +259,7 @@ async fn a_retry_or_another_target_may_replace_a_denied_response() {
     let rig = GoldenProvider::gateway_trusting_loopback();
     let target = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url()});
     let mut first = target.clone();
-    first["output_guardrails"] = json!([denied_words()]);
+    first["output_guardrails"] = json!([denied_words_guardrail()]);
     first["retry"] = json!({"attempts": 1, "on_status_codes": [446]});
     let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [446]}, "targets": [first, target]});
     let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).to_string();
@@ -314,7 +314,7 @@ async fn cached_responses_have_the_results_of_this_request() {
         GoldenProvider::start(200, "application/json", chat_response(&[json!({"content": "Hi"})]).into(), 4096).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
     let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(), "cache": {"mode": "simple"},
-        "input_guardrails": [denied_words()], "output_guardrails": [denied_words()]});
+        "input_guardrails": [denied_words_guardrail()], "output_guardrails": [denied_words_guardrail()]});
     let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).to_string();
     for (number, after) in [(0, 1), (1, 0)] {
         let response = rig.send(post_with_config(&config, CHAT_PATH, body.clone())).await;
@@ -351,7 +351,7 @@ async fn a_webhook_decides_and_changes_the_request() {
 #[tokio::test]
 async fn a_stream_is_checked_in_portions() {
     let filler = ["lorem ipsum dolor "; 60];
-    let mut denying = denied_words();
+    let mut denying = denied_words_guardrail();
     denying["stream"] = json!("window");
     let config = |guardrails: Value| json!({"output_guardrails": guardrails, "strict_open_ai_compliance": false});
     let texts = [&filler[..], &["a can", "ary@mail.example "], &filler[..]].concat();
@@ -391,8 +391,8 @@ async fn binary_streams_of_bedrock_are_read() {
         guardrail
     };
     for (guardrail, status, code) in [
-        (denied_words(), 446, "hooks_failed"),
-        (window(denied_words()), 200, "validationException"),
+        (denied_words_guardrail(), 446, "hooks_failed"),
+        (window(denied_words_guardrail()), 200, "validationException"),
         (redact.clone(), 200, "{{EMAIL_ADDRESS_1}}"),
         (window(redact), 200, "{{EMAIL_ADDRESS_1}}"),
     ] {

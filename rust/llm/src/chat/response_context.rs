@@ -19,7 +19,7 @@ pub struct ResponseContext {
     pub id_suffix: String,
     /// True if the response may contain only fields that the client's API defines.
     pub is_strict: bool,
-    /// True if thinking blocks are returned: if not strict, or if the client explicitly asked for them.
+    /// True if thinking blocks are returned: if images are, or if the client explicitly asked for them.
     pub should_show_thinking: bool,
     /// True if images are returned: if not strict, or if the client explicitly asked for them.
     pub should_show_images: bool,

@@ -187,8 +187,9 @@ impl<'a> Scanner<'a> {
     /// Verifies that the unchecked bytes before `to` are UTF-8.
     fn check_utf8(&mut self, to: usize) -> ScanResult<()> {
         // A multi-byte character may continue after `to`.
-        let goes_on = |at: &usize| self.json.get(*at).is_some_and(|byte| byte & 0xC0 == 0x80);
-        let to = (to.saturating_sub(3)..=to).rev().find(|at| !goes_on(at)).unwrap_or(to).max(self.utf8_checked_to);
+        let is_continuation = |at: &usize| self.json.get(*at).is_some_and(|byte| byte & 0xC0 == 0x80);
+        let to =
+            (to.saturating_sub(3)..=to).rev().find(|at| !is_continuation(at)).unwrap_or(to).max(self.utf8_checked_to);
         if simdutf8::basic::from_utf8(&self.json[self.utf8_checked_to..to]).is_err() {
             // The exact offset is computed in `for_each_field_utf8`.
             return Err(ScanError { offset: self.utf8_checked_to, message: "invalid UTF-8" });

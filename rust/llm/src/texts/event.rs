@@ -20,7 +20,7 @@ pub struct SlotKey {
 /// Texts of one event.
 #[derive(Debug, Default)]
 pub struct EventTexts {
-    /// Texts that continue those of other events.
+    /// Parts of texts that began in earlier events, each with its position in the stream.
     pub deltas: Vec<(SlotKey, TextPart)>,
     /// Complete texts that repeat the preceding deltas.
     pub copies: Vec<TextPart>,

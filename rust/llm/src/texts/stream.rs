@@ -30,7 +30,8 @@ pub struct StreamTexts {
     events: Vec<Bytes>,
     slots: Vec<TextPart>,
     deltas: Vec<Delta>,
-    /// Copies of complete texts, in events that repeat the preceding deltas.
+    /// Complete texts that an event repeats after their deltas, such as `response.output_text.done`, with the index of
+    /// the text in `slots`.
     copies: Vec<(usize, TextPart)>,
     /// True if an event had a repeated key, so that the stream must be written anew.
     has_repeated_keys: bool,

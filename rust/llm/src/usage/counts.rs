@@ -65,13 +65,14 @@ pub(crate) struct UsageCounts {
     /// Sums of all iterations in the usage object that was read last.
     iterations: Option<IterationCounts>,
     /// True if the request contains audio whose tokens are only in the total.
-    has_untold_audio: bool,
+    has_unreported_audio: bool,
     /// Anthropic reports the speed in a field separate from the service tier.
     speed: ServiceTier,
 }
 
-/// Number of counts of tokens, and of the first of them that a restated input replaces.
+/// Number of counts of tokens.
 const COUNT_SLOTS: usize = 17;
+/// Number of the first counts, which are replaced when a provider restates the input.
 const INPUT_SLOTS: usize = 6;
 
 impl UsageCounts {
@@ -311,7 +312,7 @@ impl UsageCounts {
             }
             // Mistral counts the audio in seconds; its tokens are in the total only.
             b"prompt_audio_seconds" => {
-                self.has_untold_audio |= parse_count(value).is_some_and(|seconds| seconds > 0);
+                self.has_unreported_audio |= parse_count(value).is_some_and(|seconds| seconds > 0);
                 return;
             }
             b"iterations" => {
@@ -408,16 +409,16 @@ impl UsageCounts {
         }
         // Some providers leave reasoning out of the completion tokens. The difference to the total reveals it, and may
         // be the only sign of it.
-        let mut untold = if is_summed { self.total.saturating_sub(usage.total()) } else { 0 };
-        if self.has_untold_audio {
-            usage.audio_in = usage.audio_in.saturating_add(std::mem::take(&mut untold));
+        let mut unreported_tokens = if is_summed { self.total.saturating_sub(usage.total()) } else { 0 };
+        if self.has_unreported_audio {
+            usage.audio_in = usage.audio_in.saturating_add(std::mem::take(&mut unreported_tokens));
         }
-        usage.output = usage.output.saturating_add(untold);
+        usage.output = usage.output.saturating_add(unreported_tokens);
         usage.reasoning =
-            split_off_tokens(&mut usage.output, if self.reasoning == 0 { untold } else { self.reasoning });
+            split_off_tokens(&mut usage.output, if self.reasoning == 0 { unreported_tokens } else { self.reasoning });
         usage.audio_out = split_off_tokens(&mut usage.output, self.audio_out);
-        let is_drawn = self.is_image_generation && !self.has_output_details;
-        usage.image_out = split_off_tokens(&mut usage.output, if is_drawn { u64::MAX } else { self.image_out });
+        let is_image_output = self.is_image_generation && !self.has_output_details;
+        usage.image_out = split_off_tokens(&mut usage.output, if is_image_output { u64::MAX } else { self.image_out });
         usage.service_tier = if self.speed == ServiceTier::Standard { self.service } else { self.speed };
         // Perplexity bills citation tokens and the reasoning about them, but does not include them in its total.
         if self.citation_tokens > 0 {

@@ -122,7 +122,7 @@ impl PersonalData {
         let mut entities = Vec::with_capacity(findings.len());
         for Finding { range, category } in findings {
             let (name, value) = (category.name(), &text[range.clone()]);
-            // A form is certain.
+            // What a pattern matches has the highest score.
             entities.push(json!({"text": value, "labels": {name: 1}}));
             replacements.push((range, names.name_of(name, value).to_owned()));
         }

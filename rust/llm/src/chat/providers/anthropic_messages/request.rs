@@ -74,7 +74,7 @@ pub(crate) fn max_output_tokens(model: &str) -> u64 {
 fn write_messages(request: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
     let mut system = Vec::new();
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
-    let were = request.messages.len();
+    let message_count = request.messages.len();
     for (at, message) in std::mem::take(&mut request.messages).into_iter().enumerate() {
         let path = format!("messages[{at}]");
         let Message { role, parts } = message;
@@ -91,7 +91,7 @@ fn write_messages(request: &mut ChatRequest, out: &mut Fields) -> Result<(), Req
         out.insert("system".into(), system.into());
     }
     turns.retain(|(_, blocks)| !blocks.is_empty());
-    ChatRequest::reject_empty_messages(were, turns.len())?;
+    ChatRequest::reject_empty_messages(message_count, turns.len())?;
     trim_prefill(&mut turns);
     let turn =
         |(role, blocks)| json!({"role": if role == Role::User { "user" } else { "assistant" }, "content": blocks});

@@ -37,8 +37,8 @@ impl ReasoningDetails {
 }
 
 fn continues_entry(last: &Value, more: &Value) -> bool {
-    let is_worded = TEXT_KEYS.iter().any(|key| last[key].is_string());
-    is_worded && ["type", "index", "id"].iter().all(|key| last[key] == more[key] || more[key].is_null())
+    let has_text = TEXT_KEYS.iter().any(|key| last[key].is_string());
+    has_text && ["type", "index", "id"].iter().all(|key| last[key] == more[key] || more[key].is_null())
 }
 
 fn merge_into_entry(last: &mut Value, more: Value) {
