@@ -334,7 +334,7 @@ impl ClusterLimiter {
     }
 
     /// Returns the number of workers of all nodes, as far as Redis reports it.
-    fn known_members(&self) -> u64 {
+    pub fn known_members(&self) -> u64 {
         (self.others().count() + 1).max(self.worker_count)
     }
 

@@ -20,6 +20,7 @@ use tokio::{task::JoinSet, time::sleep};
 use super::{
     TestGateway,
     redis_server::{MAX_REDIS_WAIT, start_node_that_waits},
+    wait_until,
 };
 
 pub const NODES: usize = 3;
@@ -79,8 +80,14 @@ impl LimitedNodes {
             });
             nodes.push(node);
         }
-        // All nodes know of each other.
-        sleep(Duration::from_millis(600)).await;
+        // A node that knows of no other one would take the whole limit for its share while Redis does not reply.
+        for node in &nodes {
+            let limiter = &node.state.limiter;
+            wait_until("the nodes know of each other", || {
+                limiter.cluster().is_some_and(|cluster| cluster.known_members() >= urls.len() as u64)
+            })
+            .await;
+        }
         Self { nodes, reports }
     }
 
