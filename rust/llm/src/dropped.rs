@@ -60,19 +60,19 @@ impl DroppedParams {
     }
 }
 
-/// Response fields that the client format does not have. They are collected while the response is written, and read
-/// after its end.
+/// What a translated response reports beside its content: its usage, and fields that the client format does not have. It
+/// is collected while the response is written, and read after its end.
 #[derive(Debug, Clone, Default)]
-pub struct DroppedFields(Arc<Mutex<DroppedFieldsState>>);
+pub struct ResponseReport(Arc<Mutex<ResponseReportState>>);
 
 #[derive(Debug, Default)]
-struct DroppedFieldsState {
+struct ResponseReportState {
     dropped_names: DroppedParams,
     usage: Option<Usage>,
 }
 
-impl DroppedFields {
-    fn lock_state(&self) -> MutexGuard<'_, DroppedFieldsState> {
+impl ResponseReport {
+    fn lock_state(&self) -> MutexGuard<'_, ResponseReportState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

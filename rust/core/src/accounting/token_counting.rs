@@ -96,8 +96,8 @@ impl TokenCounter {
     }
 
     /// Returns a buffer for a compressed response, which shares the limit on retained bytes.
-    pub fn buffer_compressed(&self, dialect: ApiFormat, is_events: bool) -> CompressedResponse {
-        CompressedResponse::new(dialect, is_events, Arc::clone(&self.retained_bytes), MAX_RETAINED_BYTES)
+    pub fn buffer_compressed(&self, api_format: ApiFormat, is_events: bool) -> CompressedResponse {
+        CompressedResponse::new(api_format, is_events, Arc::clone(&self.retained_bytes), MAX_RETAINED_BYTES)
     }
 
     /// Counts the tokens in the background, and then closes the record, whose request has ended.

@@ -5,7 +5,7 @@ use penstock_llm::{
     operation::Operation,
     provider_format::ProviderFormat,
     tokens,
-    translation::{self, DroppedFields, DroppedParams, RequestError},
+    translation::{self, DroppedParams, RequestError, ResponseReport},
 };
 use penstock_net::{body::Body, coarse_timer::CoarseTimer};
 
@@ -68,8 +68,8 @@ async fn count_after_rejection(
 ) -> Result<UpstreamResponse> {
     refused.discard().await;
     let response = count_locally(call, Body::Complete(body), &log.model, coarse_timer).await?;
-    if log.dropped_fields.is_none() {
-        (log.dropped_params, log.dropped_fields) = (DroppedParams::default(), Some(DroppedFields::default()));
+    if log.response_report.is_none() {
+        (log.dropped_params, log.response_report) = (DroppedParams::default(), Some(ResponseReport::default()));
     }
     log.dropped_params.add(call.route.operation.id());
     Ok(response)
@@ -84,12 +84,12 @@ async fn count_locally(
     coarse_timer: &CoarseTimer,
 ) -> Result<UpstreamResponse> {
     let body = body.collect().await?;
-    let (dialect, encoding) = (call.client_api_format(), tokens::encoding_for_model(model));
+    let (api_format, encoding) = (call.client_api_format(), tokens::encoding_for_model(model));
     // The first use of an encoding unpacks its vocabulary, so this runs on a blocking thread. Joining fails only during
     // shutdown: counting neither panics nor is cancelled.
-    let counting = tokio::task::spawn_blocking(move || tokens::count_request(dialect, encoding, &body));
+    let counting = tokio::task::spawn_blocking(move || tokens::count_request(api_format, encoding, &body));
     let count = counting.await.map_err(|_| Error::Draining)?;
     let count = count.map_err(|RequestError { path, message }| Error::TokensUncountable { path, message })?;
     let encoded = translation::encode_token_count(call.route.operation, count as u64);
-    Ok(UpstreamResponse::from_gateway(encoded.into(), dialect, coarse_timer))
+    Ok(UpstreamResponse::from_gateway(encoded.into(), api_format, coarse_timer))
 }

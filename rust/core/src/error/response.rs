@@ -22,7 +22,7 @@ impl Error {
     }
 
     /// Builds the error response in the client's API format. `request_id` is `None` if the request has no record.
-    pub fn to_response(&self, dialect: ApiFormat, request_id: Option<&str>) -> CompleteResponse {
+    pub fn to_response(&self, api_format: ApiFormat, request_id: Option<&str>) -> CompleteResponse {
         let mut headers = Headers::with_capacity(4);
         headers.push(b"content-type", b"application/json");
         match self.status() {
@@ -37,16 +37,16 @@ impl Error {
         }
         CompleteResponse {
             head: ResponseHead { status: self.status(), headers },
-            body: self.encode_body(dialect, request_id).into(),
+            body: self.encode_body(api_format, request_id).into(),
         }
     }
 
-    fn encode_body(&self, dialect: ApiFormat, request_id: Option<&str>) -> Vec<u8> {
+    fn encode_body(&self, api_format: ApiFormat, request_id: Option<&str>) -> Vec<u8> {
         let message = self.message();
-        if dialect != ApiFormat::OpenAi {
+        if api_format != ApiFormat::OpenAi {
             let failure =
                 Failure { status: self.status(), error_type: None, message: &message, code: None, request_id };
-            return api_format::error_body(dialect, &failure);
+            return api_format::error_body(api_format, &failure);
         }
         let param = self.exceeded_limit().map(|limit| &*limit.param);
         let error =

@@ -2,7 +2,7 @@
 //! parameter names or values. Requests without a mapping are forwarded unread.
 
 use penstock_llm::{
-    catalog::ParamRules, http_form::form, json::edit, operation::Operation, translation::DroppedFields,
+    catalog::ParamRules, http_form::form, json::edit, operation::Operation, translation::ResponseReport,
 };
 use penstock_net::body::Body;
 
@@ -67,7 +67,7 @@ pub async fn apply_param_rules(rules: &'static ParamRules, body: Body, log: &mut
     };
     let Some((mapped, dropped)) = mapped else { return Ok(body) };
     if !dropped.is_empty() {
-        (log.dropped_params, log.dropped_fields) = (dropped, Some(DroppedFields::default()));
+        (log.dropped_params, log.response_report) = (dropped, Some(ResponseReport::default()));
     }
     Ok(Body::Complete(mapped.into()))
 }

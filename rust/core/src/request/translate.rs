@@ -97,7 +97,7 @@ pub async fn translate_request(
     };
     let (translation, body) = translated.map_err(to_error)?;
     log.dropped_params.clone_from(&translation.dropped_params);
-    log.dropped_fields = Some(translation.response_context.dropped_fields.clone());
+    log.response_report = Some(translation.response_context.report.clone());
     Ok((Body::Complete(body.into()), translation))
 }
 

@@ -62,7 +62,7 @@ pub struct ResumePoint {
 /// Response of a target, before it is delivered to the client.
 pub struct UpstreamResponse {
     pub incoming: IncomingResponse,
-    pub dialect: ApiFormat,
+    pub api_format: ApiFormat,
     /// Deadline for the part of the response that must arrive before the client gets anything.
     pub deadline: Deadline,
     /// State with which another target can resume the stream if it breaks off.
@@ -74,8 +74,8 @@ pub struct UpstreamResponse {
 }
 
 impl UpstreamResponse {
-    pub fn new(incoming: IncomingResponse, dialect: ApiFormat, deadline: Deadline) -> Self {
-        Self { incoming, dialect, deadline, resume_point: None, upgraded: None, client_rewriter: None }
+    pub fn new(incoming: IncomingResponse, api_format: ApiFormat, deadline: Deadline) -> Self {
+        Self { incoming, api_format, deadline, resume_point: None, upgraded: None, client_rewriter: None }
     }
 
     /// Takes what changes the response for the client. A compressed body has no texts that could be found.
@@ -107,7 +107,7 @@ pub async fn deliver_response(
 ) -> ClientResponse {
     let rewriter = response.take_rewriter();
     let UpstreamResponse {
-        incoming: IncomingResponse { head: response_head, mut body }, dialect, mut deadline, ..
+        incoming: IncomingResponse { head: response_head, mut body }, api_format, mut deadline, ..
     } = response;
     let (operation, status) = (call.requested_operation(), response_head.status);
     (record.log.status, record.log.time_to_first_byte) = (status, Some(record.elapsed()));
@@ -123,7 +123,7 @@ pub async fn deliver_response(
     }
     let has_cost = status < 300 && (is_plain || is_gzip) && is_billable(call, &record);
     let declared = response_head.headers.get_str("content-length").and_then(|text| text.parse().ok());
-    let header_usage = if dialect == ApiFormat::Bedrock { bedrock_header_usage(&response_head.headers) } else { None };
+    let header_usage = read_header_usage(api_format, &response_head.headers);
     record.record_response_headers(&response_head.headers);
     let mut reply = ClientResponseHead::new(status, build_response_headers(response_head.headers, call, &record));
     forbid_proxy_buffering(framing, &mut reply);
@@ -139,7 +139,7 @@ pub async fn deliver_response(
                 let rewritten = rewrite_complete(rewriter, &bytes, is_pretty).or(recorded);
                 let length = rewritten.as_ref().unwrap_or(&bytes).len();
                 reply.set_content_length(if is_bodiless { declared } else { Some(length) });
-                let coding = BillableBody { api_format: dialect, is_compressed: is_gzip };
+                let coding = BillableBody { api_format, is_compressed: is_gzip };
                 let billable = (has_cost && is_json).then_some(coding);
                 let ClientResponse { head: reply, body } =
                     finish_buffered_response(reply, bytes, billable, header_usage, record);
@@ -161,11 +161,11 @@ pub async fn deliver_response(
     // An error event may be appended to an event stream, so its length is unknown.
     reply.set_content_length(if is_events || rewriter.is_some() { None } else { body.content_length() });
     record.begin_stream();
-    let reading = encoding.select_reader(framing, has_cost, dialect, operation, &record);
+    let reading = encoding.select_reader(framing, has_cost, api_format, operation, &record);
     let ends_with_event = call.route.ends_with_event(&call.head.method) && status < 300;
     let every = jitter_interval(Duration::from_millis(state.settings.heartbeat_ms), record.id);
-    let stream = ResponseStream::new(body, reading, dialect, ends_with_event, record).with_rewriter(rewriter);
-    let beats = is_events && is_plain && allows_heartbeat(call, dialect) && !every.is_zero();
+    let stream = ResponseStream::new(body, reading, api_format, ends_with_event, record).with_rewriter(rewriter);
+    let beats = is_events && is_plain && allows_heartbeat(call, api_format) && !every.is_zero();
     ClientResponse { head: reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
 }
 
@@ -218,8 +218,8 @@ fn jitter_interval(every: Duration, id: uuid::Uuid) -> Duration {
 }
 
 /// Returns true if the stream may contain SSE comments. Google's own clients parse every line as JSON.
-fn allows_heartbeat(call: &Call<'_>, dialect: ApiFormat) -> bool {
-    call.route.operation != Operation::Proxy && dialect != ApiFormat::Gemini
+fn allows_heartbeat(call: &Call<'_>, api_format: ApiFormat) -> bool {
+    call.route.operation != Operation::Proxy && api_format != ApiFormat::Gemini
 }
 
 /// Encoding of a response body.
@@ -244,21 +244,23 @@ impl BodyEncoding {
         self,
         framing: Option<StreamFraming>,
         has_cost: bool,
-        dialect: ApiFormat,
+        api_format: ApiFormat,
         operation: Operation,
         record: &Record,
     ) -> ResponseMeter {
         let is_events = framing == Some(StreamFraming::SseEvents);
         match framing {
             _ if self.is_gzip && has_cost && (is_events || self.is_json) => {
-                ResponseMeter::Compressed(record.compressed_buffer(dialect, is_events))
+                ResponseMeter::Compressed(record.compressed_buffer(api_format, is_events))
             }
             // Any other compressed body can be neither read nor extended; if it is truncated, the connection is closed.
             _ if !self.is_uncompressed => ResponseMeter::Unmetered,
             Some(StreamFraming::SseEvents) if has_cost && record.log.count_input.is_some() => {
-                ResponseMeter::SseEvents(Meter::with_deltas(dialect, operation).into())
+                ResponseMeter::SseEvents(Meter::with_deltas(api_format, operation).into())
             }
-            Some(StreamFraming::SseEvents) => ResponseMeter::SseEvents(Meter::for_operation(dialect, operation).into()),
+            Some(StreamFraming::SseEvents) => {
+                ResponseMeter::SseEvents(Meter::for_operation(api_format, operation).into())
+            }
             Some(StreamFraming::AwsFrames) => ResponseMeter::AwsFrames(Box::default()),
             Some(StreamFraming::JsonArrayItems) => ResponseMeter::ArrayItems(Box::default()),
             None if self.is_json && has_cost => ResponseMeter::LargeBody(ResponseSkimmer::for_operation(operation)),
@@ -328,8 +330,11 @@ fn build_response_headers(mut response_headers: Headers, call: &Call<'_>, record
     response_headers
 }
 
-/// Reads the usage from Bedrock's response headers; models of some vendors do not report it in the body.
-fn bedrock_header_usage(headers: &Headers) -> Option<Usage> {
+/// Reads the usage from response headers. Only Bedrock has it there; models of some vendors do not report it in the body.
+fn read_header_usage(api_format: ApiFormat, headers: &Headers) -> Option<Usage> {
+    if api_format != ApiFormat::Bedrock {
+        return None;
+    }
     let [input, output] =
         ["input", "output"].map(|direction| headers.get_str(&format!("x-amzn-bedrock-{direction}-token-count")));
     Usage::from_headers(input, output)

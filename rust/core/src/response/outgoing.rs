@@ -71,8 +71,8 @@ impl ClientResponse {
     }
 
     /// Builds an error response outside request handling; it has no record.
-    pub fn from_error(error: &Error, dialect: ApiFormat) -> Self {
-        let CompleteResponse { head: response_head, body } = error.to_response(dialect, None);
+    pub fn from_error(error: &Error, api_format: ApiFormat) -> Self {
+        let CompleteResponse { head: response_head, body } = error.to_response(api_format, None);
         let mut head = ClientResponseHead::new(response_head.status, response_head.headers);
         head.set_content_length(Some(body.len()));
         Self { head, body: body.into() }

@@ -81,7 +81,7 @@ impl ResponseMeter {
     }
 
     /// Returns the metered values. `is_cut` is true if the response was truncated.
-    pub fn finish(self, dialect: ApiFormat, is_cut: bool) -> MeteredResponse {
+    pub fn finish(self, api_format: ApiFormat, is_cut: bool) -> MeteredResponse {
         match self {
             Self::Unmetered => MeteredResponse::default(),
             Self::Compressed(packed) => MeteredResponse {
@@ -92,7 +92,7 @@ impl ResponseMeter {
                 let image_count = skim.take_image_count();
                 let countable_content = Some(CountableResponse::ByteLength(skim.length()));
                 MeteredResponse {
-                    usage: skim.finish(dialect),
+                    usage: skim.finish(api_format),
                     countable_content,
                     image_count,
                     ..MeteredResponse::default()
@@ -113,7 +113,7 @@ impl ResponseMeter {
                 let countable_content = Some(CountableResponse::ByteLength(skim.length()));
                 let (has_end_marker, failed) = (Some(meter.has_ended()), meter.has_failed());
                 MeteredResponse {
-                    usage: skim.finish(dialect),
+                    usage: skim.finish(api_format),
                     countable_content,
                     has_end_marker,
                     has_failed: failed,

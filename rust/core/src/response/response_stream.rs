@@ -362,7 +362,7 @@ impl Drop for ResponseStream {
 }
 
 /// Encodes the error as the last event of the stream.
-fn encode_error_event(dialect: ApiFormat, error: Option<&Error>, is_within: bool) -> Bytes {
+fn encode_error_event(api_format: ApiFormat, error: Option<&Error>, is_within: bool) -> Bytes {
     let unfinished = Error::UpstreamResponseBroken { cause: "its stream ended before it was complete".into() };
     let error = error.unwrap_or(&unfinished);
     let message = error.message();
@@ -375,5 +375,5 @@ fn encode_error_event(dialect: ApiFormat, error: Option<&Error>, is_within: bool
     };
     // A blank line terminates the event that was cut in the middle.
     let end: &[u8] = if is_within { b"\n\n" } else { b"" };
-    [end, error_event(dialect, &failure).as_slice()].concat().into()
+    [end, error_event(api_format, &failure).as_slice()].concat().into()
 }

@@ -80,7 +80,7 @@ impl RetryState {
 
     fn evaluate(
         &mut self,
-        walk: &RouteExecutor<'_>,
+        executor: &RouteExecutor<'_>,
         retry: &Retry,
         guard: Option<&BreakerGuard<'_>>,
         result: &Result<UpstreamResponse>,
@@ -108,19 +108,19 @@ impl RetryState {
         if !self.is_replayable {
             return AttemptDecision::Stop("the request body was streamed and cannot be sent again");
         }
-        if guard.is_some_and(|guard| guard.is_open(walk.state)) {
+        if guard.is_some_and(|guard| guard.is_open(executor.state)) {
             return AttemptDecision::Stop(BREAKER_OPENED);
         }
         let Some(wait) = self.backoff.next_wait(retry_after, fastrand::f64()) else {
             return AttemptDecision::Stop("the retry delay would be too long");
         };
-        if walk.time_left().is_some_and(|left| left <= wait) {
+        if executor.time_left().is_some_and(|left| left <= wait) {
             return AttemptDecision::Stop("the request timeout would pass first");
         }
-        let shared = &walk.state.shared;
+        let shared = &executor.state.shared;
         let is_within = shared.retry_budgets.admit_retry(self.account_hash, shared.now());
         if !is_within {
-            walk.state.record_sink.metrics.retries_denied.add(1);
+            executor.state.record_sink.metrics.retries_denied.add(1);
             return AttemptDecision::Stop("the retry budget is exhausted");
         }
         AttemptDecision::RetryAfter(wait)

@@ -23,13 +23,13 @@ pub struct CacheLookup {
 
 impl CacheLookup {
     /// Creates the lookup for a request to this target; `None` if its response must not be cached.
-    pub fn for_target(walk: &RouteExecutor<'_>, node: &Node, target: &Target<'_>, body: &Body) -> Option<Self> {
-        let (call, caller) = (walk.call, walk.resolver.caller);
+    pub fn for_target(executor: &RouteExecutor<'_>, node: &Node, target: &Target<'_>, body: &Body) -> Option<Self> {
+        let (call, caller) = (executor.call, executor.resolver.caller);
         let age = node.features.cache.max_age(call.route.operation, &call.head.method, call.route.path)?;
-        let (Body::Complete(bytes), Some(_)) = (body, walk.replay_body.as_json()) else { return None };
+        let (Body::Complete(bytes), Some(_)) = (body, executor.replay_body.as_json()) else { return None };
         let partition = match call.control.cache_namespace {
             Some(name) => Partition::Namespace(name),
-            None => Partition::Headers(&call.head.headers, &walk.resolver.settings.header_aliases),
+            None => Partition::Headers(&call.head.headers, &executor.resolver.settings.header_aliases),
         };
         // Separates tenants: even with the same cache namespace, callers of different workspaces share no responses.
         let tenant = match caller.key {
@@ -43,8 +43,8 @@ impl CacheLookup {
         let saved = target.header_fields.iter().copied();
         let fields = saved.chain(target.check_headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let fields: String = fields.map(|(name, value)| [name, ": ", value, "\n"].concat()).collect();
-        let header_bytes = walk.cache_key_headers(target);
-        let hooks = walk.hooks.as_ref().map(|hooks| hooks.cache_key()).unwrap_or_default();
+        let header_bytes = executor.cache_key_headers(target);
+        let hooks = executor.hooks.as_ref().map(|hooks| hooks.cache_key()).unwrap_or_default();
         let parts = [
             tenant.as_bytes(),
             target.provider.slug().as_bytes(),
@@ -65,9 +65,9 @@ impl CacheLookup {
     }
 
     /// Returns the cache status that the request would have, without changing anything.
-    pub async fn cache_status(&self, walk: &RouteExecutor<'_>) -> CacheStatus {
-        match walk.state.shared.response_cache.find(&self.cache_key).await {
-            _ if is_refresh_forced(walk) => CacheStatus::Refresh,
+    pub async fn cache_status(&self, executor: &RouteExecutor<'_>) -> CacheStatus {
+        match executor.state.shared.response_cache.find(&self.cache_key).await {
+            _ if is_refresh_forced(executor) => CacheStatus::Refresh,
             Some(_) => CacheStatus::Hit,
             None => CacheStatus::Miss,
         }
@@ -75,33 +75,33 @@ impl CacheLookup {
 
     /// Returns the cached response, unless there is none or the client forces a refresh. Sets the cache status of the
     /// request.
-    pub async fn find_cached(&self, walk: &mut RouteExecutor<'_>, target: &Target<'_>) -> Option<UpstreamResponse> {
-        if is_refresh_forced(walk) {
-            walk.set_cache_status(CacheStatus::Refresh);
+    pub async fn find_cached(&self, executor: &mut RouteExecutor<'_>, target: &Target<'_>) -> Option<UpstreamResponse> {
+        if is_refresh_forced(executor) {
+            executor.set_cache_status(CacheStatus::Refresh);
             return None;
         }
-        let Some(cached) = walk.state.shared.response_cache.find(&self.cache_key).await else {
-            walk.set_cache_status(CacheStatus::Miss);
+        let Some(cached) = executor.state.shared.response_cache.find(&self.cache_key).await else {
+            executor.set_cache_status(CacheStatus::Miss);
             return None;
         };
-        walk.set_cache_status(CacheStatus::Hit);
-        Some(UpstreamResponse::from_cache(cached, walk.call, target, &walk.state.coarse_timer))
+        executor.set_cache_status(CacheStatus::Hit);
+        Some(UpstreamResponse::from_cache(cached, executor.call, target, &executor.state.coarse_timer))
     }
 
     /// Prepares to cache this response once it is complete. Only status 200 without content encoding is cached.
-    pub fn prepare_store(self, walk: &mut RouteExecutor<'_>, response: &UpstreamResponse) {
+    pub fn prepare_store(self, executor: &mut RouteExecutor<'_>, response: &UpstreamResponse) {
         let headers = response.headers();
         let is_plain = headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
         // The results in a stream belong to this request only. Those in JSON are replaced when it is sent again.
-        let is_stream = response.chunk_format(walk.call.requested_operation()).is_some();
-        let has_results = is_stream && walk.hooks.as_ref().is_some_and(|hooks| hooks.shows_results_in_streams());
+        let is_stream = response.chunk_format(executor.call.requested_operation()).is_some();
+        let has_results = is_stream && executor.hooks.as_ref().is_some_and(|hooks| hooks.shows_results_in_streams());
         if let (200, true, Some(kind)) = (response.status(), is_plain && !has_results, headers.get_str("content-type"))
         {
-            let responses = Arc::clone(&walk.state.shared.response_cache);
-            walk.log.pending_cache_entry = Some(Box::new(PendingCacheEntry::new(
+            let responses = Arc::clone(&executor.state.shared.response_cache);
+            executor.log.pending_cache_entry = Some(Box::new(PendingCacheEntry::new(
                 responses,
                 self.cache_key,
-                is_refresh_forced(walk),
+                is_refresh_forced(executor),
                 self.max_age,
                 kind,
             )));
@@ -125,8 +125,8 @@ impl RouteExecutor<'_> {
 }
 
 /// Returns true if the client forces a cache refresh.
-fn is_refresh_forced(walk: &RouteExecutor<'_>) -> bool {
-    walk.call.control.cache_force_refresh.is_some_and(|value| value != "false")
+fn is_refresh_forced(executor: &RouteExecutor<'_>) -> bool {
+    executor.call.control.cache_force_refresh.is_some_and(|value| value != "false")
 }
 
 impl fmt::Display for CacheLookup {

@@ -45,15 +45,15 @@ const MAX_CONTINUATIONS: u8 = 5;
 impl ResumePoint {
     /// Creates the resume point of a stream that may be continued; `None` for any other response.
     pub(crate) fn from_response(
-        walk: &RouteExecutor<'_>,
+        executor: &RouteExecutor<'_>,
         node: &Node,
         response: &UpstreamResponse,
     ) -> Option<Box<Self>> {
         if node.features.recovery.mode() != Mode::Continue || !is_readable_stream(response) {
             return None;
         }
-        let (body, model) = (walk.replay_body.as_json()?.clone(), walk.replay_body.model.clone());
-        let form = StreamFormat::for_operation(walk.call.requested_operation(), response.dialect);
+        let (body, model) = (executor.replay_body.as_json()?.clone(), executor.replay_body.model.clone());
+        let form = StreamFormat::for_operation(executor.call.requested_operation(), response.api_format);
         Some(Box::new(Self { request_body: body, model, target_path: node.path.clone(), transcript_format: form }))
     }
 }
@@ -188,18 +188,18 @@ impl Continuation {
             ReplayBody::new(&call, Body::Complete(resume_point.request_body.clone()), true, log).await.ok()?;
         (carried.model, carried.is_streaming) = (resume_point.model.clone(), true);
         let (baseline, decision) = (log.fork(), log.decision.take());
-        let mut walk = RouteExecutor::new(state, &resolver, &plan, log, carried);
+        let mut executor = RouteExecutor::new(state, &resolver, &plan, log, carried);
         // The client's time limit applies to each of its reads, and it is reading now. The gateway's own timeouts bound
         // the continued response.
-        (walk.log.decision, walk.client_deadline) = (decision, None);
+        (executor.log.decision, executor.client_deadline) = (decision, None);
         let at = resume_point.target_path.clone();
-        walk.record_step(|| RoutingStep::Broke { at, error: broke });
+        executor.record_step(|| RoutingStep::Broke { at, error: broke });
         // List the successors as a dry run. Each of them acquires its breaker permit when its turn comes.
-        walk.is_dry_run = true;
-        let successors = list_successors(&mut walk, &plan.config.root, &resume_point.target_path);
-        walk.is_dry_run = false;
+        executor.is_dry_run = true;
+        let successors = list_successors(&mut executor, &plan.config.root, &resume_point.target_path);
+        executor.is_dry_run = false;
         for node in successors {
-            if let Some(rest) = walk.resume_on_target(node, transcript).await {
+            if let Some(rest) = executor.resume_on_target(node, transcript).await {
                 return Some(rest);
             }
         }
@@ -237,10 +237,10 @@ struct ResumedStream {
 
 /// Returns the targets to try after the target at this path broke off. First comes the broken target itself, if it
 /// allows retries or has no successors; then the targets to which it would have fallen back.
-fn list_successors<'w>(walk: &mut RouteExecutor<'w>, root: &'w Node, path: &str) -> Vec<&'w Node> {
+fn list_successors<'w>(executor: &mut RouteExecutor<'w>, root: &'w Node, path: &str) -> Vec<&'w Node> {
     let mut after = Vec::new();
-    let Some(broken) = find_node_and_fallbacks(walk, root, path, &mut after) else { return after };
-    if after.is_empty() || walk.retry_policy(broken).max_retries() > 0 {
+    let Some(broken) = find_node_and_fallbacks(executor, root, path, &mut after) else { return after };
+    if after.is_empty() || executor.retry_policy(broken).max_retries() > 0 {
         after.insert(0, broken);
     }
     after
@@ -248,7 +248,7 @@ fn list_successors<'w>(walk: &mut RouteExecutor<'w>, root: &'w Node, path: &str)
 
 /// Finds the node at a path; on the way back, collects the fallback targets that follow it.
 fn find_node_and_fallbacks<'w>(
-    walk: &mut RouteExecutor<'w>,
+    executor: &mut RouteExecutor<'w>,
     node: &'w Node,
     path: &str,
     after: &mut Vec<&'w Node>,
@@ -259,10 +259,10 @@ fn find_node_and_fallbacks<'w>(
     let is_on_way =
         |target: &Node| path.strip_prefix(&*target.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     let index = node.targets.iter().position(is_on_way)?;
-    let node_and_fallbacks = find_node_and_fallbacks(walk, &node.targets[index], path, after)?;
+    let node_and_fallbacks = find_node_and_fallbacks(executor, &node.targets[index], path, after)?;
     if matches!(node.strategy, Strategy::Fallback(_)) {
         for later in &node.targets[index + 1..] {
-            after.extend(walk.attempt_order(later).unwrap_or_default());
+            after.extend(executor.attempt_order(later).unwrap_or_default());
         }
     }
     Some(node_and_fallbacks)

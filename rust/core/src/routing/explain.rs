@@ -99,16 +99,16 @@ pub(crate) async fn explain_routing(
         read_body_fields(state.body_limits, &call, Body::Complete(body), &mut log).await?
     };
     let carried = ReplayBody::new(&call, body, is_json && !is_socket, &log).await?;
-    let mut walk = RouteExecutor::new(state, &resolver, &plan, &mut log, carried);
-    (walk.is_dry_run, walk.is_websocket) = (true, is_socket);
+    let mut executor = RouteExecutor::new(state, &resolver, &plan, &mut log, carried);
+    (executor.is_dry_run, executor.is_websocket) = (true, is_socket);
     if plan.config.has_patterns {
-        walk.match_expensive_patterns().await?;
+        executor.match_expensive_patterns().await?;
     }
     let mut targets = Vec::new();
-    for node in walk.attempt_order(&plan.config.root)? {
-        targets.push(describe_target(&mut walk, node).await);
+    for node in executor.attempt_order(&plan.config.root)? {
+        targets.push(describe_target(&mut executor, node).await);
     }
-    let steps = walk.log.decision.as_ref().map(|decision| json!(decision.steps));
+    let steps = executor.log.decision.as_ref().map(|decision| json!(decision.steps));
     let explanation = json!({"object": "explanation", "config": plan.config_slug, "strategy": plan.config.root.strategy.name(),
         "decisions": steps, "targets": targets});
     Ok(UpstreamResponse::from_gateway(explanation.to_string().into(), ApiFormat::OpenAi, &state.coarse_timer))
@@ -143,56 +143,57 @@ fn build_head(head: &RequestHead, request: &ExplainRequest<'_>) -> Result<Reques
 }
 
 /// Describes what one target would be sent and how often, or why it cannot be tried.
-async fn describe_target<'w>(walk: &mut RouteExecutor<'w>, node: &'w Node) -> Value {
+async fn describe_target<'w>(executor: &mut RouteExecutor<'w>, node: &'w Node) -> Value {
     let refused = |error: &Error| json!({"target": node.path, "error": error.code(), "message": error.message()});
-    let mut prepared = match walk.replay_body.prepare(walk.parameters_for(node)).await {
+    let mut prepared = match executor.replay_body.prepare(executor.parameters_for(node)).await {
         Ok(prepared) => prepared,
         Err(error) => return refused(&error),
     };
-    let target = match walk.resolve_target(node, &mut prepared).await {
+    let target = match executor.resolve_target(node, &mut prepared).await {
         Ok(target) => target,
         Err(error) => return refused(&error),
     };
-    let question = CacheLookup::for_target(walk, node, &target, &prepared.body);
-    let guardrails = match hooks::describe_guardrails(walk.resolver, node) {
+    let question = CacheLookup::for_target(executor, node, &target, &prepared.body);
+    let guardrails = match hooks::describe_guardrails(executor.resolver, node) {
         Ok(guardrails) => guardrails,
         Err(error) => return refused(&error),
     };
-    let mut report = build_target_report(walk, node, &target, &prepared, question.as_ref()).await;
-    let kind = if walk.is_websocket { AttemptKind::WebSocket } else { AttemptKind::Http };
-    report["limits"] = describe_limits(walk.state, walk.call, &target, kind, &prepared.body, walk.log).await;
+    let mut report = build_target_report(executor, node, &target, &prepared, question.as_ref()).await;
+    let kind = if executor.is_websocket { AttemptKind::WebSocket } else { AttemptKind::Http };
+    report["limits"] =
+        describe_limits(executor.state, executor.call, &target, kind, &prepared.body, executor.log).await;
     report["guardrails"] = guardrails;
-    report["changes_parameters"] = (!walk.parameters_for(node).is_none()).into();
+    report["changes_parameters"] = (!executor.parameters_for(node).is_none()).into();
     report["body"] = parse_body_fields(&prepared.body).map_or(Value::Null, Value::Object);
     report
 }
 
 /// Describes a target that is about to be tried, short enough for a response header.
 pub(crate) async fn summarise_target(
-    walk: &RouteExecutor<'_>,
+    executor: &RouteExecutor<'_>,
     node: &Node,
     target: &Target<'_>,
     prepared: &PreparedBody,
     question: Option<&CacheLookup>,
 ) -> Value {
-    let mut report = build_target_report(walk, node, target, prepared, question).await;
+    let mut report = build_target_report(executor, node, target, prepared, question).await;
     report["body"] =
         parse_body_fields(&prepared.body).map_or(Value::Null, |fields| Value::Object(shorten_fields(fields)));
     report
 }
 
 async fn build_target_report(
-    walk: &RouteExecutor<'_>,
+    executor: &RouteExecutor<'_>,
     node: &Node,
     target: &Target<'_>,
     prepared: &PreparedBody,
     question: Option<&CacheLookup>,
 ) -> Value {
     let status = match question {
-        Some(question) => question.cache_status(walk).await,
+        Some(question) => question.cache_status(executor).await,
         None => CacheStatus::Disabled,
     };
-    let timeout = walk.time_left().map_or(target.timeout, |left| left.min(target.timeout));
+    let timeout = executor.time_left().map_or(target.timeout, |left| left.min(target.timeout));
     json!({
         "target": node.path,
         "name": node.name,
@@ -201,10 +202,10 @@ async fn build_target_report(
         "model": prepared.model,
         "stream": prepared.is_streaming,
         "timeout_ms": timeout.as_millis() as u64,
-        "retries": walk.retry_policy(node).max_retries(),
-        "breaker": walk.breaker_verdict(node).map(Verdict::name),
+        "retries": executor.retry_policy(node).max_retries(),
+        "breaker": executor.breaker_verdict(node).map(Verdict::name),
         "cache": {"status": status.name(), "key": question.map(ToString::to_string)},
-        "recovery": describe_recovery(walk, node, target),
+        "recovery": describe_recovery(executor, node, target),
         "forward_headers": target.forward_headers.names(),
         "strict_open_ai_compliance": target.is_strict,
         "passthrough": target.is_passthrough,
@@ -213,8 +214,8 @@ async fn build_target_report(
 }
 
 /// Describes how a stream of this target would be recovered if it breaks off.
-fn describe_recovery(walk: &RouteExecutor<'_>, node: &Node, target: &Target<'_>) -> Value {
-    let (mode, refusal) = (node.features.recovery.mode(), walk.continuation_refusal(node, target));
+fn describe_recovery(executor: &RouteExecutor<'_>, node: &Node, target: &Target<'_>) -> Value {
+    let (mode, refusal) = (node.features.recovery.mode(), executor.continuation_refusal(node, target));
     let mut report = json!({"mode": mode.name(), "continues": refusal.is_none()});
     if let (Mode::Continue, Some(because)) = (mode, refusal) {
         report["because"] = because.into();

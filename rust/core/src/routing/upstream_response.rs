@@ -56,9 +56,9 @@ fn has_policy_error_code(body: &[u8]) -> bool {
         .any(|code| POLICY_ERROR_CODES.contains(&code))
 }
 
-fn stream_meter(framing: StreamFraming, dialect: ApiFormat, operation: Operation) -> ResponseMeter {
+fn stream_meter(framing: StreamFraming, api_format: ApiFormat, operation: Operation) -> ResponseMeter {
     match framing {
-        StreamFraming::SseEvents => ResponseMeter::SseEvents(Meter::for_operation(dialect, operation).into()),
+        StreamFraming::SseEvents => ResponseMeter::SseEvents(Meter::for_operation(api_format, operation).into()),
         StreamFraming::AwsFrames => ResponseMeter::AwsFrames(Box::default()),
         StreamFraming::JsonArrayItems => ResponseMeter::ArrayItems(Box::default()),
     }
@@ -132,14 +132,14 @@ impl UpstreamResponse {
         let Some(framing) = self.chunk_format(operation).filter(|_| delivery::is_uncompressed(self.headers())) else {
             return Ok(());
         };
-        let Self { incoming, deadline, dialect, .. } = self;
+        let Self { incoming, deadline, api_format, .. } = self;
         let bytes = first_event::peek_first_event(&mut incoming.body, deadline, framing, max_wait).await?;
         if let Some(message) = first_event::first_error_message(framing, operation, &bytes) {
             return Err(error_in_stream(&message));
         }
-        let mut meter = stream_meter(framing, *dialect, operation);
+        let mut meter = stream_meter(framing, *api_format, operation);
         meter.feed(&bytes);
-        reject_incomplete_stream(&meter.finish(*dialect, true), false, &bytes)
+        reject_incomplete_stream(&meter.finish(*api_format, true), false, &bytes)
     }
 
     /// Returns true if this is a successful stream of SSE events.
@@ -166,8 +166,8 @@ impl UpstreamResponse {
         operation: Operation,
         mut share: MemoryPermit,
     ) -> Result<bool> {
-        let Self { incoming: IncomingResponse { head, body }, dialect, .. } = self;
-        let mut reading = stream_meter(framing, *dialect, operation);
+        let Self { incoming: IncomingResponse { head, body }, api_format, .. } = self;
+        let mut reading = stream_meter(framing, *api_format, operation);
         let is_plain = delivery::is_uncompressed(&head.headers);
         let mut bytes = Vec::new();
         while let Some(chunk) = body.next_chunk().await.transpose()? {
@@ -181,7 +181,7 @@ impl UpstreamResponse {
             }
         }
         if is_plain {
-            reject_incomplete_stream(&reading.finish(*dialect, false), operation.has_terminal_event(), &bytes)?;
+            reject_incomplete_stream(&reading.finish(*api_format, false), operation.has_terminal_event(), &bytes)?;
         }
         *body = ResponseBody::from_bytes(Bytes::from_owner(BudgetedBytes { bytes, permit: share }));
         Ok(true)
@@ -225,17 +225,17 @@ impl UpstreamResponse {
     }
 
     /// Creates a JSON response that the gateway itself produced.
-    pub(crate) fn from_gateway(json: Bytes, dialect: ApiFormat, grace: &CoarseTimer) -> Self {
-        Self::with_complete_body("application/json", json, dialect, grace)
+    pub(crate) fn from_gateway(json: Bytes, api_format: ApiFormat, grace: &CoarseTimer) -> Self {
+        Self::with_complete_body("application/json", json, api_format, grace)
     }
 
-    fn with_complete_body(kind: &str, body: Bytes, dialect: ApiFormat, grace: &CoarseTimer) -> Self {
+    fn with_complete_body(kind: &str, body: Bytes, api_format: ApiFormat, grace: &CoarseTimer) -> Self {
         let mut headers = Headers::with_capacity(16);
         headers.push(b"content-type", kind.as_bytes());
         let incoming =
             IncomingResponse { head: ResponseHead { status: 200, headers }, body: ResponseBody::from_bytes(body) };
         // No deadline: the body is complete.
-        Self::new(incoming, dialect, Deadline::new(Duration::MAX, &Body::empty(), grace))
+        Self::new(incoming, api_format, Deadline::new(Duration::MAX, &Body::empty(), grace))
     }
 }
 

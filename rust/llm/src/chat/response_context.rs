@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{client_tools::ClientTools, signatures::ScopedSignatures, tool_names::RenamedTool};
-use crate::{citations::CitationSet, dropped::DroppedFields, fields::Fields};
+use crate::{citations::CitationSet, dropped::ResponseReport, fields::Fields};
 
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "each flag is independent")]
@@ -28,7 +28,7 @@ pub struct ResponseContext {
     /// Client's names for the documents that it sent for citation.
     pub document_names: Arc<[String]>,
     /// Response fields that the client format cannot express.
-    pub dropped_fields: DroppedFields,
+    pub report: ResponseReport,
     /// Tools whose names the provider would reject.
     pub renamed_tools: Arc<[RenamedTool]>,
     /// Tools of the client that the provider gets as plain functions.
@@ -55,7 +55,7 @@ impl ResponseContext {
 
     /// Records a response field that the client format cannot express.
     pub fn record_dropped(&self, name: &str) {
-        self.dropped_fields.add(name);
+        self.report.add(name);
     }
 
     /// Parses an extra field of a choice. Fields that chat completions define are always returned; others only if the
@@ -67,13 +67,13 @@ impl ResponseContext {
     /// Records the citation fields that the client does not receive. Returns the names that are recorded for the first
     /// time.
     pub fn record_dropped_citations(&self, cites: &CitationSet<'_>, is_translated: bool) -> Vec<String> {
-        cites.dropped_names(is_translated).filter(|name| self.dropped_fields.add(name)).map(ToOwned::to_owned).collect()
+        cites.dropped_names(is_translated).filter(|name| self.report.add(name)).map(ToOwned::to_owned).collect()
     }
 
     /// Parses an extra field if the client is not strict; otherwise records it as dropped.
     pub fn parse_extra(&self, name: &str, json: &str) -> Option<Value> {
         if self.is_strict {
-            self.dropped_fields.add(name);
+            self.report.add(name);
             return None;
         }
         serde_json::from_str(json).ok()

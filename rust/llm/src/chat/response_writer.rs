@@ -15,7 +15,7 @@ use crate::{
         event::{self, EventSink, ResponseEvent},
         response_context::ResponseContext,
     },
-    dropped::DroppedFields,
+    dropped::ResponseReport,
 };
 
 pub trait ResponseWriter: EventSink + Send {
@@ -28,7 +28,7 @@ pub trait ResponseWriter: EventSink + Send {
 /// what depends on the whole response: the finish reason, and the names and arguments of the client's own tools.
 pub struct RecordingWriter {
     writer: Box<dyn ResponseWriter>,
-    dropped_fields: DroppedFields,
+    report: ResponseReport,
     signatures: Option<ScopedSignatures>,
     renamed_tools: Arc<[RenamedTool]>,
     client_tools: Arc<ClientTools>,
@@ -43,7 +43,7 @@ impl RecordingWriter {
     pub fn new(writer: Box<dyn ResponseWriter>, context: &ResponseContext) -> Self {
         Self {
             writer,
-            dropped_fields: context.dropped_fields.clone(),
+            report: context.report.clone(),
             signatures: context.signatures.clone(),
             renamed_tools: Arc::clone(&context.renamed_tools),
             client_tools: Arc::clone(&context.client_tools),
@@ -90,12 +90,12 @@ impl EventSink for RecordingWriter {
         if self.failure.is_some() {
             // A failed generation is billed too.
             if let ResponseEvent::Usage(usage) = event {
-                self.dropped_fields.set_usage(usage);
+                self.report.set_usage(usage);
             }
             return;
         }
         match event {
-            ResponseEvent::Usage(usage) => self.dropped_fields.set_usage(usage),
+            ResponseEvent::Usage(usage) => self.report.set_usage(usage),
             ResponseEvent::ToolCall { id, name, signature } => {
                 if let (Some(signature), Some(signatures)) = (signature, &self.signatures) {
                     signatures.insert(id, signature);

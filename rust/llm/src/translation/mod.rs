@@ -11,7 +11,7 @@ mod notice;
 pub use crate::chat::response_context::ResponseContext;
 pub use crate::chat::signatures::{ScopedSignatures, SignatureCache};
 pub use crate::chat::transcoder::Transcoder;
-pub use crate::dropped::{DroppedFields, DroppedParams};
+pub use crate::dropped::{DroppedParams, ResponseReport};
 pub use crate::errors::RequestError;
 pub use crate::translation::{
     normalise::{Normaliser, error_message, hidden_error_status, may_begin_error, may_hide_errors},
@@ -321,7 +321,7 @@ impl Translation {
             document_names: Arc::default(),
             renamed_tools: Arc::default(),
             client_tools: Arc::default(),
-            dropped_fields: DroppedFields::default(),
+            report: ResponseReport::default(),
             signatures: input.hints.signatures.filter(|_| provider_format.signs_tool_calls(effective_model)).cloned(),
         };
         Self {
@@ -419,7 +419,7 @@ impl Translation {
             FormatPair::Images(format) => {
                 let images = format.read_images(&read()?).ok_or_else(|| lacks("images"))?;
                 if let Some(usage) = images.usage {
-                    context.dropped_fields.set_usage(usage);
+                    context.report.set_usage(usage);
                 }
                 Ok(images.into_client_json(context))
             }

@@ -203,15 +203,16 @@ fn read_as_translated(translation: &Translation, bytes: &[u8], chunks: &[Bytes])
 
 /// Reads the bytes as a response that passes through, and as one that is resumed.
 fn read_as_passed_through(bytes: &[u8], chunks: &[Bytes]) {
-    for dialect in [ApiFormat::OpenAi, ApiFormat::Anthropic, ApiFormat::Gemini, ApiFormat::Bedrock] {
-        black_box(Usage::from_response(dialect, bytes));
-        let (mut meter, mut skim) = (Meter::with_deltas(dialect, Operation::ChatComplete), ResponseSkimmer::default());
+    for api_format in [ApiFormat::OpenAi, ApiFormat::Anthropic, ApiFormat::Gemini, ApiFormat::Bedrock] {
+        black_box(Usage::from_response(api_format, bytes));
+        let (mut meter, mut skim) =
+            (Meter::with_deltas(api_format, Operation::ChatComplete), ResponseSkimmer::default());
         for chunk in chunks {
             meter.feed(chunk);
             skim.feed(chunk);
         }
         let metered = meter.finish();
-        black_box((skim.finish(dialect), metered.deltas.map(|deltas| deltas.buffered_text())));
+        black_box((skim.finish(api_format), metered.deltas.map(|deltas| deltas.buffered_text())));
     }
     let (mut frames, mut session) = (FrameMeter::default(), SessionMeter::default());
     let mut splitter = Splitter::new(1 << 16);

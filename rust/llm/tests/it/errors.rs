@@ -37,15 +37,15 @@ fn writes_an_error_event_in_each_api_format() {
 #[test]
 fn an_explicit_error_kind_wins_over_the_status() {
     let failure = Failure { error_type: Some("gateway_error"), ..FAILURE };
-    for dialect in [ApiFormat::OpenAi, ApiFormat::Anthropic] {
-        assert!(as_str(&error_body(dialect, &failure)).contains(r#""type":"gateway_error""#));
+    for api_format in [ApiFormat::OpenAi, ApiFormat::Anthropic] {
+        assert!(as_str(&error_body(api_format, &failure)).contains(r#""type":"gateway_error""#));
     }
 }
 
 #[test]
 fn every_status_has_an_error_kind_of_its_api_format() {
-    let kind = |dialect, status| {
-        let body = error_body(dialect, &Failure { status, ..FAILURE });
+    let kind = |api_format, status| {
+        let body = error_body(api_format, &Failure { status, ..FAILURE });
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
         body["error"]["type"].as_str().unwrap().to_owned()
     };

@@ -57,7 +57,7 @@ fn requests_and_responses_match_the_golden_files() {
         if let Some(betas) = &translation.anthropic_betas {
             case.expect_file("betas.txt", betas.as_bytes());
         }
-        let lost = translation.response_context.dropped_fields.header_value(&translation.dropped_params);
+        let lost = translation.response_context.report.header_value(&translation.dropped_params);
         if lost.is_some() || case.has_file("dropped_params.txt") {
             case.expect_file("dropped_params.txt", lost.unwrap_or_default().as_bytes());
         }

@@ -117,7 +117,7 @@ fn content_of_another_type_is_delivered_or_an_error() {
     }
     let reference = json!([{"type": "text", "text": "a"}, {"type": "reference", "reference_ids": [1]}]);
     assert_eq!(respond(&translation, &openai_response(&json!({"content": reference}), "stop")).0, 200);
-    let dropped = translation.response_context.dropped_fields.header_value(&translation.dropped_params);
+    let dropped = translation.response_context.report.header_value(&translation.dropped_params);
     assert_eq!(dropped.as_deref(), Some("reference"));
     let (translation, _) = translate("cohere", Operation::Messages, "m", &messages);
     for (content, text) in [(json!("a"), "a"), (json!([{"type": "text", "text": 7}]), "7")] {
@@ -143,7 +143,7 @@ fn a_failed_generation_is_an_error_and_its_usage_is_recorded() {
         (status, &response["error"]["message"]),
         (502, &json!("openai error: the provider ended the response with the finish reason `error`"))
     );
-    assert_eq!(translation.response_context.dropped_fields.usage().unwrap().total(), 7);
+    assert_eq!(translation.response_context.report.usage().unwrap().total(), 7);
     let (translation, _) = translate("cohere", Operation::Messages, "m", &messages);
     let body = json!({"message": {"content": [{"type": "text", "text": "a"}]}, "finish_reason": "ERROR"});
     assert_eq!(respond(&translation, &body).0, 502);

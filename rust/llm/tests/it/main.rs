@@ -3,21 +3,21 @@
 
 mod golden_cases;
 
-mod asking;
 mod callers;
 mod conformance;
+mod equivalent_shapes;
 mod errors;
 mod event_stream;
+mod field_coverage;
 mod golden;
 mod hostile;
-mod kept;
 mod lenient;
 mod lenient_streams;
 mod meter;
 mod opaque;
+mod param_map;
 mod peek;
 mod searches;
 mod sse;
 mod tokens;
 mod usage;
-mod wording;

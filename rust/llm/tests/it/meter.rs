@@ -8,8 +8,8 @@ use penstock_llm::{
 };
 use proptest::prelude::*;
 
-fn meter_chunks<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> StreamSummary {
-    let mut meter = Meter::new(dialect);
+fn meter_chunks<'a>(api_format: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> StreamSummary {
+    let mut meter = Meter::new(api_format);
     for chunk in chunks {
         meter.feed(chunk);
     }
@@ -140,13 +140,13 @@ fn detects_error_events_and_ignores_null_errors() {
         "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
         "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"x\"},\"usage\":null}}\n\n",
     ];
-    for dialect in [OpenAi, Anthropic] {
+    for api_format in [OpenAi, Anthropic] {
         assert!(
             errors
                 .iter()
-                .all(|event| meter_chunks(dialect, [CHAT_STREAM.as_bytes(), event.as_bytes()]).has_error_event)
+                .all(|event| meter_chunks(api_format, [CHAT_STREAM.as_bytes(), event.as_bytes()]).has_error_event)
         );
-        assert!(!meter_chunks(dialect, ["data: {\"error\":null,\"x\":\"error\"}\n\n".as_bytes()]).has_error_event);
+        assert!(!meter_chunks(api_format, ["data: {\"error\":null,\"x\":\"error\"}\n\n".as_bytes()]).has_error_event);
     }
 }
 

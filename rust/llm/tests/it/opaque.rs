@@ -380,7 +380,7 @@ fn opaque_data_makes_the_round_trip_or_is_reported() {
                     ((answering.opaque_parts)(&sent), (answering.opaque_parts)(original.as_array().unwrap()));
                 assert_ne!(expected, json!([]), "{} answers with nothing to see", answering.provider);
                 let lost = [&translation, &second].map(|current| {
-                    current.response_context.dropped_fields.header_value(&current.dropped_params).unwrap_or_default()
+                    current.response_context.report.header_value(&current.dropped_params).unwrap_or_default()
                 });
                 let pair = format!("{} by {} (stream: {is_stream}): {result}", answering.provider, operation.id());
                 if PROVIDERS_WITHOUT_SIGNATURES.contains(&answering.provider) {

@@ -10,14 +10,14 @@ use penstock_llm::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn usage_of_complete(dialect: ApiFormat, response: &Value) -> Usage {
-    Usage::from_response(dialect, response.to_string().as_bytes()).unwrap()
+fn usage_of_complete(api_format: ApiFormat, response: &Value) -> Usage {
+    Usage::from_response(api_format, response.to_string().as_bytes()).unwrap()
 }
 
-fn usage_of_stream(dialect: ApiFormat, events: &[Value]) -> Usage {
+fn usage_of_stream(api_format: ApiFormat, events: &[Value]) -> Usage {
     let events = events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat();
     let read = |size: usize| {
-        let mut meter = Meter::for_operation(dialect, Operation::CreateModelResponse);
+        let mut meter = Meter::for_operation(api_format, Operation::CreateModelResponse);
         events.as_bytes().chunks(size).for_each(|chunk| meter.feed(chunk));
         meter.finish().usage.unwrap()
     };
@@ -25,10 +25,10 @@ fn usage_of_stream(dialect: ApiFormat, events: &[Value]) -> Usage {
     read(usize::MAX)
 }
 
-fn usage_of_skimmed(dialect: ApiFormat, response: &str, size: usize) -> Usage {
+fn usage_of_skimmed(api_format: ApiFormat, response: &str, size: usize) -> Usage {
     let mut skim = ResponseSkimmer::for_operation(Operation::CreateModelResponse);
     response.as_bytes().chunks(size).for_each(|chunk| skim.feed(chunk));
-    skim.finish(dialect).unwrap()
+    skim.finish(api_format).unwrap()
 }
 
 /// Returns two billable web searches among six similar items, and one file search.
@@ -163,9 +163,9 @@ fn counts_searches_of_a_translated_gemini_response() {
     let searches = |usage: Option<Usage>| usage.map(|usage| usage.tool_uses.web_searches);
     let result = translated("google/chatComplete/whole");
     result.translate_response(response.to_string().as_bytes()).unwrap();
-    assert_eq!(searches(result.response_context.dropped_fields.usage()), Some(2));
+    assert_eq!(searches(result.response_context.report.usage()), Some(2));
     let result = translated("google/messages/stream");
-    let dropped = result.response_context.dropped_fields.clone();
+    let dropped = result.response_context.report.clone();
     let mut transcoder = result.transcoder();
     drop(transcoder.push_chunk(format!("data: {response}\n\n").into()));
     drop(transcoder.finish());

@@ -44,12 +44,12 @@ fn tools_with_searches(web_searches: u64) -> ToolUses {
     ToolUses { web_searches, ..NO_TOOLS }
 }
 
-fn response_usage(dialect: ApiFormat, body: &str) -> Option<Usage> {
-    Usage::from_response(dialect, body.as_bytes())
+fn response_usage(api_format: ApiFormat, body: &str) -> Option<Usage> {
+    Usage::from_response(api_format, body.as_bytes())
 }
 
-fn meter_chunks<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> StreamSummary {
-    let mut meter = Meter::new(dialect);
+fn meter_chunks<'a>(api_format: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> StreamSummary {
+    let mut meter = Meter::new(api_format);
     for chunk in chunks {
         meter.feed(chunk);
     }
@@ -248,8 +248,8 @@ fn case_usage(case: &Case) -> Option<(u64, Option<Usage>)> {
         return None;
     };
     let total = reported_total(&serde_json::from_slice(&result).ok()?)?;
-    let dialect = case.operation().api_format().unwrap_or(OpenAi);
-    Some((total, Usage::from_response(dialect, &returned)))
+    let api_format = case.operation().api_format().unwrap_or(OpenAi);
+    Some((total, Usage::from_response(api_format, &returned)))
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn usage_format(response: &Value) -> Option<ApiFormat> {
         ("/usage/input_tokens", Anthropic),
         ("/usage/prompt_tokens", OpenAi),
     ];
-    words.into_iter().find(|(at, _)| has(at)).map(|(_, dialect)| dialect)
+    words.into_iter().find(|(at, _)| has(at)).map(|(_, api_format)| api_format)
 }
 
 #[test]
@@ -282,12 +282,14 @@ fn records_the_providers_token_kinds_for_every_client_format() {
         let (UpstreamBody::Complete(responded), Some(_)) = (case.upstream_body(), case.client_response()) else {
             continue;
         };
-        let Some(dialect) = serde_json::from_slice(&responded).ok().as_ref().and_then(usage_format) else { continue };
+        let Some(api_format) = serde_json::from_slice(&responded).ok().as_ref().and_then(usage_format) else {
+            continue;
+        };
         let (translation, _) = case.translate_request().unwrap();
         translation.translate_response(&responded).unwrap();
         // Forwarded responses and embeddings are returned unchanged, so the translation has no usage.
-        let Some(usage) = translation.response_context.dropped_fields.usage() else { continue };
-        assert_eq!(Some(usage), Usage::from_response(dialect, &responded), "{}", case.name());
+        let Some(usage) = translation.response_context.report.usage() else { continue };
+        assert_eq!(Some(usage), Usage::from_response(api_format, &responded), "{}", case.name());
         checked += 1;
     }
     assert!(checked > 50, "only {checked} cases say what they cost");
@@ -351,9 +353,9 @@ fn reads_vendor_usage_of_bedrock_invoke_responses() {
 
 #[test]
 fn reads_service_tier_only_from_the_response_itself() {
-    let whole = |dialect, body: &str| response_usage(dialect, body).unwrap().service_tier;
+    let whole = |api_format, body: &str| response_usage(api_format, body).unwrap().service_tier;
     let cost = r#""usage":{"input_tokens":9,"output_tokens":1}"#;
-    for (dialect, body, expected) in [
+    for (api_format, body, expected) in [
         (OpenAi, format!(r#"{{{cost},"service_tier":"priority","system_fingerprint":"f"}}"#), ServiceTier::Priority),
         (
             OpenAi,
@@ -378,11 +380,11 @@ fn reads_service_tier_only_from_the_response_itself() {
             ServiceTier::Priority,
         ),
     ] {
-        assert_eq!(whole(dialect, &body), expected, "{body}");
+        assert_eq!(whole(api_format, &body), expected, "{body}");
     }
-    let streamed = |dialect, events: &[&str]| {
+    let streamed = |api_format, events: &[&str]| {
         let events: Vec<_> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-        meter_chunks(dialect, events.iter().map(String::as_bytes)).usage.unwrap().service_tier
+        meter_chunks(api_format, events.iter().map(String::as_bytes)).usage.unwrap().service_tier
     };
     let chunk = |of: &str| format!(r#"{{"model":"m","service_tier":"flex","choices":[]{of}}}"#);
     assert_eq!(streamed(OpenAi, &[&chunk(""), &chunk(&format!(",{cost}"))]), ServiceTier::Flex);
@@ -464,10 +466,7 @@ fn a_translated_response_reports_its_service_tier() {
         br#"{"id":"c","choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],"service_tier":"flex",
         "usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}"#;
     translation.translate_response(body).unwrap();
-    assert_eq!(
-        translation.response_context.dropped_fields.usage().map(|usage| usage.service_tier),
-        Some(ServiceTier::Flex)
-    );
+    assert_eq!(translation.response_context.report.usage().map(|usage| usage.service_tier), Some(ServiceTier::Flex));
 }
 
 #[test]

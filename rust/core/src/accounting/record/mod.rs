@@ -267,8 +267,8 @@ impl Record {
     }
 
     /// Returns a buffer for a compressed response, which is decompressed later to read its usage.
-    pub fn compressed_buffer(&self, dialect: ApiFormat, is_events: bool) -> CompressedResponse {
-        self.sink.token_counter.buffer_compressed(dialect, is_events)
+    pub fn compressed_buffer(&self, api_format: ApiFormat, is_events: bool) -> CompressedResponse {
+        self.sink.token_counter.buffer_compressed(api_format, is_events)
     }
 
     /// Closes the record. Always the last step of a request.

@@ -12,7 +12,7 @@ use penstock_llm::{
     http_form::form::FormScanner,
     operation::Operation,
     stream::session::SessionEvent,
-    translation::{DroppedFields, DroppedParams},
+    translation::{DroppedParams, ResponseReport},
     usage::{Usage, always_searches},
 };
 
@@ -101,7 +101,7 @@ pub struct RequestLog {
     /// Request parameters that could not be translated to the provider's API.
     pub dropped_params: DroppedParams,
     /// Response fields that could not be translated to the client's API. More may be added while a stream is delivered.
-    pub dropped_fields: Option<DroppedFields>,
+    pub response_report: Option<ResponseReport>,
     /// True if the gateway asked for stream usage that the client did not request. The usage is removed from the
     /// stream.
     pub hides_usage: bool,
@@ -151,7 +151,7 @@ impl RequestLog {
             is_streaming: self.is_streaming,
             metadata: self.metadata.clone(),
             dropped_params: self.dropped_params.clone(),
-            dropped_fields: self.dropped_fields.clone(),
+            response_report: self.response_report.clone(),
             billing: self.billing.fork(),
             upstream_latency: self.upstream_latency,
             hides_usage: self.hides_usage,
@@ -171,7 +171,7 @@ impl RequestLog {
             provider_model: own_model,
             is_streaming: stream,
             dropped_params: dropped,
-            dropped_fields: omitted_fields,
+            response_report,
             upstream_latency: upstream,
             hides_usage,
             bodies,
@@ -188,12 +188,12 @@ impl RequestLog {
         self.bodies.adopt_target(bodies);
         (self.provider, self.model, self.provider_model) = (provider, model, own_model);
         (self.is_streaming, self.upstream_latency) = (stream, upstream);
-        (self.dropped_params, self.dropped_fields, self.hides_usage) = (dropped, omitted_fields, hides_usage);
+        (self.dropped_params, self.response_report, self.hides_usage) = (dropped, response_report, hides_usage);
     }
 
     /// Clears what was recorded for a target whose response is not used.
     pub fn clear_target(&mut self) {
-        (self.provider_model, self.billing.backing_model, self.upstream_latency, self.dropped_fields) =
+        (self.provider_model, self.billing.backing_model, self.upstream_latency, self.response_report) =
             (None, None, None, None);
         self.hides_usage = false;
         self.bodies.clear_target();
@@ -249,13 +249,13 @@ impl RequestLog {
 
     /// Returns the names of request parameters and response fields that were dropped in translation.
     pub fn dropped_names(&self) -> Option<String> {
-        self.dropped_fields.as_ref().and_then(|fields| fields.header_value(&self.dropped_params))
+        self.response_report.as_ref().and_then(|fields| fields.header_value(&self.dropped_params))
     }
 
     /// Returns the usage in the provider's format, which may have more detail than the translated one. `None` if
     /// another target started the stream: then only the client's format has the total.
     pub(crate) fn provider_usage(&self) -> Option<Usage> {
-        self.dropped_fields.as_ref().filter(|_| self.billing.interrupted_usage.is_none())?.usage()
+        self.response_report.as_ref().filter(|_| self.billing.interrupted_usage.is_none())?.usage()
     }
 
     /// Returns the number of web searches that the model always makes for a chat, whatever the client's format.

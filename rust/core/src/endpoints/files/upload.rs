@@ -6,7 +6,7 @@ use penstock_llm::{
     catalog::PathOptions,
     files,
     http_form::upload::UploadParser,
-    translation::{DroppedFields, DroppedParams, RequestError},
+    translation::{DroppedParams, RequestError, ResponseReport},
 };
 use penstock_net::body::Body;
 
@@ -70,7 +70,7 @@ pub async fn upload_file<S: UploadSink>(
         sink.abort().await;
     }
     log.dropped_params = arriving.dropped_params();
-    log.dropped_fields = Some(DroppedFields::default());
+    log.response_report = Some(ResponseReport::default());
     sent
 }
 

@@ -24,21 +24,21 @@ const DENIED_STATUS: u16 = 446;
 const HINT: &str = "see hook_results";
 
 /// Returns a denial with status 446, for a reason that names the guardrail.
-pub(super) fn denial(state: &GatewayState, results: &Value, reason: &str, dialect: ApiFormat) -> UpstreamResponse {
+pub(super) fn denial(state: &GatewayState, results: &Value, reason: &str, api_format: ApiFormat) -> UpstreamResponse {
     let message = format!("{reason}; {HINT}");
-    let error = match dialect {
+    let error = match api_format {
         ApiFormat::OpenAi => json!({"message": message, "type": "hooks_failed", "param": null, "code": null}),
         ApiFormat::Gemini => json!({"code": DENIED_STATUS, "message": message, "status": "FAILED_PRECONDITION"}),
         ApiFormat::Anthropic | ApiFormat::Bedrock => json!({"type": "hooks_failed", "message": message}),
     };
     let mut body = json!({"error": error, "hook_results": results});
-    match dialect {
+    match api_format {
         ApiFormat::Anthropic => body["type"] = "error".into(),
         ApiFormat::Bedrock => body["message"] = message.into(),
         ApiFormat::OpenAi | ApiFormat::Gemini => (),
     }
     let bytes = body.to_string().into_bytes().into();
-    let mut response = UpstreamResponse::from_gateway(bytes, dialect, &state.coarse_timer);
+    let mut response = UpstreamResponse::from_gateway(bytes, api_format, &state.coarse_timer);
     response.incoming.head.status = DENIED_STATUS;
     response
 }
@@ -46,14 +46,14 @@ pub(super) fn denial(state: &GatewayState, results: &Value, reason: &str, dialec
 /// Returns the events that end a stream which was denied after a part of it was delivered.
 pub(super) fn stream_denial(
     operation: Operation,
-    dialect: ApiFormat,
+    api_format: ApiFormat,
     encoding: StreamEncoding,
     results: &Value,
     reason: &str,
 ) -> Vec<u8> {
     let message = format!("{reason}; {HINT}");
     let error = json!({"message": message, "type": "hooks_failed", "param": null, "code": null});
-    match (dialect, encoding) {
+    match (api_format, encoding) {
         (_, StreamEncoding::AwsFrames) => {
             let payload = json!({"message": message, "hook_results": results}).to_string();
             encode_frame("exception", "validationException", payload.as_bytes())
@@ -85,7 +85,7 @@ pub(super) fn soft_denial(
     subject: &HookSubject,
     results: &Value,
     reason: &str,
-    dialect: ApiFormat,
+    api_format: ApiFormat,
 ) -> UpstreamResponse {
     let text = format!("{reason}; {HINT}");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -97,8 +97,8 @@ pub(super) fn soft_denial(
         created: now.as_secs(),
         id_suffix: &format!("{:x}{:08x}", now.as_millis(), fastrand::u32(..)),
     };
-    let Some((kind, bytes)) = write_notice(&notice) else { return denial(state, results, reason, dialect) };
-    let mut response = UpstreamResponse::from_gateway(bytes::Bytes::new(), dialect, &state.coarse_timer);
+    let Some((kind, bytes)) = write_notice(&notice) else { return denial(state, results, reason, api_format) };
+    let mut response = UpstreamResponse::from_gateway(bytes::Bytes::new(), api_format, &state.coarse_timer);
     let headers = std::mem::take(&mut response.incoming.head.headers);
     response.incoming.head.headers = with_content_type(headers, kind.as_bytes());
     let bytes = match serde_json::from_slice::<Value>(&bytes) {

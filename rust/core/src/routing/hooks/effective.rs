@@ -51,8 +51,8 @@ fn default_lists<'s>(resolver: &TargetResolver<'s>) -> [Option<&'s DefaultGuardr
 }
 
 /// Returns true if hooks of a node or the defaults of the caller read responses, which must not be compressed then.
-pub(crate) fn read_responses(walk: &RouteExecutor<'_>, node: &Node) -> bool {
-    let defaults = default_lists(walk.resolver);
+pub(crate) fn read_responses(executor: &RouteExecutor<'_>, node: &Node) -> bool {
+    let defaults = default_lists(executor.resolver);
     node.features.guardrails.has_after() || defaults.into_iter().flatten().any(|defaults| !defaults.output.is_empty())
 }
 

@@ -113,19 +113,19 @@ impl TargetHooks {
     /// # Errors
     /// If a guardrail does not exist or cannot run.
     pub async fn for_target(
-        walk: &RouteExecutor<'_>,
+        executor: &RouteExecutor<'_>,
         node: &Node,
         target: &Target<'_>,
         prepared: &PreparedBody,
     ) -> Result<Option<Box<Self>>> {
-        let resolver = walk.resolver;
+        let resolver = executor.resolver;
         let Some((before, after)) = effective::hooks_of(resolver, node)? else { return Ok(None) };
         let results = SharedHookResults::default();
         results.lock().hides_request = resolver.hides_prompt();
         let lender = resolver.find_lender(target.saved_provider, &prepared.model)?;
-        let operation = walk.call.requested_operation();
+        let operation = executor.call.requested_operation();
         let bytes = match &prepared.body {
-            Body::Complete(bytes) if walk.replay_body.as_json().is_some() => bytes.clone(),
+            Body::Complete(bytes) if executor.replay_body.as_json().is_some() => bytes.clone(),
             _ => Bytes::new(),
         };
         let parse = move || {
@@ -135,7 +135,7 @@ impl TargetHooks {
         };
         let length = prepared.body.complete_bytes().len();
         let (request, texts) = run_offloaded(length, parse).await?;
-        let reading = Reading::of_request(walk.call, walk.is_websocket, &texts, &prepared.body);
+        let reading = Reading::of_request(executor.call, executor.is_websocket, &texts, &prepared.body);
         let subject = HookSubject {
             stage: Stage::Input,
             operation,
@@ -143,8 +143,8 @@ impl TargetHooks {
             provider: target.provider.slug(),
             model: prepared.model.clone(),
             is_streaming: prepared.is_streaming || operation.is_always_streaming(),
-            metadata: walk.log.metadata.pairs().to_vec(),
-            headers: walk.call.head.headers.clone(),
+            metadata: executor.log.metadata.pairs().to_vec(),
+            headers: executor.call.head.headers.clone(),
             added_headers: Vec::new(),
             // Other requests have no texts that hooks read.
             unreadable: match reading.has_request_texts() {
@@ -157,14 +157,15 @@ impl TargetHooks {
             texts,
             body_bytes: length,
         };
-        let state = walk.state;
+        let state = executor.state;
         let runner = HookRunner {
             upstream: Arc::clone(&state.upstream),
             hosts: Arc::clone(&state.shared.check_hosts),
-            workspace: walk.resolver.caller.workspace().map(Arc::from),
+            workspace: executor.resolver.caller.workspace().map(Arc::from),
             models: state.own_reference().map(|state| {
-                let trace_id = walk.call.control.trace_id.map(ToOwned::to_owned).or_else(|| walk.log.trace_id.clone());
-                let asked = walk.log.details.guardrail_questions();
+                let trace_id =
+                    executor.call.control.trace_id.map(ToOwned::to_owned).or_else(|| executor.log.trace_id.clone());
+                let asked = executor.log.details.guardrail_questions();
                 ModelAccess::new(state, resolver.caller, trace_id, asked, route_question)
             }),
         };
@@ -203,12 +204,12 @@ impl TargetHooks {
     /// Runs the hooks before the request, and applies their changes to its body. Returns the response if they deny it.
     pub async fn check_request(
         &mut self,
-        walk: &mut RouteExecutor<'_>,
+        executor: &mut RouteExecutor<'_>,
         node: &Node,
         prepared: &mut PreparedBody,
     ) -> Result<Option<UpstreamResponse>> {
-        self.report_unreadable_output(walk.state);
-        let run = self.run(walk.state, &self.before, Arc::clone(&self.subject)).await;
+        self.report_unreadable_output(executor.state);
+        let run = self.run(executor.state, &self.before, Arc::clone(&self.subject)).await;
         let denial = {
             let results = self.results.lock();
             denying(&results.before).or_else(|| denying(&results.after)).cloned()
@@ -217,9 +218,9 @@ impl TargetHooks {
         self.restorations = run.restorations;
         if let Some(denied_by) = denial {
             let at = node.path.clone();
-            walk.record_step(|| RoutingStep::Failed { at, error: "guardrail_denied" });
-            let dialect = walk.call.client_api_format();
-            return Ok(Some(self.deny(walk.state, &denied_by, dialect)));
+            executor.record_step(|| RoutingStep::Failed { at, error: "guardrail_denied" });
+            let api_format = executor.call.client_api_format();
+            return Ok(Some(self.deny(executor.state, &denied_by, api_format)));
         }
         if let Some(prompt) = &self.lender
             && has_rewritten(&self.results.lock().before)
@@ -301,13 +302,13 @@ impl TargetHooks {
         &self,
         state: &GatewayState,
         denied_by: &HookResult,
-        dialect: penstock_llm::api_format::ApiFormat,
+        api_format: penstock_llm::api_format::ApiFormat,
     ) -> UpstreamResponse {
         let (results, reason) = (self.results.lock().to_client_json(), denied_by.denial_reason());
         if denied_by.is_soft {
-            return denial::soft_denial(state, &self.subject, &results, &reason, dialect);
+            return denial::soft_denial(state, &self.subject, &results, &reason, api_format);
         }
-        denial::denial(state, &results, &reason, dialect)
+        denial::denial(state, &results, &reason, api_format)
     }
 
     /// Returns true if events with results may be in a stream.
@@ -335,7 +336,7 @@ impl TargetHooks {
     /// Runs the hooks after a successful response, and adds all results to it.
     pub async fn check_response(
         &self,
-        walk: &RouteExecutor<'_>,
+        executor: &RouteExecutor<'_>,
         mut response: UpstreamResponse,
     ) -> Result<UpstreamResponse> {
         let operation = self.subject.operation;
@@ -347,20 +348,20 @@ impl TargetHooks {
         let framing = response.chunk_format(operation);
         let runs = response.is_success() && !self.after.is_empty() && reading.includes(Stage::Output);
         match framing {
-            Some(framing) => self.check_stream(walk, response, framing, runs).await,
+            Some(framing) => self.check_stream(executor, response, framing, runs).await,
             None if runs || self.results.lock().has_visible() => {
-                let Some(bytes) = self.collect(walk, &mut response).await? else {
-                    return Ok(self.conclude_unreadable(walk, response, TOO_LARGE, runs));
+                let Some(bytes) = self.collect(executor, &mut response).await? else {
+                    return Ok(self.conclude_unreadable(executor, response, TOO_LARGE, runs));
                 };
                 if !delivery::is_uncompressed(response.headers()) {
                     response.incoming.body.put_back(bytes);
-                    return Ok(self.conclude_unreadable(walk, response, COMPRESSED, runs));
+                    return Ok(self.conclude_unreadable(executor, response, COMPRESSED, runs));
                 }
                 if !runs {
                     self.append_results(&mut response, bytes, None).await?;
                     return Ok(response);
                 }
-                self.check_whole(walk, response, bytes).await
+                self.check_whole(executor, response, bytes).await
             }
             None => Ok(response),
         }
@@ -368,7 +369,7 @@ impl TargetHooks {
 
     async fn check_whole(
         &self,
-        walk: &RouteExecutor<'_>,
+        executor: &RouteExecutor<'_>,
         mut response: UpstreamResponse,
         bytes: Bytes,
     ) -> Result<UpstreamResponse> {
@@ -380,13 +381,14 @@ impl TargetHooks {
         };
         let (body, texts) = run_offloaded(bytes.len(), parse).await?;
         if !has_known_texts(&texts) && is_pending(&body) {
-            return self.conclude_pending(walk, response, bytes).await;
+            return self.conclude_pending(executor, response, bytes).await;
         }
         let unreadable = (!body.is_object() && response.status() != 204).then_some(UNREADABLE_RESPONSE);
-        let run = self.run(walk.state, &self.after, self.response_subject(body, texts, bytes.len(), unreadable)).await;
+        let run =
+            self.run(executor.state, &self.after, self.response_subject(body, texts, bytes.len(), unreadable)).await;
         let denied_by = denying(&self.results.lock().after).cloned();
         if let Some(denied_by) = denied_by {
-            return Ok(self.deny(walk.state, &denied_by, response.dialect));
+            return Ok(self.deny(executor.state, &denied_by, response.api_format));
         }
         let changed = run.is_changed.then(|| run.subject.response.clone());
         self.append_results(&mut response, bytes, changed).await?;
@@ -395,20 +397,20 @@ impl TargetHooks {
 
     async fn check_stream(
         &self,
-        walk: &RouteExecutor<'_>,
+        executor: &RouteExecutor<'_>,
         mut response: UpstreamResponse,
         framing: StreamFraming,
         runs: bool,
     ) -> Result<UpstreamResponse> {
         if !delivery::is_uncompressed(response.headers()) {
-            return Ok(self.conclude_unreadable(walk, response, COMPRESSED, runs));
+            return Ok(self.conclude_unreadable(executor, response, COMPRESSED, runs));
         }
         let encoding = match framing {
             StreamFraming::SseEvents => StreamEncoding::SseEvents,
             StreamFraming::AwsFrames => StreamEncoding::AwsFrames,
             StreamFraming::JsonArrayItems => StreamEncoding::JsonArrayItems,
         };
-        let sink = &walk.state.record_sink;
+        let sink = &executor.state.record_sink;
         let of_mode =
             |mode: StreamMode| self.after.iter().filter(move |hook| runs && hook.stream_mode() == mode).cloned();
         let mut late = StreamHooks { window: of_mode(StreamMode::Window).collect(), end: Vec::new() };
@@ -426,20 +428,21 @@ impl TargetHooks {
             return Ok(response);
         }
         let operation = self.subject.operation;
-        let share = walk.state.shared.recovery_memory.new_permit();
+        let share = executor.state.shared.recovery_memory.new_permit();
         if !response.buffer_stream(framing, operation, share).await? {
-            return Ok(self.conclude_unreadable(walk, response, TOO_LARGE, runs));
+            return Ok(self.conclude_unreadable(executor, response, TOO_LARGE, runs));
         }
         let bytes = response.incoming.body.buffered_bytes().cloned().unwrap_or_default();
         let copy = bytes.clone();
         let texts = run_offloaded(bytes.len(), move || StreamTexts::read(encoding, &copy).ok()).await?;
         let parts = texts.as_ref().map(|texts| texts.parts().to_vec()).unwrap_or_default();
         let unreadable = texts.is_none().then_some(UNREADABLE_STREAM);
-        let run =
-            self.run(walk.state, &self.after, self.response_subject(Value::Null, parts, bytes.len(), unreadable)).await;
+        let run = self
+            .run(executor.state, &self.after, self.response_subject(Value::Null, parts, bytes.len(), unreadable))
+            .await;
         let denied_by = denying(&self.results.lock().after).cloned();
         if let Some(denied_by) = denied_by {
-            return Ok(self.deny(walk.state, &denied_by, response.dialect));
+            return Ok(self.deny(executor.state, &denied_by, response.api_format));
         }
         if let Some(texts) = texts.filter(|texts| run.is_changed || texts.has_repeated_keys()) {
             let new: Vec<String> = run.subject.texts.iter().map(|part| part.text.clone()).collect();
@@ -484,18 +487,18 @@ impl TargetHooks {
     /// Ends the checks of a response that cannot be read: denying hooks deny it, all others are skipped.
     fn conclude_unreadable(
         &self,
-        walk: &RouteExecutor<'_>,
+        executor: &RouteExecutor<'_>,
         mut response: UpstreamResponse,
         reason: &'static str,
         runs: bool,
     ) -> UpstreamResponse {
         if runs {
             let results: Vec<_> = self.after.iter().map(|hook| runner::unreadable_result(hook, reason)).collect();
-            count(&walk.state.record_sink, &results);
+            count(&executor.state.record_sink, &results);
             let denied_by = denying(&results).cloned();
             self.results.lock().after = results;
             if let Some(denied_by) = denied_by {
-                return self.deny(walk.state, &denied_by, response.dialect);
+                return self.deny(executor.state, &denied_by, response.api_format);
             }
         }
         if response.is_success() && self.results.lock().has_failed() {
@@ -507,21 +510,21 @@ impl TargetHooks {
     /// Ends the checks of a response that a model has not begun to write. It is checked when the client fetches it.
     async fn conclude_pending(
         &self,
-        walk: &RouteExecutor<'_>,
+        executor: &RouteExecutor<'_>,
         mut response: UpstreamResponse,
         bytes: Bytes,
     ) -> Result<UpstreamResponse> {
         let skip = |hook: &Arc<Hook>| runner::skipped_result(hook, PENDING, false);
         let results: Vec<_> = self.after.iter().map(skip).collect();
-        count(&walk.state.record_sink, &results);
+        count(&executor.state.record_sink, &results);
         self.results.lock().after = results;
         self.append_results(&mut response, bytes, None).await?;
         Ok(response)
     }
 
     /// Collects a whole response; `None` if it is too large, in which case its body is still complete.
-    async fn collect(&self, walk: &RouteExecutor<'_>, response: &mut UpstreamResponse) -> Result<Option<Bytes>> {
-        let mut share = walk.state.shared.recovery_memory.new_permit();
+    async fn collect(&self, executor: &RouteExecutor<'_>, response: &mut UpstreamResponse) -> Result<Option<Bytes>> {
+        let mut share = executor.state.shared.recovery_memory.new_permit();
         let body = &mut response.incoming.body;
         if let Some(bytes) = body.buffered_bytes() {
             return Ok(Some(bytes.clone()));

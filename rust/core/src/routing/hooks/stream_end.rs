@@ -90,7 +90,7 @@ fn attach_window(
     encoding: StreamEncoding,
     sink: Arc<RecordSink>,
 ) {
-    let (operation, dialect, results) = (hooks.subject.operation, response.dialect, hooks.results.clone());
+    let (operation, api_format, results) = (hooks.subject.operation, response.api_format, hooks.results.clone());
     let is_stopped = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&is_stopped);
     let body = std::mem::replace(&mut response.incoming.body, ResponseBody::from_bytes(Bytes::new()));
@@ -107,7 +107,7 @@ fn attach_window(
             flag.store(true, Ordering::Release);
             let results = results.lock();
             let reason = super::denying(&results.after).map(HookResult::denial_reason).unwrap_or_default();
-            output.extend(denial::stream_denial(operation, dialect, encoding, &results.to_client_json(), &reason));
+            output.extend(denial::stream_denial(operation, api_format, encoding, &results.to_client_json(), &reason));
         }
         output.into()
     });
@@ -127,7 +127,7 @@ pub(super) fn attach(
         attach_window(hooks, response, window, encoding, Arc::clone(sink));
     }
     let operation = hooks.subject.operation;
-    let format = StreamNotice::for_operation(operation, response.dialect).filter(|_| !hooks.is_strict);
+    let format = StreamNotice::for_operation(operation, response.api_format).filter(|_| !hooks.is_strict);
     let first = format.and_then(|format| format.event(Stage::Input, &hooks.results.lock()));
     let last = move |results: &HookResults| format.and_then(|format| format.event(Stage::Output, results));
     let body = std::mem::replace(&mut response.incoming.body, ResponseBody::from_bytes(Bytes::new()));
@@ -192,8 +192,8 @@ enum StreamNotice {
 
 impl StreamNotice {
     /// Returns the form; `None` if clients of this format would not understand it.
-    fn for_operation(operation: Operation, dialect: ApiFormat) -> Option<Self> {
-        match (operation, dialect) {
+    fn for_operation(operation: Operation, api_format: ApiFormat) -> Option<Self> {
+        match (operation, api_format) {
             (Operation::ChatComplete | Operation::Complete, ApiFormat::OpenAi) => Some(Self::Plain),
             (Operation::Messages, ApiFormat::Anthropic) => Some(Self::Named),
             _ => None,

@@ -133,8 +133,8 @@ impl Case {
     /// from the client.
     pub fn prepare_pass_through(&self) -> (Vec<u8>, Normaliser, bool) {
         let (provider, operation, (body, _)) = (self.provider(), self.operation(), self.map_parameters());
-        let dialect = operation.api_format().unwrap_or(ApiFormat::OpenAi);
-        let normaliser = Normaliser::new(provider.row(), operation, dialect, self.is_strict()).for_request(&body);
+        let api_format = operation.api_format().unwrap_or(ApiFormat::OpenAi);
+        let normaliser = Normaliser::new(provider.row(), operation, api_format, self.is_strict()).for_request(&body);
         let streams = matches!(self.upstream_body(), UpstreamBody::Stream(_));
         let version = self.provider_options(provider).get("api_version").map(ToOwned::to_owned);
         let says = include_usage::supports_include_usage(provider, operation, version.as_deref(), &Options::default());

@@ -108,7 +108,7 @@ impl ResponseBuilder {
         if is_shown {
             self.content_blocks.push(block);
         } else {
-            self.context.dropped_fields.add(kind);
+            self.context.report.add(kind);
         }
     }
 
@@ -207,7 +207,7 @@ impl EventSink for ResponseBuilder {
             }
             ResponseEvent::TextSignature(signature) => {
                 if self.thought_signature.replace(signature.to_owned()).is_some() {
-                    self.context.dropped_fields.add("thought_signature");
+                    self.context.report.add("thought_signature");
                 }
             }
             ResponseEvent::ExtraField { scope, name, json } => self.add_extra_field(scope, name, json),

@@ -118,7 +118,7 @@ impl StreamWriter {
 
     /// Reports a dropped field in an SSE comment, because the response headers are already sent.
     fn report_dropped(&mut self, name: &str) {
-        if self.context.dropped_fields.add(name) {
+        if self.context.report.add(name) {
             self.write_dropped_comment(name);
         }
     }

@@ -55,7 +55,7 @@ impl StreamWriter {
 
     /// Reports a dropped field in an SSE comment, because the response headers are already sent.
     fn report_dropped(&mut self, name: &str) {
-        if self.context.dropped_fields.add(name) {
+        if self.context.report.add(name) {
             let _ = write!(self.output, ": not translated: {name}\n\n");
         }
     }

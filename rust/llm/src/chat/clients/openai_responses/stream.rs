@@ -128,13 +128,13 @@ impl StreamWriter {
 
     /// Reports a dropped field in an SSE comment, because the response headers are already sent.
     fn report_dropped(&mut self, event: &ResponseEvent<'_>) {
-        let ResponseContext { is_strict: true, dropped_fields, .. } = &self.builder.context else { return };
+        let ResponseContext { is_strict: true, report, .. } = &self.builder.context else { return };
         let names = match event {
             ResponseEvent::ExtraField { name, .. } | ResponseEvent::NativeBlock { kind: name, .. } => vec![*name],
             ResponseEvent::Citations(cites) => cites.dropped_names(has_annotation_for_all(cites)).collect(),
             _ => return,
         };
-        for name in names.into_iter().filter(|name| dropped_fields.add(name)) {
+        for name in names.into_iter().filter(|name| report.add(name)) {
             let _ = write!(self.output, ": not translated: {name}\n\n");
         }
     }

@@ -85,10 +85,7 @@ fn translate_body(
     let fields =
         [&translation.anthropic_betas, &translation.anthropic_version].map(|field| field.clone().unwrap_or_default());
     let sent = [sent, fields.concat().into()].concat();
-    Ok((
-        sent,
-        translation.response_context.dropped_fields.header_value(&translation.dropped_params).unwrap_or_default(),
-    ))
+    Ok((sent, translation.response_context.report.header_value(&translation.dropped_params).unwrap_or_default()))
 }
 
 /// Translates a request for every provider with and without each field; panics if a field is dropped silently.

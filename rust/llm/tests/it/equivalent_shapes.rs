@@ -33,7 +33,7 @@ fn translate_request(slug: &str, operation: Operation, body: &Value) -> Result<(
 /// Returns the upstream body and the names of the dropped fields.
 fn sent_and_dropped(slug: &str, operation: Operation, body: &Value) -> (Value, String) {
     let (translation, sent) = translate_request(slug, operation, body).unwrap();
-    (sent, translation.response_context.dropped_fields.header_value(&translation.dropped_params).unwrap_or_default())
+    (sent, translation.response_context.report.header_value(&translation.dropped_params).unwrap_or_default())
 }
 
 fn translation_error(slug: &str, operation: Operation, body: &Value) -> String {
