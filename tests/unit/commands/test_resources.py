@@ -155,8 +155,8 @@ def test_audit_log_is_read_page_by_page_up_to_the_limit(api: PretendedApi):
 
 # Commands that print nothing, a document of their own, or one line.
 WITHOUT_JSON = {
-    *("serve", "init", "migrate", "health", "check", "openapi", "settings", "version", "completion"),
-    *("export", "apply", "import litellm", "import portkey", "import tensorzero"),
+    *("serve", "init", "migrate", "check", "openapi", "settings", "version", "completion"),
+    *("export", "import litellm", "import portkey", "import tensorzero"),
     *("prompts pull", "prompts diff", "prompts push", "config show"),
     *(f"{group} delete" for group in ("workspaces", "integrations", "providers", "keys")),
     *("users remove", "users sign-in-link", "keys reset-admin"),

@@ -77,11 +77,21 @@ pub struct ParkedStream {
 
 /// Interval at which a parked stream checks whether other requests on its connection have ended.
 const PARKED_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Polls after the last other request has ended. The server may still be writing its last bytes.
+const FLUSH_POLLS: u32 = 6;
 
 impl ParkedStream {
-    /// Waits until no other request is active on the same connection.
+    /// Waits until no other request is active on the same connection. If one was, the server has some time to write its
+    /// last bytes.
     pub async fn wait_for_other_requests(&self) {
-        while self.tracker.lock().get(&self.remote).is_some_and(|entry| entry.active_requests > 0) {
+        let mut polls_left = 0;
+        loop {
+            if self.tracker.lock().get(&self.remote).is_some_and(|entry| entry.active_requests > 0) {
+                polls_left = FLUSH_POLLS;
+            } else if polls_left == 0 {
+                return;
+            }
+            polls_left = polls_left.saturating_sub(1);
             tokio::time::sleep(PARKED_POLL_INTERVAL).await;
         }
     }
@@ -294,10 +304,17 @@ mod tests {
         let parked = callers.begin_request(caller, true).park().unwrap();
         let _another = callers.begin_request(caller, true).park().unwrap();
         parked.wait_for_other_requests().await;
-        let hints = callers.begin_request(caller, true);
+        let other_request = callers.begin_request(caller, true);
         assert!(tokio::time::timeout(PARKED_POLL_INTERVAL * 9, parked.wait_for_other_requests()).await.is_err());
-        drop(hints);
-        tokio::time::timeout(PARKED_POLL_INTERVAL * 2, parked.wait_for_other_requests()).await.unwrap();
+        let end = async {
+            tokio::time::sleep(PARKED_POLL_INTERVAL).await;
+            drop(other_request);
+            tokio::time::Instant::now()
+        };
+        let ((), ended_at) = tokio::join!(parked.wait_for_other_requests(), end);
+        // The server has some time to write the last bytes of the other request.
+        let waited = ended_at.elapsed();
+        assert!((PARKED_POLL_INTERVAL * 4..PARKED_POLL_INTERVAL * 9).contains(&waited), "{waited:?}");
     }
 
     #[test]
