@@ -37,8 +37,8 @@ SortField = Annotated[
 SortOrder = Annotated[Literal["asc", "desc"], QueryParameter(description="direction; default: newest first")]
 
 
-def read_page_request(  # noqa: PLR0913, PLR0917 - what every list can be asked
-    work: NamedDependency[RequestContext],  # noqa: ARG001 - one after the other: to see to two at once takes the framework far longer
+def read_page_request(  # noqa: PLR0913, PLR0917 - a parameter each
+    work: NamedDependency[RequestContext],  # noqa: ARG001 - resolved first, because the framework needs far longer for two at once
     page_size: PageSize = None,
     current_page: PageNumber = None,
     camel_size: CamelPageSize = None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import itertools
 import os
 import resource
 import signal
@@ -30,6 +31,8 @@ TITLE = "plug-ins"
 THREADS, MAX_CALLS = 16, 64
 MAX_FRAME_BYTES = 128 * 1024 * 1024
 LENGTH_BYTES = 4
+# Part of the memory limit that the contents of all calls may have. Checks need a multiple of it.
+CONTENT_FRACTION = 8
 # A call may take this many times its limit, and these seconds. The engine has stopped waiting for it by then.
 OVERRUN_FACTOR, OVERRUN_SECONDS = 2.0, 1.0
 WATCH_SECONDS = 0.2
@@ -57,14 +60,16 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
 class PluginHost:
     """Runs the checks of plug-ins in threads."""
 
-    def __init__(self, checks: dict[str, Check]) -> None:
-        """Stores the checks by id."""
+    def __init__(self, checks: dict[str, Check], memory_bytes: int) -> None:
+        """Stores the checks by id. Calls share a part of the memory limit."""
         self._checks = checks
+        self._free_bytes = memory_bytes // CONTENT_FRACTION
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="check")
         self._count = 0
         # Time by which each running call must have ended, and its check.
         self._running: dict[int, tuple[float, str]] = {}
-        self._next_call = 0
+        # Threads take numbers from it, so it must not be a sum.
+        self._numbers = itertools.count(1)
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
         """Serves calls until `stop` is set."""
@@ -89,8 +94,7 @@ class PluginHost:
             self._running.pop(number, None)
 
     def _begin(self, frame: Frame) -> int:
-        self._next_call += 1
-        number = self._next_call
+        number = next(self._numbers)
         limit = frame.timeout_ms / 1000 * OVERRUN_FACTOR + OVERRUN_SECONDS
         self._running[number] = (time.monotonic() + limit, frame.check)
         return number
@@ -113,21 +117,25 @@ class PluginHost:
         with suppress(OSError, asyncio.IncompleteReadError):
             length = int.from_bytes(await reader.readexactly(LENGTH_BYTES))
             if length <= MAX_FRAME_BYTES:
-                content = _encode(await self._reply_to(await reader.readexactly(length)))
+                content = _encode(await self._reply_to(reader, length))
                 writer.write(len(content).to_bytes(LENGTH_BYTES) + content)
                 await writer.drain()
         with suppress(OSError):
             writer.close()
             await writer.wait_closed()
 
-    async def _reply_to(self, content: bytes) -> Reply:
-        if self._count >= MAX_CALLS:
+    async def _reply_to(self, reader: asyncio.StreamReader, length: int) -> Reply:
+        # A single call may be larger than the shared part.
+        if self._count >= MAX_CALLS or (self._count and length > self._free_bytes):
             return Reply(error="the process of plug-ins is busy")
         self._count += 1
+        self._free_bytes -= length
         try:
+            content = await reader.readexactly(length)
             return await asyncio.get_running_loop().run_in_executor(self._threads, self.run, content)
         finally:
             self._count -= 1
+            self._free_bytes += length
 
     def _watch(self) -> None:
         """Ends the process if a call runs far beyond its limit, or if code keeps all other threads from running."""
@@ -187,7 +195,7 @@ def main(arguments: list[str]) -> int:
     process.set_process_title(TITLE)
     process.lower_priority()
     faulthandler.enable()
-    asyncio.run(_serve(PluginHost(checks), socket.socket(fileno=int(descriptor))))
+    asyncio.run(_serve(PluginHost(checks, int(memory)), socket.socket(fileno=int(descriptor))))
     # Threads of calls that still run must not delay the end.
     os._exit(0)
 

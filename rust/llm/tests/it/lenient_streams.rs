@@ -228,7 +228,7 @@ fn collect_scalars(value: &Value, pointer: &str, pointers: &mut Vec<(String, Str
 }
 
 /// Returns true if changing this field changes the content: it is inside the arguments of a call or a citation, or is the
-/// id of a call, without which calls cannot always be told apart.
+/// id of a call, without which two calls may look the same.
 fn belongs_to_content(key: &str, pointer: &str) -> bool {
     let inside = ["/input/", "/args/", "/arguments/", "/citation", "/groundingMetadata/", "/search_results/"];
     CONTENT_KEYS.contains(&key)
