@@ -196,7 +196,7 @@ def register_routes(parts: ApplicationParts) -> Application:
     if parts.store:
         from penstock.kit.route_parameters import read_page_request
 
-        dependencies["work"] = Provide(create_context, sync_to_thread=False)
+        dependencies["context"] = Provide(create_context, sync_to_thread=False)
         dependencies["page"] = Provide(read_page_request, sync_to_thread=False)
     app = Application(
         route_handlers=build_routers(resources.module_names())

@@ -80,7 +80,7 @@ class CrudRoutes:
         self._is_placed = "workspace_id" in resource.table.c
         # The workspace is part of the request context: resolving two dependencies takes the framework much longer than
         # one.
-        self._placed = {"work": Provide(workspace_request_context, sync_to_thread=False)} if self._is_placed else {}
+        self._placed = {"context": Provide(workspace_request_context, sync_to_thread=False)} if self._is_placed else {}
 
     def _route_options(self, verb: str, summary: str, documented: object = None) -> dict[str, Any]:
         """Returns the guard and the OpenAPI description of a route."""
@@ -95,9 +95,9 @@ class CrudRoutes:
         """Builds the route that creates an object."""
 
         @post("/", status_code=200, **self._route_options("create", f"Create {self._one}", make))
-        async def create(data: JSONBody[new], work: NamedDependency[RequestContext]) -> response_type:
+        async def create(data: JSONBody[new], context: NamedDependency[RequestContext]) -> response_type:
             """Creates an object."""
-            async with work.write_session(getattr(data, "workspace_id", None)) as session:
+            async with context.write_session(getattr(data, "workspace_id", None)) as session:
                 return await make(session, data)
 
         return create
@@ -113,19 +113,19 @@ class CrudRoutes:
         # The second dependency depends on the first: the framework takes far longer to resolve two independent ones.
         dependencies = {
             "list_query": Provide(requested or usual, sync_to_thread=False),
-            "work": Provide(list_request_context, sync_to_thread=False),
+            "context": Provide(list_request_context, sync_to_thread=False),
         }
 
         route_options = self._route_options("list", f"List {self._many}", requested)
 
         @get("/", **route_options, dependencies=dependencies)
         async def index(
-            work: NamedDependency[RequestContext],
+            context: NamedDependency[RequestContext],
             page: NamedDependency[PageRequest],
             list_query: NamedDependency[ListQuery],
         ) -> ListResponse[response_type]:
             """Lists one page of the objects."""
-            async with work.read_session(work.place) as session:
+            async with context.read_session(context.place) as session:
                 total, rows = await resource.list_page(
                     session, page.apply_sizes(list_query.page_sizes), list_query.conditions
                 )
@@ -138,9 +138,9 @@ class CrudRoutes:
         resource = self.resource
 
         @get("/{key:str}", **self._route_options("read", f"Get {self._one}"), dependencies=self._placed)
-        async def show(key: IdOrSlug, work: NamedDependency[RequestContext]) -> response_type:
+        async def show(key: IdOrSlug, context: NamedDependency[RequestContext]) -> response_type:
             """Returns one object."""
-            async with work.read_session(work.place) as session:
+            async with context.read_session(context.place) as session:
                 return (await showing(session, [await resource.get(session, key)]))[0]
 
         return show
@@ -158,12 +158,12 @@ class CrudRoutes:
         route_options = self._route_options("update", f"Update {self._one}", alter)
 
         @put("/{key:str}", **route_options, dependencies=self._placed, opt={SHOWN_OPTION: response_type})
-        async def update(key: IdOrSlug, data: JSONBody[change], work: NamedDependency[RequestContext]) -> changed:
+        async def update(key: IdOrSlug, data: JSONBody[change], context: NamedDependency[RequestContext]) -> changed:
             """Updates an object."""
-            async with work.write_session(work.place) as session:
+            async with context.write_session(context.place) as session:
                 row = await resource.get(session, key)
-                if work.sends_read_fields:
-                    await work.check_unchanged(session, (await showing(session, [row]))[0])
+                if context.sends_read_fields:
+                    await context.check_unchanged(session, (await showing(session, [row]))[0])
                 return await alter(session, row, data)
 
         return update
@@ -178,9 +178,9 @@ class CrudRoutes:
             **self._route_options("delete", f"Delete {self._one}", leave),
             dependencies=self._placed,
         )
-        async def remove(key: IdOrSlug, work: NamedDependency[RequestContext]) -> EmptyResponse:
+        async def remove(key: IdOrSlug, context: NamedDependency[RequestContext]) -> EmptyResponse:
             """Deletes an object."""
-            async with work.write_session(work.place) as session:
+            async with context.write_session(context.place) as session:
                 await leave(session, await resource.get(session, key))
                 return EmptyResponse()
 

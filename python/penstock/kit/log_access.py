@@ -55,7 +55,7 @@ class LogAccess(NamedTuple):
 
 
 async def open_log_access(
-    work: RequestContext,
+    context: RequestContext,
     workspace: str | None,
     part: LogPart,
     *,
@@ -68,8 +68,8 @@ async def open_log_access(
     for all. A key of a workspace sees that workspace, whichever it names. The caller needs one of `scopes` besides that
     of the route. Raises ForbiddenError if nothing is visible.
     """
-    requested = None if work.caller.workspace_id or workspace == ALL_WORKSPACES else workspace
-    async with work.read_session(requested) as session:
+    requested = None if context.caller.workspace_id or workspace == ALL_WORKSPACES else workspace
+    async with context.read_session(requested) as session:
         if scopes:
             session.require_any_scope(*scopes)
         is_default_wanted = only_default and workspace is None and session.workspace_ids is None

@@ -208,7 +208,7 @@ def _check_parameters(request: AnyRequest) -> list[Problem]:
 
 def read_log_filters(  # noqa: PLR0913, PLR0917 - the filters that there are
     request: AnyRequest,
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     workspace_slug: Annotated[str | None, QueryParameter(description=WORKSPACE_WORDS)] = None,
     time_of_generation_min: Annotated[datetime | None, _query("time_of_generation_min")] = None,
     time_of_generation_max: Annotated[datetime | None, _query("time_of_generation_max")] = None,
@@ -238,7 +238,7 @@ def read_log_filters(  # noqa: PLR0913, PLR0917 - the filters that there are
 ) -> GivenFilters:
     """Reads the filters that all routes of logs and analytics accept. A list that is sent again adds its values."""
     given = dict(locals())
-    del given["work"], given["request"]
+    del given["context"], given["request"]
     for name in LISTS:
         if given[name] is not None:
             given[name] = ",".join(request.query_params.getall(name))

@@ -38,7 +38,7 @@ SortOrder = Annotated[Literal["asc", "desc"], QueryParameter(description="direct
 
 
 def read_page_request(  # noqa: PLR0913, PLR0917 - a parameter each
-    work: NamedDependency[RequestContext],  # noqa: ARG001 - resolved first, because the framework needs far longer for two at once
+    context: NamedDependency[RequestContext],  # noqa: ARG001 - resolved first, because the framework needs far longer for two at once
     page_size: PageSize = None,
     current_page: PageNumber = None,
     camel_size: CamelPageSize = None,

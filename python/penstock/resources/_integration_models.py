@@ -131,10 +131,10 @@ SlugsParam = Annotated[str | None, QueryParameter(description="slugs of custom m
     tags=TAGS,
 )
 async def list_models(
-    key: IdOrSlug, work: NamedDependency[RequestContext], prices: NamedDependency[PriceBook]
+    key: IdOrSlug, context: NamedDependency[RequestContext], prices: NamedDependency[PriceBook]
 ) -> IntegrationModelList:
     """Lists the models that have an entry in the integration, followed by the provider's other known models."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         row = await kit.get_integration(session, key, "read")
         model_rows = await kit.list_models(session, row)
     known_models = await prices.list_models(row["ai_provider_id"])
@@ -159,14 +159,14 @@ async def list_models(
     tags=TAGS,
 )
 async def update_models(
-    key: IdOrSlug, data: JSONBody[UpdateIntegrationModels], work: NamedDependency[RequestContext]
+    key: IdOrSlug, data: JSONBody[UpdateIntegrationModels], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Adds or updates models of an integration: availability, host, header fields and price. Models that the request does
     not name keep their entries; with `allow_all_models` false, those without an entry cannot be used, deployments
     included.
     """
     _reject_duplicate_slugs(model.slug for model in data.models)
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await kit.get_integration(session, key, "update")
         await kit.mark_changed(session, row)
         before = {model["slug"]: model for model in await kit.list_models(session, row)}
@@ -195,7 +195,7 @@ async def update_models(
 )
 async def delete_models(
     key: IdOrSlug,
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     slugs: SlugsParam = None,
     data: JSONBody[DeleteIntegrationModels | None] = None,
 ) -> EmptyResponse:
@@ -203,7 +203,7 @@ async def delete_models(
     requested = [slug.strip() for slug in (slugs or "").split(",") if slug.strip()] or (data.models if data else [])
     if not requested:
         raise field_error("slugs", "is required: slugs of custom models, separated by commas")
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await kit.get_integration(session, key, "update")
         await kit.mark_changed(session, row)
         before = {model["slug"]: model for model in await kit.list_models(session, row)}

@@ -108,11 +108,11 @@ class WorkspaceAccessList(msgspec.Struct, frozen=True, kw_only=True):
     summary="List workspaces of an integration",
     tags=TAGS,
 )
-async def list_workspaces(key: IdOrSlug, work: NamedDependency[RequestContext]) -> WorkspaceAccessList:
+async def list_workspaces(key: IdOrSlug, context: NamedDependency[RequestContext]) -> WorkspaceAccessList:
     """Lists the workspaces that have their own access entry. A caller of one workspace sees only the entry of that
     workspace.
     """
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         row = await kit.get_integration(session, key, "read")
         name_columns = [workspaces.c.slug.label("workspace_slug"), workspaces.c.name.label("workspace_name")]
         query = select(integration_workspaces, *name_columns).join(
@@ -140,12 +140,12 @@ async def list_workspaces(key: IdOrSlug, work: NamedDependency[RequestContext]) 
     tags=TAGS,
 )
 async def update_workspaces(
-    key: IdOrSlug, data: JSONBody[UpdateWorkspaceAccess], work: NamedDependency[RequestContext]
+    key: IdOrSlug, data: JSONBody[UpdateWorkspaceAccess], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Sets which workspaces may use an integration of the organisation, and their limits. By default, creates a
     provider in each workspace that may use it.
     """
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await kit.get_integration(session, key, "update")
         await kit.mark_changed(session, row)
         if row["workspace_id"]:

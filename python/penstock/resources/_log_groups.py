@@ -142,19 +142,19 @@ def group_route(path: str, guard: RequireScopes, tags: list[str]) -> Any:  # noq
         @get(path, guards=[guard], summary="Group requests by metadata", tags=tags, dependencies=DEPENDENCIES)
         async def group_by_metadata(
             metadata_key: MetadataKey,
-            work: NamedDependency[RequestContext],
+            context: NamedDependency[RequestContext],
             group_request: NamedDependency[GroupRequest],
             log_service: NamedDependency[LogService],
         ) -> GroupList:
             """Groups requests by the values of a metadata key, with their cost, tokens and feedback."""
-            return await _list_groups(work, group_request, log_service, METADATA, metadata_key)
+            return await _list_groups(context, group_request, log_service, METADATA, metadata_key)
 
         return group_by_metadata
 
     @get(path, guards=[guard], summary="Group requests", tags=tags, dependencies=DEPENDENCIES)
     async def group_by_property(
         group_by: GroupBy,
-        work: NamedDependency[RequestContext],
+        context: NamedDependency[RequestContext],
         group_request: NamedDependency[GroupRequest],
         log_service: NamedDependency[LogService],
     ) -> GroupList:
@@ -163,13 +163,13 @@ def group_route(path: str, guard: RequireScopes, tags: list[str]) -> Any:  # noq
         """
         if group_by not in GROUPS:
             raise NotFoundError(f"{group_by[:80]!r} is no property to group by; use {', '.join(sorted(GROUPS))}")
-        return await _list_groups(work, group_request, log_service, GROUPS[group_by])
+        return await _list_groups(context, group_request, log_service, GROUPS[group_by])
 
     return group_by_property
 
 
 async def _list_groups(
-    work: RequestContext,
+    context: RequestContext,
     requested: GroupRequest,
     log_service: LogService,
     group_by: GroupName,
@@ -179,7 +179,7 @@ async def _list_groups(
     if group_by == "workspace" and workspace is None:
         # One workspace alone would be one group.
         workspace = ALL_WORKSPACES
-    access = await open_log_access(work, workspace, "figures", only_default=True)
+    access = await open_log_access(context, workspace, "figures", only_default=True)
     query = GroupQuery(
         filters=requested.filters.with_default_range().within(access),
         group_by=group_by,

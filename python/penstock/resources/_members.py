@@ -50,10 +50,10 @@ RoleParam = Annotated[Role | None, QueryParameter(description="only members with
     tags=TAGS,
 )
 async def add_members(
-    workspace: IdOrSlug, data: JSONBody[AddMembers], work: NamedDependency[RequestContext]
+    workspace: IdOrSlug, data: JSONBody[AddMembers], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Adds users of the organisation to a workspace."""
-    async with work.write_session(workspace) as session:
+    async with context.write_session(workspace) as session:
         await members.add_members(session, session.required_workspace_id, data.users)
         return EmptyResponse()
 
@@ -61,7 +61,7 @@ async def add_members(
 @get("/{workspace:str}/users", guards=[require_scopes("workspace_users.list")], summary="List members", tags=TAGS)
 async def list_members(
     workspace: IdOrSlug,
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     page: NamedDependency[PageRequest],
     role: RoleParam = None,
     email: EmailFilter = None,
@@ -70,7 +70,7 @@ async def list_members(
     conditions = [rows.c.role == role] if role else []
     if email:
         conditions.append(rows.c.user_id.in_(select(users.c.id).where(users.c.email == email.lower())))
-    async with work.read_session(workspace) as session:
+    async with context.read_session(workspace) as session:
         total, result = await MEMBER_RESOURCE.list_page(session, page, conditions)
         return ListResponse(total, await members.load_members(session, result))
 
@@ -81,9 +81,9 @@ async def list_members(
     summary="Get member",
     tags=TAGS,
 )
-async def get_member(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[RequestContext]) -> Member:
+async def get_member(workspace: IdOrSlug, user_id: UserId, context: NamedDependency[RequestContext]) -> Member:
     """Returns one member of a workspace."""
-    async with work.read_session(workspace) as session:
+    async with context.read_session(workspace) as session:
         return members.member_response(await members.get_member(session, session.required_workspace_id, user_id))
 
 
@@ -95,12 +95,12 @@ async def get_member(workspace: IdOrSlug, user_id: UserId, work: NamedDependency
     opt={SHOWN_OPTION: Member},
 )
 async def update_member(
-    workspace: IdOrSlug, user_id: UserId, data: JSONBody[UpdateMember], work: NamedDependency[RequestContext]
+    workspace: IdOrSlug, user_id: UserId, data: JSONBody[UpdateMember], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Changes the role of a member."""
-    async with work.write_session(workspace) as session:
+    async with context.write_session(workspace) as session:
         before = await members.get_member(session, session.required_workspace_id, user_id)
-        await work.check_unchanged(session, members.member_response(before))
+        await context.check_unchanged(session, members.member_response(before))
         members.reject_outranking_member(session, before)
         await members.check_grantable_role(session, data.role, session.required_workspace_id)
         await MEMBER_RESOURCE.update(session, before, {"role": data.role})
@@ -119,13 +119,13 @@ async def update_member(
 async def remove_member(
     workspace: IdOrSlug,
     user_id: UserId,
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     keep_service_keys: KeepServiceKeys = False,
 ) -> EmptyResponse:
     """Removes a member from a workspace. Also deletes the user's API keys there, ends keys that the user made, and
     rejects tokens that name both the user and the workspace.
     """
-    async with work.write_session(workspace) as session:
+    async with context.write_session(workspace) as session:
         before = await members.get_member(session, session.required_workspace_id, user_id)
         await members.remove_member(session, before, keeps_service_keys=keep_service_keys)
         await cancel_invites_of(session, user_id)

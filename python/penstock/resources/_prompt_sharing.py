@@ -61,12 +61,12 @@ class ForkPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     dependencies=IN_WORKSPACE,
 )
 async def share(
-    key: IdOrSlug, work: NamedDependency[RequestContext], data: JSONBody[SharePrompt | None] = None
+    key: IdOrSlug, context: NamedDependency[RequestContext], data: JSONBody[SharePrompt | None] = None
 ) -> SharedPrompt:
     """Shares a prompt with other workspaces: they may read, use and fork it, but not change it. Without a body, all
     workspaces of the organisation may.
     """
-    async with work.write_session(work.place) as session:
+    async with context.write_session(context.place) as session:
         row = await PROMPTS.get(session, key)
         version = await kit.find_by_number(session, row, row["default_version"])
         row = await share_prompt(session, row, data or SharePrompt(), version["id"])
@@ -81,9 +81,9 @@ async def share(
     tags=TAGS,
     dependencies=IN_WORKSPACE,
 )
-async def stop_sharing(key: IdOrSlug, work: NamedDependency[RequestContext]) -> EmptyResponse:
+async def stop_sharing(key: IdOrSlug, context: NamedDependency[RequestContext]) -> EmptyResponse:
     """Ends the sharing of a prompt, as `unshare` does."""
-    return await _unshare(key, work)
+    return await _unshare(key, context)
 
 
 @route(
@@ -95,9 +95,9 @@ async def stop_sharing(key: IdOrSlug, work: NamedDependency[RequestContext]) -> 
     tags=TAGS,
     dependencies=IN_WORKSPACE,
 )
-async def unshare(key: IdOrSlug, work: NamedDependency[RequestContext]) -> EmptyResponse:
+async def unshare(key: IdOrSlug, context: NamedDependency[RequestContext]) -> EmptyResponse:
     """Ends the sharing of a prompt. Forks in other workspaces stay as they are."""
-    return await _unshare(key, work)
+    return await _unshare(key, context)
 
 
 @route(
@@ -109,13 +109,13 @@ async def unshare(key: IdOrSlug, work: NamedDependency[RequestContext]) -> Empty
     tags=TAGS,
 )
 async def fork(
-    key: IdOrSlug, work: NamedDependency[RequestContext], data: JSONBody[ForkPrompt | None] = None
+    key: IdOrSlug, context: NamedDependency[RequestContext], data: JSONBody[ForkPrompt | None] = None
 ) -> CreatedPrompt:
     """Copies a version of a prompt to a new prompt, in the same workspace or in one that it is shared with. Partials that
     the workspace lacks are copied, too.
     """
     fork = data or ForkPrompt()
-    async with work.write_session(fork.workspace_id) as session:
+    async with context.write_session(fork.workspace_id) as session:
         source = await _find_source(session, key)
         await session.organisation().check_precondition(prompts, source)
         workspace_id = session.workspace_id or source["workspace_id"]
@@ -149,8 +149,8 @@ async def _find_copied(session: TenantSession, source: Row, fork: ForkPrompt, wo
     return home, version
 
 
-async def _unshare(key: str, work: RequestContext) -> EmptyResponse:
-    async with work.write_session(work.place) as session:
+async def _unshare(key: str, context: RequestContext) -> EmptyResponse:
+    async with context.write_session(context.place) as session:
         await unshare_prompt(session, await PROMPTS.get(session, key))
         return EmptyResponse()
 

@@ -34,7 +34,7 @@ TAGS = ["Prompts"]
 VersionId = Annotated[str, PathParameter(description="id of the version")]
 LabelId = Annotated[str | None, Meta(description="id of the label that was put on the version last")]
 VersionStatus = Annotated[str, Meta(description="`active`, or `archived` if the prompt is")]
-IN_WORKSPACE = {"work": Provide(workspace_request_context, sync_to_thread=False)}
+IN_WORKSPACE = {"context": Provide(workspace_request_context, sync_to_thread=False)}
 
 
 class CreatedPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,10 +120,10 @@ class DefaultVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     dependencies=IN_WORKSPACE,
 )
 async def list_versions(
-    key: IdOrSlug, work: NamedDependency[RequestContext], page: NamedDependency[PageRequest]
+    key: IdOrSlug, context: NamedDependency[RequestContext], page: NamedDependency[PageRequest]
 ) -> ListResponse[VersionSummary]:
     """Lists the versions of a prompt, newest first."""
-    async with work.read_session(work.place) as session:
+    async with context.read_session(context.place) as session:
         row = await kit.get_readable_prompt(session, key)
         total, versions = await saved_versions.list_versions(session.organisation(), row["id"], page)
         placed = await kit.labels_by_version(session, [row["id"]])
@@ -139,9 +139,9 @@ async def list_versions(
     tags=TAGS,
     dependencies=IN_WORKSPACE,
 )
-async def get_version(key: IdOrSlug, version_id: VersionId, work: NamedDependency[RequestContext]) -> PromptDetail:
+async def get_version(key: IdOrSlug, version_id: VersionId, context: NamedDependency[RequestContext]) -> PromptDetail:
     """Returns a prompt with the version of this id."""
-    async with work.read_session(work.place) as session:
+    async with context.read_session(context.place) as session:
         row = await kit.get_readable_prompt(session, key)
         return await render_prompt(session, row, await kit.get_version_by_id(session, row, version_id))
 
@@ -154,10 +154,10 @@ async def get_version(key: IdOrSlug, version_id: VersionId, work: NamedDependenc
     dependencies=IN_WORKSPACE,
 )
 async def update_version(
-    key: IdOrSlug, version_id: VersionId, data: JSONBody[UpdateVersion], work: NamedDependency[RequestContext]
+    key: IdOrSlug, version_id: VersionId, data: JSONBody[UpdateVersion], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Puts a label on a version, or removes all labels from it. Protected labels require the scope `prompts.publish`."""
-    async with work.write_session(work.place) as session:
+    async with context.write_session(context.place) as session:
         row = await PROMPTS.get(session, key)
         await session.check_precondition(prompts, row)
         version = await kit.get_version_by_id(session, row, version_id)
@@ -180,10 +180,10 @@ async def update_version(
     dependencies=IN_WORKSPACE,
 )
 async def publish_version(
-    key: IdOrSlug, data: JSONBody[DefaultVersion], work: NamedDependency[RequestContext]
+    key: IdOrSlug, data: JSONBody[DefaultVersion], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Makes a version the default version."""
-    async with work.write_session(work.place) as session:
+    async with context.write_session(context.place) as session:
         row = await PROMPTS.get(session, key)
         version = await kit.find_by_number(session, row, data.version)
         await kit.check_version_references(session, row, version)

@@ -45,13 +45,13 @@ def _graph_route(graph: Graph, path: str) -> Any:  # noqa: ANN401 - what the fra
         include_in_schema=path == graph.name,
     )
     async def show_graph(
-        work: NamedDependency[RequestContext],
+        context: NamedDependency[RequestContext],
         filters: NamedDependency[GivenFilters],
         log_service: NamedDependency[LogService],
         time_zone: TimeZoneParam = "UTC",
     ) -> response_type:
         """Returns one graph."""
-        access = await open_log_access(work, filters.workspace, "figures", only_default=True)
+        access = await open_log_access(context, filters.workspace, "figures", only_default=True)
         query = GraphQuery(filters=filters.with_default_range().within(access), graph=graph.name, time_zone=time_zone)
         return msgspec.convert(await log_service.run(query), response_type)
 
@@ -66,12 +66,12 @@ def _graph_route(graph: Graph, path: str) -> Any:  # noqa: ANN401 - what the fra
     dependencies=FILTERS,
 )
 async def show_cache_summary(
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     filters: NamedDependency[GivenFilters],
     log_service: NamedDependency[LogService],
 ) -> CacheSummaryResponse:
     """Returns the number of cache hits, and how much faster they were than other requests."""
-    access = await open_log_access(work, filters.workspace, "figures", only_default=True)
+    access = await open_log_access(context, filters.workspace, "figures", only_default=True)
     query = SummaryQuery(filters=filters.with_default_range().within(access))
     return msgspec.convert(await log_service.run(query), CacheSummaryResponse)
 
@@ -99,14 +99,14 @@ class UnpricedModels(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/unpriced", guards=[SCOPE_GUARD], summary="List models without a price", tags=TAGS, dependencies=FILTERS)
 async def list_unpriced_models(
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     filters: NamedDependency[GivenFilters],
     log_service: NamedDependency[LogService],
 ) -> UnpricedModels:
     """Lists the models that used tokens or images without a known price. Their cost is null, and no sum includes it.
     After a price was added, re-rating computes their costs.
     """
-    access = await open_log_access(work, filters.workspace, "figures", only_default=True)
+    access = await open_log_access(context, filters.workspace, "figures", only_default=True)
     query = UnpricedQuery(filters=filters.with_default_range().within(access))
     return msgspec.convert(await log_service.run(query), UnpricedModels)
 

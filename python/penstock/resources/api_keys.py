@@ -192,7 +192,7 @@ IdsParam = Annotated[str | None, QueryParameter(description="only keys with thes
     tags=TAGS,
 )
 async def create_key(
-    kind: KindParam, sub_kind: SubKindParam, data: JSONBody[CreateApiKey], work: NamedDependency[RequestContext]
+    kind: KindParam, sub_kind: SubKindParam, data: JSONBody[CreateApiKey], context: NamedDependency[RequestContext]
 ) -> CreatedApiKey:
     """Creates a key, which cannot have scopes that the caller may not grant. A key created by another key keeps that
     key's bound config and expires no later.
@@ -201,8 +201,8 @@ async def create_key(
     against them.
     """
     type_ = f"{kind}-{sub_kind}"
-    work.caller.check_organisation(data.organisation_id)
-    async with work.write_session(data.workspace_id) as session:
+    context.caller.check_organisation(data.organisation_id)
+    async with context.write_session(data.workspace_id) as session:
         session.require_any_scope(f"{KEY_RESOURCES[type_].name}.create")
         if kind == "organisation" and session.workspace_id is not None:
             raise ForbiddenError(
@@ -223,9 +223,9 @@ async def create_key(
             "name": data.name,
             "description": data.description,
             "status": "active",
-            "creation_mode": "ui" if work.caller.by == "session" else "api",
+            "creation_mode": "ui" if context.caller.by == "session" else "api",
             "masked": mask_secret(text) if text else MASK_TEXT,
-            "created_by": work.caller.actor_id,
+            "created_by": context.caller.actor_id,
             "scopes": _validate_scopes(session, type_, data.scopes),
             "defaults": await _load_workspace_defaults(session, type_),
             "rate_limits": None,
@@ -249,13 +249,13 @@ async def create_key(
 
 @get("/", guards=[require_scopes(*_list_scopes("list"))], summary="List API keys", tags=TAGS)
 async def list_keys(
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     page: NamedDependency[PageRequest],
     workspace_id: WorkspaceFilter = None,
     ids: IdsParam = None,
 ) -> ListResponse[ApiKeyDetail]:
     """Lists the keys that the caller may see. If `ids` is given without a page size, one page holds all of them."""
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         granted = session.granted_scopes
         conditions = [
             api_keys.c.type.in_(
@@ -277,9 +277,9 @@ async def list_keys(
 
 
 @get("/{key_id:str}", guards=[require_scopes(*_list_scopes("read"))], summary="Get API key", tags=TAGS)
-async def get_key(key_id: KeyIdParam, work: NamedDependency[RequestContext]) -> ApiKeyDetail:
+async def get_key(key_id: KeyIdParam, context: NamedDependency[RequestContext]) -> ApiKeyDetail:
     """Returns a key with its secret masked."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         row = await _get_permitted_key(session, key_id, "read")
         used = await read_current_usage(session, "api_key", [row])
         return _to_key_detail(row, used.get(row["id"]))
@@ -293,12 +293,12 @@ async def get_key(key_id: KeyIdParam, work: NamedDependency[RequestContext]) -> 
     opt={SHOWN_OPTION: ApiKeyDetail},
 )
 async def update_key(
-    key_id: KeyIdParam, data: JSONBody[UpdateApiKey], work: NamedDependency[RequestContext]
+    key_id: KeyIdParam, data: JSONBody[UpdateApiKey], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Updates a key; omitted fields keep their values."""
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await _get_permitted_key(session, key_id, "update")
-        await work.check_unchanged(session, _to_key_detail(row))
+        await context.check_unchanged(session, _to_key_detail(row))
         values = {name: value for name, value in sent_fields(data).items() if name in {"name", "description"}}
         if data.scopes is not UNSET:
             values["scopes"] = _validate_scopes(session, row["type"], data.scopes)
@@ -316,9 +316,9 @@ async def update_key(
     summary="Delete API key",
     tags=TAGS,
 )
-async def delete_key(key_id: KeyIdParam, work: NamedDependency[RequestContext]) -> EmptyResponse:
+async def delete_key(key_id: KeyIdParam, context: NamedDependency[RequestContext]) -> EmptyResponse:
     """Deletes a key. Requests with it are rejected from then on."""
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await _get_permitted_key(session, key_id, "delete")
         await end_sessions(session, sessions.c.api_key_id == row["id"])
         await KEY_RESOURCES[row["type"]].delete(session, row)
@@ -333,14 +333,14 @@ async def delete_key(key_id: KeyIdParam, work: NamedDependency[RequestContext]) 
     tags=TAGS,
 )
 async def rotate_key(
-    key_id: KeyIdParam, work: NamedDependency[RequestContext], data: JSONBody[RotateApiKey | None] = None
+    key_id: KeyIdParam, context: NamedDependency[RequestContext], data: JSONBody[RotateApiKey | None] = None
 ) -> RotatedApiKey:
     """Creates a new secret for a key. The old secret stays valid until the transition ends; at most two secrets are
     valid at a time.
 
     If the schedule has rotated the key and nobody has requested the new secret yet, returns that one.
     """
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await _get_permitted_key(session, key_id, "rotate")
         # The new secret can do all that the key can, so the caller must be allowed to grant these scopes.
         _validate_scopes(session, row["type"], row["scopes"])

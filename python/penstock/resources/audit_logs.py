@@ -111,7 +111,7 @@ StatusParam = Annotated[int | None, QueryParameter(ge=100, le=599, description="
 
 
 def provide_page(  # noqa: PLR0913, PLR0917 - as of all lists
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     page_size: PageSizeParam = None,
     current_page: PageNumber = None,
     camel_size: CamelPageSizeParam = None,
@@ -120,7 +120,7 @@ def provide_page(  # noqa: PLR0913, PLR0917 - as of all lists
     order: SortOrder = "desc",
 ) -> PageRequest:
     """Reads the paging parameters, as for all lists. A page size of 0 returns only the total."""
-    return read_page_request(work, page_size, current_page, camel_size, camel_number, sort, order)
+    return read_page_request(context, page_size, current_page, camel_size, camel_number, sort, order)
 
 
 @get(
@@ -131,7 +131,7 @@ def provide_page(  # noqa: PLR0913, PLR0917 - as of all lists
     dependencies={"page": Provide(provide_page, sync_to_thread=False)},
 )
 async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     page: NamedDependency[PageRequest],
     start_time: StartTimeParam = None,
     end_time: EndTimeParam = None,
@@ -151,7 +151,7 @@ async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
     """Lists the changes within a time span, and requests that were refused with 401 or 403. Of the latter, the newest
     thousand of callers and the newest thousand without a valid credential are stored.
     """
-    work.caller.check_organisation(organisation_id)
+    context.caller.check_organisation(organisation_id)
     conditions = listing.equality_conditions(
         audit_log,
         method=method,
@@ -166,7 +166,7 @@ async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
     )
     conditions += [audit_log.c.created_at >= to_milliseconds(start_time)] if start_time else []
     conditions += [audit_log.c.created_at <= to_milliseconds(end_time)] if end_time else []
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         if workspace_id is not None:
             # Accepts a slug or an id. The id may be that of a deleted workspace.
             workspace = await session.find(workspaces, workspace_id)

@@ -104,7 +104,7 @@ class BatchList(CursorPage, frozen=True, kw_only=True):
 async def create_batch(
     request: Request[Any, Any, Any],
     data: JSONBody[CreateBatch],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     settings: NamedDependency[Settings],
     runner: NamedDependency[BatchRunner],
 ) -> Batch:
@@ -122,7 +122,7 @@ async def create_batch(
             "output_expires_after.seconds",
             f"is too long: files are kept for {longest} seconds (files.retention_seconds)",
         )
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         await _check_active_batches(session, settings.batches.max_unfinished)
         file = await file_kit.find_file(session, data.input_file_id)
         if file["purpose"] != "batch":
@@ -193,18 +193,18 @@ def _build_row(data: CreateBatch, settings: Settings, file_id: str) -> dict[str,
 
 @get("/", guards=[SCOPE_GUARD], summary="List batches", tags=TAGS)
 async def list_batches(
-    work: NamedDependency[RequestContext], limit: LimitParam = 20, after: AfterCursor = None
+    context: NamedDependency[RequestContext], limit: LimitParam = 20, after: AfterCursor = None
 ) -> BatchList:
     """Lists the batches of the workspace, newest first."""
     requested = pages.CursorQuery(limit, file_kit.parse_wire_id(file_kit.BATCH, after) if after else None)
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         return BatchList.from_rows(await pages.fetch_rows(session, batches, requested), limit, kit.to_batch)
 
 
 @get("/{batch_id:str}", guards=[SCOPE_GUARD], summary="Get batch", tags=TAGS)
-async def get_batch(batch_id: BatchId, work: NamedDependency[RequestContext]) -> Batch:
+async def get_batch(batch_id: BatchId, context: NamedDependency[RequestContext]) -> Batch:
     """Returns one batch."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         row = await kit.find_batch(session, batch_id)
         session.set_requested_row(batches, row)
         return kit.to_batch(row)
@@ -218,10 +218,10 @@ async def get_batch(batch_id: BatchId, work: NamedDependency[RequestContext]) ->
     media_type="application/octet-stream",
 )
 async def get_output(
-    batch_id: BatchId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobStore]
+    batch_id: BatchId, context: NamedDependency[RequestContext], blobs: NamedDependency[BlobStore]
 ) -> Stream:
     """Returns the output of a batch as JSON lines."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         batch = kit.to_batch(await kit.find_batch(session, batch_id))
         if batch.output_file_id is None:
             raise NotFoundError(f"this batch has no output: it is {batch.status}")
@@ -231,10 +231,10 @@ async def get_output(
 
 @post("/{batch_id:str}/cancel", status_code=200, guards=[SCOPE_GUARD], summary="Cancel batch", tags=TAGS)
 async def cancel_batch(
-    batch_id: BatchId, work: NamedDependency[RequestContext], runner: NamedDependency[BatchRunner]
+    batch_id: BatchId, context: NamedDependency[RequestContext], runner: NamedDependency[BatchRunner]
 ) -> Batch:
     """Cancels a batch. No further lines start; running requests finish."""
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await kit.find_batch(session, batch_id)
         if row["status"] in {kit.VALIDATING, kit.IN_PROGRESS}:
             change = kit.status_change(row, kit.CANCELLING)
@@ -247,9 +247,11 @@ async def cancel_batch(
 
 
 @put("/{batch_id:str}", guards=[SCOPE_GUARD], summary="Update batch", tags=TAGS)
-async def update_batch(batch_id: BatchId, data: JSONBody[UpdateBatch], work: NamedDependency[RequestContext]) -> Batch:
+async def update_batch(
+    batch_id: BatchId, data: JSONBody[UpdateBatch], context: NamedDependency[RequestContext]
+) -> Batch:
     """Replaces the output file of a finished batch."""
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await kit.find_batch(session, batch_id)
         session.set_requested_row(batches, row)
         await session.check_precondition(batches, row)

@@ -134,14 +134,14 @@ Summary = TypeVar("Summary", bound=ConfigSummary)
 
 
 @post("/", status_code=200, guards=[require_scopes("configs.create")], summary="Create config", tags=TAGS)
-async def create_config(data: JSONBody[CreateConfig], work: NamedDependency[RequestContext]) -> SavedConfig:
+async def create_config(data: JSONBody[CreateConfig], context: NamedDependency[RequestContext]) -> SavedConfig:
     """Saves a config in a workspace. Requests can use it by its slug from then on. Warns about saved providers that it
     names and that do not exist in the workspace.
     """
     document = masks.restore_masks("config", _parse_config(data.config), EMPTY_CONFIG)
-    await validate_document("config", document, "config", work.limits)
+    await validate_document("config", document, "config", context.limits)
     divided = config_credentials.split_credentials(document)
-    async with work.write_session(data.workspace_id) as session:
+    async with context.write_session(data.workspace_id) as session:
         if data.is_default:
             await _clear_default(session, session.required_workspace_id)
         row_id, version_id = new_id(), new_id()
@@ -156,8 +156,8 @@ async def create_config(data: JSONBody[CreateConfig], work: NamedDependency[Requ
                 "version_id": version_id,
                 "is_default": bool(data.is_default),
                 "status": "active",
-                "owner_id": work.caller.actor_id,
-                "updated_by": work.caller.actor_id,
+                "owner_id": context.caller.actor_id,
+                "updated_by": context.caller.actor_id,
             },
         )
         await _save_version(session, row, divided)
@@ -167,12 +167,12 @@ async def create_config(data: JSONBody[CreateConfig], work: NamedDependency[Requ
 @get("/{key:str}/versions", guards=[require_scopes("configs.read")], summary="List versions of a config", tags=TAGS)
 async def list_versions(
     key: IdOrSlug,
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     page: NamedDependency[PageRequest],
     workspace_id: WorkspaceFilter = None,
 ) -> ListResponse[ConfigDetail]:
     """Lists the versions of a config, newest first."""
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         row = await CONFIGS.get(session, key)
         total, rows = await versions.list_versions(session, row["id"], page)
         return ListResponse(total, [_to_version_detail(row, version) for version in rows])
@@ -180,10 +180,10 @@ async def list_versions(
 
 @get("/{key:str}/references", guards=[require_scopes("configs.read")], summary="List what uses a config", tags=TAGS)
 async def list_references(
-    key: IdOrSlug, work: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
+    key: IdOrSlug, context: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
 ) -> references.ReferenceList:
     """Lists the API keys and workspaces that have a config as their default. Counts those that the caller may not see."""
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         row = await CONFIGS.get(session, key)
         return references.list_visible(session, await _find_users(session, row))
 
@@ -198,7 +198,7 @@ async def list_references(
 async def update_config(
     key: IdOrSlug,
     data: JSONBody[UpdateConfig],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     workspace_id: WorkspaceFilter = None,
     *,
     dry_run: DryRunParam = False,
@@ -210,12 +210,12 @@ async def update_config(
     if values.get("status") == "inactive":
         values["status"] = "archived"
     sent = UNSET if data.config is UNSET else _parse_config(data.config)
-    valid = None if sent is UNSET else await _validate_update(work, workspace_id, key, sent)
-    async with work.write_session(workspace_id) as session:
+    valid = None if sent is UNSET else await _validate_update(context, workspace_id, key, sent)
+    async with context.write_session(workspace_id) as session:
         before = await CONFIGS.get(session, key)
         # The precondition applies even if the request changes nothing.
         await session.check_precondition(configs, before)
-        await work.check_unchanged(session, _to_config(ConfigDetail, before))
+        await context.check_unchanged(session, _to_config(ConfigDetail, before))
         if values.get("status") == "archived" and before["status"] != "archived":
             references.reject_if_used("config", before["slug"], await _find_users(session, before))
         old = await _decrypt_config(session, before["config"], before)
@@ -224,7 +224,7 @@ async def update_config(
             document = await _restore_credentials(session, before, sent, old)
             if document != valid:
                 # Somebody changed the stored credentials meanwhile.
-                await validate_document("config", document, "config", work.limits)
+                await validate_document("config", document, "config", context.limits)
         divided = config_credentials.split_credentials(document)
         is_changed = not config_credentials.is_same_document(divided, old)
         if dry_run:
@@ -235,21 +235,21 @@ async def update_config(
             values["is_default"] = bool(data.is_default)
         if data.is_default == 1 and not before["is_default"]:
             await _clear_default(session, before["workspace_id"])
-        row = await CONFIGS.update(session, before, {**values, "updated_by": work.caller.actor_id})
+        row = await CONFIGS.update(session, before, {**values, "updated_by": context.caller.actor_id})
         if is_changed:
             await _save_version(session, row, divided)
         return await _to_saved_config(session, row, row["version_id"], {} if sent is UNSET else document)
 
 
-async def _validate_update(work: RequestContext, workspace_id: str | None, key: str, sent: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
+async def _validate_update(context: RequestContext, workspace_id: str | None, key: str, sent: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
     """Validates new content of a config before the write transaction, for which other changes wait. Returns the content
     with its credentials.
     """
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         row = await CONFIGS.get(session, key)
         old = await _decrypt_config(session, row["config"], row)
         document = await _restore_credentials(session, row, sent, old)
-    await validate_document("config", document, "config", work.limits)
+    await validate_document("config", document, "config", context.limits)
     return document
 
 

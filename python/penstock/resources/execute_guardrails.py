@@ -125,7 +125,7 @@ class Moderation(msgspec.Struct, frozen=True):
     tags=TAGS,
     opt={"changes_nothing": True},
 )
-async def moderate_texts(data: JSONBody[ModerateTexts], work: NamedDependency[RequestContext]) -> Moderation:
+async def moderate_texts(data: JSONBody[ModerateTexts], context: NamedDependency[RequestContext]) -> Moderation:
     """Asks a model of the workspace which categories of harmful content each text has. The questions are requests of
     the caller: the scope `completions.write` is needed, too.
     """
@@ -133,7 +133,7 @@ async def moderate_texts(data: JSONBody[ModerateTexts], work: NamedDependency[Re
     parameters = {"model": data.model, "categories": data.categories or list(ALL_MODERATED), "timeout": 15_000}
     check = kit.Check(id="gateway.moderateContent", parameters=parameters)
     content = await kit.make_content(kit.checks_to_builtins([check]), kit.actions_to_builtins(kit.Actions()))
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         _require_place(session)
         session.require_any_scope(MODEL_SCOPE)
         if session.workspace_id is None:
@@ -153,10 +153,10 @@ async def moderate_texts(data: JSONBody[ModerateTexts], work: NamedDependency[Re
     opt={"changes_nothing": True},
 )
 async def detect_languages(
-    data: JSONBody[ClassifyTexts], work: NamedDependency[RequestContext]
+    data: JSONBody[ClassifyTexts], context: NamedDependency[RequestContext]
 ) -> list[list[TextLabel]]:
     """Names the language of each text. The list of a text is empty if its language is not certain."""
-    return msgspec.convert(await _classify(work, "language", data.input), list[list[TextLabel]])
+    return msgspec.convert(await _classify(context, "language", data.input), list[list[TextLabel]])
 
 
 @post(
@@ -168,11 +168,11 @@ async def detect_languages(
     opt={"changes_nothing": True},
 )
 async def find_personal_data(
-    data: JSONBody[FindPersonalData], work: NamedDependency[RequestContext]
+    data: JSONBody[FindPersonalData], context: NamedDependency[RequestContext]
 ) -> list[PersonalDataResult]:
     """Finds personal data in each text by its form, and replaces it by placeholders."""
     categories = data.categories or list(ALL_PERSONAL_DATA)
-    return msgspec.convert(await _classify(work, "pii", data.input, categories), list[PersonalDataResult])
+    return msgspec.convert(await _classify(context, "pii", data.input, categories), list[PersonalDataResult])
 
 
 @post(
@@ -183,18 +183,20 @@ async def find_personal_data(
     tags=TAGS,
     opt={"changes_nothing": True},
 )
-async def find_gibberish(data: JSONBody[ClassifyTexts], work: NamedDependency[RequestContext]) -> list[list[TextLabel]]:
+async def find_gibberish(
+    data: JSONBody[ClassifyTexts], context: NamedDependency[RequestContext]
+) -> list[list[TextLabel]]:
     """Labels each text as `clean` or `gibberish`."""
-    return msgspec.convert(await _classify(work, "gibberish", data.input), list[list[TextLabel]])
+    return msgspec.convert(await _classify(context, "gibberish", data.input), list[list[TextLabel]])
 
 
 async def _classify(
-    work: RequestContext, kind: str, texts: str | list[str], categories: list[PersonalDataCategory] | None = None
+    context: RequestContext, kind: str, texts: str | list[str], categories: list[PersonalDataCategory] | None = None
 ) -> Any:  # noqa: ANN401 - parsed JSON
     encoded = msgspec.json.encode(
         {"kind": kind, "inputs": _list_texts(texts, MAX_TEXTS), "categories": categories or []}
     )
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         _require_place(session)
     return await asyncio.to_thread(engine.classify_texts, encoded)
 

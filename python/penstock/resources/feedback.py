@@ -68,12 +68,12 @@ FeedbackId = Annotated[str, PathParameter(description="id of the feedback")]
 @post("/", status_code=200, guards=[SCOPE_GUARD], summary="Create feedback", tags=TAGS)
 async def create_feedback(
     data: JSONBody[NewFeedback | list[NewFeedback]],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     log_service: NamedDependency[LogService],
 ) -> FeedbackResponse:
     """Saves feedback on a trace, or a list of up to 1,000. Analytics and filters see it within about a second."""
     items = list_items(data)
-    async with work.ingest_session() as session:
+    async with context.ingest_session() as session:
         moment = now()
         rows: list[dict[str, Any]] = [
             {
@@ -98,11 +98,11 @@ async def create_feedback(
 async def update_feedback(
     feedback_id: FeedbackId,
     data: JSONBody[UpdateFeedback],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     log_service: NamedDependency[LogService],
 ) -> FeedbackResponse:
     """Updates feedback of the key's workspace."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         home = {"organisation_id": session.organisation_id, "workspace_id": session.bound_workspace_id}
     if not is_uuid(feedback_id) or not await _is_stored(log_service, feedback_id, **home):
         raise NotFoundError(f"there is no feedback with the id {feedback_id!r} here")

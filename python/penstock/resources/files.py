@@ -85,7 +85,7 @@ class DeletedFile(msgspec.Struct, frozen=True, kw_only=True):
 @post("/", status_code=200, guards=[SCOPE_GUARD], request_max_body_size=None, summary="Upload file", tags=TAGS)
 async def upload_file(
     data: Annotated[UploadFileForm, Body(media_type=RequestEncodingType.MULTI_PART)],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     settings: NamedDependency[Settings],
     blobs: NamedDependency[BlobStore],
 ) -> File:
@@ -94,13 +94,13 @@ async def upload_file(
     name = data.file.filename or "file"
     if NUL in name:
         raise field_error("file", f"its name {NUL_MESSAGE}")
-    row = kit.new_file_row(data.purpose, name, life, created_by=work.caller.actor_id)
-    async with work.read_session() as session:
+    row = kit.new_file_row(data.purpose, name, life, created_by=context.caller.actor_id)
+    async with context.read_session() as session:
         _ = session.bound_workspace_id
         await kit.check_workspace_quota(session, settings, _measure_size(data.file))
     row["bytes"] = await _store_content(blobs, row["id"], data.file)
     try:
-        async with work.write_session() as session:
+        async with context.write_session() as session:
             await session.insert(files, row)
     except (PenstockError, ReplayedResponse):
         with suppress(UnavailableError):
@@ -146,7 +146,7 @@ async def _read_chunks(file: UploadFile) -> AsyncIterator[bytes]:
 
 @get("/", guards=[SCOPE_GUARD], summary="List files", tags=TAGS)
 async def list_files(
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     purpose: PurposeParam = None,
     limit: LimitParam = MAX_PAGE_SIZE,
     after: AfterCursor = None,
@@ -160,14 +160,14 @@ async def list_files(
     )
     last = kit.parse_wire_id(kit.FILE, after) if after else None
     requested = pages.CursorQuery(limit, last, order == "desc", conditions)
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         return FileList.from_rows(await pages.fetch_rows(session, files, requested), limit, file_response)
 
 
 @get("/{file_id:str}", guards=[SCOPE_GUARD], summary="Get file", tags=TAGS)
-async def get_file(file_id: FileId, work: NamedDependency[RequestContext]) -> File:
+async def get_file(file_id: FileId, context: NamedDependency[RequestContext]) -> File:
     """Returns the metadata of one file."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         row = await kit.find_file(session, file_id)
         session.set_requested_row(files, row)
         return file_response(row)
@@ -181,10 +181,10 @@ async def get_file(file_id: FileId, work: NamedDependency[RequestContext]) -> Fi
     media_type="application/octet-stream",
 )
 async def get_content(
-    file_id: FileId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobStore]
+    file_id: FileId, context: NamedDependency[RequestContext], blobs: NamedDependency[BlobStore]
 ) -> Stream:
     """Returns the content of a file."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         row = await kit.find_file(session, file_id)
     return await stream_file(blobs, row)
 
@@ -211,10 +211,10 @@ async def stream_blob(blobs: BlobStore, name: str, size: int, media_type: str, *
 
 @delete("/{file_id:str}", status_code=200, guards=[SCOPE_GUARD], summary="Delete file", tags=TAGS)
 async def delete_file(
-    file_id: FileId, work: NamedDependency[RequestContext], runner: NamedDependency[BatchRunner]
+    file_id: FileId, context: NamedDependency[RequestContext], runner: NamedDependency[BatchRunner]
 ) -> DeletedFile:
     """Deletes a file. Rejects a file that an unfinished batch still reads."""
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await kit.find_file(session, file_id)
         session.set_requested_row(files, row)
         await session.check_precondition(files, row)

@@ -141,14 +141,14 @@ async def list_checks() -> ListResponse[CheckDescription]:
 
 
 @post("/", status_code=200, guards=[kit.require_either_scope("create")], summary="Create guardrail", tags=TAGS)
-async def create_guardrail(data: JSONBody[CreateGuardrail], work: NamedDependency[RequestContext]) -> SavedGuardrail:
+async def create_guardrail(data: JSONBody[CreateGuardrail], context: NamedDependency[RequestContext]) -> SavedGuardrail:
     """Saves a guardrail of a workspace, or of the organisation. Exactly one of `workspace_id` and `organisation_id`
     decides which; a key of a workspace may leave out both.
     """
     if data.workspace_id is not None and data.organisation_id is not None:
         raise field_error("organisation_id", "is not allowed together with workspace_id; send one of them")
     content = await kit.make_content(kit.checks_to_builtins(data.checks), kit.actions_to_builtins(data.actions))
-    async with work.write_session(data.workspace_id) as session:
+    async with context.write_session(data.workspace_id) as session:
         workspace_id = kit.choose_owner(session, data.organisation_id)
         session.require_any_scope(kit.scope_for_verb(workspace_id, "create"))
         row_id = new_id()
@@ -171,7 +171,7 @@ async def create_guardrail(data: JSONBody[CreateGuardrail], work: NamedDependenc
 
 @get("/", guards=[kit.require_either_scope("list")], summary="List guardrails", tags=TAGS)
 async def list_guardrails(
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     page: NamedDependency[PageRequest],
     workspace_id: WorkspaceFilter = None,
     organisation_id: OrganisationFilter = None,
@@ -186,7 +186,7 @@ async def list_guardrails(
         if len(guardrail_ids) > MAX_IDS:
             raise field_error("ids", f"has {len(guardrail_ids)} ids: at most {MAX_IDS} are allowed")
         conditions.append(guardrails.c.id.in_(guardrail_ids))
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         if organisation_id is not None:
             kit.choose_owner(session, organisation_id)
             session.require_any_scope(kit.scope_for_verb(None, "list"))
@@ -209,10 +209,10 @@ def _listed_condition(session: TenantSession) -> ColumnElement[bool]:
 
 @get("/{key:str}", guards=[kit.require_either_scope("read")], summary="Get guardrail", tags=TAGS)
 async def get_guardrail(
-    key: IdOrSlug, work: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
+    key: IdOrSlug, context: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
 ) -> GuardrailDetail:
     """Returns a guardrail with its credentials masked."""
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         return row_to_struct(GuardrailDetail, await kit.get_guardrail(session, key, "read"))
 
 
@@ -224,12 +224,12 @@ async def get_guardrail(
 )
 async def list_versions(
     key: IdOrSlug,
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     page: NamedDependency[PageRequest],
     workspace_id: WorkspaceFilter = None,
 ) -> ListResponse[GuardrailDetail]:
     """Lists the versions of a guardrail, newest first."""
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         row = await kit.get_guardrail(session, key, "read")
         total, rows = await versions.list_versions(session, row["id"], page)
         return ListResponse(total, [_to_version_detail(row, version) for version in rows])
@@ -242,12 +242,12 @@ async def list_versions(
     tags=TAGS,
 )
 async def list_references(
-    key: IdOrSlug, work: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
+    key: IdOrSlug, context: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
 ) -> references.ReferenceList:
     """Lists the configs and the defaults that name a guardrail, with the fields that name it. Counts those that the
     caller may not see.
     """
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         row = await kit.get_guardrail(session, key, "read")
         return references.list_visible(session, await find_users(session, row))
 
@@ -262,18 +262,18 @@ async def list_references(
 async def update_guardrail(
     key: IdOrSlug,
     data: JSONBody[UpdateGuardrail],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     workspace_id: WorkspaceFilter = None,
 ) -> SavedGuardrail:
     """Updates a guardrail. Changed checks or actions become a new version, a new name does not; credentials that are
     sent back masked are unchanged. Requests use the new version at once.
     """
     values: dict[str, Any] = {name: value for name, value in sent_fields(data).items() if name in {"name", "status"}}
-    async with work.write_session(workspace_id) as session:
+    async with context.write_session(workspace_id) as session:
         before = await kit.get_guardrail(session, key, "update")
         # The precondition applies even if the request changes nothing.
         await session.check_precondition(guardrails, before)
-        await work.check_unchanged(session, row_to_struct(GuardrailDetail, before))
+        await context.check_unchanged(session, row_to_struct(GuardrailDetail, before))
         if values.get("status") == ARCHIVED and before["status"] != ARCHIVED:
             references.reject_if_used("guardrail", before["slug"], await find_users(session, before))
         old = await kit.open_content(session, before, before)
@@ -295,10 +295,10 @@ async def update_guardrail(
     tags=TAGS,
 )
 async def delete_guardrail(
-    key: IdOrSlug, work: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
+    key: IdOrSlug, context: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
 ) -> EmptyResponse:
     """Deletes a guardrail with its versions. Rejects one that is a default or that a config names."""
-    async with work.write_session(workspace_id) as session:
+    async with context.write_session(workspace_id) as session:
         row = await kit.get_guardrail(session, key, "delete")
         references.reject_if_used("guardrail", row["slug"], await find_users(session, row))
         await versions.delete_versions(session, row["id"])
@@ -316,7 +316,7 @@ async def delete_guardrail(
 )
 async def try_checks(
     data: JSONBody[UnsavedTrialRequest],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     settings: NamedDependency[Settings],
     workspace_id: WorkspaceFilter = None,
 ) -> TrialResult:
@@ -325,7 +325,7 @@ async def try_checks(
     """
     content = await kit.make_content(kit.checks_to_builtins(data.checks), kit.actions_to_builtins(data.actions))
     if kit.asks_models(content):
-        async with work.read_session(workspace_id) as session:
+        async with context.read_session(workspace_id) as session:
             return _plan_trial(session, session.workspace_id, content, data)
     return await run_trial(settings, content, data)
 
@@ -353,7 +353,7 @@ def _plan_trial(
 async def try_guardrail(
     key: IdOrSlug,
     data: JSONBody[EditedTrialRequest],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     settings: NamedDependency[Settings],
     workspace_id: WorkspaceFilter = None,
 ) -> TrialResult:
@@ -361,7 +361,7 @@ async def try_guardrail(
     checks and actions replace the saved ones for this trial; masks in them stand for the stored credentials, as in an
     update, which needs the scope `guardrails.update`. So does a check that asks a model, which costs tokens.
     """
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         row = await kit.get_guardrail(session, key, "read")
         if data.checks is not UNSET or data.actions is not UNSET:
             session.require_any_scope(kit.scope_for_verb(row["workspace_id"], "update"))

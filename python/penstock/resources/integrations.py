@@ -139,12 +139,12 @@ KindParam = Annotated[
     summary="Create integration",
     tags=TAGS,
 )
-async def create_integration(data: JSONBody[CreateIntegration], work: NamedDependency[RequestContext]) -> Created:
+async def create_integration(data: JSONBody[CreateIntegration], context: NamedDependency[RequestContext]) -> Created:
     """Stores a provider's credential, for one workspace or for the organisation. An organisation's integration is open
     only to workspaces that are given access.
     """
     provider = kit.resolve_provider("ai_provider_id", data.ai_provider_id)
-    async with work.write_session(data.workspace_id) as session:
+    async with context.write_session(data.workspace_id) as session:
         workspace_id = session.workspace_id
         session.require_any_scope(kit.scope_for_verb(workspace_id, "create"))
         listed = await mappings.check_mappings(session, data.secret_mappings, workspace_id, forms.field_names(provider))
@@ -172,14 +172,14 @@ async def create_integration(data: JSONBody[CreateIntegration], work: NamedDepen
 
 @get("/", guards=[kit.require_either_scope("list")], summary="List integrations", tags=TAGS)
 async def list_integrations(
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     page: NamedDependency[PageRequest],
     workspace_id: WorkspaceFilter = None,
     kind: KindParam = "all",
     tags: TagsFilter = None,
 ) -> ListResponse[IntegrationSummary]:
     """Lists the workspace's own integrations, and those of the organisation that it may use."""
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         conditions = [
             *kit.visible_conditions(session.workspace_ids),
             ~integrations.c.brought_along,
@@ -196,9 +196,9 @@ async def list_integrations(
 
 
 @get("/{key:str}", guards=[kit.require_either_scope("read")], summary="Get integration", tags=TAGS)
-async def get_integration(key: IdOrSlug, work: NamedDependency[RequestContext]) -> IntegrationDetail:
+async def get_integration(key: IdOrSlug, context: NamedDependency[RequestContext]) -> IntegrationDetail:
     """Returns an integration with its credentials masked."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         return await _to_integration_detail(session, await kit.get_integration(session, key, "read"))
 
 
@@ -210,15 +210,15 @@ async def get_integration(key: IdOrSlug, work: NamedDependency[RequestContext]) 
     opt={SHOWN_OPTION: IntegrationDetail},
 )
 async def update_integration(
-    key: IdOrSlug, data: JSONBody[UpdateIntegration], work: NamedDependency[RequestContext]
+    key: IdOrSlug, data: JSONBody[UpdateIntegration], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Updates an integration; omitted fields keep their values. Credentials that are sent back masked are unchanged,
     unless the address changes: then they must be sent again.
     """
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await kit.get_integration(session, key, "update")
-        if work.sends_read_fields:
-            await work.check_unchanged(session, await _to_integration_detail(session, row))
+        if context.sends_read_fields:
+            await context.check_unchanged(session, await _to_integration_detail(session, row))
         values = {name: value for name, value in sent_fields(data).items() if name in {"name", "description", "tags"}}
         if data.secret_mappings is not UNSET:
             allowed_fields = forms.field_names(row["ai_provider_id"])
@@ -252,9 +252,9 @@ async def update_integration(
     summary="Delete integration",
     tags=TAGS,
 )
-async def delete_integration(key: IdOrSlug, work: NamedDependency[RequestContext]) -> EmptyResponse:
+async def delete_integration(key: IdOrSlug, context: NamedDependency[RequestContext]) -> EmptyResponse:
     """Deletes an integration, its credential, and the providers that are based on it."""
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         await kit.remove_integration(session, await kit.get_integration(session, key, "delete"))
         return EmptyResponse()
 

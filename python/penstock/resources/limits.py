@@ -228,7 +228,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/usage", guards=[require_scopes(LIST_SCOPE)], summary="List usage of budgets", tags=TAGS)
 async def list_limit_usage(
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     workspace_id: WorkspaceFilter = None,
     status: EntityStatus = None,
     min_used_percent: MinUsed = 0,
@@ -238,7 +238,7 @@ async def list_limit_usage(
     """Lists the usage of all budgets in their current periods: those of policies, workspaces, keys, providers and
     integrations. Sorted by the used share, highest first.
     """
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         entries = await limit_status.list_usage(session, await limit_status.list_rules(session), status)
     selected = [entry for entry in entries if entry.used_percent >= min_used_percent]
     first = current_page * page_size
@@ -252,17 +252,17 @@ async def list_limit_usage(
     tags=TAGS,
 )
 async def list_limit_refusals(
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     log_service: NamedDependency[LogService],
     workspace_id: WorkspaceFilter = None,
     days: Days = DEFAULT_DAYS,
 ) -> RefusalList:
     """Lists which limits refused requests, of which keys and groups."""
-    access = await open_log_access(work, workspace_id or "*", "figures")
+    access = await open_log_access(context, workspace_id or "*", "figures")
     end = datetime.now(UTC)
     reader = DemandReader(log_service, access, end - timedelta(days=days), end)
     refusals = await list_refusals(reader)
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         owners = {rule.rule["id"]: rule.rule["owner"] for rule in await limit_status.list_rules(session)}
         for limit_id in {rule.limit_id for rule in refusals} - owners.keys():
             if (owner := await limit_status.find_owner(session, limit_id)) is not None:
@@ -280,7 +280,7 @@ async def list_limit_refusals(
     tags=TAGS,
 )
 async def list_rate_usage(
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     log_service: NamedDependency[LogService],
     workspace_id: WorkspaceFilter = None,
     min_used_percent: MinUsed = 0,
@@ -288,8 +288,8 @@ async def list_rate_usage(
     """Lists how close the logged requests came to rate limits: those of policies, workspaces, keys, providers and
     integrations. The one of which most was used in one window comes first.
     """
-    access = await open_log_access(work, workspace_id or "*", "figures")
-    async with work.read_session(workspace_id) as session:
+    access = await open_log_access(context, workspace_id or "*", "figures")
+    async with context.read_session(workspace_id) as session:
         rules = await list_rate_rules(session, await limit_status.list_rules(session))
         slugs = await find_integration_providers(session)
     entries, is_complete = await read_rates(log_service, access, rules, slugs)
@@ -306,7 +306,7 @@ async def list_rate_usage(
     tags=TAGS,
 )
 async def list_unmatched_policies(
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     log_service: NamedDependency[LogService],
     workspace_id: WorkspaceFilter = None,
     policy_id: PolicyFilter = None,
@@ -315,8 +315,8 @@ async def list_unmatched_policies(
     """Lists active policies with conditions that name no object of the workspace, or that no logged request met. Objects
     are only looked up if the caller may list them, and at most 50 of them.
     """
-    access = await open_log_access(work, workspace_id or "*", "figures")
-    async with work.read_session(workspace_id) as session:
+    access = await open_log_access(context, workspace_id or "*", "figures")
+    async with context.read_session(workspace_id) as session:
         policies = await list_policies(session, policy_id)
         check = ReferenceCheck(session)
         warnings = await check.find_warnings(policies)
@@ -342,13 +342,15 @@ async def list_unmatched_policies(
     opt={"changes_nothing": True},
 )
 async def simulate_policy(
-    data: JSONBody[SimulationRequest], work: NamedDependency[RequestContext], log_service: NamedDependency[LogService]
+    data: JSONBody[SimulationRequest],
+    context: NamedDependency[RequestContext],
+    log_service: NamedDependency[LogService],
 ) -> Simulation:
     """Applies a policy to the logs of the last days, and returns the requests that it would have rejected. The
     simulation of a budget starts without usage, also within a period.
     """
-    access = await open_log_access(work, data.workspace_id or "*", "figures")
-    async with work.read_session(data.workspace_id) as session:
+    access = await open_log_access(context, data.workspace_id or "*", "figures")
+    async with context.read_session(data.workspace_id) as session:
         policy = await _find_policy(session, data) if data.policy_id is not None else _parse_policy(data)
     end = datetime.now(UTC)
     start = end - timedelta(days=data.days)

@@ -137,14 +137,14 @@ class FieldRestrictions(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 @post("/", status_code=200, guards=[EXPORT_GUARD], summary="Create log export", tags=TAGS)
 async def create_export(
-    data: JSONBody[CreateExport], work: NamedDependency[RequestContext], log_service: NamedDependency[LogService]
+    data: JSONBody[CreateExport], context: NamedDependency[RequestContext], log_service: NamedDependency[LogService]
 ) -> SavedExport:
     """Creates an export as a draft, and counts the logs that match its filters. `start` runs it. Sees only the caller's
     own logs where its role is restricted to them.
     """
-    workspace_id, access = await _open_workspace(work, data.workspace_id, data.filters)
+    workspace_id, access = await _open_workspace(context, data.workspace_id, data.filters)
     total = await _count_logs(log_service, access, data.filters)
-    async with work.write_session(workspace_id) as session:
+    async with context.write_session(workspace_id) as session:
         kit.reject_denied_fields(data.requested_data, denied_export_fields(await organisation_rules(session)))
         row = await EXPORTS.create(
             session,
@@ -156,7 +156,7 @@ async def create_export(
                 "requested_data": list(dict.fromkeys(data.requested_data)),
                 "total": total,
                 "restricted_to": access.user_id,
-                "created_by": work.caller.actor_id,
+                "created_by": context.caller.actor_id,
             },
         )
     return SavedExport(id=row["id"], total=total)
@@ -166,17 +166,17 @@ async def create_export(
 async def update_export(
     export_id: ExportId,
     data: JSONBody[UpdateExport],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     log_service: NamedDependency[LogService],
 ) -> SavedExport:
     """Updates a draft. An export that was started keeps its filters and fields."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         workspace_id = (await _find_export(session, export_id))["workspace_id"]
-    found_id, access = await _open_workspace(work, data.workspace_id or workspace_id, data.filters)
+    found_id, access = await _open_workspace(context, data.workspace_id or workspace_id, data.filters)
     if found_id != workspace_id:
         raise field_error("workspace_id", f"{data.workspace_id!r} is not the workspace of this export")
     total = await _count_logs(log_service, access, data.filters)
-    async with work.write_session(workspace_id) as session:
+    async with context.write_session(workspace_id) as session:
         row = await _find_export(session, export_id)
         if row["status"] != kit.DRAFT:
             raise ConflictError(f"this export cannot be changed: it is {row['status']}; only a draft can be")
@@ -197,38 +197,38 @@ async def update_export(
 
 @get("/", guards=[require_scopes("logs.list")], summary="List log exports", tags=TAGS)
 async def list_exports(
-    work: NamedDependency[RequestContext], page: NamedDependency[PageRequest], workspace_id: WorkspaceFilter = None
+    context: NamedDependency[RequestContext], page: NamedDependency[PageRequest], workspace_id: WorkspaceFilter = None
 ) -> ListResponse[ExportDetail]:
     """Lists exports, newest first. A key of a user lists only the exports of that user."""
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         total, rows = await EXPORTS.list_page(session, page, _visible_exports(session))
         return ListResponse(total, [_to_detail(row) for row in rows])
 
 
 @get("/field-restrictions", guards=[EXPORT_GUARD], summary="Get field restrictions", tags=TAGS)
 async def get_field_restrictions(
-    work: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
+    context: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
 ) -> FieldRestrictions:
     """Returns the fields that the exports of a workspace may not contain, from the settings of the organisation."""
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         denied: list[Any] = denied_export_fields(await organisation_rules(session))
     allowed: list[Any] = [name for name in kit.EXPORT_FIELDS if name not in denied]
     return FieldRestrictions(denied_fields=denied, allowed_fields=allowed)
 
 
 @get("/{export_id:str}", guards=[EXPORT_GUARD], summary="Get log export", tags=TAGS)
-async def get_export(export_id: ExportId, work: NamedDependency[RequestContext]) -> ExportDetail:
+async def get_export(export_id: ExportId, context: NamedDependency[RequestContext]) -> ExportDetail:
     """Returns one export."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         return _to_detail(await _find_export(session, export_id))
 
 
 @post("/{export_id:str}/start", status_code=200, guards=[EXPORT_GUARD], summary="Start log export", tags=TAGS)
 async def start_export(
-    export_id: ExportId, work: NamedDependency[RequestContext], log_exporter: NamedDependency[LogExporter]
+    export_id: ExportId, context: NamedDependency[RequestContext], log_exporter: NamedDependency[LogExporter]
 ) -> ExportMessage:
     """Starts an export. One that failed or was stopped starts again from the beginning."""
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await _find_export(session, export_id)
         if row["status"] not in {kit.DRAFT, kit.FAILED, kit.STOPPED}:
             raise ConflictError(f"this export cannot be started: it is {row['status']}")
@@ -241,10 +241,10 @@ async def start_export(
 
 @post("/{export_id:str}/cancel", status_code=200, guards=[EXPORT_GUARD], summary="Cancel log export", tags=TAGS)
 async def cancel_export(
-    export_id: ExportId, work: NamedDependency[RequestContext], log_exporter: NamedDependency[LogExporter]
+    export_id: ExportId, context: NamedDependency[RequestContext], log_exporter: NamedDependency[LogExporter]
 ) -> ExportMessage:
     """Stops an export that is in progress, or a draft."""
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await _find_export(session, export_id)
         if row["status"] not in {kit.DRAFT, kit.IN_PROGRESS}:
             raise ConflictError(f"this export cannot be cancelled: it is {row['status']}")
@@ -256,7 +256,7 @@ async def cancel_export(
 @get("/{export_id:str}/download", guards=[EXPORT_GUARD], summary="Get download link", tags=TAGS)
 async def get_download_link(
     export_id: ExportId,
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     services: NamedDependency[Services],
     settings: NamedDependency[Settings],
     blobs: NamedDependency[BlobStore],
@@ -265,7 +265,7 @@ async def get_download_link(
     """Returns a link to the file of an export. The link is valid for an hour and needs no key. It is an address of the
     gateway, or of the bucket if `files.store` is one.
     """
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         row = await _find_export(session, export_id)
         if row["status"] != kit.SUCCESS:
             raise ConflictError(f"this export has no file: it is {row['status']}")
@@ -308,12 +308,12 @@ async def download_file(
 
 
 async def _open_workspace(
-    work: RequestContext, workspace_id: str | None, filters: ExportFilters
+    context: RequestContext, workspace_id: str | None, filters: ExportFilters
 ) -> tuple[str, LogAccess]:
     """Returns the workspace of an export, and what the caller may see of its logs."""
     # As in queries, the filter is ignored with a key of a workspace.
-    async with work.read_session(
-        workspace_id or (None if work.caller.workspace_id else filters.workspace_slug)
+    async with context.read_session(
+        workspace_id or (None if context.caller.workspace_id else filters.workspace_slug)
     ) as session:
         row = await _find_workspace(session)
         session.workspace_id, session.among = row["id"], None

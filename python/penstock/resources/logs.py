@@ -69,7 +69,7 @@ class LogList(msgspec.Struct, frozen=True, kw_only=True):
 )
 async def create_logs(
     data: JSONBody[CustomLog | list[CustomLog]],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     log_service: NamedDependency[LogService],
     custom_logs: NamedDependency[CustomLogWriter],
 ) -> CreatedLogs:
@@ -77,7 +77,7 @@ async def create_logs(
     model decide the cost, as for requests that the gateway sends. Lists and analytics show them within about a second.
     """
     items = list_items(data)
-    async with work.ingest_session() as session:
+    async with context.ingest_session() as session:
         session.require_any_scope("completions.write")
         origin = await find_log_origin(session, log_service, items)
         ids, frames = await custom_logs.encode_frames(items, origin)
@@ -87,7 +87,7 @@ async def create_logs(
 
 @get("/", guards=[LIST_GUARD], summary="List logs", tags=TAGS, dependencies=FILTERS)
 async def list_logs(  # noqa: PLR0913, PLR0917 - what there is to choose
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     filters: NamedDependency[GivenFilters],
     log_service: NamedDependency[LogService],
     q: Annotated[
@@ -108,7 +108,7 @@ async def list_logs(  # noqa: PLR0913, PLR0917 - what there is to choose
     """
     # A search reveals words of the contents, so it needs the right to view them.
     part, scopes = ("contents", VIEW_SCOPES) if q else ("metadata", ())
-    access = await open_log_access(work, filters.workspace, part, only_default=True, scopes=scopes)
+    access = await open_log_access(context, filters.workspace, part, only_default=True, scopes=scopes)
     found = filters.within(access)
     found.q = q
     query = ListQuery(
@@ -130,7 +130,7 @@ async def list_logs(  # noqa: PLR0913, PLR0917 - what there is to choose
     media_type="text/event-stream",
 )
 async def tail_logs(
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     filters: NamedDependency[GivenFilters],
     log_service: NamedDependency[LogService],
 ) -> Stream:
@@ -140,17 +140,17 @@ async def tail_logs(
     more than 100 per second. `heartbeat` comes every 10 seconds, and `error` ends the stream if the caller loses its
     access.
     """
-    access = await open_log_access(work, filters.workspace, "metadata", only_default=True)
+    access = await open_log_access(context, filters.workspace, "metadata", only_default=True)
     tail = log_service.tail(filters.within(access))
     return Stream(
-        _write_events(work, filters, access, tail),
+        _write_events(context, filters, access, tail),
         media_type="text/event-stream",
         headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
     )
 
 
 async def _write_events(
-    work: RequestContext, filters: GivenFilters, access: LogAccess, tail: AsyncIterator[dict[str, Any]]
+    context: RequestContext, filters: GivenFilters, access: LogAccess, tail: AsyncIterator[dict[str, Any]]
 ) -> AsyncIterator[bytes]:
     yield _encode_event("connected", {})
     checked_at = asyncio.get_running_loop().time()
@@ -161,8 +161,8 @@ async def _write_events(
             done, _ = await asyncio.wait([reading], timeout=HEARTBEAT_SECONDS)
             if asyncio.get_running_loop().time() - checked_at >= HEARTBEAT_SECONDS:
                 checked_at = asyncio.get_running_loop().time()
-                await work.authenticate_again()
-                if await open_log_access(work, filters.workspace, "metadata", only_default=True) != access:
+                await context.authenticate_again()
+                if await open_log_access(context, filters.workspace, "metadata", only_default=True) != access:
                     yield _encode_event("error", {"message": "the access of this caller has changed; connect again"})
                     return
                 yield _encode_event("heartbeat", {})
@@ -201,7 +201,7 @@ def _encode_event(name: str, content: object) -> bytes:
 )
 async def get_log(  # noqa: PLR0913, PLR0917 - services, and what clients send
     log_id: LogId,
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     log_service: NamedDependency[LogService],
     request: Request[Any, Any, Any],
     workspace_slug: Annotated[str | None, QueryParameter(description=WORKSPACE_WORDS)] = None,
@@ -214,7 +214,7 @@ async def get_log(  # noqa: PLR0913, PLR0917 - services, and what clients send
 ) -> Log:
     """Returns one log with its request and response, as far as they are stored."""
     del path_format, created_at
-    access = await open_log_access(work, workspace_slug, "contents")
+    access = await open_log_access(context, workspace_slug, "contents")
     query = GetQuery(
         organisation_id=access.organisation_id,
         id=log_id,
@@ -233,7 +233,7 @@ async def get_log(  # noqa: PLR0913, PLR0917 - services, and what clients send
             found["record"]["body"] = "expired"
         except UnavailableError:
             found["record"]["body"] = "unavailable"
-    async with work.read_session(work.caller.workspace_id) as session:
+    async with context.read_session(context.caller.workspace_id) as session:
         name = await session.connection.scalar(
             select(organisations.c.name).where(organisations.c.id == access.organisation_id)
         )

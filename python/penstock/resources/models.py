@@ -154,7 +154,7 @@ def read_list_window(  # noqa: PLR0913, PLR0917 - the names that the SDKs have f
 )
 async def list_models(  # noqa: PLR0913, PLR0917 - the filters that there are
     request: Request[Any, Any, Any],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     prices: NamedDependency[PriceBook],
     published: NamedDependency[SnapshotChannel],
     window: NamedDependency[ListWindow],
@@ -170,7 +170,7 @@ async def list_models(  # noqa: PLR0913, PLR0917 - the filters that there are
     Clients of Anthropic (`anthropic-version`), Google (`x-goog-api-key`, `x-goog-api-client`) and Cohere (`user-agent`)
     get the format of their API. While the database is unavailable, workspace keys get the models of the last snapshot.
     """
-    choice, rows, models_by_integration = await _load_catalogue(request, work, published, workspace_id)
+    choice, rows, models_by_integration = await _load_catalogue(request, context, published, workspace_id)
     result = [
         model
         for row in rows
@@ -188,7 +188,7 @@ async def list_models(  # noqa: PLR0913, PLR0917 - the filters that there are
 async def get_model(
     request: Request[Any, Any, Any],
     model: Annotated[str, PathParameter(description="id of the model: `@slug/model`, or `model` alone")],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     prices: NamedDependency[PriceBook],
     published: NamedDependency[SnapshotChannel],
     workspace_id: WorkspaceFilter = None,
@@ -197,7 +197,7 @@ async def get_model(
     of the request, key or token names.
     """
     requested = model.removeprefix("/")
-    choice, rows, models_by_integration = await _load_catalogue(request, work, published, workspace_id)
+    choice, rows, models_by_integration = await _load_catalogue(request, context, published, workspace_id)
     slug, separator, name = requested.removeprefix("@").partition("/")
     names = [(row, name) for row in rows if requested.startswith("@") and separator and row["slug"] == slug]
     # Some providers have models whose own names begin with `@`.
@@ -220,18 +220,18 @@ def _find_position(field: str, requested: str, models: list[CatalogueModel]) -> 
 
 
 async def _load_catalogue(
-    request: Request[Any, Any, Any], work: RequestContext, published: SnapshotChannel, workspace_id: str | None
+    request: Request[Any, Any, Any], context: RequestContext, published: SnapshotChannel, workspace_id: str | None
 ) -> tuple[ProviderChoice, list[Row], dict[str, list[Row]]]:
     """Returns the providers that the request may use: those of its config, all usable ones, and the model entries by
     integration id. Reads the last snapshot if the database is unavailable.
     """
     try:
-        async with work.read_session(workspace_id) as session:
+        async with context.read_session(workspace_id) as session:
             choice = await _find_requested_providers(session, request)
             return choice, *await _load_providers(session)
     except UnavailableError:
-        snapshot = _open_last_snapshot(work, published, workspace_id)
-        config_id, may_leave = _last_known.find_default_config(published.stored, work.caller)
+        snapshot = _open_last_snapshot(context, published, workspace_id)
+        config_id, may_leave = _last_known.find_default_config(published.stored, context.caller)
         sent, is_default = _select_config(request, config_id, may_leave=may_leave)
         slugs = _find_config_providers(sent, snapshot.find_config)
         return _choose_providers(request, slugs, is_default=is_default), *snapshot.list_providers()

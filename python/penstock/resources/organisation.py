@@ -214,9 +214,9 @@ class OrganisationDefaultsDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @get("/settings", guards=[require_scopes("organisation_settings.read")], summary="Get organisation settings", tags=TAGS)
-async def get_settings(work: NamedDependency[RequestContext]) -> OrganisationSettingsDetail:
+async def get_settings(context: NamedDependency[RequestContext]) -> OrganisationSettingsDetail:
     """Returns the settings that apply to the whole organisation."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         return _to_settings_detail((await _load_row(session))["settings"])
 
 
@@ -227,10 +227,10 @@ async def get_settings(work: NamedDependency[RequestContext]) -> OrganisationSet
     tags=TAGS,
 )
 async def update_settings(
-    data: JSONBody[UpdateOrganisationSettings], work: NamedDependency[RequestContext]
+    data: JSONBody[UpdateOrganisationSettings], context: NamedDependency[RequestContext]
 ) -> OrganisationSettingsDetail:
     """Updates settings. The data plane applies them within a second."""
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await _load_row(session)
         before: dict[str, Any] = row["settings"]
         rules = merge_rules(data, before)
@@ -244,9 +244,9 @@ async def update_settings(
 
 
 @get("/defaults", guards=[require_scopes("organisation_settings.read")], summary="Get organisation defaults", tags=TAGS)
-async def get_defaults(work: NamedDependency[RequestContext]) -> OrganisationDefaultsDetail:
+async def get_defaults(context: NamedDependency[RequestContext]) -> OrganisationDefaultsDetail:
     """Returns the guardrails that apply to all workspaces which are not excluded from them."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         defaults = (await _load_row(session))["settings"].get("defaults", {})
         ids: dict[str, list[str]] = {name: defaults.get(name, []) for name in DEFAULT_FIELDS}
         slugs = await find_slugs(session, (own_id for own_ids in ids.values() for own_id in own_ids))
@@ -261,10 +261,10 @@ async def get_defaults(work: NamedDependency[RequestContext]) -> OrganisationDef
     tags=TAGS,
 )
 async def update_defaults(
-    data: JSONBody[UpdateOrganisationDefaults], work: NamedDependency[RequestContext]
+    data: JSONBody[UpdateOrganisationDefaults], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Updates defaults; omitted fields keep their values. Only guardrails of the organisation can be defaults."""
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await _load_row(session)
         rules = row["settings"]
         values: dict[str, list[str]] = {}

@@ -91,13 +91,13 @@ class LogsResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 )
 async def create_logs_from_spans(
     request: Request[Any, Any, Any],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     log_service: NamedDependency[LogService],
     custom_logs: NamedDependency[CustomLogWriter],
     settings: NamedDependency[Settings],
 ) -> Response[TracesResponse]:
     """Saves the spans of an OTLP request as logs. A span that is sent again is stored once."""
-    parsed = await _save(request, work, log_service, custom_logs, settings, "spans")
+    parsed = await _save(request, context, log_service, custom_logs, settings, "spans")
     rejected = RejectedSpans(rejected_spans=str(parsed.rejected), error_message=parsed.reason)
     return _respond(request, TracesResponse(partial_success=rejected if parsed.rejected else UNSET), "spans")
 
@@ -113,20 +113,20 @@ async def create_logs_from_spans(
 )
 async def create_logs_from_log_records(
     request: Request[Any, Any, Any],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     log_service: NamedDependency[LogService],
     custom_logs: NamedDependency[CustomLogWriter],
     settings: NamedDependency[Settings],
 ) -> Response[LogsResponse]:
     """Saves the log records of an OTLP request as logs."""
-    parsed = await _save(request, work, log_service, custom_logs, settings, "log records")
+    parsed = await _save(request, context, log_service, custom_logs, settings, "log records")
     rejected = RejectedLogRecords(rejected_log_records=str(parsed.rejected), error_message=parsed.reason)
     return _respond(request, LogsResponse(partial_success=rejected if parsed.rejected else UNSET), "log records")
 
 
 async def _save(
     request: Request[Any, Any, Any],
-    work: RequestContext,
+    context: RequestContext,
     log_service: LogService,
     custom_logs: CustomLogWriter,
     settings: Settings,
@@ -134,7 +134,7 @@ async def _save(
 ) -> ReceivedLogs:
     headers = request.headers
     body = await request.body()
-    async with work.ingest_session() as session:
+    async with context.ingest_session() as session:
         session.require_any_scope("completions.write")
         origin = await find_log_origin(session, log_service)
         reader = LogReader(session.bound_workspace_id, settings.log_store.keep_days)

@@ -173,10 +173,10 @@ async def create_partial(session: TenantSession, data: CreatePartial) -> Created
     dependencies=IN_WORKSPACE,
 )
 async def get_partial(
-    key: IdOrSlug, work: NamedDependency[RequestContext], version: prompt_kit.VersionSelector = None
+    key: IdOrSlug, context: NamedDependency[RequestContext], version: prompt_kit.VersionSelector = None
 ) -> PartialDetail:
     """Returns a partial with one of its versions. Partials have no labels."""
-    async with work.read_session(work.place) as session:
+    async with context.read_session(context.place) as session:
         row = await PARTIALS.get(session, key)
         return _to_detail(row, await prompt_kit.select_version(session, row, version))
 
@@ -224,10 +224,10 @@ async def delete_partial(session: TenantSession, row: Row) -> None:
     dependencies=IN_WORKSPACE,
 )
 async def list_versions(
-    key: IdOrSlug, work: NamedDependency[RequestContext], page: NamedDependency[PageRequest]
+    key: IdOrSlug, context: NamedDependency[RequestContext], page: NamedDependency[PageRequest]
 ) -> ListResponse[PartialVersion]:
     """Lists the versions of a partial, newest first."""
-    async with work.read_session(work.place) as session:
+    async with context.read_session(context.place) as session:
         row = await PARTIALS.get(session, key)
         total, versions = await saved_versions.list_versions(session.organisation(), row["id"], page)
         return ListResponse(total, [_to_version(row, version) for version in versions])
@@ -241,10 +241,10 @@ async def list_versions(
     dependencies=IN_WORKSPACE,
 )
 async def publish_version(
-    key: IdOrSlug, data: JSONBody[DefaultVersion], work: NamedDependency[RequestContext]
+    key: IdOrSlug, data: JSONBody[DefaultVersion], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Makes a version the one that templates include."""
-    async with work.write_session(work.place) as session:
+    async with context.write_session(context.place) as session:
         row = await PARTIALS.get(session, key)
         version = await prompt_kit.find_by_number(session, row, data.version)
         values = await kit.publish_values(session, row, version)

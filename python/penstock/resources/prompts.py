@@ -123,10 +123,10 @@ async def create_prompt(session: TenantSession, data: CreatePrompt) -> CreatedPr
     guards=[require_scopes("prompts.list")],
     summary="List prompts",
     tags=TAGS,
-    dependencies={"work": Provide(workspace_request_context, sync_to_thread=False)},
+    dependencies={"context": Provide(workspace_request_context, sync_to_thread=False)},
 )
 async def list_prompts(
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     page: NamedDependency[PageRequest],
     collection_id: CollectionFilter = None,
     search: SearchFilter = None,
@@ -140,7 +140,7 @@ async def list_prompts(
         conditions.append(prompts.c.collection_id.in_(select(collections.c.id).where(is_named)))
     if search:
         conditions.append(or_(*(prompts.c[name].icontains(search, autoescape=True) for name in ("name", "slug"))))
-    async with work.read_session(work.place) as session:
+    async with context.read_session(context.place) as session:
         tenant = session
         if type == "shared":
             tenant = session.organisation()
@@ -154,13 +154,13 @@ async def list_prompts(
     guards=[require_scopes("prompts.read")],
     summary="Get prompt",
     tags=TAGS,
-    dependencies={"work": Provide(workspace_request_context, sync_to_thread=False)},
+    dependencies={"context": Provide(workspace_request_context, sync_to_thread=False)},
 )
 async def get_prompt(
-    key: IdOrSlug, work: NamedDependency[RequestContext], version: kit.VersionSelector = None
+    key: IdOrSlug, context: NamedDependency[RequestContext], version: kit.VersionSelector = None
 ) -> PromptDetail:
     """Returns a prompt with one of its versions. Prompts that other workspaces share can be read, too."""
-    async with work.read_session(work.place) as session:
+    async with context.read_session(context.place) as session:
         row = await kit.get_readable_prompt(session, key)
         return await render_prompt(session, row, await kit.select_version(session, row, version))
 
@@ -170,11 +170,11 @@ async def get_prompt(
     guards=[require_scopes("prompts.read")],
     summary="List what uses a prompt",
     tags=TAGS,
-    dependencies={"work": Provide(workspace_request_context, sync_to_thread=False)},
+    dependencies={"context": Provide(workspace_request_context, sync_to_thread=False)},
 )
-async def list_references(key: IdOrSlug, work: NamedDependency[RequestContext]) -> ReferenceList:
+async def list_references(key: IdOrSlug, context: NamedDependency[RequestContext]) -> ReferenceList:
     """Lists the forks of a prompt and the policies that name it. Counts those that the caller may not see."""
-    async with work.read_session(work.place) as session:
+    async with context.read_session(context.place) as session:
         row = await PROMPTS.get(session, key)
         return list_visible(session, await find_prompt_users(session, row))
 

@@ -72,12 +72,12 @@ async def create_provider(session: TenantSession, data: CreateProvider) -> Creat
     tags=["Providers"],
 )
 async def list_references(
-    key: IdOrSlug, work: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
+    key: IdOrSlug, context: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
 ) -> ReferenceList:
     """Lists the configs, prompts and policies of its workspace that name a provider. Counts those that the caller may not
     see.
     """
-    async with work.read_session(workspace_id) as session:
+    async with context.read_session(workspace_id) as session:
         row = await PROVIDERS.get(session, key)
         return list_visible(session, await find_provider_users(session, row))
 

@@ -85,7 +85,7 @@ class Rerating(msgspec.Struct, frozen=True, kw_only=True):
 )
 async def rerate_logs(
     data: JSONBody[RerateRequest],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     log_service: NamedDependency[LogService],
     cost_calculator: NamedDependency[CostCalculator],
 ) -> Rerating:
@@ -102,12 +102,12 @@ async def rerate_logs(
         "workspace_slug": data.workspace_slug or ALL_WORKSPACES,
     }
     filters = parse_filters(values)
-    access = await open_log_access(work, filters.workspace, "figures")
+    access = await open_log_access(context, filters.workspace, "figures")
     if data.cursor is None and not data.dry_run:
-        async with work.write_session() as session:
+        async with context.write_session() as session:
             present = {name: str(value) for name, value in values.items() if value is not None}
             await session.record_change("logs.rerate", after=present)
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         saved = await load_saved_providers(session)
     rerater = Rerater(log_service, cost_calculator, saved)
     rated_slice = await rerater.run_slice(filters.within(access), data.cursor, is_dry_run=data.dry_run)

@@ -240,9 +240,9 @@ class ReferenceWorkspaces(msgspec.Struct, frozen=True, kw_only=True):
     summary="List workspaces of a secret reference",
     tags=["Secret References"],
 )
-async def list_workspaces(key: IdOrSlug, work: NamedDependency[RequestContext]) -> ReferenceWorkspaces:
+async def list_workspaces(key: IdOrSlug, context: NamedDependency[RequestContext]) -> ReferenceWorkspaces:
     """Returns the workspaces that may use a secret reference."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         row = await REFERENCES.get(session, key)
         return ReferenceWorkspaces(
             allow_all_workspaces=row["allow_all_workspaces"], allowed_workspaces=row["allowed_workspaces"]

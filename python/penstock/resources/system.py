@@ -82,10 +82,10 @@ async def get_system(
     published: NamedDependency[SnapshotChannel],
     log_client: NamedDependency[LogClient],
     services: NamedDependency[Services],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
 ) -> System:
     """Returns the state of the workers, the snapshot, the database, Redis, the spool and the log worker of this node."""
-    del work  # It identifies the caller.
+    del context  # It identifies the caller.
     pushes = {push.worker: (push, numbers) for push, numbers in figures.recent_pushes()}
     numbers = published.running.numbers_by_worker()
     workers = [

@@ -39,12 +39,12 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 @get("/{trace_id:str}", guards=[require_scopes("logs.list")], summary="Get trace", tags=["Logs"])
 async def get_trace(
     trace_id: Annotated[str, PathParameter(max_length=MAX_TRACE_ID_CHARS, description="trace id")],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     log_service: NamedDependency[LogService],
     workspace_slug: Annotated[str | None, QueryParameter(description=WORKSPACE_WORDS)] = None,
 ) -> Trace:
     """Returns the requests of a trace as a tree of spans, from all workspaces that are open to the caller."""
-    access = await open_log_access(work, workspace_slug, "metadata")
+    access = await open_log_access(context, workspace_slug, "metadata")
     query = TraceQuery(
         organisation_id=access.organisation_id,
         trace_id=trace_id,

@@ -130,13 +130,13 @@ StatusFilter = Annotated[
 @post("/", status_code=200, guards=[require_scopes("organisation_users.create")], summary="Invite user", tags=TAGS)
 async def create_invite(
     data: JSONBody[NewInvite],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     settings: NamedDependency[Settings],
     request: Request[Any, Any, Any],
 ) -> CreatedInvite:
     """Invites a person and returns the link to send to them. The link is not shown again."""
     email = data.email.lower()
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         await _reject_existing_user_or_invite(session, email)
         session.check_grantable_scopes(user_scopes(data.role), None)
         token, link_columns = invites.create_link()
@@ -152,8 +152,8 @@ async def create_invite(
                 session, data.workspace_api_key_details, [item["id"] for item in joined]
             ),
             "accepted_at": None,
-            "invited_by": work.caller.actor_id,
-            "holders": sorted(work.caller.authorities) or None,
+            "invited_by": context.caller.actor_id,
+            "holders": sorted(context.caller.authorities) or None,
         }
         row = await INVITES.create(session, values)
         return CreatedInvite(row["id"], f"{public_base_url(settings, request)}{INVITE_PAGE_PATH}?token={token}")
@@ -175,9 +175,9 @@ async def to_invites(_desk: TenantSession, rows: list[Row]) -> list[Invite]:
 
 
 @get("/{invite_id:str}", guards=[require_scopes("organisation_users.read")], summary="Get invite", tags=TAGS)
-async def get_invite(invite_id: InviteId, work: NamedDependency[RequestContext]) -> Invite:
+async def get_invite(invite_id: InviteId, context: NamedDependency[RequestContext]) -> Invite:
     """Returns one invitation."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         return _to_invite(await INVITES.get(session, invite_id))
 
 
@@ -188,9 +188,9 @@ async def get_invite(invite_id: InviteId, work: NamedDependency[RequestContext])
     summary="Delete invite",
     tags=TAGS,
 )
-async def cancel_invite(invite_id: InviteId, work: NamedDependency[RequestContext]) -> EmptyResponse:
+async def cancel_invite(invite_id: InviteId, context: NamedDependency[RequestContext]) -> EmptyResponse:
     """Cancels an invitation; its link no longer works. Returns a conflict if it was already accepted."""
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await INVITES.get(session, invite_id)
         if row["status"] == "accepted":
             raise ConflictError("this invitation was accepted; hint: delete the user")
@@ -207,12 +207,12 @@ async def cancel_invite(invite_id: InviteId, work: NamedDependency[RequestContex
 )
 async def resend_invite(
     invite_id: InviteId,
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     settings: NamedDependency[Settings],
     request: Request[Any, Any, Any],
 ) -> ResentInvite:
     """Creates a new link for a pending invitation. The link is valid for a week, and the previous one no longer works."""
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await INVITES.get(session, invite_id)
         if row["status"] != "pending":
             raise ConflictError(f"this invitation is {row['status']}")
@@ -227,7 +227,7 @@ async def resend_invite(
             await members.check_grantable_role(session, workspace["role"], workspace["id"])
         token, link_columns = invites.create_link()
         # This caller knows the new link, and the first link may still have been used.
-        holders = sorted({*(row["holders"] or []), *work.caller.authorities}) or None
+        holders = sorted({*(row["holders"] or []), *context.caller.authorities}) or None
         await INVITES.update(session, row, {**link_columns, "holders": holders})
         return ResentInvite(f"{public_base_url(settings, request)}{INVITE_PAGE_PATH}?token={token}")
 

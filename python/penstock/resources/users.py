@@ -67,9 +67,9 @@ def list_query(role: RoleFilter = None, email: EmailFilter = None) -> ListQuery:
 
 
 @get("/{user_id:str}", guards=[require_scopes("organisation_users.read")], summary="Get user", tags=TAGS)
-async def get_user(user_id: UserId, work: NamedDependency[RequestContext]) -> User:
+async def get_user(user_id: UserId, context: NamedDependency[RequestContext]) -> User:
     """Returns one user."""
-    async with work.read_session() as session:
+    async with context.read_session() as session:
         return (await _to_users(session, [await USER_RESOURCE.get(session, user_id)]))[0]
 
 
@@ -81,18 +81,18 @@ async def get_user(user_id: UserId, work: NamedDependency[RequestContext]) -> Us
     opt={SHOWN_OPTION: User},
 )
 async def update_user(
-    user_id: UserId, data: JSONBody[UserUpdate], work: NamedDependency[RequestContext]
+    user_id: UserId, data: JSONBody[UserUpdate], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Changes the role or the name of a user. The owner cannot be changed.
 
     A user who is no longer an admin keeps API keys only in workspaces that the user is a member of.
     """
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         if data.role is not UNSET:
             session.check_grantable_scopes(user_scopes(data.role), None)
         row = await _get_changeable_user(session, user_id)
-        if work.sends_read_fields:
-            await work.check_unchanged(session, (await _to_users(session, [row]))[0])
+        if context.sends_read_fields:
+            await context.check_unchanged(session, (await _to_users(session, [row]))[0])
         await USER_RESOURCE.update(session, row, sent_fields(data))
         if data.role is not UNSET and data.role not in ORGANISATION_ADMIN_ROLES:
             inside = select(members.c.workspace_id).where(members.c.user_id == row["id"])
@@ -111,12 +111,12 @@ async def update_user(
     tags=TAGS,
 )
 async def delete_user(
-    user_id: UserId, work: NamedDependency[RequestContext], keep_service_keys: KeepServiceKeys = False
+    user_id: UserId, context: NamedDependency[RequestContext], keep_service_keys: KeepServiceKeys = False
 ) -> EmptyResponse:
     """Removes a user from the organisation. Deletes the user's API keys, ends keys that the user made and the user's
     sessions, and rejects JWTs that name the user.
     """
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         row = await _get_changeable_user(session, user_id)
         await keys.remove_matching(session, api_keys.c.user_id == row["id"])
         await keys.end_authority(session, row["id"], keeps_service_keys=keep_service_keys)

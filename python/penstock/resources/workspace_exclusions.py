@@ -69,10 +69,10 @@ class ExclusionsDetail(msgspec.Struct, frozen=True):
     tags=TAGS,
 )
 async def list_input_exclusions(
-    work: NamedDependency[RequestContext], organisation_id: OrganisationFilter = None
+    context: NamedDependency[RequestContext], organisation_id: OrganisationFilter = None
 ) -> ExclusionsDetail:
     """Lists the workspaces that the organisation's default input guardrails do not apply to."""
-    return await _list_exclusions(work, INPUT, organisation_id)
+    return await _list_exclusions(context, INPUT, organisation_id)
 
 
 @put(
@@ -82,10 +82,10 @@ async def list_input_exclusions(
     tags=TAGS,
 )
 async def update_input_exclusions(
-    data: JSONBody[UpdateExclusions], work: NamedDependency[RequestContext]
+    data: JSONBody[UpdateExclusions], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Excludes workspaces from the organisation's default input guardrails, or ends their exclusion."""
-    return await _update_exclusions(work, INPUT, data)
+    return await _update_exclusions(context, INPUT, data)
 
 
 @get(
@@ -95,10 +95,10 @@ async def update_input_exclusions(
     tags=TAGS,
 )
 async def list_output_exclusions(
-    work: NamedDependency[RequestContext], organisation_id: OrganisationFilter = None
+    context: NamedDependency[RequestContext], organisation_id: OrganisationFilter = None
 ) -> ExclusionsDetail:
     """Lists the workspaces that the organisation's default output guardrails do not apply to."""
-    return await _list_exclusions(work, OUTPUT, organisation_id)
+    return await _list_exclusions(context, OUTPUT, organisation_id)
 
 
 @put(
@@ -108,23 +108,23 @@ async def list_output_exclusions(
     tags=TAGS,
 )
 async def update_output_exclusions(
-    data: JSONBody[UpdateExclusions], work: NamedDependency[RequestContext]
+    data: JSONBody[UpdateExclusions], context: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Excludes workspaces from the organisation's default output guardrails, or ends their exclusion."""
-    return await _update_exclusions(work, OUTPUT, data)
+    return await _update_exclusions(context, OUTPUT, data)
 
 
-async def _list_exclusions(work: RequestContext, kind: str, organisation_id: str | None) -> ExclusionsDetail:
-    work.caller.check_organisation(organisation_id)
-    async with work.read_session() as session:
+async def _list_exclusions(context: RequestContext, kind: str, organisation_id: str | None) -> ExclusionsDetail:
+    context.caller.check_organisation(organisation_id)
+    async with context.read_session() as session:
         excluded = (await _load_row(session))["settings"].get(EXCLUSIONS, {}).get(kind, [])
         query = select(workspaces.c.id).where(workspaces.c.id.in_(excluded), workspaces.c.status == "active")
         rows = await session.organisation().fetch_rows(query.order_by(workspaces.c.id), workspaces)
         return ExclusionsDetail([Exclusion(row["id"], excluded=True) for row in rows])
 
 
-async def _update_exclusions(work: RequestContext, kind: str, data: UpdateExclusions) -> EmptyResponse:
-    async with work.write_session() as session:
+async def _update_exclusions(context: RequestContext, kind: str, data: UpdateExclusions) -> EmptyResponse:
+    async with context.write_session() as session:
         row = await _load_row(session)
         settings = row["settings"]
         ids = await _resolve_workspaces(session, [workspace.workspace_id for workspace in data.workspaces])

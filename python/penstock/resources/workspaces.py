@@ -216,17 +216,17 @@ ExactNameFilter = Annotated[str | None, QueryParameter(description="full name")]
 @post(
     "/", status_code=200, guards=[require_scopes("workspaces.create")], summary="Create workspace", tags=["Workspaces"]
 )
-async def create_workspace(data: JSONBody[NewWorkspace], work: NamedDependency[RequestContext]) -> CreatedWorkspace:
+async def create_workspace(data: JSONBody[NewWorkspace], context: NamedDependency[RequestContext]) -> CreatedWorkspace:
     """Creates a workspace with its first members."""
-    async with work.write_session() as session:
+    async with context.write_session() as session:
         values: dict[str, Any] = {
             "slug": data.slug or await session.generate_unused_slug(workspaces, "ws", data.name, 20),
             **_name_columns(data.name, data.icon),
             "description": data.description,
             "is_default": False,
             "status": "active",
-            "created_by": work.caller.actor_id,
-            "creation_source": "ui" if work.caller.by == "session" else "api",
+            "created_by": context.caller.actor_id,
+            "creation_source": "ui" if context.caller.by == "session" else "api",
             "defaults": {},
             "settings": {},
             "usage_limits": None,
@@ -250,7 +250,7 @@ async def create_workspace(data: JSONBody[NewWorkspace], work: NamedDependency[R
 
 @get("/", guards=[require_scopes("workspaces.list")], summary="List workspaces", tags=["Workspaces"])
 async def list_workspaces(
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     page: NamedDependency[PageRequest],
     name: NameFilter = None,
     exact_name: ExactNameFilter = None,
@@ -262,7 +262,7 @@ async def list_workspaces(
     requested = [part.strip() for part in (status or "active").split(",")]
     if unknown := [value for value in requested if value not in WORKSPACE_STATUSES]:
         raise field_error("status", f"{unknown[0]!r} is not allowed: use active, archived or both")
-    if "archived" in requested and not work.caller.is_organisation_admin:
+    if "archived" in requested and not context.caller.is_organisation_admin:
         raise ForbiddenError("only admins of the organisation can list archived workspaces")
     conditions: list[ColumnElement[bool]] = [workspaces.c.status.in_(requested)]
     if name:
@@ -270,9 +270,9 @@ async def list_workspaces(
     if exact_name:
         displayed = workspaces.c.icon + " " + workspaces.c.name
         conditions.append(or_(workspaces.c.name == exact_name, displayed == exact_name))
-    if work.caller.user_id and not work.caller.is_organisation_admin:
-        conditions.append(workspaces.c.id.in_(list(work.caller.roles)))
-    async with work.unchecked_read_session() as session:
+    if context.caller.user_id and not context.caller.is_organisation_admin:
+        conditions.append(workspaces.c.id.in_(list(context.caller.roles)))
+    async with context.unchecked_read_session() as session:
         total, rows = await WORKSPACES.list_page(session, page, conditions)
         above = await organisation_rules(session)
         return ListResponse(total, [await _to_workspace_details(session, row, "display", above) for row in rows])
@@ -280,10 +280,10 @@ async def list_workspaces(
 
 @get("/{workspace:str}", guards=[require_scopes("workspaces.read")], summary="Get workspace", tags=["Workspaces"])
 async def get_workspace(
-    workspace: IdOrSlug, work: NamedDependency[RequestContext], name_format: NameFormat = "display"
+    workspace: IdOrSlug, context: NamedDependency[RequestContext], name_format: NameFormat = "display"
 ) -> WorkspaceWithUsers:
     """Returns a workspace with its members."""
-    async with work.read_session(workspace) as session:
+    async with context.read_session(workspace) as session:
         return await _to_workspace_with_users(session, await WORKSPACES.get(session, workspace), name_format)
 
 
@@ -295,17 +295,17 @@ async def get_workspace(
     opt={SHOWN_OPTION: WorkspaceWithUsers},
 )
 async def update_workspace(
-    workspace: IdOrSlug, data: JSONBody[WorkspaceUpdate], work: NamedDependency[RequestContext]
+    workspace: IdOrSlug, data: JSONBody[WorkspaceUpdate], context: NamedDependency[RequestContext]
 ) -> WorkspaceDetails:
     """Changes a workspace. Omitted fields and omitted rules stay as they are; defaults are replaced. Only keys and
     admins of the organisation can loosen limits and rules.
 
     Only admins of the workspace or the organisation can change what members and managers may do.
     """
-    async with work.write_session(workspace) as session:
+    async with context.write_session(workspace) as session:
         row = await WORKSPACES.get(session, workspace)
-        if work.sends_read_fields:
-            await work.check_unchanged(session, await _to_workspace_with_users(session, row, "display"))
+        if context.sends_read_fields:
+            await context.check_unchanged(session, await _to_workspace_with_users(session, row, "display"))
         values = {name: value for name, value in sent_fields(data).items() if name == "description"}
         values |= _changed_name_columns(row, data)
         if data.slug is not UNSET and data.slug != row["slug"]:
@@ -327,13 +327,13 @@ async def update_workspace(
     tags=["Workspaces"],
 )
 async def archive_workspace(
-    workspace: IdOrSlug, work: NamedDependency[RequestContext], data: JSONBody[ArchiveWorkspace | None] = None
+    workspace: IdOrSlug, context: NamedDependency[RequestContext], data: JSONBody[ArchiveWorkspace | None] = None
 ) -> EmptyResponse:
     """Archives a workspace. With `force_delete` its contents are deleted, and its name must confirm that; without it
     the workspace must be empty.
     """
     name, is_forced = (data.name, data.force_delete) if data else (None, False)
-    async with work.write_session(workspace) as session:
+    async with context.write_session(workspace) as session:
         row = await WORKSPACES.get(session, workspace)
         if is_forced and name is None:
             raise field_error("name", "is needed with force_delete: the name of the workspace")

@@ -31,20 +31,20 @@ class ChangePassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @put("/", guards=[signed_in_only], summary="Change password", tags=["Auth"])
 async def change_password(
     data: JSONBody[ChangePassword],
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     services: NamedDependency[Services],
     passwords: NamedDependency[PasswordService],
 ) -> EmptyResponse:
     """Changes the password of the signed-in user and ends all their other sessions and unused sign-in links."""
-    caller = work.caller
+    caller = context.caller
     if caller.user_id is None or caller.session_id is None:
         raise ForbiddenError("only a person who signed in has a password")
-    async with work.unchecked_read_session() as session:
+    async with context.unchecked_read_session() as session:
         row = await USER_RESOURCE.get(session, caller.user_id)
     # Failed sign-ins elsewhere do not delay a session.
     await passwords.check_password(row["email"], f"session {caller.session_id}", row["password"], data.current_password)
     hashed = await passwords.hash_password(data.new_password)
-    async with work.unchecked_write_session() as session:
+    async with context.unchecked_write_session() as session:
         await passwords.reject_changed_password(session.connection, caller.user_id, row["password"])
         await USER_RESOURCE.update(session, row, {"password": hashed})
         await end_sessions(session, sessions.c.user_id == caller.user_id, sessions.c.id != caller.session_id)

@@ -55,10 +55,10 @@ class SelfDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @get("/", guards=[signed_in_only], summary="Get self", tags=["Auth"])
-async def get_self(work: NamedDependency[RequestContext], request: Request[Any, Caller, Any]) -> SelfDetail:
+async def get_self(context: NamedDependency[RequestContext], request: Request[Any, Caller, Any]) -> SelfDetail:
     """Returns the caller's identity and access. Rejects an API key alone with 403."""
-    caller = work.caller
-    async with work.unchecked_read_session() as session:
+    caller = context.caller
+    async with context.unchecked_read_session() as session:
         organisation = await session.find(organisations, caller.organisation_id) or {}
         user = await session.find(users, caller.user_id) if caller.user_id else None
         query = select(workspaces).where(workspaces.c.status == "active").order_by(workspaces.c.id)

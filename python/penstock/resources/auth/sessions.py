@@ -99,14 +99,14 @@ async def sign_in(
 
 @delete("/", status_code=200, guards=[signed_in_only], summary="Sign out", tags=TAGS)
 async def sign_out(
-    work: NamedDependency[RequestContext], services: NamedDependency[Services]
+    context: NamedDependency[RequestContext], services: NamedDependency[Services]
 ) -> Response[EmptyResponse]:
     """Signs out and ends the session."""
-    if work.caller.session_id is None:
+    if context.caller.session_id is None:
         raise ForbiddenError("a token is not a session; it expires by itself")
-    async with work.unchecked_write_session() as session:
-        await session.delete(sessions, sessions.c.id == work.caller.session_id)
-        await session.record_change("sessions.delete", before={"id": work.caller.session_id})
+    async with context.unchecked_write_session() as session:
+        await session.delete(sessions, sessions.c.id == context.caller.session_id)
+        await session.record_change("sessions.delete", before={"id": context.caller.session_id})
     services.clear_caller_cache()
     return Response(EmptyResponse(), cookies=[Cookie(SESSION_COOKIE, value="", path="/", max_age=0, samesite="strict")])
 

@@ -137,13 +137,13 @@ async def archive_policy(session: TenantSession, row: Row) -> None:
     guards=[require_scopes("policies.read")],
     summary="Get rate limits policy",
     tags=TAGS,
-    dependencies={"work": Provide(workspace_request_context, sync_to_thread=False)},
+    dependencies={"context": Provide(workspace_request_context, sync_to_thread=False)},
 )
 async def get_policy(
-    key: PolicyId, work: NamedDependency[RequestContext], status: PolicyStatusFilter = "active"
+    key: PolicyId, context: NamedDependency[RequestContext], status: PolicyStatusFilter = "active"
 ) -> RateLimitsPolicy:
     """Returns a policy. An archived one is returned with `status=archived` only."""
-    async with work.read_session(work.place) as session:
+    async with context.read_session(context.place) as session:
         return row_to_struct(RateLimitsPolicy, await policies.get_policy(session, policies.RATE_POLICIES, key, status))
 
 

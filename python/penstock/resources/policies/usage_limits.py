@@ -203,7 +203,7 @@ async def archive_policy(session: TenantSession, row: Row) -> None:
     await policies.USAGE_POLICIES.update(session, row, {"status": policies.ARCHIVED}, "delete")
 
 
-PLACED = {"work": Provide(workspace_request_context, sync_to_thread=False)}
+PLACED = {"context": Provide(workspace_request_context, sync_to_thread=False)}
 
 
 @get(
@@ -215,12 +215,12 @@ PLACED = {"work": Provide(workspace_request_context, sync_to_thread=False)}
 )
 async def get_policy(
     key: PolicyId,
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     status: PolicyStatusFilter = "active",
     include_usage: IncludeUsage = False,
 ) -> UsageLimitsPolicyDetail:
     """Returns a policy. An archived one is returned with `status=archived` only."""
-    async with work.read_session(work.place) as session:
+    async with context.read_session(context.place) as session:
         row = await policies.get_policy(session, policies.USAGE_POLICIES, key, status)
         usage = {"value_key_usage_map": await _open_period(session, row).read_map()} if include_usage else {}
         return row_to_struct(UsageLimitsPolicyDetail, row, **_shown_limit(row), **usage)
@@ -235,14 +235,14 @@ async def get_policy(
 )
 async def list_entities(
     key: PolicyId,
-    work: NamedDependency[RequestContext],
+    context: NamedDependency[RequestContext],
     status: EntityStatus = None,
     search: SearchParam = None,
     page_size: EntityPageSize = MAX_ENTITIES,
     current_page: EntityPage = 0,
 ) -> ListResponse[UsageEntity]:
     """Lists the groups of requests that used the policy in the current period; the highest usage comes first."""
-    async with work.read_session(work.place) as session:
+    async with context.read_session(context.place) as session:
         row = await policies.USAGE_POLICIES.get(session, key)
         return ListResponse(*await _open_period(session, row).list_entities(status, search, page_size, current_page))
 
@@ -254,9 +254,9 @@ async def list_entities(
     tags=TAGS,
     dependencies=PLACED,
 )
-async def reset_entity(key: PolicyId, entity_id: EntityId, work: NamedDependency[RequestContext]) -> EmptyResponse:
+async def reset_entity(key: PolicyId, entity_id: EntityId, context: NamedDependency[RequestContext]) -> EmptyResponse:
     """Sets the usage of one group of requests in the current period to 0, and makes it active again."""
-    async with work.write_session(work.place) as session:
+    async with context.write_session(context.place) as session:
         row = await policies.get_policy(session, policies.USAGE_POLICIES, key)
         await session.check_precondition(usage_limits_policies, row)
         entity = await _open_period(session, row).reset(entity_id=entity_id)

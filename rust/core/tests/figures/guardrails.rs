@@ -131,7 +131,7 @@ async fn start_slow_host() -> String {
 #[tokio::test]
 async fn two_hosts_side_by_side_add_their_time_once() {
     let provider = penstock_mock::Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
     let check = |url: &str| json!({"webhook": {"webhookURL": url}, "deny": true});
@@ -142,7 +142,7 @@ async fn two_hosts_side_by_side_add_their_time_once() {
         for (config, took) in [mock_target(""), guarded.clone()].iter().zip(&mut times) {
             let body = json!({"model": "mock", "messages": [{"role": "user", "content": "hi"}]}).to_string();
             let began = Instant::now();
-            let response = rig.send(post_with_config(config, "/v1/chat/completions", body)).await;
+            let response = gateway.send(post_with_config(config, "/v1/chat/completions", body)).await;
             took.push(began.elapsed());
             assert_eq!(response.status, 200, "{}", response.text());
         }

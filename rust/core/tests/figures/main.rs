@@ -28,17 +28,17 @@ use serde_json::json;
 #[tokio::test]
 async fn circuit_breaker_opens_within_one_second_and_recovers_within_five() {
     let ill = FailingProvider::start().await;
-    let rig = TestGateway::for_url(&ill.server.url());
+    let gateway = TestGateway::for_url(&ill.server.url());
     let mut config = json!({
         "strategy": {"mode": "fallback", "cb_config": {"failure_threshold": 4, "cooldown_interval": 30_000}},
         "targets": [mock_target("ill"), mock_target("well")],
     });
     config["retry"] = json!({"attempts": 3, "on_status_codes": [503]});
     let usual =
-        send_at_rate(&rig, &json!({"strategy": {"mode": "fallback"}, "targets": [mock_target("well")]}), 300, 300)
+        send_at_rate(&gateway, &json!({"strategy": {"mode": "fallback"}, "targets": [mock_target("well")]}), 300, 300)
             .await;
     let began = Instant::now();
-    let responses = send_at_rate(&rig, &config, 300, 600).await;
+    let responses = send_at_rate(&gateway, &config, 300, 600).await;
     assert!(responses.iter().all(|(_, _, response)| response.status == 200));
     let last = ill.request_times().into_iter().max().unwrap();
     assert!(last - began < Duration::from_secs(1), "{:?}", last - began);
@@ -48,9 +48,9 @@ async fn circuit_breaker_opens_within_one_second_and_recovers_within_five() {
     assert!(took < usually + Duration::from_millis(5), "{took:?}, without {usually:?}");
     // The failures stop and the cooldown passes.
     ill.is_failing.store(false, Ordering::Relaxed);
-    rig.state.shared.clock.advance(Duration::from_secs(30));
+    gateway.state.shared.clock.advance(Duration::from_secs(30));
     let (ended, before) = (Instant::now(), ill.request_times().len());
-    let responses = send_at_rate(&rig, &config, 300, 300).await;
+    let responses = send_at_rate(&gateway, &config, 300, 300).await;
     let back = responses
         .iter()
         .filter(|(_, _, response)| routing_headers(response)[0] == "config.targets[0]")
@@ -64,22 +64,22 @@ async fn circuit_breaker_opens_within_one_second_and_recovers_within_five() {
 async fn redis_outage_delays_requests_by_the_redis_timeout_at_most() {
     let (provider, mut server) = (Server::start().await, RedisServer::start().await);
     let relay = DelayingRelay::start(&server).await;
-    let rig = start_node(&provider.url(), &format!("redis://{}/", relay.addr)).await;
-    let usual = send_cacheable_requests(&rig, "well", 20).await;
+    let gateway = start_node(&provider.url(), &format!("redis://{}/", relay.addr)).await;
+    let usual = send_cacheable_requests(&gateway, "well", 20).await;
     let bound = MAX_REDIS_WAIT + usual * 4 + Duration::from_millis(200);
     let check_latency = async |name: &str| {
-        let longest = send_cacheable_requests(&rig, name, 20).await;
+        let longest = send_cacheable_requests(&gateway, name, 20).await;
         println!("{name}: {longest:?}, usually {usual:?}");
         assert!(longest < bound, "{name}: {longest:?}, usually {usual:?}");
     };
     server.freeze();
     check_latency("frozen").await;
     server.thaw();
-    wait_until("Redis is back", || is_redis_available(&rig)).await;
+    wait_until("Redis is back", || is_redis_available(&gateway)).await;
     relay.set_delay(Duration::from_millis(200));
     check_latency("slowed").await;
     relay.set_delay(Duration::ZERO);
-    wait_until("Redis is fast again", || is_redis_available(&rig)).await;
+    wait_until("Redis is fast again", || is_redis_available(&gateway)).await;
     server.kill();
     check_latency("killed").await;
 }

@@ -94,10 +94,10 @@ fn thread_cpu_time() -> Duration {
 #[tokio::test]
 async fn a_prompt_adds_at_most_fifteen_microseconds_to_a_request() {
     let server = Server::start().await;
-    let rig = TestGateway::for_url(&server.url());
+    let gateway = TestGateway::for_url(&server.url());
     let prompt = json!({"id": "p", "slug": "greeting", "workspace": "w", "default": 1, "latest": 1,
         "versions": [{"number": 1, "id": "v", "content": content()}]});
-    rig.apply_snapshot(&json!({"epoch": "1", "workspaces": [{"id": "w", "slug": "w", "organisation_id": "o"}],
+    gateway.apply_snapshot(&json!({"epoch": "1", "workspaces": [{"id": "w", "slug": "w", "organisation_id": "o"}],
         "keys": [{"id": "k", "workspace": "w", "sha256": sha256_hex("pk")}],
         "providers": [{"slug": "mine", "provider": "mock", "workspace": "w"}],
         "parts": [{"name": "prompts/00", "prompts": [prompt]}]}));
@@ -112,11 +112,11 @@ async fn a_prompt_adds_at_most_fifteen_microseconds_to_a_request() {
         let began = thread_cpu_time();
         for _ in 0..count {
             let request = TestRequest::new("POST", kinds[kind].0).header("content-type", "application/json");
-            let response = rig.send(request.header("x-gateway-api-key", "pk").body(kinds[kind].1.clone())).await;
+            let response = gateway.send(request.header("x-gateway-api-key", "pk").body(kinds[kind].1.clone())).await;
             assert_eq!(response.status, 200, "{}", response.text());
         }
         let took = thread_cpu_time().saturating_sub(began) / count;
-        rig.drain_records();
+        gateway.drain_records();
         took
     };
     let mut shortest = [Duration::MAX; 2];

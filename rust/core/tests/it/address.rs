@@ -70,9 +70,9 @@ fn loopback_urls(port: u16) -> Vec<String> {
 async fn rejects_loopback_in_every_spelling() {
     let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let rig = TestGateway::with_settings("", |_| ());
+    let gateway = TestGateway::with_settings("", |_| ());
     for host in loopback_urls(port) {
-        let response = rig.send(request_to_host(&host)).await;
+        let response = gateway.send(request_to_host(&host)).await;
         assert_eq!(
             (response.status, response.error_code().as_str()),
             (400, "invalid_custom_host"),
@@ -86,7 +86,7 @@ async fn rejects_loopback_in_every_spelling() {
 
 #[tokio::test]
 async fn rejects_private_and_reserved_addresses() {
-    let rig = TestGateway::with_settings("", |_| ());
+    let gateway = TestGateway::with_settings("", |_| ());
     for host in [
         "10.0.0.1",
         "172.16.0.1",
@@ -103,7 +103,7 @@ async fn rejects_private_and_reserved_addresses() {
         "[64:ff9b::10.0.0.1]",
         "[2002:a00:1::]",
     ] {
-        let response = rig.send(request_to_host(&format!("http://{host}"))).await;
+        let response = gateway.send(request_to_host(&format!("http://{host}"))).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
     }
 }
@@ -111,9 +111,9 @@ async fn rejects_private_and_reserved_addresses() {
 #[tokio::test]
 async fn rejects_metadata_services_even_if_trusted() {
     let trusted: Vec<_> = METADATA_HOSTS.iter().map(|host| host.trim_matches(['[', ']']).to_owned()).collect();
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = trusted);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = trusted);
     for host in METADATA_HOSTS {
-        let response = rig.send(request_to_host(&format!("http://{host}"))).await;
+        let response = gateway.send(request_to_host(&format!("http://{host}"))).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
         assert!(response.text().contains("metadata"), "{host}: {}", response.text());
     }
@@ -123,10 +123,10 @@ async fn rejects_metadata_services_even_if_trusted() {
 async fn dials_a_trusted_host() {
     let provider = Server::start().await;
     for host in ["127.0.0.1", "LOCALHOST", " localhost "] {
-        let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec![host.into()]);
+        let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec![host.into()]);
         let url = format!("http://{}:{}/v1", host.trim(), provider.addr.port());
         // `localhost` may also resolve to ::1, where nothing listens; the next address is tried.
-        assert_eq!(rig.send(request_to_host(&url)).await.status, 200, "{host}");
+        assert_eq!(gateway.send(request_to_host(&url)).await.status, 200, "{host}");
     }
 }
 
@@ -135,15 +135,15 @@ async fn trusting_one_name_does_not_trust_similar_names() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let trusted = ["host", "ocalhost", "x.localhost", "127.0.0.2", "0.0.1", ""];
-    let rig = TestGateway::with_settings("", |settings| {
+    let gateway = TestGateway::with_settings("", |settings| {
         settings.trusted_custom_hosts = trusted.iter().map(ToString::to_string).collect();
     });
     for host in ["localhost", "127.0.0.1"] {
-        let response = rig.send(request_to_host(&format!("http://{host}:{port}"))).await;
+        let response = gateway.send(request_to_host(&format!("http://{host}:{port}"))).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
     }
     // With the trailing root dot the name may not resolve at all.
-    assert!([400, 502].contains(&rig.send(request_to_host(&format!("http://localhost.:{port}"))).await.status));
+    assert!([400, 502].contains(&gateway.send(request_to_host(&format!("http://localhost.:{port}"))).await.status));
     assert!(!accepts_connection_within(&listener, Duration::from_millis(30)).await);
 }
 
@@ -151,9 +151,9 @@ async fn trusting_one_name_does_not_trust_similar_names() {
 async fn trusts_mock_provider_address_at_its_own_port_only() {
     let provider = Server::start().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let rig = TestGateway::for_provider(&provider);
-    assert_eq!(rig.send(chat_request("mock")).await.status, 200);
-    let response = rig.send(request_to_host(&format!("http://{}", listener.local_addr().unwrap()))).await;
+    let gateway = TestGateway::for_provider(&provider);
+    assert_eq!(gateway.send(chat_request("mock")).await.status, 200);
+    let response = gateway.send(request_to_host(&format!("http://{}", listener.local_addr().unwrap()))).await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"));
     assert!(!accepts_connection_within(&listener, Duration::from_millis(30)).await);
 }
@@ -162,9 +162,9 @@ async fn trusts_mock_provider_address_at_its_own_port_only() {
 async fn checks_hosts_of_configs_and_saved_providers() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = format!("http://{}/v1", listener.local_addr().unwrap());
-    let rig = TestGateway::with_settings("", |_| ());
+    let gateway = TestGateway::with_settings("", |_| ());
     let config = json!({"provider": "openai", "custom_host": host});
-    rig.apply_snapshot(&json!({"epoch": "1",
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "providers": [{"slug": "near", "provider": "openai", "api_key": "sk-canary", "custom_host": host}],
         "configs": [{"slug": "pc-near", "config": config}, {"slug": "pc-via", "config": {"provider": "@near"}}]}));
     let build_request =
@@ -175,7 +175,7 @@ async fn checks_hosts_of_configs_and_saved_providers() {
         build_request("x-gateway-config", "pc-via"),
         build_request("x-gateway-provider", "@near"),
     ] {
-        let response = rig.send(build_request).await;
+        let response = gateway.send(build_request).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"));
     }
     assert!(!accepts_connection_within(&listener, Duration::from_millis(30)).await);
@@ -183,7 +183,7 @@ async fn checks_hosts_of_configs_and_saved_providers() {
 
 #[tokio::test]
 async fn rejects_hosts_that_are_not_plain_http_urls() {
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     for host in [
         "ftp://127.0.0.1",
         "file:///etc/passwd",
@@ -201,7 +201,7 @@ async fn rejects_hosts_that_are_not_plain_http_urls() {
         "http://[::1%25eth0]",
         "javascript:alert(1)",
     ] {
-        let response = rig.send(request_to_host(host)).await;
+        let response = gateway.send(request_to_host(host)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
     }
 }
@@ -209,9 +209,9 @@ async fn rejects_hosts_that_are_not_plain_http_urls() {
 #[tokio::test]
 async fn a_path_cannot_change_the_host() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for path in ["/v1/proxy//169.254.169.254/x", "/v1/proxy/@169.254.169.254/x", "/v1/proxy/http://169.254.169.254/x"] {
-        let echo = rig.send(get_request(path)).await.json();
+        let echo = gateway.send(get_request(path)).await.json();
         assert_eq!(echo["headers"]["host"], provider.addr.to_string(), "{path}");
         assert!(echo["path"].as_str().unwrap().starts_with("/v1/"), "{echo}");
     }

@@ -37,13 +37,13 @@ fn upload_form(lines: &str, purpose: &str) -> String {
 }
 
 /// Applies saved providers: `some` allows only `good`, `most` allows all but `bad`, `all` allows every model.
-fn apply_model_allowlists(rig: &TestGateway) {
+fn apply_model_allowlists(gateway: &TestGateway) {
     let models = |id: &str, allow_all: bool, slug: &str, enabled: bool| json!({"id": id, "allow_all": allow_all, "models": [{"slug": slug, "enabled": enabled}]});
     let provider = |slug: &str| json!({"slug": slug, "provider": "mock", "models": slug});
     let models =
         [models("some", false, "good", true), models("most", true, "bad", false), models("all", true, "good", true)];
     let providers = ["some", "most", "all"].map(provider);
-    rig.apply_snapshot(&json!({"epoch": "1", "models": models, "providers": providers}));
+    gateway.apply_snapshot(&json!({"epoch": "1", "models": models, "providers": providers}));
 }
 
 fn buffered_upload_request(provider: &str, form: String) -> TestRequest {
@@ -75,8 +75,8 @@ fn expected_rejection(code: &str) -> (u16, String) {
 #[tokio::test]
 async fn rejects_file_with_a_line_for_another_model() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    apply_model_allowlists(&rig);
+    let gateway = TestGateway::for_provider(&provider);
+    apply_model_allowlists(&gateway);
     for (at, lines, code) in [
         ("some", batch_line("good") + &batch_line("other"), "model_not_allowed"),
         ("most", batch_line("other") + &batch_line("bad"), "model_not_allowed"),
@@ -84,18 +84,18 @@ async fn rejects_file_with_a_line_for_another_model() {
         ("some", "no lines".into(), "invalid_batch"),
         ("some", batch_line(""), "invalid_batch"),
     ] {
-        let response = rig.send(buffered_upload_request(at, upload_form(&lines, "batch"))).await;
+        let response = gateway.send(buffered_upload_request(at, upload_form(&lines, "batch"))).await;
         assert_eq!(status_and_code(&response), expected_rejection(code), "{}", response.text());
         if code == "model_not_allowed" {
             let chat = TestRequest::new("POST", "/v1/chat/completions").header("x-gateway-provider", &format!("@{at}"));
             let model = if at == "some" { "other" } else { "bad" };
             let request = json!({"model": model, "messages": []}).to_string();
-            let chat = rig.send(chat.header("content-type", "application/json").body(request)).await;
+            let chat = gateway.send(chat.header("content-type", "application/json").body(request)).await;
             assert_eq!(response.text(), chat.text(), "as a chat with it is refused");
         }
     }
     let no_form = TestRequest::new("POST", "/v1/files").header("x-gateway-provider", "@some").body(batch_line("good"));
-    assert_eq!(rig.send(no_form).await.status, 400);
+    assert_eq!(gateway.send(no_form).await.status, 400);
     assert!(provider.ledger_entries().is_empty());
     for (at, lines, purpose) in [
         ("some", batch_line("good").repeat(3), "batch"),
@@ -103,7 +103,7 @@ async fn rejects_file_with_a_line_for_another_model() {
         ("most", batch_line("other"), "batch"),
         ("all", "no lines".into(), "batch"),
     ] {
-        let response = rig.send(buffered_upload_request(at, upload_form(&lines, purpose))).await;
+        let response = gateway.send(buffered_upload_request(at, upload_form(&lines, purpose))).await;
         assert_eq!(response.status, 200, "{}", response.text());
     }
     assert_eq!(provider.ledger_entries().len(), 4);
@@ -112,14 +112,14 @@ async fn rejects_file_with_a_line_for_another_model() {
 #[tokio::test]
 async fn accepts_any_file_if_provider_makes_no_batches_of_files() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let models = json!([{"id": "some", "allow_all": false, "models": []}]);
     let saved =
         json!([{"slug": "some", "provider": "anthropic", "models": "some", "custom_host": provider.url() + "/v1"}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "models": models, "providers": saved}));
+    gateway.apply_snapshot(&json!({"epoch": "1", "models": models, "providers": saved}));
     // Anthropic's file uploads have no `purpose` field.
     let form = form_part("name=\"file\"; filename=\"a.pdf\"", "%PDF") + "--b-1--\r\n";
-    let response = rig.send(buffered_upload_request("some", form).header("anthropic-version", "2023-06-01")).await;
+    let response = gateway.send(buffered_upload_request("some", form).header("anthropic-version", "2023-06-01")).await;
     assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(provider.ledger_entries().len(), 1);
 }
@@ -127,11 +127,11 @@ async fn accepts_any_file_if_provider_makes_no_batches_of_files() {
 #[tokio::test]
 async fn rejects_message_batch_with_another_model() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let models = json!([{"id": "some", "allow_all": false, "models": [{"slug": "good", "enabled": true}]}]);
     let saved = ["anthropic", "openai"]
         .map(|slug| json!({"slug": slug, "provider": slug, "models": "some", "custom_host": provider.url() + "/v1"}));
-    rig.apply_snapshot(&json!({"epoch": "1", "models": models, "providers": saved}));
+    gateway.apply_snapshot(&json!({"epoch": "1", "models": models, "providers": saved}));
     let build_request = |at: &str, path: &str, model: &str| {
         let batch =
             json!({"requests": [{"custom_id": "1", "params": {"model": model, "max_tokens": 1, "messages": []}}]});
@@ -150,12 +150,12 @@ async fn rejects_message_batch_with_another_model() {
         ("anthropic", "/v1/messages/batches/a%2Fx/cancel", "good"),
         ("anthropic", "/v1/proxy/v1/messages/batches", "good"),
     ] {
-        let response = rig.send(build_request(at, path, model)).await;
+        let response = gateway.send(build_request(at, path, model)).await;
         assert_eq!(response.status, 403, "{at} {path} {model}: {}", response.text());
     }
     assert!(provider.ledger_entries().is_empty());
     for path in [batches, "/v1/messages/batches/b/cancel"] {
-        assert_eq!(rig.send(build_request("anthropic", path, "good")).await.status, 200, "{path}");
+        assert_eq!(gateway.send(build_request("anthropic", path, "good")).await.status, 200, "{path}");
     }
     assert_eq!(provider.ledger_entries().len(), 2);
 }
@@ -191,8 +191,8 @@ async fn aborts_streamed_upload_at_a_forbidden_model() {
             (batch_line("good").repeat(9_000), ""),
         ] {
             let (provider, read) = start_recording_provider().await;
-            let rig = TestGateway::for_url(&provider.url());
-            apply_model_allowlists(&rig);
+            let gateway = TestGateway::for_url(&provider.url());
+            apply_model_allowlists(&gateway);
             let form = upload_form(&lines, "batch");
             let (feeder, feed) = feed_channel(|| ());
             for chunk in form.as_bytes().chunks(10_000) {
@@ -200,7 +200,7 @@ async fn aborts_streamed_upload_at_a_forbidden_model() {
             }
             feeder.finish(BodyEnd::Complete);
             let body = Body::Streamed(feed, (!is_chunked).then_some(form.len() as u64));
-            let response = rig.send(upload_request("some", body)).await;
+            let response = gateway.send(upload_request("some", body)).await;
             if code.is_empty() {
                 assert_eq!(response.status, 200, "{}", response.text());
                 assert!(read.lock().unwrap().0.contains("--b-1--"));
@@ -217,13 +217,13 @@ async fn aborts_streamed_upload_at_a_forbidden_model() {
 #[tokio::test]
 async fn does_not_forward_form_without_closing_boundary() {
     let (provider, read) = start_recording_provider().await;
-    let rig = TestGateway::for_url(&provider.url());
-    apply_model_allowlists(&rig);
+    let gateway = TestGateway::for_url(&provider.url());
+    apply_model_allowlists(&gateway);
     let form = upload_form(&batch_line("good"), "batch").replace("--b-1--\r\n", "");
     let (feeder, feed) = feed_channel(|| ());
     feeder.push(bytes::Bytes::from(form.clone()));
     feeder.finish(BodyEnd::Complete);
-    let response = rig.send(upload_request("some", Body::Streamed(feed, Some(form.len() as u64)))).await;
+    let response = gateway.send(upload_request("some", Body::Streamed(feed, Some(form.len() as u64)))).await;
     assert_eq!(status_and_code(&response), expected_rejection("invalid_batch"));
     wait_until("the provider hears that there is no more", || read.lock().unwrap().1).await;
     assert!(!read.lock().unwrap().0.contains("good"));
@@ -261,17 +261,17 @@ fn request_targets(requests: &Mutex<Vec<String>>) -> Vec<String> {
 async fn checks_stored_file_before_creating_a_batch() {
     let (provider, requested) =
         start_provider_with_file("200 OK", batch_line("good") + batch_line("good").trim_end()).await;
-    let rig = TestGateway::for_url(&provider.url());
-    apply_model_allowlists(&rig);
+    let gateway = TestGateway::for_url(&provider.url());
+    apply_model_allowlists(&gateway);
     let request = batch_request("some", &batch_body()).header("range", "bytes=0-1").header("openai-project", "p-1");
-    let response = rig.send(request).await;
+    let response = gateway.send(request).await;
     assert_eq!((response.status, &response.json()["id"]), (200, &json!("batch-1")), "{}", response.text());
     assert_eq!(request_targets(&requested), ["GET /v1/files/file-1/content", "POST /v1/batches"]);
     let first = requested.lock().unwrap()[0].clone();
     assert!(!first.contains("range") && first.contains("openai-project: p-1"), "{first}");
     // If all models are allowed, the file is not fetched.
     requested.lock().unwrap().clear();
-    assert_eq!(rig.send(batch_request("all", &batch_body())).await.status, 200);
+    assert_eq!(gateway.send(batch_request("all", &batch_body())).await.status, 200);
     assert_eq!(request_targets(&requested), ["POST /v1/batches"]);
 }
 
@@ -284,9 +284,9 @@ async fn rejects_batch_of_stored_file_with_another_model() {
         ("206 Partial Content", batch_line("good"), "invalid_batch"),
     ] {
         let (provider, requested) = start_provider_with_file(status, lines).await;
-        let rig = TestGateway::for_url(&provider.url());
-        apply_model_allowlists(&rig);
-        let response = rig.send(batch_request("some", &batch_body())).await;
+        let gateway = TestGateway::for_url(&provider.url());
+        apply_model_allowlists(&gateway);
+        let response = gateway.send(batch_request("some", &batch_body())).await;
         assert_eq!(status_and_code(&response), expected_rejection(code), "{}", response.text());
         assert_eq!(request_targets(&requested), ["GET /v1/files/file-1/content"]);
     }
@@ -295,8 +295,8 @@ async fn rejects_batch_of_stored_file_with_another_model() {
 #[tokio::test]
 async fn rejects_batch_input_other_than_a_file() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    apply_model_allowlists(&rig);
+    let gateway = TestGateway::for_provider(&provider);
+    apply_model_allowlists(&gateway);
     let with = |key: &str, value: Value| {
         let mut batch = batch_body();
         batch[key] = value;
@@ -309,10 +309,10 @@ async fn rejects_batch_input_other_than_a_file() {
         with("input_file_id", json!("..")),
         json!({"endpoint": "/v1/chat/completions"}),
     ] {
-        let response = rig.send(batch_request("some", &batch)).await;
+        let response = gateway.send(batch_request("some", &batch)).await;
         assert_eq!(status_and_code(&response), expected_rejection("invalid_batch"), "{}", response.text());
     }
-    let response = rig.send(batch_request("some", &with("model", json!("other")))).await;
+    let response = gateway.send(batch_request("some", &with("model", json!("other")))).await;
     assert_eq!(status_and_code(&response), expected_rejection("model_not_allowed"));
     assert!(provider.ledger_entries().is_empty());
 }

@@ -16,13 +16,13 @@ use tokio::{io::AsyncWriteExt, sync::mpsc};
 #[tokio::test]
 async fn returns_batch_output_as_lines() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.send(get_request("/v1/batches/b-1/output?api-version=2")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.send(get_request("/v1/batches/b-1/output?api-version=2")).await;
     assert_eq!((response.status, response.json()["custom_id"].as_str()), (200, Some("1")));
     assert_eq!(response.header("content-type"), Some("application/octet-stream"));
     let requests: Vec<_> = provider.ledger_entries().into_iter().map(|received| received.path).collect();
     assert_eq!(requests, ["/v1/batches/b-1?api-version=2", "/v1/files/file-mock-output/content?api-version=2"]);
-    assert_eq!(rig.drain_records().len(), 2);
+    assert_eq!(gateway.drain_records().len(), 2);
 }
 
 #[tokio::test]
@@ -41,13 +41,13 @@ async fn reports_missing_output_and_forwards_provider_errors() {
         }
     })
     .await;
-    let rig = TestGateway::for_url(&provider.url());
-    let waiting = rig.send(get_request("/v1/batches/b/output").header("accept-encoding", "gzip")).await;
+    let gateway = TestGateway::for_url(&provider.url());
+    let waiting = gateway.send(get_request("/v1/batches/b/output").header("accept-encoding", "gzip")).await;
     assert_eq!((waiting.status, waiting.error_code().as_str()), (404, "no_output"));
     assert!(waiting.text().contains("it is in_progress"), "{}", waiting.text());
-    let missing = rig.send(get_request("/v1/batches/b/output")).await;
+    let missing = gateway.send(get_request("/v1/batches/b/output")).await;
     assert_eq!((missing.status, missing.text().contains("no such batch")), (404, true));
-    assert_eq!(rig.send(get_request("/v1/batches/b/output")).await.error_code(), "no_output");
+    assert_eq!(gateway.send(get_request("/v1/batches/b/output")).await.error_code(), "no_output");
     let first = String::from_utf8(response.recv().await.unwrap()).unwrap();
     assert!(!first.contains("accept-encoding"), "{first}");
 }
@@ -106,7 +106,7 @@ fn output_request(provider: &ScriptedServer, content: &[(&str, &str)]) -> TestRe
 #[tokio::test]
 async fn reads_blob_output_with_a_storage_token() {
     let (provider, received) = start_azure(|own_url| format!("{own_url}/out/1/results.jsonl")).await;
-    let rig = rig_trusting_loopback();
+    let gateway = rig_trusting_loopback();
     let url = provider.url();
     let entra = [
         ("x-gateway-azure-auth-mode", "entra"),
@@ -116,15 +116,15 @@ async fn reads_blob_output_with_a_storage_token() {
         ("x-gateway-azure-authority-host", &url),
     ];
     let response =
-        rig.send(output_request(&provider, &entra).header("range", "bytes=0-9").header("x-team", "red")).await;
+        gateway.send(output_request(&provider, &entra).header("range", "bytes=0-9").header("x-team", "red")).await;
     assert_eq!((response.status, response.text().as_str()), (200, "{\"custom_id\":\"1\"}\n"));
     let last = received.lock().unwrap().last().unwrap().clone();
     assert!(last.starts_with("GET /out/1/results.jsonl HTTP/1.1\r\n"), "{last}");
     assert!(last.contains("x-ms-version: ") && last.contains("range: bytes=0-9") && !last.contains("x-team"), "{last}");
     let requested_paths = received.lock().unwrap().iter().filter(|request| request.starts_with("POST ")).count();
-    assert_eq!((requested_paths, rig.drain_records().len()), (2, 2));
+    assert_eq!((requested_paths, gateway.drain_records().len()), (2, 2));
     // A token from the request is forwarded unchanged, and the storage's error is returned.
-    let response = rig.send(output_request(&provider, &[("x-gateway-azure-ad-token", "of-my-own")])).await;
+    let response = gateway.send(output_request(&provider, &[("x-gateway-azure-ad-token", "of-my-own")])).await;
     assert_eq!((response.status, response.error_code().as_str()), (403, "AuthorizationFailure"), "{}", response.text());
     assert!(
         response.text().contains("no (request r-1)")
@@ -132,7 +132,7 @@ async fn reads_blob_output_with_a_storage_token() {
     );
     // Storage does not accept an API key, so the key is not sent to it.
     let request = received.lock().unwrap().len();
-    let response = rig.send(output_request(&provider, &[("authorization", "Bearer sk-1")])).await;
+    let response = gateway.send(output_request(&provider, &[("authorization", "Bearer sk-1")])).await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_provider_option"));
     assert!(response.text().contains("azure_auth_mode"), "{}", response.text());
     assert_eq!(received.lock().unwrap().len(), request + 1);
@@ -141,12 +141,12 @@ async fn reads_blob_output_with_a_storage_token() {
 #[tokio::test]
 async fn reads_signed_output_url_without_token_or_logging_it() {
     let (provider, received) = start_azure(|own_url| format!("{own_url}/out/a%20b.jsonl?sv=1&sig=s1")).await;
-    let rig = rig_trusting_loopback();
-    let response = rig.send(output_request(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
+    let gateway = rig_trusting_loopback();
+    let response = gateway.send(output_request(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
     assert_eq!((response.status, response.json()["custom_id"].as_str()), (200, Some("1")));
     let last = received.lock().unwrap().last().unwrap().clone();
     assert!(last.starts_with("GET /out/a%20b.jsonl?sv=1&sig=s1 ") && !last.contains("authorization"), "{last}");
-    let records = format!("{:?}", rig.drain_records());
+    let records = format!("{:?}", gateway.drain_records());
     assert!(records.contains("a%2520b.jsonl"), "{records}");
     assert!(!records.contains("s1"), "{records}");
 }
@@ -169,16 +169,16 @@ async fn sends_no_token_outside_azure_storage() {
     }
     // Other providers have no blob output, so the URL is ignored.
     let (provider, _) = start_azure(|own_url| format!("{own_url}/out/a?sig=s1")).await;
-    let rig = TestGateway::for_url(&provider.url());
-    let response = rig.send(get_request("/v1/batches/b/output?x=1")).await;
+    let gateway = TestGateway::for_url(&provider.url());
+    let response = gateway.send(get_request("/v1/batches/b/output?x=1")).await;
     assert_eq!((response.status, response.error_code().as_str()), (404, "no_output"), "{}", response.text());
 }
 
 #[tokio::test]
 async fn forwards_gateway_files_and_batches_to_control_process() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.apply_snapshot(&json!({"epoch": "1", "catalogue": true,
+    let gateway = TestGateway::for_provider(&provider);
+    gateway.apply_snapshot(&json!({"epoch": "1", "catalogue": true,
         "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk-1")}]}));
     let build_request = |method: &str, target: &str| {
         TestRequest::new(method, target).header("x-gateway-api-key", "pk-1").header("content-type", "application/json")
@@ -190,16 +190,17 @@ async fn forwards_gateway_files_and_batches_to_control_process() {
         build_request("POST", "/v1/batches").header("x-gateway-provider", "mock").body(created),
     ] {
         // No control process runs in this test.
-        assert_eq!(rig.send(build_request).await.error_code(), "management_unavailable");
+        assert_eq!(gateway.send(build_request).await.error_code(), "management_unavailable");
     }
     assert!(provider.ledger_entries().is_empty());
     let theirs = created.replace("gw_file_1", "file-1");
-    let passed =
-        rig.send(build_request("POST", "/v1/batches").header("x-gateway-provider", "mock").body(theirs.clone())).await;
+    let passed = gateway
+        .send(build_request("POST", "/v1/batches").header("x-gateway-provider", "mock").body(theirs.clone()))
+        .await;
     assert_eq!((passed.status, passed.json()["object"].as_str()), (200, Some("batch")));
     assert_eq!(provider.ledger_entries().len(), 1);
     assert_eq!(
-        rig.send(build_request("POST", "/v1/batches").body(theirs)).await.error_code(),
+        gateway.send(build_request("POST", "/v1/batches").body(theirs)).await.error_code(),
         "management_unavailable"
     );
 }
@@ -208,10 +209,10 @@ async fn forwards_gateway_files_and_batches_to_control_process() {
 async fn counts_large_batch_once_in_memory_budget() {
     let provider = Server::start().await;
     let room = 2 * 1024 * 1024;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         (settings.buffered_body_bytes, settings.max_body_bytes) = (room, room);
     });
-    rig.apply_snapshot(&json!({"epoch": "1", "catalogue": true,
+    gateway.apply_snapshot(&json!({"epoch": "1", "catalogue": true,
         "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk-1")}]}));
     let mut body =
         br#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions","completion_window":"24h"}"#.to_vec();
@@ -228,16 +229,16 @@ async fn counts_large_batch_once_in_memory_budget() {
     for build_request in
         [build_request().with_body(Body::Streamed(fed, Some(body.len() as u64))), build_request().body(body)]
     {
-        assert_eq!(rig.send(build_request).await.status, 200);
-        assert_eq!(rig.state.shared.body_memory.used_bytes(), 0);
+        assert_eq!(gateway.send(build_request).await.status, 200);
+        assert_eq!(gateway.state.shared.body_memory.used_bytes(), 0);
     }
 }
 
 #[tokio::test]
 async fn does_not_read_batch_body_before_authentication() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.buffered_body_bytes = 0);
-    rig.apply_snapshot(&json!({"epoch": "1", "catalogue": true,
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.buffered_body_bytes = 0);
+    gateway.apply_snapshot(&json!({"epoch": "1", "catalogue": true,
         "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk-1")}]}));
     let batch = |key: &str| {
         let (feeder, fed) = feed_channel(|| ());
@@ -247,18 +248,18 @@ async fn does_not_read_batch_body_before_authentication() {
     };
     // The body of this request never arrives.
     let (feeder, stranger) = batch("pk-2");
-    let response = with_timeout(rig.send(stranger)).await;
+    let response = with_timeout(gateway.send(stranger)).await;
     assert_eq!(
         (response.status, response.error_code().as_str(), feeder.reader_state()),
         (401, "03", ReaderState::Closed)
     );
-    assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "03"]));
+    assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "error"]), json!(["refused", "03"]));
     let (feeder, receiver) = batch("pk-1");
     feeder
         .push(br#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions","completion_window":"24h"}"#[..].into());
     feeder.finish(BodyEnd::Complete);
-    assert_eq!(rig.send(receiver).await.status, 200);
+    assert_eq!(gateway.send(receiver).await.status, 200);
     let (feeder, broken) = batch("pk-1");
     feeder.finish(BodyEnd::Disconnected);
-    assert_eq!(rig.send(broken).await.error_code(), "incomplete_body");
+    assert_eq!(gateway.send(broken).await.error_code(), "incomplete_body");
 }

@@ -21,7 +21,7 @@ fn streamed_request(target: &str, length: Option<u64>) -> (Feeder, TestRequest) 
 #[tokio::test]
 async fn assembles_a_chunked_body() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let body = chat_body("mock", false);
     for length in [None, Some(body.len() as u64)] {
         let (feeder, request) = streamed_request(CHAT_PATH, length);
@@ -33,7 +33,7 @@ async fn assembles_a_chunked_body() {
             }
             feeder.finish(BodyEnd::Complete);
         });
-        assert_eq!(rig.send(request).await.status, 200);
+        assert_eq!(gateway.send(request).await.status, 200);
         feeding.await.unwrap();
     }
     for entry in provider.ledger_entries() {
@@ -46,7 +46,7 @@ async fn assembles_a_chunked_body() {
 #[tokio::test]
 async fn streams_upload_with_its_length_or_chunked() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let body: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
     for length in [None, Some(body.len() as u64)] {
         let (feeder, request) = streamed_request("/v1/files", length);
@@ -55,7 +55,7 @@ async fn streams_upload_with_its_length_or_chunked() {
             feeder.push(Bytes::new());
         }
         feeder.finish(BodyEnd::Complete);
-        let echo = rig.send(request).await.json();
+        let echo = gateway.send(request).await.json();
         assert_eq!(pick_fields(&echo, ["body_bytes", "body_sha"]), json!([body.len(), sha256_hex(&body)]));
         let framing = length.map_or(json!([null, "chunked"]), |length| json!([length.to_string(), null]));
         assert_eq!(pick_fields(&echo["headers"], ["content-length", "transfer-encoding"]), framing);
@@ -75,10 +75,10 @@ async fn forwards_upload_before_it_is_complete() {
         }
     })
     .await;
-    let rig = TestGateway::for_url(&provider.url());
+    let gateway = TestGateway::for_url(&provider.url());
     let (feeder, request) = streamed_request("/v1/files", Some(6));
     feeder.push(Bytes::from_static(b"abc"));
-    let sending = tokio::spawn(async move { rig.send(request).await.status });
+    let sending = tokio::spawn(async move { gateway.send(request).await.status });
     let head = with_timeout(response.recv()).await.unwrap();
     assert!(String::from_utf8_lossy(&head).contains("content-length: 6\r\n"));
     feeder.push(Bytes::from_static(b"def"));
@@ -93,9 +93,9 @@ async fn slow_provider_applies_backpressure_to_upload() {
         std::future::pending::<()>().await;
     })
     .await;
-    let rig = TestGateway::for_url(&provider.url());
+    let gateway = TestGateway::for_url(&provider.url());
     let (feeder, request) = streamed_request("/v1/files", None);
-    let sending = tokio::spawn(async move { drop(rig.handle_request(request).await) });
+    let sending = tokio::spawn(async move { drop(gateway.handle_request(request).await) });
     let mut consumed = 0_u64;
     let chunk = Bytes::from(vec![0; 64 * 1024]);
     // The provider reads nothing, so `push` returns false sooner or later and stays false.
@@ -110,34 +110,37 @@ async fn slow_provider_applies_backpressure_to_upload() {
 #[tokio::test]
 async fn rejects_oversized_body_before_sending_anything() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_body_bytes = 1000);
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.max_body_bytes = 1000);
     for target in [CHAT_PATH, MESSAGES_PATH, "/v1/files", "/v1/proxy/files"] {
         // Declared but not sent, or sent without being declared.
         let (_feeder, declared) = streamed_request(target, Some(1001));
         let whole = post_request(target, "x".repeat(1001));
         for request in [declared, whole] {
-            let response = rig.send(request).await;
+            let response = gateway.send(request).await;
             assert_eq!(response.status, 413, "{target}: {}", response.text());
             assert!(response.text().contains("1000 bytes"));
-            assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "body_too_large"]));
+            assert_eq!(
+                pick_fields(&gateway.single_record(), ["outcome", "error"]),
+                json!(["refused", "body_too_large"])
+            );
         }
     }
     assert!(provider.ledger_entries().is_empty());
     let at_the_limit = format!("{:1000}", chat_body("mock", false));
-    assert_eq!(rig.send(post_request(CHAT_PATH, at_the_limit)).await.status, 200);
+    assert_eq!(gateway.send(post_request(CHAT_PATH, at_the_limit)).await.status, 200);
 }
 
 #[tokio::test]
 async fn rejects_growing_body_once_it_exceeds_the_limit() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_body_bytes = 1000);
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.max_body_bytes = 1000);
     for target in [CHAT_PATH, "/v1/files"] {
         let (feeder, request) = streamed_request(target, None);
         for _ in 0..11 {
             feeder.push(Bytes::from(vec![b' '; 100]));
         }
         // The body never ends.
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert_eq!((response.status, response.error_code().as_str()), (413, "body_too_large"), "{target}");
     }
 }
@@ -145,15 +148,15 @@ async fn rejects_growing_body_once_it_exceeds_the_limit() {
 #[tokio::test]
 async fn wrong_content_length_never_desyncs_the_connection() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (sent, code) in [("123", "incomplete_body"), ("1234GET /smuggled HTTP/1.1\r\n\r\n", "invalid_framing")] {
-        rig.send(get_request("/v1/models")).await;
+        gateway.send(get_request("/v1/models")).await;
         let (feeder, request) = streamed_request("/v1/files", Some(4));
         feeder.push(sent.into());
         feeder.finish(BodyEnd::Complete);
-        let response = with_timeout(rig.send(request)).await;
+        let response = with_timeout(gateway.send(request)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, code));
-        assert_eq!(rig.state.upstream.idle_connection_count(), 0);
+        assert_eq!(gateway.state.upstream.idle_connection_count(), 0);
     }
     assert!(provider.ledger_entries().iter().all(|seen| seen.path != "/smuggled"));
 }
@@ -161,21 +164,21 @@ async fn wrong_content_length_never_desyncs_the_connection() {
 #[tokio::test]
 async fn reports_interrupted_body_as_bad_request() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (target, length) in [(CHAT_PATH, None), (CHAT_PATH, Some(100)), ("/v1/files", None), ("/v1/files", Some(100))] {
         let (feeder, request) = streamed_request(target, length);
         feeder.push(Bytes::from_static(b"{\"model\":"));
         feeder.finish(BodyEnd::Disconnected);
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "incomplete_body"), "{target} {length:?}");
-        assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["aborted", "incomplete_body"]));
+        assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "error"]), json!(["aborted", "incomplete_body"]));
     }
 }
 
 #[tokio::test]
 async fn rejects_invalid_json_with_byte_position() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (body, at) in [
         ("", 0),
         ("[]", 0),
@@ -185,11 +188,11 @@ async fn rejects_invalid_json_with_byte_position() {
         (r#"{"model":"m"} x"#, 14),
         (r#"{"model":"m",}"#, 13),
     ] {
-        let response = rig.send(post_request(CHAT_PATH, body)).await;
+        let response = gateway.send(post_request(CHAT_PATH, body)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_json"), "{body}");
         let message = response.json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(message.starts_with(&format!("invalid JSON body at byte {at}: ")), "{body}: {message}");
-        let response = rig.send(post_request(MESSAGES_PATH, body)).await;
+        let response = gateway.send(post_request(MESSAGES_PATH, body)).await;
         assert_eq!(
             (response.status, &response.json()["error"]["type"]),
             (400, &json!("invalid_request_error")),
@@ -202,14 +205,14 @@ async fn rejects_invalid_json_with_byte_position() {
 #[tokio::test]
 async fn survives_very_deep_and_very_long_json() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for body in [
         format!(r#"{{"model":"mock","x":{}1{}}}"#, "[".repeat(100_000), "]".repeat(100_000)),
         format!(r#"{{"model":"mock","x":{}"#, r#"{"a":"#.repeat(100_000)),
         format!(r#"{{"model":"mock","messages":[],"x":"{}"}}"#, "y".repeat(5_000_000)),
         r#"{"model":"mock","x":"\ud800"}"#.to_owned(),
     ] {
-        let status = rig.send(post_request(CHAT_PATH, body)).await.status;
+        let status = gateway.send(post_request(CHAT_PATH, body)).await.status;
         assert!(status == 200 || status == 400, "{status}");
     }
 }
@@ -217,7 +220,7 @@ async fn survives_very_deep_and_very_long_json() {
 #[tokio::test]
 async fn restricts_content_types_except_on_proxy_paths() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let build_request = |target: &str, kind: &str| {
         TestRequest::new("POST", target)
             .header("x-gateway-provider", "mock")
@@ -225,15 +228,15 @@ async fn restricts_content_types_except_on_proxy_paths() {
             .body(chat_body("mock", false))
     };
     for kind in ["text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"] {
-        let response = rig.send(build_request(CHAT_PATH, kind)).await;
+        let response = gateway.send(build_request(CHAT_PATH, kind)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{kind}");
         assert!(response.text().contains("application/json"));
-        let echo = rig.send(build_request("/v1/proxy/audio/transcriptions", kind)).await.json();
+        let echo = gateway.send(build_request("/v1/proxy/audio/transcriptions", kind)).await.json();
         assert_eq!(echo["headers"]["content-type"], kind);
     }
     for path in ["/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits"] {
         for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/mixed; boundary=x", "audio"] {
-            let response = rig.send(build_request(path, kind)).await;
+            let response = gateway.send(build_request(path, kind)).await;
             assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{path} {kind}");
             assert!(
                 response.text().contains("takes multipart/form-data, audio/* or application/json"),
@@ -242,21 +245,21 @@ async fn restricts_content_types_except_on_proxy_paths() {
             );
         }
         for kind in ["Multipart/Form-Data; boundary=x", "audio/wav", "AUDIO/mpeg", "application/json"] {
-            let echo = rig.send(build_request(path, kind)).await.json();
+            let echo = gateway.send(build_request(path, kind)).await.json();
             assert_eq!(echo["headers"]["content-type"], kind, "{path}");
         }
     }
     for kind in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json"] {
-        assert_eq!(rig.send(build_request(CHAT_PATH, kind)).await.status, 200, "{kind}");
+        assert_eq!(gateway.send(build_request(CHAT_PATH, kind)).await.status, 200, "{kind}");
     }
 }
 
 #[tokio::test]
 async fn sends_content_length_zero_for_empty_post() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.send(post_request("/v1/batches/b/cancel", "")).await;
-    rig.send(get_request("/v1/batches")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    gateway.send(post_request("/v1/batches/b/cancel", "")).await;
+    gateway.send(get_request("/v1/batches")).await;
     let lengths: Vec<_> =
         provider.ledger_entries().iter().map(|entry| entry.header("content-length").map(ToOwned::to_owned)).collect();
     assert_eq!(lengths, [Some("0".to_owned()), None]);
@@ -280,9 +283,9 @@ async fn returns_response_sent_before_the_body_was_read() {
     let size = 20_000_000;
     for closes in [false, true] {
         let provider = start_early_responder(closes).await;
-        let rig = TestGateway::with_settings(&provider.url(), |settings| settings.request_timeout_ms = 2_000);
+        let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.request_timeout_ms = 2_000);
         let json = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(size));
-        let reply = rig.send(post_request(CHAT_PATH, json)).await;
+        let reply = gateway.send(post_request(CHAT_PATH, json)).await;
         assert_eq!(
             (reply.status, reply.json()["error"]["message"].as_str()),
             (413, Some("mock error: too large")),
@@ -292,7 +295,7 @@ async fn returns_response_sent_before_the_body_was_read() {
         let (feeder, request) = streamed_request("/v1/files", Some(size as u64));
         feeder.push(Bytes::from(vec![b'y'; size]));
         feeder.finish(BodyEnd::Complete);
-        let reply = rig.send(request).await;
+        let reply = gateway.send(request).await;
         assert_eq!(
             (reply.status, reply.json()["error"]["message"].as_str()),
             (413, Some("mock error: too large")),
@@ -301,24 +304,24 @@ async fn returns_response_sent_before_the_body_was_read() {
 
         // The client itself is slow; the response does not wait for the rest of its body.
         let (_feeder, request) = streamed_request("/v1/files", Some(size as u64));
-        let reply = rig.send(request).await;
+        let reply = gateway.send(request).await;
         assert_eq!(
             (reply.status, reply.json()["error"]["message"].as_str()),
             (413, Some("mock error: too large")),
             "waiting, closes: {closes}"
         );
-        assert_eq!(rig.state.upstream.idle_connection_count(), 0);
+        assert_eq!(gateway.state.upstream.idle_connection_count(), 0);
     }
 }
 
 #[tokio::test]
 async fn delivers_large_body_completely() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     // Sizes around the limit up to which head and body are sent in one write, and far above it.
     for size in [1, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 1_000_000, 9_000_000] {
         let body: Vec<u8> = (b'a'..=b'w').cycle().take(size).collect();
-        let echo = rig.send(post_request("/v1/proxy/echo", body.clone())).await.json();
+        let echo = gateway.send(post_request("/v1/proxy/echo", body.clone())).await.json();
         assert_eq!(pick_fields(&echo, ["body_bytes", "body_sha"]), json!([size, sha256_hex(&body)]));
     }
 }
@@ -326,13 +329,13 @@ async fn delivers_large_body_completely() {
 #[tokio::test]
 async fn aborts_upload_when_the_client_disconnects() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let (feeder, request) = streamed_request("/v1/files", Some(100));
     feeder.push(Bytes::from_static(b"abc"));
-    let state = std::sync::Arc::clone(&rig.state);
+    let state = std::sync::Arc::clone(&gateway.state);
     let work = tokio::time::timeout(Duration::from_millis(50), penstock_core::gateway::handle(&state, request.build()));
     assert!(work.await.is_err());
     wait_until("the provider sees it", || provider.ledger_entries().len() == 1).await;
     assert_eq!(provider.ledger_entries()[0].outcome, penstock_mock::Outcome::ClientClosed);
-    assert_eq!(rig.single_record()["outcome"], "aborted");
+    assert_eq!(gateway.single_record()["outcome"], "aborted");
 }

@@ -10,7 +10,7 @@ use crate::{
 /// Sends requests with keys that lack nothing, either scope, or both.
 async fn call(action: &str, key: &str) -> (TestResponse, usize) {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let rig = crate::prompts::gateway(&provider, &greeting());
+    let gateway = crate::prompts::start_gateway(&provider, &greeting());
     let row = |key: &str, lacks: Value| json!({"id": key, "workspace": "w", "sha256": sha256_hex(key), "lacks": lacks});
     let keys = json!([
         row("both", Value::Null),
@@ -22,13 +22,13 @@ async fn call(action: &str, key: &str) -> (TestResponse, usize) {
     let saved = json!({"slug": "mine", "provider": "openai", "workspace": "w", "api_key": "sk", "custom_host": provider.server.url()});
     let partial = json!({"id": "pa", "slug": "tone", "workspace": "w", "default": 1, "latest": 1,
         "versions": [{"number": 1, "string": "Be kind."}]});
-    rig.apply_snapshot(&json!({"epoch": "2", "workspaces": [{"id": "w", "slug": "here", "organisation_id": "o"}],
+    gateway.apply_snapshot(&json!({"epoch": "2", "workspaces": [{"id": "w", "slug": "here", "organisation_id": "o"}],
         "providers": [saved], "parts": [parts[0], parts[1], {"name": "prompt_partials/00", "partials": [partial]}]}));
     let request = TestRequest::new("POST", &format!("/v1/{action}")).header("content-type", "application/json");
     let chat = json!({"model": "@mine/m", "messages": []});
     let body = if action.starts_with("prompts") { json!({}) } else { chat };
-    let response = rig.send(request.header("x-gateway-api-key", key).body(body.to_string())).await;
-    (response, rig.drain_records().len())
+    let response = gateway.send(request.header("x-gateway-api-key", key).body(body.to_string())).await;
+    (response, gateway.drain_records().len())
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ fn conditional_config(conditions: &Value) -> Value {
 #[tokio::test]
 async fn first_matching_condition_selects_the_target() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let config = conditional_config(&json!([
         {"query": {"metadata.plan": {"$eq": "paid"}}, "then": "first"},
         {"query": {"$or": [{"params.model": {"$regex": "^gpt-"}}, {"params.max_tokens": {"$gt": 100}}]}, "then": "second"},
@@ -34,21 +34,21 @@ async fn first_matching_condition_selects_the_target() {
         (r#"{"plan":"free"}"#, chat_body("mock", false), 2),
     ] {
         let response =
-            rig.send(post_with_config(&config, CHAT_PATH, body).header("x-gateway-metadata", metadata)).await;
+            gateway.send(post_with_config(&config, CHAT_PATH, body).header("x-gateway-metadata", metadata)).await;
         assert_eq!(
             (response.status, routing_headers(&response)[0]),
             (200, format!("config.targets[{expected}]").as_str())
         );
     }
     let conditions: Vec<_> =
-        rig.drain_records().iter().map(|record| record["decisions"][0]["condition"].clone()).collect();
+        gateway.drain_records().iter().map(|record| record["decisions"][0]["condition"].clone()).collect();
     assert_eq!(conditions, [json!(0), json!(1), json!(1), json!(null)]);
 }
 
 #[tokio::test]
 async fn matches_original_path_and_proxy_body_params() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let config = conditional_config(&json!([
         {"query": {"url.pathname": {"$regex": "/messages$"}}, "then": "first"},
         {"query": {"url.pathname": "/v1/proxy/chat/completions", "params.stream": true}, "then": "second"},
@@ -59,7 +59,7 @@ async fn matches_original_path_and_proxy_body_params() {
         ("/v1/proxy/chat/completions", false, 2),
         (CHAT_PATH, true, 2),
     ] {
-        let response = rig.send(post_with_config(&config, path, chat_body("mock", stream))).await;
+        let response = gateway.send(post_with_config(&config, path, chat_body("mock", stream))).await;
         assert_eq!(
             (response.status, routing_headers(&response)[0]),
             (200, format!("config.targets[{expected}]").as_str()),
@@ -71,10 +71,10 @@ async fn matches_original_path_and_proxy_body_params() {
 #[tokio::test]
 async fn rejects_unmatched_request_without_default() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let mut config = conditional_config(&json!([{"query": {"metadata.plan": "paid"}, "then": "first"}]));
     config["strategy"].as_object_mut().unwrap().remove("default");
-    let response = rig.send(chat_with_config(&config)).await;
+    let response = gateway.send(chat_with_config(&config)).await;
     assert_eq!(
         (response.status, response.error_code().as_str(), &response.json()["status"]),
         (400, "no_matching_target", &json!("failure"))
@@ -85,8 +85,8 @@ async fn rejects_unmatched_request_without_default() {
 #[tokio::test]
 async fn reports_condition_errors_with_json_paths() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway
         .send(chat_with_config(&conditional_config(&json!([
             {"query": {"metadata.plan": {"$like": 1}}, "then": "first"},
             {"query": {}, "then": "nobody"},

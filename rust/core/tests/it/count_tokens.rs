@@ -45,20 +45,22 @@ async fn translates_converse_counts_except_for_bedrock() {
 #[tokio::test]
 async fn counts_tokens_locally_if_the_provider_cannot() {
     let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let contents = json!({"contents": [{"role": "user", "parts": [{"text": "What is the answer?"},
         {"inlineData": {"mimeType": "image/png", "data": "AAAA"}}]}]});
     let messages = json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "What is the answer?"}]});
     for provider in ["openai", "groq", "cohere"] {
-        let response = rig.send(played.build_request(provider, GEMINI_COUNT_PATH, contents.to_string().into())).await;
+        let response =
+            gateway.send(played.build_request(provider, GEMINI_COUNT_PATH, contents.to_string().into())).await;
         assert_eq!((response.status, response.json()), (200, json!({"totalTokens": 5})), "{provider}");
-        let response = rig.send(played.build_request(provider, MESSAGES_COUNT_PATH, messages.to_string().into())).await;
+        let response =
+            gateway.send(played.build_request(provider, MESSAGES_COUNT_PATH, messages.to_string().into())).await;
         assert_eq!((response.status, response.json()), (200, json!({"input_tokens": 12})), "{provider}");
-        let response = rig
+        let response = gateway
             .send(played.build_request(provider, CONVERSE_COUNT_PATH, converse_count_body().to_string().into()))
             .await;
         assert_eq!((response.status, response.json()), (200, json!({"inputTokens": 12})), "{provider}");
-        let records = rig.drain_records();
+        let records = gateway.drain_records();
         let fields: Vec<_> =
             records.iter().map(|record| pick_fields(record, ["ai_org", "outcome", "req_units"])).collect();
         assert_eq!(fields, vec![json!([provider, "complete", null]); 3]);
@@ -85,8 +87,8 @@ async fn counts_locally_if_a_bedrock_model_cannot_and_reports_it() {
     ];
     for (path, body, operation, key) in counts {
         let played = GoldenProvider::start(400, "application/json", refusal.to_vec(), 50).await;
-        let rig = GoldenProvider::gateway_trusting_loopback();
-        let response = rig.send(played.build_request("bedrock", path, body.to_string().into())).await;
+        let gateway = GoldenProvider::gateway_trusting_loopback();
+        let response = gateway.send(played.build_request("bedrock", path, body.to_string().into())).await;
         let count = response.json()[key].as_u64();
         assert!(
             response.status == 200 && count.is_some_and(|count| (5..20).contains(&count)),
@@ -95,10 +97,10 @@ async fn counts_locally_if_a_bedrock_model_cannot_and_reports_it() {
         );
         let dropped_names = response.header("x-gateway-not-translated").unwrap_or_default();
         assert!(dropped_names.split(", ").any(|name| name == operation), "{path}: {dropped_names}");
-        assert_eq!(pick_fields(&rig.single_record(), ["ai_org", "outcome"]), json!(["bedrock", "complete"]));
+        assert_eq!(pick_fields(&gateway.single_record(), ["ai_org", "outcome"]), json!(["bedrock", "complete"]));
         // Other errors pass unchanged: a 403 is not about what the model supports.
         let played = GoldenProvider::start(403, "application/json", refusal.to_vec(), 50).await;
-        let response = rig.send(played.build_request("bedrock", path, body.to_string().into())).await;
+        let response = gateway.send(played.build_request("bedrock", path, body.to_string().into())).await;
         assert_eq!(response.status, 403, "{path}: {}", response.text());
     }
     let played = GoldenProvider::start(400, "application/json", refusal.to_vec(), 50).await;
@@ -113,7 +115,7 @@ async fn reuses_the_connection_of_a_rejected_count() {
     let provider =
         ScriptedServer::start_responding(json_response("400 Bad Request", "", r#"{"message":"It does not count."}"#))
             .await;
-    let (played, rig) = (
+    let (played, gateway) = (
         GoldenProvider { server: provider, last_request: Arc::default(), request_lines: Arc::default() },
         GoldenProvider::gateway_trusting_loopback(),
     );
@@ -121,7 +123,7 @@ async fn reuses_the_connection_of_a_rejected_count() {
         "messages": [{"role": "user", "content": "What is the answer?"}]});
     for (path, body) in [(CONVERSE_COUNT_PATH, converse_count_body()), (MESSAGES_COUNT_PATH, messages)] {
         for _ in 0..2 {
-            let response = rig.send(played.build_request("bedrock", path, body.to_string().into())).await;
+            let response = gateway.send(played.build_request("bedrock", path, body.to_string().into())).await;
             assert_eq!(response.status, 200, "{path}: {}", response.text());
         }
     }
@@ -130,7 +132,7 @@ async fn reuses_the_connection_of_a_rejected_count() {
 
 #[tokio::test]
 async fn rejects_an_uncountable_request_in_the_client_format() {
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let build_request = |path: &str, body: &str| {
         let build_request = TestRequest::new("POST", path).header("x-gateway-provider", "openai");
         build_request
@@ -138,7 +140,7 @@ async fn rejects_an_uncountable_request_in_the_client_format() {
             .header("authorization", "Bearer sk-1")
             .body(body.to_owned())
     };
-    let response = rig.send(build_request(CONVERSE_COUNT_PATH, r#"{"input":{"converse":{"messages":[]}}}"#)).await;
+    let response = gateway.send(build_request(CONVERSE_COUNT_PATH, r#"{"input":{"converse":{"messages":[]}}}"#)).await;
     assert_eq!(
         (response.status, &response.json()["__type"]),
         (400, &json!("ValidationException")),
@@ -150,7 +152,7 @@ async fn rejects_an_uncountable_request_in_the_client_format() {
         "{}",
         response.text()
     );
-    assert_eq!(rig.single_record()["error"], "token_count_failed");
+    assert_eq!(gateway.single_record()["error"], "token_count_failed");
     let part = r#""contents":[{"parts":[{"text":7}]}]"#;
     for (path, body, field) in [
         (MESSAGES_COUNT_PATH, r#"{"model":"gpt-4o"}"#, "messages: must be an array of at least one message"),
@@ -168,7 +170,7 @@ async fn rejects_an_uncountable_request_in_the_client_format() {
             "generateContentRequest.contents[0].parts[0].text: must be a string",
         ),
     ] {
-        let response = rig.send(build_request(path, body)).await;
+        let response = gateway.send(build_request(path, body)).await;
         let error = &response.json()["error"];
         let kinds = json!([response.status, error["type"], error["status"]]);
         let is_messages = path == MESSAGES_COUNT_PATH;
@@ -181,7 +183,7 @@ async fn rejects_an_uncountable_request_in_the_client_format() {
         let message = error["message"].as_str().unwrap();
         assert!(message.starts_with(&format!("the tokens of this request cannot be counted: {field}")), "{message}");
         assert_eq!(
-            pick_fields(&rig.single_record(), ["error", "outcome"]),
+            pick_fields(&gateway.single_record(), ["error", "outcome"]),
             json!(["token_count_failed", "refused"]),
             "{body}"
         );

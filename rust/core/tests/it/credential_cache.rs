@@ -56,10 +56,11 @@ fn authorization_headers(provider: &Server) -> Vec<String> {
 #[tokio::test]
 async fn fetches_and_caches_a_service_account_token() {
     let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
-    let (issuer, provider, rig) = (CredentialIssuer::start_with_tokens().await, Server::start().await, start_gateway());
+    let (issuer, provider, gateway) =
+        (CredentialIssuer::start_with_tokens().await, Server::start().await, start_gateway());
     let file = service_account_json(&key, &issuer.server.url());
     for _ in 0..3 {
-        rig.send(vertex_request(&provider, &file)).await;
+        gateway.send(vertex_request(&provider, &file)).await;
     }
     assert_eq!(authorization_headers(&provider), vec!["Bearer token-1"; 3]);
     assert_eq!(issuer.received_requests().len(), 1, "it is kept");
@@ -139,12 +140,12 @@ fn oracle_request(at: &Server, passphrase: &str) -> TestRequest {
 #[tokio::test]
 async fn decrypts_an_oracle_key_and_signs_with_it() {
     let provider = Server::start().await;
-    let rig = start_gateway();
+    let gateway = start_gateway();
     for _ in 0..2 {
-        let response = rig.send(oracle_request(&provider, "open sesame")).await;
+        let response = gateway.send(oracle_request(&provider, "open sesame")).await;
         assert_eq!(response.status, 200, "{}", response.text());
     }
-    let records = rig.drain_records();
+    let records = gateway.drain_records();
     let public: String = PUBLIC_KEY.lines().filter(|line| !line.starts_with('-')).collect();
     let public = BASE64_STANDARD.decode(public).unwrap();
     for entry in provider.ledger_entries() {
@@ -171,11 +172,11 @@ async fn decrypts_an_oracle_key_and_signs_with_it() {
 #[tokio::test]
 async fn rejects_wrong_oracle_key_passphrase_without_leaking_it() {
     let provider = Server::start().await;
-    let rig = start_gateway();
+    let gateway = start_gateway();
     for (passphrase, status, code) in
         [("", 400, "invalid_provider_option"), ("another-s3cret", 502, "credential_unavailable")]
     {
-        let response = rig.send(oracle_request(&provider, passphrase)).await;
+        let response = gateway.send(oracle_request(&provider, passphrase)).await;
         assert_eq!((response.status, response.error_code().as_str()), (status, code));
         let text = response.text();
         assert!(text.contains("passphrase") && !text.contains("s3cret") && !text.contains("MIIF"), "{text}");
@@ -185,7 +186,8 @@ async fn rejects_wrong_oracle_key_passphrase_without_leaking_it() {
 
 #[tokio::test]
 async fn fetches_and_caches_an_entra_token_for_azure() {
-    let (issuer, provider, rig) = (CredentialIssuer::start_with_tokens().await, Server::start().await, start_gateway());
+    let (issuer, provider, gateway) =
+        (CredentialIssuer::start_with_tokens().await, Server::start().await, start_gateway());
     let azure = || {
         custom_host_request("azure-openai", &provider)
             .header("x-gateway-azure-resource-name", "res")
@@ -198,7 +200,7 @@ async fn fetches_and_caches_an_entra_token_for_azure() {
     };
     let host = issuer.server.url();
     for _ in 0..2 {
-        rig.send(azure().header("x-gateway-azure-authority-host", &host)).await;
+        gateway.send(azure().header("x-gateway-azure-authority-host", &host)).await;
     }
     assert_eq!(authorization_headers(&provider), vec!["Bearer token-1"; 2]);
     assert!(issuer.received_requests()[0].starts_with("POST /t-1/oauth2/v2.0/token HTTP/1.1\r\n"));
@@ -208,7 +210,8 @@ async fn fetches_and_caches_an_entra_token_for_azure() {
     assert_eq!((field("client_id"), field("client_secret")), (Some("c-1"), Some("s3cret")));
     assert_eq!(field("scope"), Some("https://cognitiveservices.azure.com/.default"));
     // Another scope requires another token.
-    rig.send(azure().header("x-gateway-azure-authority-host", &host).header("x-gateway-azure-entra-scope", "api://x"))
+    gateway
+        .send(azure().header("x-gateway-azure-authority-host", &host).header("x-gateway-azure-entra-scope", "api://x"))
         .await;
     assert_eq!(authorization_headers(&provider)[2], "Bearer token-2");
     let entry = &provider.ledger_entries()[0];
@@ -217,12 +220,13 @@ async fn fetches_and_caches_an_entra_token_for_azure() {
 
 #[tokio::test]
 async fn does_not_send_a_stored_secret_to_a_requested_authority() {
-    let (issuer, provider, rig) = (CredentialIssuer::start_with_tokens().await, Server::start().await, start_gateway());
+    let (issuer, provider, gateway) =
+        (CredentialIssuer::start_with_tokens().await, Server::start().await, start_gateway());
     let options = json!({"resource_name": "res", "api_version": "2024-10-21", "azure_auth_mode": "entra",
         "azure_entra_tenant_id": "t", "azure_entra_client_id": "c", "azure_entra_client_secret": "s3cret",
         "azure_authority_host": issuer.server.url()});
     let row = json!({"slug": "az", "provider": "azure-openai", "options": options, "custom_host": provider.url()});
-    rig.apply_snapshot(&json!({"epoch": "1", "providers": [row]}));
+    gateway.apply_snapshot(&json!({"epoch": "1", "providers": [row]}));
     let evil = CredentialIssuer::start_with_tokens().await;
     let build_request = || {
         TestRequest::new("POST", CHAT_PATH)
@@ -237,7 +241,7 @@ async fn does_not_send_a_stored_secret_to_a_requested_authority() {
             .header("x-gateway-azure-authority-host", &evil.server.url()),
         build_request().header("x-gateway-config", &config),
     ] {
-        let response = rig.send(asking).await;
+        let response = gateway.send(asking).await;
         assert_eq!(
             authorization_headers(&provider).last().map(String::as_str),
             Some("Bearer token-1"),
@@ -255,7 +259,7 @@ const ASSUME_ROLE_RESPONSE: &str = "<AssumeRoleResponse><AssumeRoleResult><Crede
 #[tokio::test]
 async fn assumes_a_role_once_and_signs_with_its_keys() {
     let issuer = CredentialIssuer::start_with_responses(|_| (200, ASSUME_ROLE_RESPONSE.to_owned())).await;
-    let (provider, rig) = (Server::start().await, start_gateway());
+    let (provider, gateway) = (Server::start().await, start_gateway());
     let bedrock = || {
         custom_host_request("bedrock", &provider)
             .header("x-gateway-aws-region", "eu-west-1")
@@ -267,7 +271,7 @@ async fn assumes_a_role_once_and_signs_with_its_keys() {
             .header("authorization", "Bearer sk-caller")
     };
     for _ in 0..2 {
-        rig.send(bedrock()).await;
+        gateway.send(bedrock()).await;
     }
     let requests = issuer.received_requests();
     assert_eq!(requests.len(), 1, "it is kept");
@@ -330,13 +334,13 @@ fn gateway_with_identity_for(
     identity: WorkloadIdentity,
     options: &Value,
 ) -> TestGateway {
-    let rig = TestGateway::with_settings("", |settings| {
+    let gateway = TestGateway::with_settings("", |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
         settings.identity = identity;
     });
     let row = json!({"slug": "br", "provider": slug, "custom_host": provider.url(), "options": options});
-    rig.apply_snapshot(&json!({"epoch": "1", "providers": [row]}));
-    rig
+    gateway.apply_snapshot(&json!({"epoch": "1", "providers": [row]}));
+    gateway
 }
 
 fn stored_provider_request() -> TestRequest {
@@ -367,9 +371,9 @@ async fn fetches_instance_keys_with_a_session_token_and_caches_them() {
         aws_metadata_url: service.server.url(),
         ..WorkloadIdentity::default()
     };
-    let rig = gateway_with_identity(&provider, identity, &service_role_options());
+    let gateway = gateway_with_identity(&provider, identity, &service_role_options());
     for _ in 0..2 {
-        rig.send(stored_provider_request()).await;
+        gateway.send(stored_provider_request()).await;
     }
     let requests = service.received_requests();
     assert_eq!(requests.len(), 3, "{requests:?}");
@@ -455,13 +459,13 @@ async fn machine_keys_serve_only_stored_providers_if_allowed() {
         build_request.header("x-gateway-aws-region", "eu-west-1").header("x-gateway-aws-auth-type", "serviceRole")
     };
     let role = |build_request: TestRequest| build_request.header("x-gateway-aws-role-arn", "arn:aws:iam::1:role/r");
-    let rig = gateway_with_identity(&provider, own(true), &json!({"aws_region": "eu-west-1"}));
+    let gateway = gateway_with_identity(&provider, own(true), &json!({"aws_region": "eu-west-1"}));
     for build_request in [
         asking(custom_host_request("bedrock", &provider)),
         asking(stored_provider_request()),
         role(asking(stored_provider_request())),
     ] {
-        let response = rig.send(build_request).await;
+        let response = gateway.send(build_request).await;
         assert!(response.status == 400 && response.text().contains("only a stored provider"), "{}", response.text());
     }
     assert!(service.received_requests().is_empty() && provider.ledger_entries().is_empty());
@@ -484,10 +488,11 @@ async fn fetches_an_azure_vm_token_once_for_concurrent_requests() {
         ..WorkloadIdentity::default()
     };
     let mode = json!({"azure_auth_mode": "managed", "azure_managed_client_id": "m-1"});
-    let rig = azure_gateway(&provider, identity, &mode);
-    let (first, second) = tokio::join!(rig.send(stored_provider_request()), rig.send(stored_provider_request()));
+    let gateway = azure_gateway(&provider, identity, &mode);
+    let (first, second) =
+        tokio::join!(gateway.send(stored_provider_request()), gateway.send(stored_provider_request()));
     assert_eq!((first.status, second.status), (200, 200), "{}", first.text());
-    rig.send(stored_provider_request()).await;
+    gateway.send(stored_provider_request()).await;
     assert_eq!(authorization_headers(&provider), vec!["Bearer token-1"; 3]);
     let requests = service.received_requests();
     assert_eq!(requests.len(), 1, "{requests:?}");
@@ -605,12 +610,12 @@ async fn requests_cannot_use_the_azure_machine_identity() {
         .send(stored_provider_request())
         .await;
     assert!(response.status == 400 && response.text().contains("identity.allow_provider_use"), "{}", response.text());
-    let rig = azure_gateway(&provider, own(true), &json!({}));
+    let gateway = azure_gateway(&provider, own(true), &json!({}));
     for mode in ["managed", "workload", "entraFederated"] {
         for asking in [custom_host_request("azure-openai", &provider), stored_provider_request()] {
             let fields = ["azure-entra-tenant-id", "azure-entra-client-id", "azure-resource-name", "azure-api-version"];
             let asking = fields.iter().fold(asking, |request, name| request.header(&format!("x-gateway-{name}"), "x"));
-            let response = rig.send(asking.header("x-gateway-azure-auth-mode", mode)).await;
+            let response = gateway.send(asking.header("x-gateway-azure-auth-mode", mode)).await;
             assert!(
                 response.status == 400 && response.text().contains("only a stored provider"),
                 "{mode}: {}",
@@ -621,7 +626,7 @@ async fn requests_cannot_use_the_azure_machine_identity() {
             "azure_entra_client_id": "x", "azure_entra_scope": "https://management.azure.com/.default"});
         let asking =
             TestRequest::new("POST", CHAT_PATH).header("content-type", "application/json").body(chat_body("m", false));
-        let response = rig.send(asking.header("x-gateway-config", &config.to_string())).await;
+        let response = gateway.send(asking.header("x-gateway-config", &config.to_string())).await;
         assert!(
             response.status == 400 && response.text().contains("only a stored provider"),
             "{mode}: {}",

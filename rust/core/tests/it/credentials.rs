@@ -19,12 +19,12 @@ fn snapshot_with_keys() -> Value {
 #[tokio::test]
 async fn accepts_provider_name_with_bearer_token() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for path in [CHAT_PATH, MESSAGES_PATH, "/v1/proxy/anything"] {
         let request = request_without_provider(path)
             .header("x-gateway-provider", "mock")
             .header("Authorization", "bearer sk-caller");
-        assert_eq!(rig.send(request).await.status, 200, "{path}");
+        assert_eq!(gateway.send(request).await.status, 200, "{path}");
         assert_eq!(single_sent_request(&provider).header("authorization"), Some("Bearer sk-caller"), "{path}");
     }
 }
@@ -32,26 +32,26 @@ async fn accepts_provider_name_with_bearer_token() {
 #[tokio::test]
 async fn accepts_inline_config_with_one_provider() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let config = json!({"provider": "openai", "api_key": "sk-config", "custom_host": format!("{}/v1", provider.url())});
     let request = request_without_provider(CHAT_PATH)
         .header("x-gateway-config", &config.to_string())
         .header("authorization", "Bearer sk-caller");
-    assert_eq!(rig.send(request).await.status, 200);
+    assert_eq!(gateway.send(request).await.status, 200);
     assert_eq!(single_sent_request(&provider).header("authorization"), Some("Bearer sk-config"));
 }
 
 #[tokio::test]
 async fn uses_key_of_saved_provider_or_config() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    rig.apply_snapshot(&json!({"epoch": "1",
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "providers": [{"slug": "mine", "provider": "openai", "api_key": "sk-saved", "custom_host": format!("{}/v1", provider.url())}],
         "configs": [{"slug": "pc-main", "config": {"provider": "@mine"}}]}));
     for (name, value) in
         [("x-gateway-provider", "@mine"), ("x-gateway-virtual-key", "mine"), ("x-gateway-config", "pc-main")]
     {
-        let response = rig.send(request_without_provider(CHAT_PATH).header(name, value)).await;
+        let response = gateway.send(request_without_provider(CHAT_PATH).header(name, value)).await;
         assert_eq!(response.status, 200, "{name}: {}", response.text());
         assert_eq!(single_sent_request(&provider).header("authorization"), Some("Bearer sk-saved"), "{name}");
     }
@@ -60,14 +60,15 @@ async fn uses_key_of_saved_provider_or_config() {
 #[tokio::test]
 async fn does_not_send_saved_key_to_url_from_config_options() {
     let evil = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let url = evil.url().replace("http://", "https://");
     let config = json!({"provider": "@foundry", "azure_foundry_url": url});
-    rig.apply_snapshot(&json!({"epoch": "1",
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "providers": [{"slug": "foundry", "provider": "azure-ai", "api_key": "sk-saved"}],
         "configs": [{"slug": "pc-evil", "config": config}]}));
     for provider_name in [config.to_string().as_str(), "pc-evil"] {
-        let response = rig.send(request_without_provider(CHAT_PATH).header("x-gateway-config", provider_name)).await;
+        let response =
+            gateway.send(request_without_provider(CHAT_PATH).header("x-gateway-config", provider_name)).await;
         assert!(
             response.status == 400 && response.text().contains("no foundry"),
             "{provider_name}: {}",
@@ -80,9 +81,9 @@ async fn does_not_send_saved_key_to_url_from_config_options() {
 #[tokio::test]
 async fn client_headers_do_not_replace_saved_key() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let host = format!("{}/v1", provider.url());
-    rig.apply_snapshot(&json!({"epoch": "1", "providers": [
+    gateway.apply_snapshot(&json!({"epoch": "1", "providers": [
         {"slug": "open", "provider": "openai", "api_key": "sk-saved", "custom_host": host},
         {"slug": "anth", "provider": "anthropic", "api_key": "sk-saved", "custom_host": host}]}));
     for (slug, expected) in [("@open", [Some("Bearer sk-saved"), None]), ("@anth", [None, Some("sk-saved")])] {
@@ -92,7 +93,7 @@ async fn client_headers_do_not_replace_saved_key() {
                 request = request.header(name, "Bearer sk-caller");
             }
             let response =
-                rig.send(request.header("x-gateway-forward-headers", "authorization,x-api-key,api-key")).await;
+                gateway.send(request.header("x-gateway-forward-headers", "authorization,x-api-key,api-key")).await;
             assert_eq!(response.status, 200, "{path}: {}", response.text());
             let entry = single_sent_request(&provider);
             assert_eq!(["authorization", "x-api-key"].map(|name| entry.header(name)), expected, "{path} {slug}");
@@ -107,7 +108,7 @@ async fn saved_headers_allow_credential_options_from_elsewhere() {
         ScriptedServer::start_responding(json_response("200 OK", "", r#"{"access_token":"t-1","expires_in":3600}"#))
             .await;
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let content = [
         ("azure-auth-mode", "entra"),
         ("azure-entra-tenant-id", "t"),
@@ -119,7 +120,7 @@ async fn saved_headers_allow_credential_options_from_elsewhere() {
     for (name, value) in content {
         config[name.replace('-', "_")] = value.into();
     }
-    rig.apply_snapshot(
+    gateway.apply_snapshot(
         &json!({"epoch": "1", "configs": [{"slug": "pc-entra", "config": config}], "providers": [{"slug": "az",
         "provider": "azure-openai", "custom_host": provider.url(), "headers": {"x-team": "red"},
         "options": {"resource_name": "res", "api_version": "2024-10-21"}}]}),
@@ -137,7 +138,7 @@ async fn saved_headers_allow_credential_options_from_elsewhere() {
         .header("x-gateway-config", "pc-entra")
         .body(chat_body("gpt-4o", false));
     for request in [by_fields, by_config] {
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         let received = provider.ledger_entries();
         let entry = received.last().unwrap_or_else(|| panic!("{}", response.text()));
         let fields = ["authorization", "x-team"].map(|name| entry.header(name));
@@ -149,8 +150,8 @@ async fn saved_headers_allow_credential_options_from_elsewhere() {
 #[tokio::test]
 async fn sends_anthropic_oauth_token_as_bearer_from_any_header() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    rig.apply_snapshot(&snapshot_with_keys());
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    gateway.apply_snapshot(&snapshot_with_keys());
     let host = format!("{}/v1", provider.url());
     let token = "sk-ant-oat01-0123456789";
     for path in [MESSAGES_PATH, "/v1/messages/batches", "/v1/proxy/messages"] {
@@ -161,7 +162,7 @@ async fn sends_anthropic_oauth_token_as_bearer_from_any_header() {
                 .header("x-gateway-custom-host", &host)
                 .header("anthropic-beta", "oauth-2025-04-20")
                 .header(name, &value);
-            assert_eq!(rig.send(request).await.status, 200, "{path} {name}");
+            assert_eq!(gateway.send(request).await.status, 200, "{path} {name}");
             let entry = single_sent_request(&provider);
             let headers = ["authorization", "x-api-key", "anthropic-beta"].map(|name| entry.header(name));
             assert_eq!(
@@ -176,15 +177,15 @@ async fn sends_anthropic_oauth_token_as_bearer_from_any_header() {
 #[tokio::test]
 async fn forwards_other_auth_schemes_except_the_gateway_key() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.apply_snapshot(&snapshot_with_keys());
+    let gateway = TestGateway::for_provider(&provider);
+    gateway.apply_snapshot(&snapshot_with_keys());
     let signed =
         |id: &str| format!("AWS4-HMAC-SHA256 Credential={id}/20261121/eu-west-1/bedrock/aws4_request, Signature=0");
     for path in [CHAT_PATH, "/v1/files", "/v1/proxy/anything"] {
         for value in ["Basic dXNlcjpzZWNyZXQ=".to_owned(), signed("AKIDPROVIDER"), "sk-without-a-scheme".to_owned()] {
             let request =
                 request_without_provider(path).header("x-gateway-provider", "mock").header("authorization", &value);
-            assert_eq!(rig.send(request.header("x-gateway-api-key", GATEWAY_KEY)).await.status, 200, "{path}");
+            assert_eq!(gateway.send(request.header("x-gateway-api-key", GATEWAY_KEY)).await.status, 200, "{path}");
             assert_eq!(single_sent_request(&provider).header("authorization"), Some(value.as_str()), "{path}");
         }
         for with_its_header in [false, true] {
@@ -194,7 +195,7 @@ async fn forwards_other_auth_schemes_except_the_gateway_key() {
             if with_its_header {
                 request = request.header("x-gateway-api-key", GATEWAY_KEY);
             }
-            assert_eq!(rig.send(request).await.status, 200, "{path}");
+            assert_eq!(gateway.send(request).await.status, 200, "{path}");
             assert_eq!(single_sent_request(&provider).header("authorization"), None, "{path}");
         }
     }
@@ -203,8 +204,8 @@ async fn forwards_other_auth_schemes_except_the_gateway_key() {
 #[tokio::test]
 async fn accepts_gateway_key_and_provider_key_in_any_two_headers() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.apply_snapshot(&snapshot_with_keys());
+    let gateway = TestGateway::for_provider(&provider);
+    gateway.apply_snapshot(&snapshot_with_keys());
     let locations = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
     let written =
         |location: &str, key: &str| if location == "authorization" { format!("Bearer {key}") } else { key.to_owned() };
@@ -215,7 +216,7 @@ async fn accepts_gateway_key_and_provider_key_in_any_two_headers() {
                     .header("x-gateway-provider", "mock")
                     .header(theirs, &written(theirs, "sk-theirs"));
                 assert_eq!(
-                    rig.send(request.header(ours, &written(ours, GATEWAY_KEY))).await.status,
+                    gateway.send(request.header(ours, &written(ours, GATEWAY_KEY))).await.status,
                     200,
                     "{path} {ours} {theirs}"
                 );
@@ -224,7 +225,7 @@ async fn accepts_gateway_key_and_provider_key_in_any_two_headers() {
                     Some("Bearer sk-theirs"),
                     "{path} {ours} {theirs}"
                 );
-                assert!(rig.drain_records().iter().all(|record| record["api_key_id"] == "k-1"));
+                assert!(gateway.drain_records().iter().all(|record| record["api_key_id"] == "k-1"));
             }
         }
         // One Azure client sends its key in both headers. It is the gateway key, or the provider's key next to
@@ -232,10 +233,10 @@ async fn accepts_gateway_key_and_provider_key_in_any_two_headers() {
         let twice = |key: &str| {
             request_without_provider(path).header("api-key", key).header("authorization", &format!("Bearer {key}"))
         };
-        assert_eq!(rig.send(twice(GATEWAY_KEY).header("x-gateway-provider", "mock")).await.status, 200, "{path}");
+        assert_eq!(gateway.send(twice(GATEWAY_KEY).header("x-gateway-provider", "mock")).await.status, 200, "{path}");
         assert_eq!(single_sent_request(&provider).header("authorization"), None, "{path}");
         let request = twice("sk-theirs").header("x-gateway-provider", "mock").header("x-gateway-api-key", GATEWAY_KEY);
-        assert_eq!(rig.send(request).await.status, 200, "{path}");
+        assert_eq!(gateway.send(request).await.status, 200, "{path}");
         assert_eq!(single_sent_request(&provider).header("authorization"), Some("Bearer sk-theirs"), "{path}");
     }
 }
@@ -243,28 +244,28 @@ async fn accepts_gateway_key_and_provider_key_in_any_two_headers() {
 #[tokio::test]
 async fn accepts_gateway_key_in_own_header_or_authorization() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.apply_snapshot(&snapshot_with_keys());
+    let gateway = TestGateway::for_provider(&provider);
+    gateway.apply_snapshot(&snapshot_with_keys());
     for path in [CHAT_PATH, MESSAGES_PATH, "/v1/proxy/anything"] {
         let build_request = || request_without_provider(path).header("x-gateway-provider", "mock");
         let own = build_request().header("x-gateway-api-key", GATEWAY_KEY).header("authorization", "Bearer sk-caller");
-        assert_eq!(rig.send(own).await.status, 200, "{path}");
+        assert_eq!(gateway.send(own).await.status, 200, "{path}");
         assert_eq!(single_sent_request(&provider).header("authorization"), Some("Bearer sk-caller"), "{path}");
         let alias = build_request().header("x-portkey-api-key", GATEWAY_KEY);
-        assert_eq!(rig.send(alias).await.status, 200, "{path}");
+        assert_eq!(gateway.send(alias).await.status, 200, "{path}");
         assert_eq!(single_sent_request(&provider).header("authorization"), None, "{path}");
         let bearer = build_request().header("authorization", &format!("Bearer {GATEWAY_KEY}"));
-        assert_eq!(rig.send(bearer).await.status, 200, "{path}");
+        assert_eq!(gateway.send(bearer).await.status, 200, "{path}");
         assert_eq!(single_sent_request(&provider).header("authorization"), None, "{path}");
-        assert!(rig.drain_records().iter().all(|record| record["api_key_id"] == "k-1"));
+        assert!(gateway.drain_records().iter().all(|record| record["api_key_id"] == "k-1"));
     }
 }
 
 #[tokio::test]
 async fn does_not_forward_gateway_key_that_is_sent_twice() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.apply_snapshot(&snapshot_with_keys());
+    let gateway = TestGateway::for_provider(&provider);
+    gateway.apply_snapshot(&snapshot_with_keys());
     // SDKs require a provider key, and users often set the gateway key there too.
     for (name, value) in [
         ("authorization", format!("Bearer {GATEWAY_KEY}")),
@@ -275,7 +276,7 @@ async fn does_not_forward_gateway_key_that_is_sent_twice() {
             let request = request_without_provider(path)
                 .header("x-gateway-provider", "mock")
                 .header("x-gateway-api-key", GATEWAY_KEY);
-            assert_eq!(rig.send(request.header(name, &value)).await.status, 200, "{path} {name}");
+            assert_eq!(gateway.send(request.header(name, &value)).await.status, 200, "{path} {name}");
             let entry = single_sent_request(&provider);
             let headers = ["authorization", "x-api-key", "api-key"].map(|name| entry.header(name));
             assert_eq!(headers, [None; 3], "{path} {name}");
@@ -286,8 +287,8 @@ async fn does_not_forward_gateway_key_that_is_sent_twice() {
 #[tokio::test]
 async fn rejects_missing_or_invalid_key() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.apply_snapshot(&snapshot_with_keys());
+    let gateway = TestGateway::for_provider(&provider);
+    gateway.apply_snapshot(&snapshot_with_keys());
     let build_request = |path| request_without_provider(path).header("x-gateway-provider", "mock");
     for (name, value, code) in [
         ("x-none", "", "03"),
@@ -297,9 +298,9 @@ async fn rejects_missing_or_invalid_key() {
         ("x-gateway-api-key", "pk-old", "03"),
         ("authorization", "Bearer pk-old", "03"),
     ] {
-        let response = rig.send(build_request(CHAT_PATH).header(name, value)).await;
+        let response = gateway.send(build_request(CHAT_PATH).header(name, value)).await;
         assert_eq!((response.status, response.error_code().as_str()), (401, code), "{name}: {value}");
-        let response = rig.send(build_request(MESSAGES_PATH).header(name, value)).await;
+        let response = gateway.send(build_request(MESSAGES_PATH).header(name, value)).await;
         assert_eq!(response.json()["error"]["type"], "authentication_error", "{name}: {value}");
     }
     assert!(provider.ledger_entries().is_empty());
@@ -308,14 +309,17 @@ async fn rejects_missing_or_invalid_key() {
 #[tokio::test]
 async fn can_require_a_key_before_any_is_configured() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.require_key = true);
-    assert_eq!(rig.send(request_without_provider(CHAT_PATH).header("x-gateway-provider", "mock")).await.status, 401);
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.require_key = true);
+    assert_eq!(
+        gateway.send(request_without_provider(CHAT_PATH).header("x-gateway-provider", "mock")).await.status,
+        401
+    );
     assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
 async fn rejects_missing_or_unknown_provider() {
-    let rig = TestGateway::for_url("http://127.0.0.1:1");
+    let gateway = TestGateway::for_url("http://127.0.0.1:1");
     for (name, value, code) in [
         ("x-none", "", "provider_required"),
         ("x-gateway-provider", "nobody", "invalid_provider"),
@@ -326,15 +330,15 @@ async fn rejects_missing_or_unknown_provider() {
         ("x-gateway-config", r#"{"provider":"mock","retry":{"attempts":9}}"#, "invalid_config"),
         ("x-gateway-provider", "ollama", "invalid_custom_host"),
     ] {
-        let response = rig.send(request_without_provider(CHAT_PATH).header(name, value)).await;
+        let response = gateway.send(request_without_provider(CHAT_PATH).header(name, value)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, code), "{name}: {value}");
     }
 }
 
 #[tokio::test]
 async fn errors_do_not_contain_credentials() {
-    let rig = TestGateway::for_url("http://127.0.0.1:1");
-    rig.apply_snapshot(&snapshot_with_keys());
+    let gateway = TestGateway::for_url("http://127.0.0.1:1");
+    gateway.apply_snapshot(&snapshot_with_keys());
     let config = r#"{"provider":"nobody","api_key":"sk-canary"}"#;
     for request in [
         request_without_provider(CHAT_PATH).header("x-gateway-api-key", "pk-canary-wrong"),
@@ -344,7 +348,7 @@ async fn errors_do_not_contain_credentials() {
             .header("x-gateway-provider", "mock"),
         request_without_provider(MESSAGES_PATH).header("authorization", "Bearer sk-canary"),
     ] {
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert!(response.status >= 400 && !response.text().contains("canary"), "{}", response.text());
     }
 }

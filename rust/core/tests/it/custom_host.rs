@@ -7,19 +7,19 @@ use serde_json::json;
 #[tokio::test]
 async fn custom_host_replaces_provider_address() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let host = format!("{}/some/where/", provider.url());
     let to = |slug, path| {
         request_without_provider(path).header("x-gateway-provider", slug).header("x-gateway-custom-host", &host)
     };
-    assert_eq!(rig.send(to("openai", CHAT_PATH).header("authorization", "Bearer sk-caller")).await.status, 200);
+    assert_eq!(gateway.send(to("openai", CHAT_PATH).header("authorization", "Bearer sk-caller")).await.status, 200);
     let entry = single_sent_request(&provider);
     assert_eq!(
         (entry.path.as_str(), entry.header("authorization"), entry.header("host")),
         ("/some/where/chat/completions", Some("Bearer sk-caller"), Some(provider.addr.to_string().as_str()))
     );
     // Anthropic's SDK sends its key in the `x-api-key` header.
-    assert_eq!(rig.send(to("anthropic", MESSAGES_PATH).header("x-api-key", "sk-ant")).await.status, 200);
+    assert_eq!(gateway.send(to("anthropic", MESSAGES_PATH).header("x-api-key", "sk-ant")).await.status, 200);
     let entry = single_sent_request(&provider);
     let headers = ["x-api-key", "authorization", "anthropic-version"].map(|name| entry.header(name));
     assert_eq!(headers, [Some("sk-ant"), None, Some("2023-06-01")]);
@@ -28,26 +28,26 @@ async fn custom_host_replaces_provider_address() {
 #[tokio::test]
 async fn does_not_send_saved_key_to_custom_host_of_request() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    rig.apply_snapshot(
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    gateway.apply_snapshot(
         &json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "openai", "api_key": "sk-saved"}]}),
     );
     let request = request_without_provider(CHAT_PATH)
         .header("x-gateway-provider", "@mine")
         .header("x-gateway-custom-host", &provider.url());
-    let response = rig.send(request).await;
+    let response = gateway.send(request).await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"));
     let config = json!({"provider": "@mine", "custom_host": provider.url()}).to_string();
-    assert_eq!(rig.send(request_without_provider(CHAT_PATH).header("x-gateway-config", &config)).await.status, 400);
+    assert_eq!(gateway.send(request_without_provider(CHAT_PATH).header("x-gateway-config", &config)).await.status, 400);
     assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
 async fn binds_saved_key_to_its_host_on_every_path_and_alias() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let bound = format!("{}/v1", provider.url());
-    rig.apply_snapshot(&json!({"epoch": "1",
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "providers": [{"slug": "mine", "provider": "openai", "api_key": "sk-saved"},
             {"slug": "fields", "provider": "openai", "headers": {"x-token": "sk-saved"}},
             {"slug": "models", "provider": "openai", "models": "m"}],
@@ -85,7 +85,7 @@ async fn binds_saved_key_to_its_host_on_every_path_and_alias() {
             let request = fields
                 .iter()
                 .fold(request_without_provider(path), |request, (name, value)| request.header(name, value));
-            let response = rig.send(request).await;
+            let response = gateway.send(request).await;
             let code = response.error_code();
             assert!(
                 response.status == 400 && ["invalid_custom_host", "provider_required"].contains(&&*code),
@@ -94,7 +94,7 @@ async fn binds_saved_key_to_its_host_on_every_path_and_alias() {
         }
         assert!(provider.ledger_entries().is_empty(), "{path}");
         assert_eq!(
-            rig.send(request_without_provider(path).header("x-gateway-config", "pc-bound")).await.status,
+            gateway.send(request_without_provider(path).header("x-gateway-config", "pc-bound")).await.status,
             200,
             "{path}"
         );

@@ -58,10 +58,10 @@ async fn start_responses_provider(is_packed: bool) -> ScriptedServer {
     .await
 }
 
-fn apply_prices(rig: &TestGateway) {
+fn apply_prices(gateway: &TestGateway) {
     let price = json!({"version": "v", "rates": {"input": [[0, 1_000_000]], "output": [[0, 2_000_000]]}});
     let prices_json = json!([{"provider": "mock", "model": "asked-for", "prices": [price]}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
+    gateway.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
 }
 
 fn responses_request(method: &str, path: &str) -> TestRequest {
@@ -74,10 +74,10 @@ fn responses_request(method: &str, path: &str) -> TestRequest {
 }
 
 /// Returns the only new record. Waits for it, because the gateway may first ask Redis which request pays.
-async fn wait_for_record(rig: &TestGateway) -> Value {
+async fn wait_for_record(gateway: &TestGateway) -> Value {
     let mut records = Vec::new();
     wait_until("a record", || {
-        records.extend(rig.drain_records());
+        records.extend(gateway.drain_records());
         !records.is_empty()
     })
     .await;
@@ -86,12 +86,12 @@ async fn wait_for_record(rig: &TestGateway) -> Value {
 }
 
 /// Sends the requests one by one. Returns the cost, units and model that each record shows.
-async fn collect_costs(rig: &TestGateway, requests: &[(&str, &str)]) -> Vec<Value> {
+async fn collect_costs(gateway: &TestGateway, requests: &[(&str, &str)]) -> Vec<Value> {
     let mut costs = Vec::new();
     for (method, path) in requests {
-        let response = rig.send(responses_request(method, path)).await;
+        let response = gateway.send(responses_request(method, path)).await;
         assert_eq!(response.status, 200, "{}", response.text());
-        let record = wait_for_record(rig).await;
+        let record = wait_for_record(gateway).await;
         costs.push(json!([record.get("cost_nanodollars"), record.get("total_units"), record["ai_model"]]));
     }
     costs
@@ -103,14 +103,14 @@ async fn background_response_is_billed_once() {
     let paid = json!([RESPONSE_COST_NANODOLLARS, 12, "asked-for"]);
     for is_packed in [false, true] {
         let provider = start_responses_provider(is_packed).await;
-        let rig = TestGateway::for_url(&provider.url());
-        apply_prices(&rig);
+        let gateway = TestGateway::for_url(&provider.url());
+        apply_prices(&gateway);
         let streamed = format!("{STORED_RESPONSE_PATH}?stream=true");
         let cancel = format!("{STORED_RESPONSE_PATH}/cancel");
         let looks = [("GET", STORED_RESPONSE_PATH), ("GET", &streamed), ("POST", &cancel)];
         // A response that no client created through this gateway is not billed.
         assert_eq!(
-            collect_costs(&rig, &looks).await,
+            collect_costs(&gateway, &looks).await,
             [nothing.clone(), nothing.clone(), nothing.clone()],
             "{is_packed}"
         );
@@ -118,7 +118,7 @@ async fn background_response_is_billed_once() {
             let others = [looks[(first + 1) % 3], looks[(first + 2) % 3]];
             let requests = [("POST", RESPONSES_PATH), looks[first], others[0], others[1]];
             let expected = [begun.clone(), paid.clone(), nothing.clone(), nothing.clone()];
-            assert_eq!(collect_costs(&rig, &requests).await, expected, "{is_packed} {first}");
+            assert_eq!(collect_costs(&gateway, &requests).await, expected, "{is_packed} {first}");
         }
     }
 }
@@ -143,24 +143,25 @@ async fn broken_background_stream_is_billed_on_resume() {
         }
     })
     .await;
-    let rig = TestGateway::for_url(&provider.url());
-    apply_prices(&rig);
+    let gateway = TestGateway::for_url(&provider.url());
+    apply_prices(&gateway);
     let body = json!({"model": "asked-for", "input": "hi", "background": true, "stream": true}).to_string();
-    rig.send(responses_request("POST", RESPONSES_PATH).body(body)).await;
-    let record = rig.single_record();
+    gateway.send(responses_request("POST", RESPONSES_PATH).body(body)).await;
+    let record = gateway.single_record();
     assert_eq!((record.get("total_units"), &record["outcome"]), (None, &json!("cut")), "{record:#}");
     let streamed = format!("{STORED_RESPONSE_PATH}?stream=true&starting_after=1");
     let expected = [json!([RESPONSE_COST_NANODOLLARS, 12, "asked-for"]), json!([null, null, ""])];
-    assert_eq!(collect_costs(&rig, &[("GET", &streamed), ("GET", STORED_RESPONSE_PATH)]).await, expected);
+    assert_eq!(collect_costs(&gateway, &[("GET", &streamed), ("GET", STORED_RESPONSE_PATH)]).await, expected);
 }
 
 /// Starts one of several gateways that share a Redis.
 async fn start_node(provider_url: &str, redis: &RedisServer) -> TestGateway {
-    let rig = TestGateway::with_settings(provider_url, |settings| settings.redis_url = Some(Secret::new(redis.url())));
-    let state = Arc::clone(&rig.state);
+    let gateway =
+        TestGateway::with_settings(provider_url, |settings| settings.redis_url = Some(Secret::new(redis.url())));
+    let state = Arc::clone(&gateway.state);
     tokio::spawn(async move { state.shared.sync_with_redis().await });
-    wait_until("Redis is there", || rig.state.shared.redis.as_ref().unwrap().is_available()).await;
-    rig
+    wait_until("Redis is there", || gateway.state.shared.redis.as_ref().unwrap().is_available()).await;
+    gateway
 }
 
 /// Polls Redis until exactly `count` keys match the pattern.

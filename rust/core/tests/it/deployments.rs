@@ -32,9 +32,9 @@ async fn config_maps_models_to_deployments() {
 #[tokio::test]
 async fn model_override_must_be_allowed() {
     let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let options = json!({"aws_region": "eu-west-1"});
-    rig.apply_snapshot(&json!({"epoch": "1",
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "providers": [{"slug": "br", "provider": "bedrock", "api_key": "k", "custom_host": played.server.url(),
             "models": "m", "options": options}],
         "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true}, {"slug": "fine", "enabled": true}]}]}));
@@ -45,11 +45,11 @@ async fn model_override_must_be_allowed() {
         build_request.header(&format!("x-gateway-{name}"), model).body(chat_body("good", false))
     };
     for name in ["aws-bedrock-model", "provider-model"] {
-        let response = rig.send(build_request(name, "bad")).await;
+        let response = gateway.send(build_request(name, "bad")).await;
         assert_eq!((response.status, response.error_code().as_str()), (403, "model_not_allowed"), "{name}");
     }
     assert_eq!(played.server.connection_count(), 0);
-    rig.send(build_request("provider-model", "fine")).await;
+    gateway.send(build_request("provider-model", "fine")).await;
     assert!(
         played.parse_last_request().0.starts_with("POST /model/fine/converse "),
         "{}",
@@ -60,12 +60,12 @@ async fn model_override_must_be_allowed() {
 #[tokio::test]
 async fn deployment_override_must_be_allowed() {
     let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let row = |slug: &str, provider: &str, options: Value| json!({"slug": slug, "provider": provider, "api_key": "k", "models": "m", "options": options, "custom_host": played.server.url()});
     let azure = json!({"resource_name": "res", "api_version": "2024-10-21"});
     let mut usual = azure.clone();
     usual["deployment_id"] = json!("usual");
-    rig.apply_snapshot(&json!({"epoch": "1",
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "providers": [row("az", "azure-openai", azure), row("usual", "azure-openai", usual),
             row("db", "databricks", json!({"databricks_workspace": "w"}))],
         "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true},
@@ -85,7 +85,7 @@ async fn deployment_override_must_be_allowed() {
     .into_iter()
     .enumerate()
     {
-        let response = rig.send(asking).await;
+        let response = gateway.send(asking).await;
         assert_eq!(
             (response.status, response.error_code().as_str()),
             (403, "model_not_allowed"),
@@ -98,7 +98,7 @@ async fn deployment_override_must_be_allowed() {
     for (provider, model, deployment) in
         [("@az", "good", "good"), ("@usual", "good", "usual"), ("@usual", "own", "its-own"), ("@az", "own", "its-own")]
     {
-        rig.send(build_request(provider, CHAT_PATH, model)).await;
+        gateway.send(build_request(provider, CHAT_PATH, model)).await;
         let line = played.parse_last_request().0;
         assert!(line.starts_with(&format!("POST /deployments/{deployment}/chat/completions?")), "{model}: {line}");
     }
@@ -107,11 +107,11 @@ async fn deployment_override_must_be_allowed() {
 #[tokio::test]
 async fn rejects_request_without_model_if_models_are_restricted() {
     let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let row = |slug: &str, provider: &str, options: Value| json!({"slug": slug, "provider": provider, "api_key": "k", "models": slug, "options": options, "custom_host": played.server.url()});
     let usual = json!({"resource_name": "res", "api_version": "2024-10-21", "deployment_id": "usual"});
     let models = |id: &str, allow_all: bool, enabled: bool| json!({"id": id, "allow_all": allow_all, "models": [{"slug": "m", "enabled": enabled}]});
-    rig.apply_snapshot(&json!({"epoch": "1",
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "providers": [row("some", "openai", json!({})), row("most", "openai", json!({})), row("all", "openai", json!({})),
             row("az", "azure-openai", usual)],
         "models": [models("some", false, true), models("most", true, false), models("all", true, true), models("az", false, true)]}));
@@ -126,11 +126,11 @@ async fn rejects_request_without_model_if_models_are_restricted() {
         (CHAT_PATH, r#"{"messages":[{"role":"user","content":"hi"}]}"#),
     ];
     let graded = r#"{"model":"m","training_file":"f","method":{"type":"reinforcement","reinforcement":{"grader":{"type":"score_model","model":"n"}}}}"#;
-    let response = rig.send(build_request("some", unnamed[2].0, graded)).await;
+    let response = gateway.send(build_request("some", unnamed[2].0, graded)).await;
     assert_eq!((response.status, response.error_code().as_str()), (403, "model_not_allowed"), "{}", response.text());
     for (path, body) in unnamed {
         for at in ["some", "most"] {
-            let response = rig.send(build_request(at, path, body)).await;
+            let response = gateway.send(build_request(at, path, body)).await;
             assert_eq!(
                 (response.status, response.error_code().as_str()),
                 (403, "model_not_allowed"),
@@ -141,28 +141,31 @@ async fn rejects_request_without_model_if_models_are_restricted() {
     }
     assert_eq!(played.server.connection_count(), 0);
     for (path, body) in unnamed {
-        assert_eq!(rig.send(build_request("all", path, body)).await.status, 200, "{path}");
+        assert_eq!(gateway.send(build_request("all", path, body)).await.status, 200, "{path}");
     }
     assert_eq!(
-        rig.send(build_request("some", unnamed[2].0, &graded.replace(r#""model":"n""#, r#""model":"m""#))).await.status,
+        gateway
+            .send(build_request("some", unnamed[2].0, &graded.replace(r#""model":"n""#, r#""model":"m""#)))
+            .await
+            .status,
         200
     );
     // A saved deployment is used even if the body names no model.
-    assert_eq!(rig.send(build_request("az", CHAT_PATH, unnamed[3].1)).await.status, 200);
+    assert_eq!(gateway.send(build_request("az", CHAT_PATH, unnamed[3].1)).await.status, 200);
     assert!(played.parse_last_request().0.starts_with("POST /deployments/usual/chat/completions?"));
 }
 
 #[tokio::test]
 async fn secondary_models_must_be_allowed() {
     let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let row = |slug: &str, provider: &str| json!({"slug": slug, "provider": provider, "api_key": "k", "models": slug, "custom_host": played.server.url()});
     let models = |id: &str, allow_all: bool, others: bool| {
         let rows: Vec<_> = ["n", "o"].iter().map(|slug| json!({"slug": slug, "enabled": others})).collect();
         let good = [json!({"slug": "m", "enabled": true}), json!({"slug": "p", "enabled": true})];
         json!({"id": id, "allow_all": allow_all, "models": good.into_iter().chain(rows).collect::<Vec<_>>()})
     };
-    rig.apply_snapshot(&json!({"epoch": "1",
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "providers": [row("some", "openai"), row("most", "openrouter"), row("all", "openai"), row("claude", "anthropic")],
         "models": [models("some", false, false), models("most", true, false), models("all", true, true),
             models("claude", false, false)]}));
@@ -184,14 +187,14 @@ async fn secondary_models_must_be_allowed() {
         ("claude", "/v1/messages/batches", &together),
     ];
     for (at, path, body) in requested {
-        let response = rig.send(build_request(at, path, body)).await;
+        let response = gateway.send(build_request(at, path, body)).await;
         let is_named = response.text().contains("the model `n` may not be used here");
         assert!(response.status == 403 && is_named, "{at} {path}: {} {}", response.status, response.text());
     }
     assert_eq!(played.server.connection_count(), 0);
     for (at, path, body) in requested {
-        let response = rig.send(build_request(at, path, &body.replace(r#""n""#, r#""p""#))).await;
+        let response = gateway.send(build_request(at, path, &body.replace(r#""n""#, r#""p""#))).await;
         assert_eq!(response.status, 200, "{at} {path}: {}", response.text());
     }
-    assert_eq!(rig.send(build_request("all", "/v1/responses", draws)).await.status, 200);
+    assert_eq!(gateway.send(build_request("all", "/v1/responses", draws)).await.status, 200);
 }

@@ -27,10 +27,10 @@ async fn does_not_resolve_addresses_or_forbidden_names() {
         count.fetch_add(1, Ordering::Relaxed);
         Ok(vec![[127, 0, 0, 1].into()])
     });
-    let rig = TestGateway::with_resolver(look_up, |_| ());
+    let gateway = TestGateway::with_resolver(look_up, |_| ());
     for host in ["127.0.0.1", "2130706433", "[::1]", "localhost", "a.internal", "kubernetes.default", "1.1.1.1.nip.io"]
     {
-        assert_eq!(rig.send(request_to_host(&format!("http://{host}"))).await.status, 400, "{host}");
+        assert_eq!(gateway.send(request_to_host(&format!("http://{host}"))).await.status, 400, "{host}");
     }
     assert_eq!(lookups.load(Ordering::Relaxed), 0);
 }
@@ -42,11 +42,11 @@ async fn reports_connect_errors_with_their_codes() {
         drop(stream);
     })
     .await;
-    let rig = TestGateway::with_resolver(Arc::new(|_| Ok(vec![[10, 0, 0, 1].into()])), |settings| {
+    let gateway = TestGateway::with_resolver(Arc::new(|_| Ok(vec![[10, 0, 0, 1].into()])), |settings| {
         settings.tls_timeout_ms = 100;
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
-    let response = rig.send(request_to_host(&format!("https://{}", silent.addr))).await;
+    let response = gateway.send(request_to_host(&format!("https://{}", silent.addr))).await;
     assert_eq!(
         (response.status, response.error_code().as_str()),
         (503, "upstream_connect_timeout"),
@@ -54,7 +54,7 @@ async fn reports_connect_errors_with_their_codes() {
         response.text()
     );
     assert!(response.text().contains("TLS handshake"), "{}", response.text());
-    let response = rig.send(request_to_host("http://private.example")).await;
+    let response = gateway.send(request_to_host("http://private.example")).await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"), "{}", response.text());
 }
 

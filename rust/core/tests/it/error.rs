@@ -10,14 +10,15 @@ use serde_json::json;
 
 const GATEWAY_KEY: &str = "pk-gateway-0123456789";
 
-fn apply_gateway_key(rig: &TestGateway) {
-    rig.apply_snapshot(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256_hex(GATEWAY_KEY)}]}));
+fn apply_gateway_key(gateway: &TestGateway) {
+    gateway
+        .apply_snapshot(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256_hex(GATEWAY_KEY)}]}));
 }
 
 #[tokio::test]
 async fn authenticates_before_validating_anything_else() {
-    let rig = TestGateway::with_settings("", |settings| settings.block_inline_config = true);
-    apply_gateway_key(&rig);
+    let gateway = TestGateway::with_settings("", |settings| settings.block_inline_config = true);
+    apply_gateway_key(&gateway);
     let wrong = [
         ("content-type", "text/plain"),
         ("x-gateway-provider", "nobody"),
@@ -33,30 +34,31 @@ async fn authenticates_before_validating_anything_else() {
         build_request
     };
     for path in [CHAT_PATH, "/v1/files", "/v1/proxy/x"] {
-        let response = rig.send(every(TestRequest::new("POST", path)).body("{")).await;
+        let response = gateway.send(every(TestRequest::new("POST", path)).body("{")).await;
         assert_eq!((response.status, response.error_code().as_str()), (401, "03"), "{path}");
-        let response =
-            rig.send(every(TestRequest::new("POST", path)).header("x-gateway-api-key", GATEWAY_KEY).body("{")).await;
+        let response = gateway
+            .send(every(TestRequest::new("POST", path)).header("x-gateway-api-key", GATEWAY_KEY).body("{"))
+            .await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "inline_config_blocked"), "{path}");
     }
 }
 
 #[tokio::test]
 async fn reports_every_config_error_with_its_path() {
-    let rig = TestGateway::for_url("http://127.0.0.1:1");
+    let gateway = TestGateway::for_url("http://127.0.0.1:1");
     let config = r#"{"provider":3,"request_timeout":"soon"}"#;
-    let response = rig.send(TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", config)).await.json();
+    let response = gateway.send(TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", config)).await.json();
     assert_eq!(json!([response["status"], response["message"]]), json!(["failure", "invalid config"]));
     let errors: Vec<_> = response["errors"].as_array().unwrap().iter().map(|error| error.as_str().unwrap()).collect();
     assert_eq!(errors[0], "path: provider, message: must be a string, not a number");
     assert!(errors[1].starts_with("path: request_timeout, message: "), "{errors:?}");
-    let response = rig.send(TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", "{oops")).await.json();
+    let response = gateway.send(TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", "{oops")).await.json();
     assert!(response["errors"][0].as_str().unwrap().contains("valid JSON"), "{response}");
 }
 
 #[tokio::test]
 async fn anthropic_clients_receive_anthropic_errors() {
-    let rig = TestGateway::for_url("http://127.0.0.1:1");
+    let gateway = TestGateway::for_url("http://127.0.0.1:1");
     for request in [
         TestRequest::new("POST", MESSAGES_PATH).body(chat_body("m", false)),
         TestRequest::new("POST", "/v1/messages/count_tokens").body("{}"),
@@ -64,8 +66,8 @@ async fn anthropic_clients_receive_anthropic_errors() {
         TestRequest::new("GET", "/v1/proxy/messages/batches/b"),
         TestRequest::new("GET", "/v1/models/m").header("anthropic-version", "2023-06-01"),
     ] {
-        let response = rig.send(request).await;
-        let record = rig.single_record();
+        let response = gateway.send(request).await;
+        let record = gateway.single_record();
         let body = response.json();
         assert_eq!(
             (response.status, json!([body["type"], body["error"]["type"], body["request_id"]])),
@@ -76,14 +78,14 @@ async fn anthropic_clients_receive_anthropic_errors() {
         assert_eq!(response.header("request-id"), record["id"].as_str());
     }
     for request in [TestRequest::new("POST", "/v1/messagesx"), TestRequest::new("GET", "/v1/files")] {
-        assert_eq!(rig.send(request).await.json()["status"], "failure");
+        assert_eq!(gateway.send(request).await.json()["status"], "failure");
     }
 }
 
 #[tokio::test]
 async fn every_response_has_request_ids() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for request in [
         chat_request("mock"),
         stream_request(CHAT_PATH, "mock"),
@@ -93,8 +95,8 @@ async fn every_response_has_request_ids() {
         post_request(CHAT_PATH, "nonsense"),
         TestRequest::new("POST", CHAT_PATH),
     ] {
-        let response = rig.send(request).await;
-        let record = rig.single_record();
+        let response = gateway.send(request).await;
+        let record = gateway.single_record();
         for name in ["x-request-id", "request-id"] {
             let values: Vec<_> = response.headers.iter().filter(|(field, _)| *field == name.as_bytes()).collect();
             assert_eq!(values.len(), 1, "{name}: {record:#}");
@@ -111,9 +113,9 @@ async fn keeps_provider_request_ids_and_drops_server_headers() {
     let more = "x-request-id: theirs\r\nX-Powered-By: Express\r\nx-gateway-provider: forged\r\n\
                 Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\n";
     let provider = ScriptedServer::start_responding(json_response("200 OK", more, "{}")).await;
-    let rig = TestGateway::for_url(&provider.url());
-    let response = rig.send(chat_request("m")).await;
-    let record = rig.single_record();
+    let gateway = TestGateway::for_url(&provider.url());
+    let response = gateway.send(chat_request("m")).await;
+    let record = gateway.single_record();
     assert_eq!(
         (response.header("x-request-id"), response.header("request-id")),
         (Some("theirs"), record["id"].as_str())

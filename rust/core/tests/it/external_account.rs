@@ -18,15 +18,15 @@ fn external_account_file(source: &Value, exchange: &str) -> Value {
 
 /// Gateway with this identity, and a saved provider with this credential file.
 fn rig_with_identity(provider: &Server, identity: WorkloadIdentity, file: &Value) -> TestGateway {
-    let rig = TestGateway::with_settings("", |settings| {
+    let gateway = TestGateway::with_settings("", |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
         settings.identity = identity;
     });
     let options = json!({"vertex_project_id": "p", "vertex_region": "europe-west4",
         "vertex_auth_type": "workloadIdentityFederation", "vertex_service_account_json": file.to_string()});
     let row = json!({"slug": "v", "provider": "vertex-ai", "custom_host": provider.url(), "options": options});
-    rig.apply_snapshot(&json!({"epoch": "1", "providers": [row]}));
-    rig
+    gateway.apply_snapshot(&json!({"epoch": "1", "providers": [row]}));
+    gateway
 }
 
 fn saved_provider_request() -> TestRequest {

@@ -100,11 +100,11 @@ fn fallback_config(mode: &str, first: &str, second: &str) -> Value {
         "request_timeout": 500, "targets": [target("first", first), target("second", second)]})
 }
 
-async fn send_call(rig: &TestGateway, config: &Value) -> CallResult {
+async fn send_call(gateway: &TestGateway, config: &Value) -> CallResult {
     let body = json!({"model": "m", "stream": true, "stream_options": {"include_usage": true},
         "messages": [{"role": "user", "content": "Why does a gateway earn trust only when its provider misbehaves?"}]});
     let began = Instant::now();
-    let response = rig.send(post_with_config(config, CHAT_PATH, body.to_string())).await;
+    let response = gateway.send(post_with_config(config, CHAT_PATH, body.to_string())).await;
     let mut call = CallResult { duration_ms: began.elapsed().as_millis(), ..CallResult::default() };
     if response.status != 200 {
         call.error = Some(response.text());
@@ -181,10 +181,10 @@ impl ScenarioResult<'_> {
 }
 
 /// Runs the complete sequence. Returns its first unexpected call, or the last call if the first target serves again.
-async fn run_sequence(rig: &TestGateway, config: &Value, canon: &str) -> CallResult {
+async fn run_sequence(gateway: &TestGateway, config: &Value, canon: &str) -> CallResult {
     let mut last = CallResult::default();
     for turn in 0..SEQUENCE_CALLS {
-        last = send_call(rig, config).await;
+        last = send_call(gateway, config).await;
         let expected = if turn < 3 { "second" } else { "first" };
         if last.error.is_some() || last.content != canon || last.model != expected {
             last.error.get_or_insert_with(|| format!("the call {turn} was answered by {}", last.model));
@@ -198,20 +198,21 @@ async fn run_catalogue(mode: &str) -> Vec<(&'static str, &'static str)> {
     let mut verdicts = Vec::new();
     for scenario in CATALOGUE {
         let provider = Server::start().await;
-        let rig = TestGateway::with_settings(&provider.url(), |settings| {
+        let gateway = TestGateway::with_settings(&provider.url(), |settings| {
             (settings.idle_timeout_ms, settings.retry_backoff_ms) = (500, 40);
         });
-        let canon = rig.send(chat_request("well?chunks=60")).await.json()["choices"][0]["message"]["content"].clone();
+        let canon =
+            gateway.send(chat_request("well?chunks=60")).await.json()["choices"][0]["message"]["content"].clone();
         let canon = canon.as_str().unwrap();
-        rig.drain_records();
+        gateway.drain_records();
         let config = fallback_config(mode, scenario.first_behaviour, scenario.second_behaviour);
         let call = if scenario.id == "S15" {
-            run_sequence(&rig, &config, canon).await
+            run_sequence(&gateway, &config, canon).await
         } else {
-            send_call(&rig, &config).await
+            send_call(&gateway, &config).await
         };
-        let record = rig.drain_records().pop().unwrap();
-        let is_alive = rig.send(chat_request("well")).await.status == 200;
+        let record = gateway.drain_records().pop().unwrap();
+        let is_alive = gateway.send(chat_request("well")).await.status == 200;
         let count = provider.ledger_entries().len();
         let ledger = wait_for_ledger_entries(&provider, count).await;
         let first = ledger.iter().filter(|entry| entry.model.starts_with("first")).collect();

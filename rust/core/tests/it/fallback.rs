@@ -20,8 +20,8 @@ fn fallback_config(targets: &[Value]) -> Value {
 #[tokio::test]
 async fn first_good_response_wins_and_is_identified() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway
         .send(chat_with_config(&fallback_config(&[
             mock_target("status=503"),
             mock_target("status=400"),
@@ -33,7 +33,7 @@ async fn first_good_response_wins_and_is_identified() {
     assert_eq!(response.header("x-should-retry"), None);
     let models: Vec<_> = wait_for_ledger_entries(&provider, 3).await.iter().map(|entry| entry.model.clone()).collect();
     assert_eq!(models, ["mock?status=503", "mock?status=400", "mock?chunks=1"]);
-    let record = rig.single_record();
+    let record = gateway.single_record();
     assert_eq!(
         pick_fields(&record, ["mode", "last_used_option_index", "ai_model", "retry_success_count"]),
         json!(["fallback", "config.targets[2]", "mock?chunks=1", 0])
@@ -59,9 +59,9 @@ async fn first_good_response_wins_and_is_identified() {
 #[tokio::test]
 async fn returns_last_failure_with_should_retry_false() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let response =
-        rig.send(chat_with_config(&fallback_config(&[mock_target("status=503"), mock_target("status=429")]))).await;
+        gateway.send(chat_with_config(&fallback_config(&[mock_target("status=503"), mock_target("status=429")]))).await;
     assert_eq!((response.status, routing_headers(&response)), (429, ["config.targets[1]", "0", "DISABLED"]));
     assert_eq!(response.header("x-should-retry"), Some("false"));
     wait_for_ledger_entries(&provider, 2).await;
@@ -70,7 +70,7 @@ async fn returns_last_failure_with_should_retry_false() {
 #[tokio::test]
 async fn on_status_codes_selects_failures_that_fall_back() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (listed, first, responded) in [
         (json!([429]), "status=429", 200),
         (json!([429]), "status=400", 400),
@@ -81,7 +81,7 @@ async fn on_status_codes_selects_failures_that_fall_back() {
         (json!([200]), "chunks=1", 200),
     ] {
         let config = json!({"strategy": {"mode": "fallback", "on_status_codes": listed}, "targets": [mock_target(first), mock_target("chunks=3")]});
-        let response = rig.send(chat_with_config(&config)).await;
+        let response = gateway.send(chat_with_config(&config)).await;
         let option = if responded == 200 { "config.targets[1]" } else { "config.targets[0]" };
         assert_eq!(
             (response.status, routing_headers(&response)[0]),
@@ -95,7 +95,7 @@ async fn on_status_codes_selects_failures_that_fall_back() {
 #[tokio::test]
 async fn content_policy_rejection_falls_back_only_if_listed() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let listed = json!({"mode": "fallback", "on_status_codes": [400]});
     for (strategy, code, status) in [
         (json!({"mode": "fallback"}), "content_policy_violation", 400),
@@ -104,7 +104,7 @@ async fn content_policy_rejection_falls_back_only_if_listed() {
     ] {
         let refused = mock_target(&format!("status=400&code={code}"));
         let config = json!({"strategy": strategy, "targets": [refused, mock_target("chunks=1")]});
-        let response = rig.send(chat_with_config(&config)).await;
+        let response = gateway.send(chat_with_config(&config)).await;
         assert_eq!(response.status, status, "{config}: {}", response.text());
         assert_eq!(response.text().contains(code), status == 400);
     }
@@ -113,11 +113,11 @@ async fn content_policy_rejection_falls_back_only_if_listed() {
 #[tokio::test]
 async fn falls_back_when_target_does_not_respond() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for first in ["fault=reset", "fault=silence", "fault=short_length", "fault=cut"] {
         let mut silent = mock_target(first);
         silent["request_timeout"] = json!(100);
-        let response = rig.send(chat_with_config(&fallback_config(&[silent, mock_target("chunks=1")]))).await;
+        let response = gateway.send(chat_with_config(&fallback_config(&[silent, mock_target("chunks=1")]))).await;
         assert_eq!(
             (response.status, routing_headers(&response)[0]),
             (200, "config.targets[1]"),
@@ -126,28 +126,29 @@ async fn falls_back_when_target_does_not_respond() {
         );
     }
     let refused = json!({"provider": "mock", "custom_host": "http://127.0.0.1:1/v1"});
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
-    assert_eq!(rig.send(chat_with_config(&fallback_config(&[refused, mock_target("chunks=1")]))).await.status, 200);
+    assert_eq!(gateway.send(chat_with_config(&fallback_config(&[refused, mock_target("chunks=1")]))).await.status, 200);
 }
 
 #[tokio::test]
 async fn skips_targets_that_cannot_be_tried() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for unfit in [json!({"provider": "nobody"}), json!({"provider": "@gone"}), json!({"passthrough": true}), json!({})]
     {
-        let response = rig.send(chat_with_config(&fallback_config(&[unfit.clone(), mock_target("chunks=1")]))).await;
+        let response =
+            gateway.send(chat_with_config(&fallback_config(&[unfit.clone(), mock_target("chunks=1")]))).await;
         assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[1]"), "{unfit}");
-        assert_eq!(rig.single_record()["decisions"][0]["step"], "failed");
+        assert_eq!(gateway.single_record()["decisions"][0]["step"], "failed");
     }
 }
 
 #[tokio::test]
 async fn targets_that_cannot_be_tried_do_not_hide_the_failure_before() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let mut gone_model = mock_target("chunks=1");
     gone_model["override_params"] = json!({"model": "@gone/x"});
     gone_model.as_object_mut().unwrap().remove("provider");
@@ -169,14 +170,14 @@ async fn targets_that_cannot_be_tried_do_not_hide_the_failure_before() {
             [("status=503", 503, "server_error"), ("fault=reset", 502, "upstream_disconnected")]
         {
             let config = fallback_config(&[json!({}), mock_target(first), missing.clone(), missing.clone()]);
-            let response = rig.send(chat_with_config(&config)).await;
+            let response = gateway.send(chat_with_config(&config)).await;
             assert_eq!(
                 (response.status, routing_headers(&response)),
                 (status, ["config.targets[1]", "0", "DISABLED"]),
                 "{missing}: {}",
                 response.text()
             );
-            let record = rig.single_record();
+            let record = gateway.single_record();
             assert_eq!(
                 pick_fields(&record, ["response_status_code", "last_used_option_index", "ai_model"]),
                 json!([status, "config.targets[1]", format!("mock?{first}")]),
@@ -194,9 +195,9 @@ async fn targets_that_cannot_be_tried_do_not_hide_the_failure_before() {
 #[tokio::test]
 async fn failed_stream_falls_back_before_its_first_byte() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for first in ["status=503", "fault=429", "fault=reset"] {
-        let response = rig
+        let response = gateway
             .send(post_with_config(
                 &fallback_config(&[mock_target(first), mock_target("chunks=3")]),
                 CHAT_PATH,
@@ -224,8 +225,8 @@ async fn stream_that_ends_before_first_byte_falls_back() {
     let model = |name: &str| json!({"provider": "mock", "override_params": {"model": name}});
     // Falls back for any heartbeat interval, and with heartbeats off.
     for heartbeat in [0, 20, 15_000] {
-        let rig = TestGateway::with_settings(&provider.url(), |settings| settings.heartbeat_ms = heartbeat);
-        let response = rig
+        let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.heartbeat_ms = heartbeat);
+        let response = gateway
             .send(post_with_config(
                 &fallback_config(&[model("first"), model("other")]),
                 CHAT_PATH,
@@ -240,27 +241,27 @@ async fn stream_that_ends_before_first_byte_falls_back() {
 #[tokio::test]
 async fn overloaded_first_event_falls_back_as_529() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let mut config = fallback_config(&[mock_target("fault=overloaded_first"), mock_target("chunks=2")]);
     config["anthropic_inspect_stream_for_overloaded_error"] = json!(true);
-    let response = rig.send(post_with_config(&config, MESSAGES_PATH, chat_body("mock", true))).await;
+    let response = gateway.send(post_with_config(&config, MESSAGES_PATH, chat_body("mock", true))).await;
     assert_eq!(
         (response.status, routing_headers(&response)[0], response.is_truncated),
         (200, "config.targets[1]", false)
     );
     assert!(response.text().contains("message_stop"), "{}", response.text());
-    assert_eq!(rig.single_record()["decisions"][0]["status"], 529);
+    assert_eq!(gateway.single_record()["decisions"][0]["status"], 529);
 }
 
 #[tokio::test]
 async fn nests_target_groups_to_any_depth() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let mut group = fallback_config(&[mock_target("status=500"), mock_target("chunks=1")]);
     for _ in 0..20 {
         group = fallback_config(&[mock_target("status=500"), group]);
     }
-    let response = rig.send(chat_with_config(&group)).await;
+    let response = gateway.send(chat_with_config(&group)).await;
     assert_eq!(
         (response.status, routing_headers(&response)[0]),
         (200, format!("config{}.targets[1]", ".targets[1]".repeat(20)).as_str())
@@ -271,9 +272,9 @@ async fn nests_target_groups_to_any_depth() {
 #[tokio::test]
 async fn falls_back_on_passthrough_paths() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for path in ["/v1/proxy/chat/completions", "/v1/some/inference"] {
-        let response = rig
+        let response = gateway
             .send(post_with_config(
                 &fallback_config(&[mock_target("status=503"), mock_target("chunks=1")]),
                 path,
@@ -290,7 +291,7 @@ async fn falls_back_on_passthrough_paths() {
 }
 
 /// Sends an upload whose body is still arriving while the gateway forwards it.
-async fn send_streamed_upload(rig: &TestGateway, config: &Value, kind: &str) -> TestResponse {
+async fn send_streamed_upload(gateway: &TestGateway, config: &Value, kind: &str) -> TestResponse {
     let (feeder, reading) = feed_channel(|| ());
     feeder.push(b"some bytes"[..].into());
     let request = TestRequest::new("POST", "/v1/files")
@@ -304,7 +305,7 @@ async fn send_streamed_upload(rig: &TestGateway, config: &Value, kind: &str) -> 
         tokio::time::sleep(Duration::from_millis(20)).await;
         feeder.finish(BodyEnd::Complete);
     });
-    let response = rig.send(request).await;
+    let response = gateway.send(request).await;
     feeding.await.unwrap();
     response
 }
@@ -312,20 +313,20 @@ async fn send_streamed_upload(rig: &TestGateway, config: &Value, kind: &str) -> 
 #[tokio::test]
 async fn streamed_upload_gets_a_single_attempt() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let mut config = fallback_config(&[json!({"provider": "mock"}), json!({"provider": "mock"})]);
     config["retry"] = json!({"attempts": 2});
-    let response = send_streamed_upload(&rig, &config, "audio/wav").await;
+    let response = send_streamed_upload(&gateway, &config, "audio/wav").await;
     assert_eq!((response.status, routing_headers(&response)), (503, ["config.targets[0]", "-1", "DISABLED"]));
     assert_eq!(wait_for_ledger_entries(&provider, 1).await.len(), 1);
-    let steps = rig.single_record()["decisions"].clone();
+    let steps = gateway.single_record()["decisions"].clone();
     assert!(steps.to_string().contains("the request body was streamed and cannot be sent again"), "{steps}");
 }
 
 #[tokio::test]
 async fn unsent_upload_falls_back_to_next_target() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         (settings.retry_backoff_ms, settings.trusted_custom_hosts) = (1, vec!["127.0.0.1".into()]);
     });
     let refused = json!({"provider": "mock", "custom_host": "http://127.0.0.1:1/v1", "retry": {"attempts": 1}});
@@ -340,9 +341,9 @@ async fn unsent_upload_falls_back_to_next_target() {
         feeder.finish(BodyEnd::Complete);
         let request = TestRequest::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
         let request = request.header("content-type", "audio/wav").with_body(Body::Streamed(reading, length));
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[3]"), "{}", response.text());
-        let steps = rig.single_record()["decisions"].clone();
+        let steps = gateway.single_record()["decisions"].clone();
         let tried = steps.as_array().unwrap().iter().filter(|step| step["step"] == "tried");
         assert_eq!(tried.count(), 3, "{steps}");
     }
@@ -354,14 +355,14 @@ async fn unsent_upload_falls_back_to_next_target() {
 #[tokio::test]
 async fn client_timeout_bounds_all_fallback_attempts() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let config =
         fallback_config(&[mock_target("fault=silence"), mock_target("fault=silence"), mock_target("chunks=1")]);
     for (name, value) in [("x-stainless-timeout", "0.2"), ("x-stainless-read-timeout", "0.2")] {
-        let response = rig.send(chat_with_config(&config).header(name, value)).await;
+        let response = gateway.send(chat_with_config(&config).header(name, value)).await;
         assert_eq!((response.status, response.header("x-should-retry")), (408, Some("false")), "{}", response.text());
     }
-    let response = rig
+    let response = gateway
         .send(
             chat_with_config(&fallback_config(&[mock_target("status=500"), mock_target("chunks=1")]))
                 .header("x-stainless-timeout", "NOT_GIVEN"),
@@ -371,8 +372,8 @@ async fn client_timeout_bounds_all_fallback_attempts() {
 }
 
 /// Returns what happened at the second target of the last request.
-fn second_step(rig: &TestGateway) -> Value {
-    let record = rig.single_record();
+fn second_step(gateway: &TestGateway) -> Value {
+    let record = gateway.single_record();
     let steps = record["decisions"].as_array().unwrap();
     steps.iter().find(|step| step["at"] == "config.targets[1]").unwrap()["step"].clone()
 }
@@ -384,19 +385,19 @@ async fn error_with_status_200_is_a_failure() {
         "200 OK", "", error,
     ))
     .await;
-    let rig = TestGateway::for_url(&provider.url());
-    let response = rig.send(crate::harness::chat_request("m")).await;
+    let gateway = TestGateway::for_url(&provider.url());
+    let response = gateway.send(crate::harness::chat_request("m")).await;
     assert_eq!((response.status, response.text().contains("slow down")), (429, true), "{}", response.text());
-    let record = rig.single_record();
+    let record = gateway.single_record();
     assert_eq!((&record["is_success"], &record["response_status_code"]), (&json!(false), &json!(429)), "{record}");
     assert!(record["req_units"].is_null() && record["cost_nanodollars"].is_null(), "{record}");
     let target = json!({"provider": "mock", "cache": "simple"});
     let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [429]}, "targets": [target, {"provider": "nobody"}]});
-    let response = rig.send(chat_with_config(&config)).await;
-    assert_eq!(second_step(&rig), "failed", "the second target's turn came: {}", response.text());
+    let response = gateway.send(chat_with_config(&config)).await;
+    assert_eq!(second_step(&gateway), "failed", "the second target's turn came: {}", response.text());
     let retried = json!({"provider": "mock", "cache": "simple", "retry": {"attempts": 1}});
     for _ in 0..2 {
-        let response = rig.send(chat_with_config(&retried)).await;
+        let response = gateway.send(chat_with_config(&retried)).await;
         assert_eq!(
             (response.status, routing_headers(&response)[1..].to_vec()),
             (429, vec!["-1", "MISS"]),
@@ -414,14 +415,14 @@ async fn an_error_as_first_event_of_a_stream_is_a_failure() {
         4096,
     ))
     .await;
-    let rig = TestGateway::for_url(&provider.url());
+    let gateway = TestGateway::for_url(&provider.url());
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [{"provider": "mock"}, {"provider": "nobody"}]});
-    let response = rig.send(chat_with_config(&config)).await;
-    assert_eq!(second_step(&rig), "failed", "the second target's turn came: {}", response.text());
-    let response = rig.send(chat_with_config(&json!({"provider": "mock", "retry": {"attempts": 1}}))).await;
+    let response = gateway.send(chat_with_config(&config)).await;
+    assert_eq!(second_step(&gateway), "failed", "the second target's turn came: {}", response.text());
+    let response = gateway.send(chat_with_config(&json!({"provider": "mock", "retry": {"attempts": 1}}))).await;
     assert!(response.status == 502 && response.text().contains("no capacity"), "{}", response.text());
     // Without another attempt, the client gets the provider's own event.
-    let response = rig.send(crate::harness::chat_request("m")).await;
+    let response = gateway.send(crate::harness::chat_request("m")).await;
     assert!(response.status == 200 && response.text().contains("no capacity"), "{}", response.text());
 }
 
@@ -436,9 +437,9 @@ async fn a_held_stream_that_stays_silent_is_a_failure() {
         }
     })
     .await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 100);
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 100);
     let config = json!({"strategy": {"mode": "fallback"}, "recovery": "hold",
         "targets": [{"provider": "mock"}, {"provider": "nobody"}]});
-    let response = rig.send(chat_with_config(&config)).await;
-    assert_eq!(second_step(&rig), "failed", "the second target's turn came: {}", response.text());
+    let response = gateway.send(chat_with_config(&config)).await;
+    assert_eq!(second_step(&gateway), "failed", "the second target's turn came: {}", response.text());
 }

@@ -80,7 +80,7 @@ const UNREADABLE_FAULTS: [&str; 2] = ["long_length", "early_1xx"];
 #[tokio::test]
 async fn every_fault_ends_as_expected_and_gateway_survives() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.idle_timeout_ms = 500;
         // A busy machine may need long for an event of 10 MB, which is not a fault of the provider.
         settings.request_timeout_ms = 3000;
@@ -97,8 +97,8 @@ async fn every_fault_ends_as_expected_and_gateway_survives() {
                 let case = format!("{fault} {path} stream: {stream}");
                 let model = format!("mock?fault={fault}");
                 let body = if stream { chat_body_with_usage(&model) } else { chat_body(&model, false) };
-                let response = rig.send(post_request(path, body.clone())).await;
-                let record = rig.single_record();
+                let response = gateway.send(post_request(path, body.clone())).await;
+                let record = gateway.single_record();
                 assert_end(end, &response, &record, &case);
                 if matches!(end, Unchanged | ProviderErrorEvent | TruncatedToLength)
                     && !UNREADABLE_FAULTS.contains(&fault)
@@ -110,8 +110,8 @@ async fn every_fault_ends_as_expected_and_gateway_survives() {
                         "{case}"
                     );
                 }
-                assert_eq!(rig.send(chat_request("mock")).await.status, 200, "after {case}");
-                rig.drain_records();
+                assert_eq!(gateway.send(chat_request("mock")).await.status, 200, "after {case}");
+                gateway.drain_records();
             }
         }
     }

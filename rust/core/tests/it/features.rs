@@ -267,26 +267,26 @@ fn json_request(path: &str, stream: bool, form: ConfigForm, config: &Value) -> T
 }
 
 fn start_gateway(provider: &Server, config: &Value) -> TestGateway {
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         (settings.retry_backoff_ms, settings.trusted_custom_hosts) = (1, vec!["127.0.0.1".into()]);
     });
-    rig.apply_snapshot(
+    gateway.apply_snapshot(
         &json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "api_key": "sk-mine"}],
         "configs": [{"slug": "pc-1", "config": config}]}),
     );
-    rig
+    gateway
 }
 
 async fn check_case(case: &FeatureCase, (path, stream): (&str, bool), form: ConfigForm) {
     let provider = Server::start().await;
-    let rig = start_gateway(&provider, &case.config);
+    let gateway = start_gateway(&provider, &case.config);
     let mut last = None;
     for _ in 0..case.request_count {
         let mut request = json_request(path, stream, form, &case.config);
         if case.name == "passthrough" {
             request = request.header("x-gateway-provider", "@mine");
         }
-        last = Some(rig.send(request).await);
+        last = Some(gateway.send(request).await);
     }
     let (response, entries) = (last.unwrap(), wait_for_ledger_entries(&provider, case.upstream_count).await);
     let location = format!("{} on {path} {form:?}, streamed: {stream}", case.name);
@@ -401,13 +401,13 @@ async fn every_feature_works_for_any_method_and_content() {
             for at in 0..UnhealthyProviders::start().await.feature_cases().len() {
                 let (provider, ill) = (Server::start().await, UnhealthyProviders::start().await);
                 let case = ill.feature_cases().remove(at);
-                let rig = start_gateway(&provider, &case.config);
+                let gateway = start_gateway(&provider, &case.config);
                 let mut response = None;
                 for _ in 0..case.request_count {
                     let request = content.add_to_request(request_with_config_form(method, path, form, &case.config));
                     let names = case.name == "passthrough";
                     response = Some(
-                        rig.send(if names { request.header("x-gateway-provider", "@mine") } else { request }).await,
+                        gateway.send(if names { request.header("x-gateway-provider", "@mine") } else { request }).await,
                     );
                 }
                 let response = response.unwrap();
@@ -440,14 +440,14 @@ async fn changes_and_caches_only_json_requests() {
         let provider = Server::start().await;
         let config = json!({"provider": "mock", "cache": "simple", "override_params": {"voice": "alloy"},
             "default_params": {"speed": 2}, "drop_params": ["max_tokens", "file"]});
-        let rig = start_gateway(&provider, &config);
+        let gateway = start_gateway(&provider, &config);
         let mut changed = request_body(false);
         changed.as_object_mut().unwrap().remove("max_tokens");
         (changed["speed"], changed["voice"]) = (json!(2), json!("alloy"));
         let response = [(); 2]
             .map(|()| content.add_to_request(request_with_config_form(method, path, ConfigForm::Inline, &config)));
         let [first, second] = response;
-        let (first, second) = (rig.send(first).await, rig.send(second).await);
+        let (first, second) = (gateway.send(first).await, gateway.send(second).await);
         let is_kept = *method == "POST" && *content == RequestContent::Json;
         assert_eq!(
             [routing_headers(&first)[2], routing_headers(&second)[2]],
@@ -479,12 +479,12 @@ async fn every_feature_works_on_every_route_and_config_form() {
 }
 
 /// Opens a session with a config. Returns 101 or the status of the rejection, and the selected option.
-async fn open_session(rig: &TestGateway, request: TestRequest) -> (u16, String) {
+async fn open_session(gateway: &TestGateway, request: TestRequest) -> (u16, String) {
     let head = request.build().head;
-    match Box::pin(crate::harness::with_timeout(penstock_core::gateway::handle_upgrade(&rig.state, head))).await {
+    match Box::pin(crate::harness::with_timeout(penstock_core::gateway::handle_upgrade(&gateway.state, head))).await {
         UpgradeOutcome::Accepted(session) => {
             drop(session);
-            let record = rig.single_record();
+            let record = gateway.single_record();
             (101, record["last_used_option_index"].as_str().unwrap_or_default().to_owned())
         }
         UpgradeOutcome::Rejected(answer) => {
@@ -501,13 +501,13 @@ async fn every_feature_works_on_websockets() {
             for at in 0..UnhealthyProviders::start().await.feature_cases().len() {
                 let (provider, ill) = (Server::start().await, UnhealthyProviders::start().await);
                 let case = ill.feature_cases().remove(at);
-                let rig = start_gateway(&provider, &case.config);
+                let gateway = start_gateway(&provider, &case.config);
                 let mut response = None;
                 for _ in 0..case.request_count {
                     let request = request_with_config_form("GET", path, form, &case.config);
                     let names = case.name == "passthrough";
                     let request = if names { request.header("x-gateway-provider", "@mine") } else { request };
-                    response = Some(open_session(&rig, request).await);
+                    response = Some(open_session(&gateway, request).await);
                 }
                 let expected = match case.name {
                     "single" => (101, "config.targets[0]"),

@@ -75,8 +75,8 @@ impl MockBucket {
             .header("x-gateway-aws-s3-bucket", "data")
     }
 
-    async fn upload(&self, rig: &TestGateway, form: impl Into<Bytes>) -> TestResponse {
-        rig.send(self.build_request("POST", "/v1/files").header("content-type", FORM_CONTENT_TYPE).body(form)).await
+    async fn upload(&self, gateway: &TestGateway, form: impl Into<Bytes>) -> TestResponse {
+        gateway.send(self.build_request("POST", "/v1/files").header("content-type", FORM_CONTENT_TYPE).body(form)).await
     }
 }
 
@@ -101,8 +101,9 @@ fn batch_line(id: &str, model: &str) -> String {
 #[tokio::test]
 async fn uploads_shows_reads_and_deletes_a_bucket_file() {
     let keeper = MockBucket::start("", 0, "").await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
-    let response = keeper.upload(&rig, multipart_form(&[file_part("one\n"), form_field("purpose", "fine-tune")])).await;
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    let response =
+        keeper.upload(&gateway, multipart_form(&[file_part("one\n"), form_field("purpose", "fine-tune")])).await;
     assert_eq!(response.status, 200, "{}", response.text());
     let created = response.json();
     let id = created["id"].as_str().unwrap();
@@ -120,14 +121,14 @@ async fn uploads_shows_reads_and_deletes_a_bucket_file() {
     }
     assert!(head.contains(";x-amz-meta-purpose,") && !head.contains("s3cret") && !head.contains("x-gateway"), "{head}");
 
-    let record = rig.single_record();
+    let record = gateway.single_record();
     assert!(record["upstream_response_time"].as_f64().unwrap() > 0.0, "{record}");
     assert_eq!(
         crate::harness::pick_fields(&record, ["response_status_code", "operation", "ai_org"]),
         json!([200, "uploadFile", "bedrock"]),
         "{record}"
     );
-    let response = rig.send(keeper.build_request("GET", FILE_PATH)).await;
+    let response = gateway.send(keeper.build_request("GET", FILE_PATH)).await;
     let file_object = response.json();
     let expected = json!(["s3%3A%2F%2Fdata%2Fa.jsonl", "file", 12, 1_700_000_000, "a.jsonl", "vision", "processed"]);
     let keys = ["id", "object", "bytes", "created_at", "filename", "purpose", "status"];
@@ -136,7 +137,7 @@ async fn uploads_shows_reads_and_deletes_a_bucket_file() {
         (200, expected.as_array().unwrap().clone())
     );
     // Some clients encode the already encoded ID again.
-    let response = rig
+    let response = gateway
         .send(
             keeper
                 .build_request("GET", &format!("{}/content", FILE_PATH.replace('%', "%25")))
@@ -145,7 +146,7 @@ async fn uploads_shows_reads_and_deletes_a_bucket_file() {
         .await;
     assert_eq!((response.status, response.text().as_str()), (200, "content"));
     assert_eq!(response.header("content-type"), Some("application/octet-stream"));
-    let response = rig.send(keeper.build_request("DELETE", FILE_PATH)).await;
+    let response = gateway.send(keeper.build_request("DELETE", FILE_PATH)).await;
     assert_eq!(
         (response.status, response.json()),
         (200, json!({"id": "s3%3A%2F%2Fdata%2Fa.jsonl", "object": "file", "deleted": true}))
@@ -224,11 +225,11 @@ async fn reads_batch_endpoint_and_model_from_headers() {
             .header("content-type", FORM_CONTENT_TYPE)
             .body(form_of(content))
     };
-    let rig = GoldenProvider::gateway_trusting_loopback();
-    let response = rig.send(vertex(&nameless)).await;
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    let response = gateway.send(vertex(&nameless)).await;
     assert!(response.status == 400 && response.text().contains("body.model"), "{}", response.text());
     for (name, words) in [("gemini-2.5-pro", "contents"), ("claude-sonnet-4-5", "anthropic_version")] {
-        let response = rig.send(vertex(&nameless).header("x-gateway-provider-model", name)).await;
+        let response = gateway.send(vertex(&nameless).header("x-gateway-provider-model", name)).await;
         assert_eq!(response.status, 200, "{}", response.text());
         let sent = String::from_utf8(keeper.received.lock().unwrap().pop().unwrap().1).unwrap();
         assert!(sent.contains(words), "{sent}");
@@ -236,14 +237,14 @@ async fn reads_batch_endpoint_and_model_from_headers() {
     let amazons =
         keeper.build_request("POST", "/v1/files").header("x-gateway-aws-bedrock-model", "amazon.nova-lite-v1:0");
     let response =
-        rig.send(amazons.header("content-type", FORM_CONTENT_TYPE).body(form_of(&batch_line("a", "other")))).await;
+        gateway.send(amazons.header("content-type", FORM_CONTENT_TYPE).body(form_of(&batch_line("a", "other")))).await;
     assert_eq!(response.status, 200, "{}", response.text());
 }
 
 #[tokio::test]
 async fn deletes_dataset_if_size_differs_from_header() {
     let keeper = MockBucket::start("GET", 200, DATASET_JSON).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let content = "{}\n".repeat(4);
     let upload = |size: &str| {
         fireworks_request(&keeper, "POST", "/v1/files")
@@ -252,10 +253,10 @@ async fn deletes_dataset_if_size_differs_from_header() {
             .header("content-type", FORM_CONTENT_TYPE)
             .body(multipart_form(&[file_part(&content)]))
     };
-    let response = rig.send(upload("12")).await;
+    let response = gateway.send(upload("12")).await;
     assert_eq!((response.status, &response.json()["purpose"]), (200, &json!("fine-tune")), "{}", response.text());
     for (size, words) in [("13", "12 bytes of the file were received"), ("many", "is not a number")] {
-        let response = rig.send(upload(size)).await;
+        let response = gateway.send(upload(size)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_provider_option"));
         assert!(response.text().contains(words), "{}", response.text());
         assert!(keeper.request_lines().last().unwrap().starts_with("DELETE "), "{:?}", keeper.request_lines());
@@ -319,29 +320,29 @@ async fn uploads_large_file_in_parts_and_aborts_on_failure() {
 #[tokio::test]
 async fn large_file_parts_count_in_memory_budget() {
     let keeper = MockBucket::start("", 0, "").await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let of = |bytes: usize| multipart_form(&[form_field("purpose", "fine-tune"), file_part(&"x".repeat(bytes))]);
     // Uses up all of the memory budget but one mebibyte, which is enough for the form itself.
-    let room = &rig.state.shared.body_memory;
+    let room = &gateway.state.shared.body_memory;
     let (mut full, mut spare) = (room.new_permit(), room.new_permit());
     assert!(spare.try_reserve(1024 * 1024));
     while full.try_reserve(1024 * 1024) {}
     drop(spare);
-    let response = keeper.upload(&rig, of(300 * 1024)).await;
+    let response = keeper.upload(&gateway, of(300 * 1024)).await;
     assert_eq!(
         (response.status, response.error_code().as_str(), response.header("retry-after")),
         (503, "memory_exhausted", Some("1"))
     );
-    assert_eq!((keeper.upload(&rig, of(9)).await.status, keeper.request_lines().len()), (200, 1));
+    assert_eq!((keeper.upload(&gateway, of(9)).await.status, keeper.request_lines().len()), (200, 1));
     drop(full);
-    assert_eq!(keeper.upload(&rig, of(300 * 1024)).await.status, 200);
+    assert_eq!(keeper.upload(&gateway, of(300 * 1024)).await.status, 200);
     assert_eq!(room.used_bytes(), 0);
 }
 
 #[tokio::test]
 async fn rejects_invalid_forms_and_oversized_files() {
     let keeper = MockBucket::start("", 0, "").await;
-    let rig = TestGateway::with_settings("", |settings| {
+    let gateway = TestGateway::with_settings("", |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
         settings.max_body_bytes = 2_000;
     });
@@ -353,39 +354,40 @@ async fn rejects_invalid_forms_and_oversized_files() {
         ([purpose(), file_part("x")].concat(), "ends before it is complete"),
         (multipart_form(&[purpose(), file_part("\n")]), "it has no lines"),
     ] {
-        let response = keeper.upload(&rig, body).await;
+        let response = keeper.upload(&gateway, body).await;
         assert!(response.status == 400 && response.text().contains(reason), "{reason} in {}", response.text());
     }
-    let response = keeper.upload(&rig, multipart_form(&[purpose(), file_part(&"x".repeat(3_000))])).await;
+    let response = keeper.upload(&gateway, multipart_form(&[purpose(), file_part(&"x".repeat(3_000))])).await;
     assert_eq!((response.status, response.error_code().as_str()), (413, "body_too_large"));
-    let response =
-        rig.send(keeper.build_request("POST", "/v1/files").header("content-type", "application/jsonl").body("x")).await;
+    let response = gateway
+        .send(keeper.build_request("POST", "/v1/files").header("content-type", "application/jsonl").body("x"))
+        .await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"));
-    let response = rig.send(keeper.build_request("GET", "/v1/files/file-1")).await;
+    let response = gateway.send(keeper.build_request("GET", "/v1/files/file-1")).await;
     assert!(response.status == 400 && response.text().contains("s3%3A%2F%2F"), "{}", response.text());
     assert!(keeper.request_lines().is_empty());
 }
 
 /// Returns a gateway with a saved provider that allows a single model.
 fn gateway_with_allowlist(keeper: &MockBucket) -> TestGateway {
-    let rig = GoldenProvider::gateway_trusting_loopback();
-    rig.apply_snapshot(&json!({"epoch": "1",
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "providers": [{"slug": "mine", "provider": "bedrock", "custom_host": keeper.server.url(), "models": "m",
             "options": {"aws_region": "eu-west-1", "aws_access_key_id": "A", "aws_secret_access_key": "s",
                 "aws_s3_bucket": "data"}}],
         "models": [{"id": "m", "allow_all": false, "models": [{"slug": "amazon.nova-lite-v1:0", "enabled": true}]}]}));
-    rig
+    gateway
 }
 
 #[tokio::test]
 async fn stored_credential_reaches_only_gateway_files() {
     let keeper = MockBucket::start("", 0, "").await;
-    let rig = gateway_with_allowlist(&keeper);
+    let gateway = gateway_with_allowlist(&keeper);
     let build_request = |method: &str, path: &str| TestRequest::new(method, path).header("x-gateway-provider", "@mine");
     for location in ["data%2Fa.jsonl", "other%2Fpenstock%2Fa", "data%2Fpenstockx%2Fa"] {
         for (method, end) in [("GET", ""), ("GET", "/content"), ("DELETE", "")] {
             let request = build_request(method, &format!("/v1/files/s3%3A%2F%2F{location}{end}"));
-            let response = rig.send(request.header("x-gateway-aws-s3-bucket", "other")).await;
+            let response = gateway.send(request.header("x-gateway-aws-s3-bucket", "other")).await;
             assert_eq!(
                 (response.status, response.error_code().as_str()),
                 (400, "invalid_provider_option"),
@@ -402,18 +404,18 @@ async fn stored_credential_reaches_only_gateway_files() {
             .body(form)
     };
     let good = batch_line("a", "amazon.nova-lite-v1:0");
-    let response = rig.send(upload("mine.jsonl", &good)).await;
+    let response = gateway.send(upload("mine.jsonl", &good)).await;
     assert!(response.status == 400 && response.text().contains("below `penstock/`"), "{}", response.text());
-    let response = rig.send(upload("penstock/mine.jsonl", &batch_line("a", "amazon.nova-pro-v1:0"))).await;
+    let response = gateway.send(upload("penstock/mine.jsonl", &batch_line("a", "amazon.nova-pro-v1:0"))).await;
     assert_eq!((response.status, response.error_code().as_str()), (403, "model_not_allowed"), "{}", response.text());
     assert!(keeper.request_lines().is_empty());
-    let response = rig.send(upload("penstock/mine.jsonl", &good)).await;
+    let response = gateway.send(upload("penstock/mine.jsonl", &good)).await;
     assert_eq!(response.status, 200, "{}", response.text());
     let path = format!("/v1/files/{}", response.json()["id"].as_str().unwrap());
-    assert_eq!(rig.send(build_request("GET", &path)).await.status, 200);
+    assert_eq!(gateway.send(build_request("GET", &path)).await.status, 200);
     assert_eq!(keeper.request_lines(), ["PUT /data/penstock/mine.jsonl", "HEAD /data/penstock/mine.jsonl"]);
     // If the saved provider has only header fields, the client's own keys reach the client's own files.
-    rig.apply_snapshot(
+    gateway.apply_snapshot(
         &json!({"epoch": "2", "providers": [{"slug": "mine", "provider": "bedrock", "headers": {"x-team": "red"},
         "custom_host": keeper.server.url(), "options": {"aws_region": "eu-west-1"}}]}),
     );
@@ -421,14 +423,14 @@ async fn stored_credential_reaches_only_gateway_files() {
         .header("x-gateway-aws-access-key-id", "AKID")
         .header("x-gateway-aws-secret-access-key", "s3cret")
         .header("x-gateway-aws-s3-bucket", "data");
-    assert_eq!(rig.send(request).await.status, 200);
+    assert_eq!(gateway.send(request).await.status, 200);
     assert_eq!(keeper.request_lines().last().unwrap(), "HEAD /data/a.jsonl");
 }
 
 #[tokio::test]
 async fn stores_vertex_ai_files_in_cloud_storage() {
     let keeper = MockBucket::start("", 0, "").await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let build_request = |method: &str, path: &str| {
         let build_request = TestRequest::new(method, path)
             .header("x-gateway-provider", "vertex-ai")
@@ -442,7 +444,7 @@ async fn stores_vertex_ai_files_in_cloud_storage() {
     let request = build_request("POST", "/v1/files")
         .header("content-type", FORM_CONTENT_TYPE)
         .header("x-gateway-provider-file-name", "a b.jsonl");
-    let response = rig.send(request.body(form)).await;
+    let response = gateway.send(request.body(form)).await;
     assert_eq!(
         (response.status, &response.json()["id"]),
         (200, &json!("gs%3A%2F%2Fdata%2Fa%20b.jsonl")),
@@ -461,7 +463,7 @@ async fn stores_vertex_ai_files_in_cloud_storage() {
         (&json!("row-1"), &json!("row-1"))
     );
     let path = format!("/v1/files/{}", response.json()["id"].as_str().unwrap());
-    let response = rig.send(build_request("GET", &path)).await;
+    let response = gateway.send(build_request("GET", &path)).await;
     assert_eq!(
         (response.status, &response.json()["filename"], &response.json()["bytes"]),
         (200, &json!("a b.jsonl"), &json!(12))
@@ -483,13 +485,13 @@ fn fireworks_request(keeper: &MockBucket, method: &str, path: &str) -> TestReque
 #[tokio::test]
 async fn creates_and_fills_fireworks_datasets_for_files() {
     let keeper = MockBucket::start("GET", 200, DATASET_JSON).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let upload = |purpose: &str, content: &str| {
         let form = multipart_form(&[file_part(content), form_field("purpose", purpose)]);
         fireworks_request(&keeper, "POST", "/v1/files").header("content-type", FORM_CONTENT_TYPE).body(form)
     };
     let model = "accounts/fireworks/models/m";
-    let response = rig.send(upload("batch", &(batch_line("a", model) + &batch_line("b", model)))).await;
+    let response = gateway.send(upload("batch", &(batch_line("a", model) + &batch_line("b", model)))).await;
     assert_eq!((response.status, &response.json()["status"]), (200, &json!("uploaded")), "{}", response.text());
     let id = response.json()["id"].as_str().unwrap().to_owned();
     assert!(id.starts_with("batch-") && response.json()["filename"] == "a.jsonl", "{id}");
@@ -501,18 +503,18 @@ async fn creates_and_fills_fireworks_datasets_for_files() {
     let filled = String::from_utf8_lossy(&received[1].1).into_owned();
     let row = r#"{"custom_id":"b","body":{"seed":7,"messages":[{"role":"user","content":"b"}]}}"#;
     assert!(filled.contains("name=\"file\"") && filled.contains(row) && !filled.contains(model), "{filled}");
-    let file_object = rig.send(fireworks_request(&keeper, "GET", "/v1/files/batch-1")).await.json();
+    let file_object = gateway.send(fireworks_request(&keeper, "GET", "/v1/files/batch-1")).await.json();
     let keys = ["id", "purpose", "status", "filename", "created_at"];
     assert_eq!(
         json!(keys.map(|key| file_object[key].clone())),
         json!(["batch-1", "batch", "processed", "a.jsonl", 1_700_000_000])
     );
-    let list = |query: &str| rig.send(fireworks_request(&keeper, "GET", &format!("/v1/files?{query}")));
+    let list = |query: &str| gateway.send(fireworks_request(&keeper, "GET", &format!("/v1/files?{query}")));
     let page = list("purpose=batch&limit=1").await.json();
     assert_eq!((&page["data"][0]["id"], &page["has_more"]), (&json!("batch-1"), &json!(true)));
     let page = list("purpose=batch&limit=1&after=batch-1").await.json();
     assert_eq!((&page["data"][0]["id"], &page["has_more"]), (&json!("batch-2"), &json!(false)));
-    let gone = rig.send(fireworks_request(&keeper, "DELETE", "/v1/files/batch-1")).await.json();
+    let gone = gateway.send(fireworks_request(&keeper, "DELETE", "/v1/files/batch-1")).await.json();
     assert_eq!(gone, json!({"id": "batch-1", "object": "file", "deleted": true}));
     assert_eq!(keeper.request_lines().last().unwrap(), "DELETE /v1/accounts/acme/datasets/batch-1");
     let requests = keeper.request_lines().len();
@@ -521,7 +523,7 @@ async fn creates_and_fills_fireworks_datasets_for_files() {
         (upload("batch", "x"), "untranslatable_request"),
         (fireworks_request(&keeper, "GET", "/v1/files/a%2Fb"), "invalid_provider_option"),
     ] {
-        assert_eq!(rig.send(request).await.error_code(), code);
+        assert_eq!(gateway.send(request).await.error_code(), code);
     }
     assert_eq!(keeper.request_lines().len(), requests);
 }
@@ -574,7 +576,7 @@ fn embedding_batch_upload(last: &str) -> Body {
 #[tokio::test]
 async fn uploads_cohere_dataset_completely_or_not_at_all() {
     let keeper = MockBucket::start("POST", 200, r#"{"id":"a-1"}"#).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let build_request = |method, path| {
         TestRequest::new(method, path)
             .header("x-gateway-provider", "cohere")
@@ -586,16 +588,16 @@ async fn uploads_cohere_dataset_completely_or_not_at_all() {
             .header("content-type", FORM_CONTENT_TYPE)
             .with_body(embedding_batch_upload(last))
     };
-    let response = rig.send(upload("other")).await;
+    let response = gateway.send(upload("other")).await;
     assert_eq!((response.status, response.text().contains("line 401")), (400, true), "{}", response.text());
     assert_eq!(keeper.request_lines(), Vec::<String>::new());
-    let response = rig.send(upload("m")).await;
+    let response = gateway.send(upload("m")).await;
     assert_eq!((response.status, &response.json()["id"]), (200, &json!("a-1")), "{}", response.text());
     assert_eq!(keeper.request_lines(), ["POST /v1/datasets?name=a.jsonl&type=embed-input&optional_fields=custom_id"]);
     let body = String::from_utf8_lossy(&keeper.received.lock().unwrap()[0].1).into_owned();
     assert!(body.contains("name=\"data\"") && body.contains("{\"custom_id\":\"400\",\"text\":\"xxx"), "{body}");
     for path in ["/v1/files/a%2Fb", "/v1/files/.."] {
-        assert_eq!(rig.send(build_request("GET", path)).await.status, 400, "{path}");
+        assert_eq!(gateway.send(build_request("GET", path)).await.status, 400, "{path}");
     }
     assert_eq!(keeper.request_lines().len(), 1);
 }
@@ -605,8 +607,8 @@ async fn lists_files_below_the_gateway_prefix() {
     let xml = "<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>penstock/files/batch/u/a.jsonl</Key>\
         <LastModified>2023-11-14T22:13:20.000Z</LastModified><Size>7</Size></Contents></ListBucketResult>";
     let keeper = MockBucket::start("GET", 200, xml).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
-    let response = rig
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    let response = gateway
         .send(keeper.build_request("GET", &format!("/v1/files?limit=1&purpose=batch&after={}", &FILE_PATH[10..])))
         .await;
     let list = response.json();
@@ -617,7 +619,7 @@ async fn lists_files_below_the_gateway_prefix() {
     let line = "GET /data?list-type=2&max-keys=1&prefix=penstock%2Ffiles%2Fbatch%2F&start-after=a.jsonl";
     assert_eq!(keeper.request_lines(), [line]);
     for query in ["limit=0", "limit=x", "purpose=other", "after=file-1"] {
-        let response = rig.send(keeper.build_request("GET", &format!("/v1/files?{query}"))).await;
+        let response = gateway.send(keeper.build_request("GET", &format!("/v1/files?{query}"))).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "untranslatable_request"), "{query}");
     }
 }

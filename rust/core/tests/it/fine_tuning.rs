@@ -70,9 +70,9 @@ async fn creates_shows_lists_and_cancels_translated_jobs() {
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let provider = provider_name.split('/').next().unwrap();
         let played = GoldenProvider::start(201, "application/json", read("response.json"), 90).await;
-        let rig = GoldenProvider::gateway_trusting_loopback();
+        let gateway = GoldenProvider::gateway_trusting_loopback();
         let body = if path == JOBS_PATH { read("request.json") } else { Vec::new() };
-        let reply = rig.send(job_request(&played, provider, (method, path), body)).await;
+        let reply = gateway.send(job_request(&played, provider, (method, path), body)).await;
         assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")), "{}", reply.text());
         let (mut actual, mut expected) =
             (reply.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap());
@@ -166,7 +166,7 @@ async fn reports_unsupported_job_operations_and_provider_errors() {
 #[tokio::test]
 async fn mock_provider_supports_fine_tuning_jobs() {
     let mock = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     for (provider, file) in
         [("bedrock", "s3://data/a.jsonl"), ("vertex-ai", "gs://data/a.jsonl"), ("fireworks-ai", "d")]
     {
@@ -185,7 +185,7 @@ async fn mock_provider_supports_fine_tuning_jobs() {
                 .header("x-gateway-aws-customization-role-arn", "arn:aws:iam::1:role/r")
                 .header("content-type", "application/json")
                 .header("authorization", "Bearer sk-1");
-            let response = rig.send(if path == JOBS_PATH { request.body(body.clone()) } else { request }).await;
+            let response = gateway.send(if path == JOBS_PATH { request.body(body.clone()) } else { request }).await;
             let job = response.json();
             let status = if path == JOBS_PATH && provider != "bedrock" { "running" } else { status };
             assert_eq!(

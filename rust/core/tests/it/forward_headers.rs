@@ -41,10 +41,11 @@ const UNFORWARDED_HEADERS: &[(&str, &str)] = &[
 /// Starts a gateway with a gateway key and a saved provider that has a stored credential.
 async fn start_gateway_and_provider() -> (Server, TestGateway) {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.apply_snapshot(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256_hex(GATEWAY_KEY)}],
+    let gateway = TestGateway::for_provider(&provider);
+    gateway
+        .apply_snapshot(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256_hex(GATEWAY_KEY)}],
         "providers": [{"slug": "mine", "provider": "mock", "api_key": "sk-stored"}]}));
-    (provider, rig)
+    (provider, gateway)
 }
 
 fn pop_ledger_entry(provider: &Server) -> Entry {
@@ -66,12 +67,12 @@ fn request_to_path(path: &str) -> TestRequest {
 
 #[tokio::test]
 async fn never_forwards_gateway_hop_by_hop_or_secret_headers() {
-    let (provider, rig) = start_gateway_and_provider().await;
+    let (provider, gateway) = start_gateway_and_provider().await;
     let every: Vec<_> = UNFORWARDED_HEADERS.iter().map(|(name, _)| *name).collect();
     for path in ROUTES {
         for listed in [String::new(), every.join(", ")] {
             let fields = [("x-gateway-provider", "@mine"), ("x-gateway-forward-headers", listed.as_str())];
-            let response = rig
+            let response = gateway
                 .send(with_headers(
                     with_headers(request_to_path(&format!("{path}?a=1&key={GATEWAY_KEY}&b=2")), &fields),
                     UNFORWARDED_HEADERS,
@@ -100,11 +101,11 @@ async fn never_forwards_gateway_hop_by_hop_or_secret_headers() {
 
 #[tokio::test]
 async fn config_header_list_has_the_same_restrictions() {
-    let (provider, rig) = start_gateway_and_provider().await;
+    let (provider, gateway) = start_gateway_and_provider().await;
     let every: Vec<_> = UNFORWARDED_HEADERS.iter().map(|(name, _)| *name).collect();
     let config = json!({"provider": "@mine", "forward_headers": every}).to_string();
     for path in ROUTES {
-        let response = rig
+        let response = gateway
             .send(with_headers(request_to_path(path).header("x-gateway-config", &config), UNFORWARDED_HEADERS))
             .await;
         assert_eq!(response.status, 200, "{path}: {}", response.text());
@@ -115,18 +116,19 @@ async fn config_header_list_has_the_same_restrictions() {
 
 #[tokio::test]
 async fn rejects_listed_and_drops_sent_cloud_metadata_headers() {
-    let (provider, rig) = start_gateway_and_provider().await;
+    let (provider, gateway) = start_gateway_and_provider().await;
     for name in ["Metadata-Flavor", "X-aws-ec2-metadata-token", "metadata"] {
         let fields = [("x-gateway-api-key", GATEWAY_KEY), ("x-gateway-provider", "@mine"), (name, "Google")];
         for path in ROUTES {
-            let response =
-                rig.send(with_headers(request_to_path(path), &fields).header("x-gateway-forward-headers", name)).await;
+            let response = gateway
+                .send(with_headers(request_to_path(path), &fields).header("x-gateway-forward-headers", name))
+                .await;
             assert_eq!(
                 (response.status, response.text().contains(&name.to_ascii_lowercase())),
                 (400, true),
                 "{path} {name}"
             );
-            assert_eq!(rig.send(with_headers(request_to_path(path), &fields)).await.status, 200);
+            assert_eq!(gateway.send(with_headers(request_to_path(path), &fields)).await.status, 200);
             assert_eq!(pop_ledger_entry(&provider).header(&name.to_ascii_lowercase()), None, "{path} {name}");
         }
     }
@@ -134,11 +136,11 @@ async fn rejects_listed_and_drops_sent_cloud_metadata_headers() {
 
 #[tokio::test]
 async fn forward_list_must_not_contain_its_own_name() {
-    let (provider, rig) = start_gateway_and_provider().await;
+    let (provider, gateway) = start_gateway_and_provider().await;
     for name in ["x-gateway-forward-headers", "X-Portkey-Forward-Headers"] {
         let request =
             request_to_path(CHAT_PATH).header("x-gateway-api-key", GATEWAY_KEY).header("x-gateway-provider", "mock");
-        let response = rig.send(request.header("x-gateway-forward-headers", name)).await;
+        let response = gateway.send(request.header("x-gateway-forward-headers", name)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{name}");
     }
     assert!(provider.ledger_entries().is_empty());
@@ -147,11 +149,13 @@ async fn forward_list_must_not_contain_its_own_name() {
 #[tokio::test]
 async fn forwards_provider_headers_under_any_gateway_prefix() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for name in ["openai-organization", "openai-project", "openai-beta", "anthropic-beta", "anthropic-version"] {
         for path in ROUTES {
             for prefix in ["x-gateway-", "x-portkey-", ""] {
-                rig.send(post_request(path, chat_body("mock", false)).header(&format!("{prefix}{name}"), "said")).await;
+                gateway
+                    .send(post_request(path, chat_body("mock", false)).header(&format!("{prefix}{name}"), "said"))
+                    .await;
                 let entry = pop_ledger_entry(&provider);
                 let values: Vec<_> = entry.headers.iter().filter(|(field, _)| field == name).collect();
                 assert_eq!(values, [&(name.to_owned(), "said".to_owned())], "{path} {prefix}");
@@ -159,7 +163,7 @@ async fn forwards_provider_headers_under_any_gateway_prefix() {
             let both = post_request(path, chat_body("mock", false))
                 .header(name, "bare")
                 .header(&format!("x-gateway-{name}"), "said");
-            rig.send(both).await;
+            gateway.send(both).await;
             assert_eq!(pop_ledger_entry(&provider).header(name), Some("said"), "{path}");
         }
     }
@@ -168,11 +172,11 @@ async fn forwards_provider_headers_under_any_gateway_prefix() {
 #[tokio::test]
 async fn ignores_alias_headers_if_the_alias_is_disabled() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.header_aliases.clear());
-    let response = rig.send(request_to_path(CHAT_PATH).header("x-portkey-provider", "mock")).await;
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.header_aliases.clear());
+    let response = gateway.send(request_to_path(CHAT_PATH).header("x-portkey-provider", "mock")).await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "provider_required"));
     let response =
-        rig.send(post_request(CHAT_PATH, chat_body("mock", false)).header("x-portkey-trace-id", "t-1")).await;
+        gateway.send(post_request(CHAT_PATH, chat_body("mock", false)).header("x-portkey-trace-id", "t-1")).await;
     assert_eq!(
         (response.header("x-portkey-trace-id"), response.header("x-gateway-trace-id") == Some("t-1")),
         (None, false)
@@ -182,10 +186,12 @@ async fn ignores_alias_headers_if_the_alias_is_disabled() {
 #[tokio::test]
 async fn reads_control_headers_by_alias_and_responds_with_it() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.apply_snapshot(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256_hex(GATEWAY_KEY)}],
+    let gateway = TestGateway::for_provider(&provider);
+    gateway.apply_snapshot(
+        &json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256_hex(GATEWAY_KEY)}],
         "providers": [{"slug": "mine", "provider": "mock", "api_key": "sk-stored"}],
-        "configs": [{"slug": "pc-1", "config": {"provider": "@mine"}}]}));
+        "configs": [{"slug": "pc-1", "config": {"provider": "@mine"}}]}),
+    );
     for (name, value) in [
         ("provider", "mock"),
         ("provider", "@mine"),
@@ -205,7 +211,7 @@ async fn reads_control_headers_by_alias_and_responds_with_it() {
             ("X-Team", "red"),
             ("authorization", "Bearer OPENAI_API_KEY"),
         ];
-        let response = rig.send(with_headers(request_to_path(CHAT_PATH), &fields)).await;
+        let response = gateway.send(with_headers(request_to_path(CHAT_PATH), &fields)).await;
         assert_eq!(response.status, 200, "{name}: {}", response.text());
         let own = ["trace-id", "provider", "last-used-option-index", "retry-attempt-count", "cache-status"];
         let headers = own.map(|name| response.header(&format!("x-portkey-{name}")));
@@ -213,8 +219,8 @@ async fn reads_control_headers_by_alias_and_responds_with_it() {
         assert!(!response.headers.iter().any(|(name, _)| name.starts_with(b"x-gateway-")));
         let entry = pop_ledger_entry(&provider);
         assert_eq!((entry.header("x-team"), format!("{entry:?}").contains("OPENAI_API_KEY")), (Some("red"), false));
-        assert_eq!(rig.single_record()["metadata"], json!({"_user": "ann"}));
+        assert_eq!(gateway.single_record()["metadata"], json!({"_user": "ann"}));
     }
-    let refused = rig.send(request_to_path(CHAT_PATH).header("x-portkey-api-key", "wrong")).await;
+    let refused = gateway.send(request_to_path(CHAT_PATH).header("x-portkey-api-key", "wrong")).await;
     assert!(refused.status == 401 && refused.header("x-portkey-trace-id").is_some());
 }

@@ -71,11 +71,11 @@ async fn answer(
     body: Vec<u8>,
 ) -> (TestResponse, Vec<u8>) {
     let provider_host = GoldenProvider::start(status, kind, body, 40).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let mut config = provider(path);
     config["custom_host"] = json!(provider_host.server.url());
     config[side] = json!([hook]);
-    let response = rig.send(post_with_config(&config, path, request.to_owned())).await;
+    let response = gateway.send(post_with_config(&config, path, request.to_owned())).await;
     let sent = provider_host.last_request.lock().unwrap().clone();
     (response, sent)
 }

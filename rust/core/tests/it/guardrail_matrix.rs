@@ -403,11 +403,11 @@ async fn ask(
         (true, true) => "application/vnd.amazon.eventstream",
     };
     let provider = GoldenProvider::start(200, kind, body, 100).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let mut config = format.provider();
     config["custom_host"] = json!(provider.server.url());
     config[side] = json!([guardrail(action)]);
-    let response = rig.send(post_with_config(&config, format.path(is_stream), request.to_string())).await;
+    let response = gateway.send(post_with_config(&config, format.path(is_stream), request.to_string())).await;
     (response, provider)
 }
 

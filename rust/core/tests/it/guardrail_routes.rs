@@ -43,12 +43,12 @@ async fn send(
     reply: &str,
 ) -> (TestResponse, GoldenProvider, TestGateway) {
     let provider = GoldenProvider::start(200, "application/json", reply.as_bytes().to_vec(), 4096).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     for (name, value) in [("provider", "openai"), ("api_key", "k"), ("custom_host", &provider.server.url())] {
         config[name] = json!(value);
     }
-    let response = rig.send(post_with_config(&config, path, body).method(method)).await;
-    (response, provider, rig)
+    let response = gateway.send(post_with_config(&config, path, body).method(method)).await;
+    (response, provider, gateway)
 }
 
 fn sent_count(provider: &GoldenProvider) -> usize {
@@ -77,12 +77,12 @@ const SPELLINGS: [&str; 14] = [
 async fn respelled_paths_are_read() {
     for path in SPELLINGS {
         let config = json!({"input_guardrails": denying()});
-        let (response, provider, _rig) = send(("POST", path), config, chat_body(SECRET).to_string(), "{}").await;
+        let (response, provider, _gateway) = send(("POST", path), config, chat_body(SECRET).to_string(), "{}").await;
         assert_eq!((response.status, sent_count(&provider)), (446, 0), "{path}: {}", response.text());
 
         let config = json!({"input_guardrails": redacting(), "output_guardrails": redacting()});
         let body = chat_body(&format!("write to {SECRET}")).to_string();
-        let (response, provider, _rig) = send(("POST", path), config, body, &chat_response(SECRET)).await;
+        let (response, provider, _gateway) = send(("POST", path), config, body, &chat_response(SECRET)).await;
         assert_eq!(response.status, 200, "{path}: {}", response.text());
         assert_eq!(provider.parse_last_request().1["messages"][0]["content"], "write to {{EMAIL_ADDRESS_1}}", "{path}");
         assert!(!response.text().contains(SECRET), "{path}: {}", response.text());
@@ -100,7 +100,7 @@ async fn respelled_paths_are_read() {
 #[tokio::test]
 async fn a_content_type_does_not_hide_a_conversation() {
     let provider = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 4096).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(),
         "input_guardrails": redacting()});
     for content_type in ["text/plain", "application/octet-stream"] {
@@ -108,7 +108,7 @@ async fn a_content_type_does_not_hide_a_conversation() {
             .header("x-gateway-config", &config.to_string())
             .header("content-type", content_type)
             .body(chat_body(SECRET).to_string());
-        assert_eq!(rig.send(request).await.status, 200);
+        assert_eq!(gateway.send(request).await.status, 200);
         assert_eq!(provider.parse_last_request().1["messages"][0]["content"], "{{EMAIL_ADDRESS_1}}");
     }
 }
@@ -128,7 +128,7 @@ async fn unreadable_requests_are_denied_or_reported() {
         ("/v1/proxy/Batches/", &job.to_string()),
     ] {
         for side in ["input_guardrails", "output_guardrails"] {
-            let (response, provider, _rig) =
+            let (response, provider, _gateway) =
                 send(("POST", path), json!({side: denying()}), body.clone(), r#"{"id":"x"}"#).await;
             assert_eq!((response.status, sent_count(&provider)), (446, 0), "{path}: {}", response.text());
             let stage = if side == "input_guardrails" { "before_request_hooks" } else { "after_request_hooks" };
@@ -136,14 +136,14 @@ async fn unreadable_requests_are_denied_or_reported() {
             assert_eq!((&result["skipped"], &result["deny"]), (&json!(true), &json!(true)), "{path}");
             assert!(result["reason"].as_str().unwrap().contains("cannot be read"), "{result}");
 
-            let (response, _provider, rig) =
+            let (response, _provider, gateway) =
                 send(("POST", path), json!({side: observing()}), body.clone(), r#"{"id":"x"}"#).await;
             assert_eq!(response.status, 200, "{path}: {}", response.text());
-            assert_eq!(rig.single_record()["hook_results"][stage][0]["skipped"], true, "{path}");
+            assert_eq!(gateway.single_record()["hook_results"][stage][0]["skipped"], true, "{path}");
         }
     }
     // A guardrail that changes texts keeps a batch from its provider, because it cannot change the lines.
-    let (response, provider, _rig) =
+    let (response, provider, _gateway) =
         send(("POST", "/v1/batches"), json!({"input_guardrails": redacting()}), job.to_string(), "{}").await;
     assert_eq!((response.status, sent_count(&provider)), (446, 0));
     let (response, ..) =
@@ -196,7 +196,7 @@ async fn background_responses_are_checked_when_they_are_fetched() {
 #[tokio::test]
 async fn websockets_are_denied_or_reported() {
     let provider = penstock_mock::Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let request =
         |path: &str, config: &Value| TestRequest::new("GET", path).header("x-gateway-config", &config.to_string());
     for path in
@@ -204,39 +204,39 @@ async fn websockets_are_denied_or_reported() {
     {
         for side in ["input_guardrails", "output_guardrails"] {
             let (status, body) =
-                expect_rejection(&rig, request(path, &json!({"provider": "mock", side: denying()}))).await;
+                expect_rejection(&gateway, request(path, &json!({"provider": "mock", side: denying()}))).await;
             assert_eq!((status, &body["error"]["type"]), (446, &json!("hooks_failed")), "{path}: {body}");
         }
     }
-    rig.drain_records();
+    gateway.drain_records();
     let config = json!({"provider": "mock", "output_guardrails": observing()});
-    let talk = open_realtime(&rig, request("/v1/realtime?model=gpt-realtime", &config)).await;
+    let talk = open_realtime(&gateway, request("/v1/realtime?model=gpt-realtime", &config)).await;
     talk.close(1000, "").await;
-    assert_eq!(rig.single_record()["hook_results"]["after_request_hooks"][0]["skipped"], true);
+    assert_eq!(gateway.single_record()["hook_results"]["after_request_hooks"][0]["skipped"], true);
 }
 
 #[tokio::test]
 async fn defaults_of_a_workspace_apply_to_websockets() {
     let provider = penstock_mock::Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let guardrail = json!({"id": "g1", "slug": "pg-a", "organisation": "o", "version": "v", "workspace": "w",
         "checks": [{"id": "default.contains", "parameters": {"words": ["canary"], "operator": "none"}}],
         "actions": {"deny": true, "async": false}});
-    rig.apply_snapshot(&json!({"epoch": "1",
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "workspaces": [{"id": "w", "slug": "one", "organisation_id": "o", "input_guardrails": ["g1"]}],
         "keys": [{"id": "k", "name": "a", "workspace": "w", "sha256": sha256_hex("one")}],
         "parts": [{"name": "guardrails/00", "guardrails": [guardrail]}]}));
     let request = TestRequest::new("GET", "/v1/realtime?model=m")
         .header("x-gateway-provider", "mock")
         .header("x-gateway-api-key", "one");
-    assert_eq!(expect_rejection(&rig, request).await.0, 446);
+    assert_eq!(expect_rejection(&gateway, request).await.0, 446);
 }
 
 #[tokio::test]
 async fn misspelled_paths_of_the_gateway_reach_no_provider() {
     let provider = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 4096).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
-    rig.apply_snapshot(&json!({"epoch": "1", "catalogue": true, "management": ["/v1/configs", "/v1/api-keys"]}));
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    gateway.apply_snapshot(&json!({"epoch": "1", "catalogue": true, "management": ["/v1/configs", "/v1/api-keys"]}));
     let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url()});
     for path in [
         "/v1//configs",
@@ -255,7 +255,7 @@ async fn misspelled_paths_of_the_gateway_reach_no_provider() {
         "/v1//models",
     ] {
         for method in ["GET", "POST"] {
-            let response = rig.send(post_with_config(&config, path, "{}").method(method)).await;
+            let response = gateway.send(post_with_config(&config, path, "{}").method(method)).await;
             let is_known = method == "GET" || !path.contains("models");
             assert!(!is_known || response.status == 404, "{method} {path}: {} {}", response.status, response.text());
         }
@@ -264,7 +264,7 @@ async fn misspelled_paths_of_the_gateway_reach_no_provider() {
     assert!(lines.iter().all(|line| line.contains("models")), "{lines:?}");
     // What the client names explicitly as a path of the provider is forwarded.
     for path in ["/v1/proxy/configs", "/v1/proxy//files", "/v1/vector_stores/VS-1"] {
-        assert_eq!(rig.send(post_with_config(&config, path, "{}")).await.status, 200, "{path}");
+        assert_eq!(gateway.send(post_with_config(&config, path, "{}")).await.status, 200, "{path}");
     }
 }
 
@@ -280,12 +280,12 @@ async fn a_dry_run_only_reports() {
         let config = json!({"input_guardrails": [guardrail], "output_guardrails": [guardrail]});
         let reply = chat_response(SECRET);
         let body = chat_body(SECRET).to_string();
-        let (response, provider, rig) = send(("POST", "/v1/chat/completions"), config, body, &reply).await;
+        let (response, provider, gateway) = send(("POST", "/v1/chat/completions"), config, body, &reply).await;
         assert_eq!((response.status, response.text()), (200, reply), "{name}");
         assert_eq!(provider.parse_last_request().1, chat_body(SECRET), "{name}");
         let mut records = Vec::new();
         wait_until("the record", || {
-            records.extend(rig.drain_records());
+            records.extend(gateway.drain_records());
             !records.is_empty()
         })
         .await;
@@ -323,13 +323,13 @@ async fn a_stream_that_failed_at_its_end_is_not_cached() {
     for (text, is_strict, is_cached) in [("canary", true, false), ("fine", true, true), ("fine", false, false)] {
         let stream = format!("{}data: [DONE]\n\n", event(text));
         let provider = GoldenProvider::start(200, "text/event-stream", stream.into_bytes(), 4096).await;
-        let rig = GoldenProvider::gateway_trusting_loopback();
+        let gateway = GoldenProvider::gateway_trusting_loopback();
         let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(),
             "cache": {"mode": "simple"}, "output_guardrails": observing(), "strict_open_ai_compliance": is_strict});
         let mut body = chat_body("hi");
         body["stream"] = json!(true);
         for _ in 0..2 {
-            let response = rig.send(post_with_config(&config, "/v1/chat/completions", body.to_string())).await;
+            let response = gateway.send(post_with_config(&config, "/v1/chat/completions", body.to_string())).await;
             assert_eq!(response.status, 200);
         }
         assert_eq!(sent_count(&provider), if is_cached { 1 } else { 2 }, "{text} {is_strict}");
@@ -339,12 +339,12 @@ async fn a_stream_that_failed_at_its_end_is_not_cached() {
 #[tokio::test]
 async fn a_cached_response_has_no_results_of_another_request() {
     let provider = GoldenProvider::start(200, "application/json", chat_response("fine").into_bytes(), 4096).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(),
         "cache": {"mode": "simple"}, "output_guardrails": observing()});
     for is_first in [true, false] {
         let body = chat_body("hi").to_string();
-        let response = rig.send(post_with_config(&config, "/v1/chat/completions", body)).await;
+        let response = gateway.send(post_with_config(&config, "/v1/chat/completions", body)).await;
         assert_eq!(response.json()["hook_results"].is_object(), is_first, "{}", response.text());
     }
     assert_eq!(sent_count(&provider), 1);
@@ -353,13 +353,13 @@ async fn a_cached_response_has_no_results_of_another_request() {
 #[tokio::test]
 async fn explain_lists_guardrails_with_their_origin() {
     let provider = penstock_mock::Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let guardrail = |id: &str, slug: &str, workspace: Value| {
         json!({"id": id, "slug": slug, "organisation": "o", "version": "v", "workspace": workspace,
             "checks": [{"id": "default.contains", "parameters": {"words": ["canary"], "operator": "none"}}],
             "actions": {"deny": true, "async": false}})
     };
-    rig.apply_snapshot(&json!({"epoch": "1",
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "workspaces": [{"id": "w", "slug": "one", "organisation_id": "o", "input_guardrails": ["g1", "g2"]}],
         "keys": [{"id": "k", "name": "a", "workspace": "w", "sha256": sha256_hex("one")}],
         "parts": [{"name": "guardrails/00",
@@ -367,7 +367,7 @@ async fn explain_lists_guardrails_with_their_origin() {
     let config = json!({"provider": "mock", "override_params": {"top_p": 1}, "output_guardrails": redacting()});
     let question = json!({"path": "/v1/chat/completions", "body": {"model": "m", "messages": []}});
     let request = post_with_config(&config, "/v1/explain", question.to_string()).header("x-gateway-api-key", "one");
-    let response = rig.send(request).await;
+    let response = gateway.send(request).await;
     let target = response.json()["targets"][0].clone();
     let guardrails: Vec<_> = target["guardrails"]
         .as_array()

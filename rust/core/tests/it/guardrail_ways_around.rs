@@ -24,12 +24,12 @@ async fn send(
     request: &Value,
     provider: GoldenProvider,
 ) -> (TestResponse, Option<String>) {
-    let rig: TestGateway = GoldenProvider::gateway_trusting_loopback();
+    let gateway: TestGateway = GoldenProvider::gateway_trusting_loopback();
     let mut config = config;
     config["provider"] = json!(provider_name);
     config["api_key"] = json!("sk-1");
     config["custom_host"] = json!(provider.server.url());
-    let response = rig.send(post_with_config(&config, path, request.to_string())).await;
+    let response = gateway.send(post_with_config(&config, path, request.to_string())).await;
     let was_called = !provider.request_lines.lock().unwrap().is_empty();
     let sent = was_called.then(|| provider.parse_last_request().1.to_string());
     (response, sent)
@@ -110,11 +110,11 @@ async fn values_of_repeated_keys_do_not_get_around_checks() {
     // The provider gets what the checks have read.
     for hook in [denying(), redacting] {
         let provider = chat_provider(&json!({"role": "assistant", "content": "ok"})).await;
-        let rig: TestGateway = GoldenProvider::gateway_trusting_loopback();
+        let gateway: TestGateway = GoldenProvider::gateway_trusting_loopback();
         let config = json!({"provider": "openai", "api_key": "sk-1", "custom_host": provider.server.url(),
             "input_guardrails": [hook]});
         let body = format!(r#"{{"model":"gpt-x","messages":[{{"role":"user",{REPEATED}}}]}}"#);
-        let response = rig.send(post_with_config(&config, CHAT_PATH, body)).await;
+        let response = gateway.send(post_with_config(&config, CHAT_PATH, body)).await;
         assert_eq!(response.status, 200, "{config}: {}", response.text());
         let sent = String::from_utf8(provider.last_request.lock().unwrap().clone()).unwrap();
         assert!(sent.contains("fine") && !sent.contains(WORD), "{config}: {sent}");

@@ -42,14 +42,14 @@ async fn send_to(
     body: &str,
 ) -> (TestResponse, GoldenProvider, TestGateway) {
     let provider = GoldenProvider::start(200, kind, body.as_bytes().to_vec(), 4096).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     config["provider"] = json!(provider_name);
     config["api_key"] = json!("sk-1");
     config["custom_host"] = json!(provider.server.url());
     let request =
         json!({"model": "gpt-x", "max_tokens": 9, "messages": messages, "stream": kind == "text/event-stream"});
-    let response = rig.send(post_with_config(&config, path, request.to_string())).await;
-    (response, provider, rig)
+    let response = gateway.send(post_with_config(&config, path, request.to_string())).await;
+    (response, provider, gateway)
 }
 
 fn denied_words_guardrail() -> Value {
@@ -59,7 +59,7 @@ fn denied_words_guardrail() -> Value {
 #[tokio::test]
 async fn a_denied_request_is_not_sent() {
     let config = json!({"input_guardrails": [denied_words_guardrail()]});
-    let (response, provider, rig) = send(config, SECRET, "application/json", "{}").await;
+    let (response, provider, gateway) = send(config, SECRET, "application/json", "{}").await;
     assert_eq!(response.status, 446, "{}", response.text());
     let json = response.json();
     assert_eq!((&json["error"]["type"], &json["error"]["code"]), (&json!("hooks_failed"), &Value::Null));
@@ -67,7 +67,7 @@ async fn a_denied_request_is_not_sent() {
     assert_eq!((&hook["id"], &hook["verdict"], &hook["deny"]), (&json!("words"), &json!(false), &json!(true)));
     assert_eq!(hook["checks"][0]["data"]["foundWords"], json!(["canary"]));
     assert!(provider.request_lines.lock().unwrap().is_empty());
-    let record = rig.single_record();
+    let record = gateway.single_record();
     assert_eq!(record["response_status_code"], 446);
     assert_eq!(record["hook_results"]["before_request_hooks"][0]["verdict"], false);
 }
@@ -78,7 +78,7 @@ async fn a_failed_guardrail_without_denial_is_reported() {
     guardrail["deny"] = json!(false);
     guardrail["on_fail"] = json!({"feedback": {"value": -5, "weight": 1, "metadata": {"team": "red"}}});
     let body = chat_response(&[json!({"role": "assistant", "content": "Hi"})]);
-    let (response, provider, _rig) =
+    let (response, provider, _gateway) =
         send(json!({"input_guardrails": [guardrail]}), SECRET, "application/json", &body).await;
     assert_eq!((response.status, provider.request_lines.lock().unwrap().len()), (246, 1));
     let json = response.json();
@@ -100,7 +100,7 @@ async fn requests_and_responses_are_redacted() {
         json!({"role": "assistant", "content": null, "tool_calls": [{"id": "t", "type": "function",
             "function": {"name": "f", "arguments": format!("{{\"to\":\"{SECRET}\"}}")}}]}),
     ]);
-    let (response, provider, _rig) = send(config, &format!("write to {SECRET}"), "application/json", &body).await;
+    let (response, provider, _gateway) = send(config, &format!("write to {SECRET}"), "application/json", &body).await;
     assert_eq!(response.status, 200, "{}", response.text());
     let (_, sent) = provider.parse_last_request();
     assert_eq!(sent["messages"][0]["content"], "write to {{EMAIL_ADDRESS_1}}");
@@ -147,10 +147,10 @@ async fn results_do_not_show_what_was_denied_or_changed() {
     let body = json!({"id": "c", "object": "chat.completion", "model": "m", "choices": [choice(SECRET)]}).to_string();
     for (guardrails, status) in [(json!([denying]), 446), (json!([checks, redact]), 246)] {
         let config = json!({"output_guardrails": guardrails, "strict_open_ai_compliance": false});
-        let (response, _, rig) = send(config.clone(), "hi", "application/json", &body).await;
+        let (response, _, gateway) = send(config.clone(), "hi", "application/json", &body).await;
         assert_eq!((response.status, response.text().contains("canary")), (status, false), "{}", response.text());
         // The log has the data, if bodies are recorded.
-        assert!(rig.single_record()["hook_results"]["after_request_hooks"].is_array());
+        assert!(gateway.single_record()["hook_results"]["after_request_hooks"].is_array());
         let event = json!({"id": "c", "choices": [{"index": 0, "delta": {"content": SECRET}, "logprobs": {"content": [{"token": SECRET}]}}]});
         let stream = format!("data: {event}\n\n{}", chat_stream(&["end"]));
         let (response, ..) = send(config, "hi", "text/event-stream", &stream).await;
@@ -161,14 +161,14 @@ async fn results_do_not_show_what_was_denied_or_changed() {
 #[tokio::test]
 async fn requests_without_texts_pass_unless_their_type_is_blocked() {
     let provider = GoldenProvider::start(200, "application/json", br#"{"data":[]}"#.to_vec(), 4096).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let block = json!({"allowedRequestTypes": {"blockedTypes": ["proxy", "listFiles"]}, "deny": true});
     for (guardrail, status) in [(denied_words_guardrail(), 200), (block, 446)] {
         let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(),
             "input_guardrails": [guardrail]});
         for path in ["/v1/files", "/v1/vector_stores"] {
             let request = TestRequest::new("GET", path).header("x-gateway-config", &config.to_string());
-            let response = rig.send(request).await;
+            let response = gateway.send(request).await;
             assert_eq!(response.status, status, "{path}: {}", response.text());
         }
     }
@@ -178,17 +178,17 @@ async fn requests_without_texts_pass_unless_their_type_is_blocked() {
 async fn the_provider_reads_what_was_checked() {
     let response = chat_response(&[json!({"content": "Hi"})]);
     let provider = GoldenProvider::start(200, "application/json", response.into(), 4096).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(),
         "input_guardrails": [denied_words_guardrail()]});
     let message = |text: &str| json!([{"role": "user", "content": text}]).to_string();
     let body = format!(r#"{{"model":"m","messages":{},"messages":{}}}"#, message("canary"), message("fine"));
-    assert_eq!(rig.send(post_with_config(&config, CHAT_PATH, body)).await.status, 200);
+    assert_eq!(gateway.send(post_with_config(&config, CHAT_PATH, body)).await.status, 200);
     assert!(!String::from_utf8_lossy(&provider.last_request.lock().unwrap()).contains("canary"));
     let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(),
         "input_guardrails": [{"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": true}}]});
     let body = format!(r#"{{"model":"m","messages":{},"messages":{}}}"#, message(SECRET), message("fine"));
-    assert_eq!(rig.send(post_with_config(&config, CHAT_PATH, body)).await.status, 200);
+    assert_eq!(gateway.send(post_with_config(&config, CHAT_PATH, body)).await.status, 200);
     assert!(!String::from_utf8_lossy(&provider.last_request.lock().unwrap()).contains(SECRET));
 }
 
@@ -214,7 +214,7 @@ async fn a_soft_denial_is_a_response_in_the_clients_format() {
     let mut guardrail = denied_words_guardrail();
     guardrail["soft_deny_200"] = json!(true);
     let config = json!({"input_guardrails": [guardrail]});
-    let (response, provider, _rig) = send(config.clone(), SECRET, "application/json", "{}").await;
+    let (response, provider, _gateway) = send(config.clone(), SECRET, "application/json", "{}").await;
     assert_eq!((response.status, provider.request_lines.lock().unwrap().len()), (200, 0));
     let json = response.json();
     assert!(json["choices"][0]["message"]["content"].as_str().unwrap().contains("guardrail"), "{json}");
@@ -240,14 +240,14 @@ async fn results_follow_a_stream_that_is_only_observed() {
     let guardrail = json!({"contains": {"words": ["canary"], "operator": "none"}});
     let config =
         json!({"output_guardrails": [guardrail], "input_guardrails": [guardrail], "strict_open_ai_compliance": false});
-    let (response, _, rig) = send(config, "hi", "text/event-stream", &chat_stream(&["can", "ary"])).await;
+    let (response, _, gateway) = send(config, "hi", "text/event-stream", &chat_stream(&["can", "ary"])).await;
     let text = response.text();
     let events: Vec<&str> = text.split_terminator("\n\n").collect();
     assert!(events[0].contains("before_request_hooks") && events[1].contains("can"), "{text}");
     assert_eq!(events[events.len() - 2], "data: [DONE]");
     let last: Value = serde_json::from_str(events.last().unwrap().strip_prefix("data: ").unwrap()).unwrap();
     assert_eq!(last["hook_results"]["after_request_hooks"][0]["verdict"], false);
-    let record = rig.single_record();
+    let record = gateway.single_record();
     assert_eq!(record["hook_results"]["after_request_hooks"][0]["verdict"], false, "{record}");
     assert_eq!(record["outcome"], "complete");
 }
@@ -256,14 +256,14 @@ async fn results_follow_a_stream_that_is_only_observed() {
 async fn a_retry_or_another_target_may_replace_a_denied_response() {
     let provider =
         GoldenProvider::start(200, "application/json", chat_response(&[json!({"content": SECRET})]).into(), 4096).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let target = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url()});
     let mut first = target.clone();
     first["output_guardrails"] = json!([denied_words_guardrail()]);
     first["retry"] = json!({"attempts": 1, "on_status_codes": [446]});
     let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [446]}, "targets": [first, target]});
     let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).to_string();
-    let response = rig.send(post_with_config(&config, CHAT_PATH, body)).await;
+    let response = gateway.send(post_with_config(&config, CHAT_PATH, body)).await;
     assert_eq!((response.status, provider.request_lines.lock().unwrap().len()), (200, 3), "{}", response.text());
 }
 
@@ -271,14 +271,14 @@ async fn a_retry_or_another_target_may_replace_a_denied_response() {
 async fn saved_guardrails_and_defaults_apply_to_their_workspace() {
     let provider =
         GoldenProvider::start(200, "application/json", chat_response(&[json!({"content": "Hi"})]).into(), 4096).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let guardrail = |id: &str, slug: &str, workspace: Value, word: &str| {
         json!({"id": id, "slug": slug, "workspace": workspace, "organisation": "o", "version": format!("v-{id}"),
             "checks": [{"id": "default.contains", "parameters": {"words": [word], "operator": "none"}}],
             "actions": {"deny": true}})
     };
     let saved = |workspace: &str| json!({"id": "p", "integration_id": "i", "slug": "mine", "provider": "openai", "workspace": workspace, "api_key": "k", "custom_host": provider.server.url()});
-    rig.apply_snapshot(&json!({"epoch": "1",
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "workspaces": [{"id": "w", "slug": "one", "organisation_id": "o", "input_guardrails": ["g1"]}, {"id": "x", "slug": "two", "organisation_id": "o"},
             {"id": "z", "slug": "broken", "organisation_id": "o", "input_guardrails": ["gone"]}],
         "keys": [{"id": "k", "name": "a", "workspace": "w", "sha256": sha256_hex("one")}, {"id": "l", "name": "b", "workspace": "x", "sha256": sha256_hex("two")},
@@ -294,7 +294,7 @@ async fn saved_guardrails_and_defaults_apply_to_their_workspace() {
             Some(config) => request.header("x-gateway-config", &config.to_string()),
             None => request.header("x-gateway-provider", "@mine"),
         };
-        rig.send(request.body(body)).await
+        gateway.send(request.body(body)).await
     };
     assert_eq!(build_request("one", "a canary", None).await.status, 446);
     assert_eq!(build_request("one", "hello", None).await.status, 200);
@@ -312,12 +312,12 @@ async fn saved_guardrails_and_defaults_apply_to_their_workspace() {
 async fn cached_responses_have_the_results_of_this_request() {
     let provider =
         GoldenProvider::start(200, "application/json", chat_response(&[json!({"content": "Hi"})]).into(), 4096).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let config = json!({"provider": "openai", "api_key": "k", "custom_host": provider.server.url(), "cache": {"mode": "simple"},
         "input_guardrails": [denied_words_guardrail()], "output_guardrails": [denied_words_guardrail()]});
     let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).to_string();
     for (number, after) in [(0, 1), (1, 0)] {
-        let response = rig.send(post_with_config(&config, CHAT_PATH, body.clone())).await;
+        let response = gateway.send(post_with_config(&config, CHAT_PATH, body.clone())).await;
         assert_eq!((response.status, provider.request_lines.lock().unwrap().len()), (200, 1), "{number}");
         let results = response.json()["hook_results"].clone();
         assert_eq!(results["before_request_hooks"].as_array().unwrap().len(), 1);
@@ -331,7 +331,7 @@ async fn a_webhook_decides_and_changes_the_request() {
     let hook = GoldenProvider::start(200, "application/json", reply.to_string().into(), 4096).await;
     let guardrail = json!({"webhook": {"webhookURL": format!("{}/check?key=k", hook.server.url()), "headers": {"x-key": "k"}}, "deny": true});
     let body = chat_response(&[json!({"content": "Hi"})]);
-    let (response, provider, _rig) =
+    let (response, provider, _gateway) =
         send(json!({"input_guardrails": [guardrail]}), SECRET, "application/json", &body).await;
     assert_eq!(response.status, 200, "{}", response.text());
     let (head, posted) = hook.parse_last_request();
@@ -356,12 +356,12 @@ async fn a_stream_is_checked_in_portions() {
     let config = |guardrails: Value| json!({"output_guardrails": guardrails, "strict_open_ai_compliance": false});
     let texts = [&filler[..], &["a can", "ary@mail.example "], &filler[..]].concat();
     let stream = chat_stream(&texts);
-    let (response, _, rig) = send(config(json!([denying])), "hi", "text/event-stream", &stream).await;
+    let (response, _, gateway) = send(config(json!([denying])), "hi", "text/event-stream", &stream).await;
     let text = response.text();
     assert_eq!(response.status, 200, "{text}");
     assert!(text.contains("lorem") && !text.contains("ary@") && text.contains("hooks_failed"), "{text}");
     assert!(text.ends_with("data: [DONE]\n\n") && text.contains("\"deny\":true"), "{text}");
-    assert_eq!(rig.single_record()["hook_results"]["after_request_hooks"][0]["deny"], true);
+    assert_eq!(gateway.single_record()["hook_results"]["after_request_hooks"][0]["deny"], true);
     let redacting = json!({"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": true}, "stream": "window"});
     let (response, ..) = send(config(json!([redacting])), "hi", "text/event-stream", &stream).await;
     let text = response.text();
@@ -397,11 +397,11 @@ async fn binary_streams_of_bedrock_are_read() {
         (window(redact), 200, "{{EMAIL_ADDRESS_1}}"),
     ] {
         let provider = GoldenProvider::start(200, "application/vnd.amazon.eventstream", stream.clone(), 64).await;
-        let rig = GoldenProvider::gateway_trusting_loopback();
+        let gateway = GoldenProvider::gateway_trusting_loopback();
         let config = json!({"provider": "bedrock", "aws_access_key_id": "a", "aws_secret_access_key": "s",
             "aws_region": "us-east-1", "custom_host": provider.server.url(), "output_guardrails": [guardrail]});
         let body = json!({"messages": [{"role": "user", "content": [{"text": "hi"}]}]}).to_string();
-        let response = rig.send(post_with_config(&config, "/model/m.x/converse-stream", body)).await;
+        let response = gateway.send(post_with_config(&config, "/model/m.x/converse-stream", body)).await;
         let text = String::from_utf8_lossy(&response.body).into_owned();
         assert_eq!((response.status, text.contains(code), text.contains("ary@")), (status, true, false), "{text}");
     }

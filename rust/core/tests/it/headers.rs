@@ -7,7 +7,7 @@ use serde_json::json;
 #[tokio::test]
 async fn rejects_ambiguous_headers_by_name() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (name, value, content) in [
         ("x-gateway-provider", "openai", "`x-gateway-provider` is sent twice"),
         ("x-gateway-provider", "mock", "`x-gateway-provider` is sent twice"),
@@ -16,23 +16,23 @@ async fn rejects_ambiguous_headers_by_name() {
         ("X-Portkey_Config", "{}", "`x-portkey_config` is written with hyphens"),
         ("content-type", "text/plain", "chatComplete takes application/json"),
     ] {
-        let response = rig.send(chat_request("mock").header(name, value)).await;
+        let response = gateway.send(chat_request("mock").header(name, value)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{name}");
         assert!(response.text().contains(content), "{}", response.text());
-        assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "invalid_header"]));
+        assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "error"]), json!(["refused", "invalid_header"]));
     }
     let twice = chat_request("mock").header("authorization", "Bearer a").header("authorization", "Bearer b");
-    assert!(rig.send(twice).await.text().contains("authorization: is sent twice"));
+    assert!(gateway.send(twice).await.text().contains("authorization: is sent twice"));
     assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
 async fn accepts_equal_duplicates_and_unrelated_headers() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (name, value) in [("x-portkey-provider", "mock"), ("x_team", "red"), ("x-gatewayed_by", "us"), ("host", "a:80")]
     {
-        assert_eq!(rig.send(chat_request("mock").header(name, value)).await.status, 200, "{name}");
+        assert_eq!(gateway.send(chat_request("mock").header(name, value)).await.status, 200, "{name}");
     }
     assert_eq!(provider.ledger_entries().len(), 4);
 }
@@ -40,7 +40,7 @@ async fn accepts_equal_duplicates_and_unrelated_headers() {
 #[tokio::test]
 async fn defaults_content_type_to_json_except_on_proxy_paths() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let untold =
         |path: &str| TestRequest::new("POST", path).header("x-gateway-provider", "mock").body(chat_body("mock", false));
     for (path, kind) in [
@@ -49,7 +49,7 @@ async fn defaults_content_type_to_json_except_on_proxy_paths() {
         ("/v1/proxy/chat/completions", None),
         ("/v1/some/thing", None),
     ] {
-        assert_eq!(rig.send(untold(path)).await.status, 200, "{path}");
+        assert_eq!(gateway.send(untold(path)).await.status, 200, "{path}");
         let sent = provider.ledger_entries().pop().unwrap();
         let kinds: Vec<_> = sent.headers.iter().filter(|(name, _)| name == "content-type").collect();
         assert_eq!(kinds.iter().map(|(_, kind)| kind.as_str()).collect::<Vec<_>>(), Vec::from_iter(kind), "{path}");
@@ -59,13 +59,13 @@ async fn defaults_content_type_to_json_except_on_proxy_paths() {
 #[tokio::test]
 async fn rejects_invalid_host_on_every_path() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for path in [CHAT_PATH, "/live", "/ready", "/v1/models", "/v1/proxy/x", "/nowhere"] {
         for host in ["", "a b", "a/b", "u@a", "a:b"] {
-            let response = rig.send(get_request(path).header("host", host)).await;
+            let response = gateway.send(get_request(path).header("host", host)).await;
             assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{path} {host}");
         }
-        let response = rig.send(get_request(path).header("host", "a").header("host", "a")).await;
+        let response = gateway.send(get_request(path).header("host", "a").header("host", "a")).await;
         assert_eq!(response.status, 400, "{path}");
     }
     assert!(provider.ledger_entries().is_empty());
@@ -74,12 +74,12 @@ async fn rejects_invalid_host_on_every_path() {
 #[tokio::test]
 async fn large_json_body_gets_the_same_validation() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let body = |rest: &str| format!(r#"{{"model":"mock","messages":[],"x":"{}"{rest}"#, "y".repeat(300_000));
-    let response = rig.send(crate::harness::post_request(CHAT_PATH, body("}"))).await;
+    let response = gateway.send(crate::harness::post_request(CHAT_PATH, body("}"))).await;
     assert_eq!(response.status, 200, "{}", response.text());
-    assert_eq!(rig.single_record()["ai_model"], "mock");
-    let response = rig.send(crate::harness::post_request(CHAT_PATH, body(",}"))).await;
+    assert_eq!(gateway.single_record()["ai_model"], "mock");
+    let response = gateway.send(crate::harness::post_request(CHAT_PATH, body(",}"))).await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_json"));
     assert!(response.text().contains("at byte 300037"), "{}", response.text());
 }

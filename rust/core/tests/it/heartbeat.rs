@@ -24,23 +24,23 @@ fn strip_heartbeats(response: &TestResponse) -> String {
 #[tokio::test]
 async fn sends_heartbeats_in_every_pause_between_events() {
     let provider = Server::start().await;
-    let rig = gateway_with_heartbeat(&provider.url(), 20);
+    let gateway = gateway_with_heartbeat(&provider.url(), 20);
     for path in [CHAT_PATH, MESSAGES_PATH] {
         let model = "mock?chunks=3&chunk_ms=110";
-        let response = rig.send(stream_request(path, model)).await;
+        let response = gateway.send(stream_request(path, model)).await;
         let beats = response.text().matches(HEARTBEAT_COMMENT).count();
         assert!((6..=22).contains(&beats), "{beats} in {}", response.text());
         let original = fetch_directly(provider.addr, path, &chat_body_with_usage(model)).await;
         assert_eq!(strip_heartbeats(&response), String::from_utf8(original).unwrap());
-        assert_eq!(rig.single_record()["outcome"], "complete");
+        assert_eq!(gateway.single_record()["outcome"], "complete");
     }
 }
 
 #[tokio::test]
 async fn forwards_stream_without_pauses_byte_for_byte() {
     let provider = Server::start().await;
-    let rig = gateway_with_heartbeat(&provider.url(), 500);
-    let response = rig.send(stream_request(CHAT_PATH, "mock?chunks=20&chunk_ms=5")).await;
+    let gateway = gateway_with_heartbeat(&provider.url(), 500);
+    let response = gateway.send(stream_request(CHAT_PATH, "mock?chunks=20&chunk_ms=5")).await;
     assert_eq!(
         response.body,
         fetch_directly(provider.addr, CHAT_PATH, &chat_body_with_usage("mock?chunks=20&chunk_ms=5")).await
@@ -85,11 +85,11 @@ async fn sends_heartbeats_before_a_partial_event() {
 async fn no_heartbeats_if_compressed_proxied_or_disabled() {
     let slow = "mock?chunks=2&chunk_ms=100";
     let provider = Server::start().await;
-    for (rig, path) in [
+    for (gateway, path) in [
         (gateway_with_heartbeat(&provider.url(), 20), "/v1/proxy/chat/completions"),
         (gateway_with_heartbeat(&provider.url(), 0), CHAT_PATH),
     ] {
-        let response = rig.send(stream_request(path, slow)).await;
+        let response = gateway.send(stream_request(path, slow)).await;
         assert!(
             !response.text().contains(HEARTBEAT_COMMENT) && response.text().ends_with("[DONE]\n\n"),
             "{}",
@@ -109,12 +109,12 @@ async fn no_heartbeats_if_compressed_proxied_or_disabled() {
 #[tokio::test]
 async fn heartbeats_do_not_extend_the_idle_timeout() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.heartbeat_ms = 30;
         settings.idle_timeout_ms = 300;
     });
     // If heartbeats extended the timeout, the response would never end.
-    let reply = rig.send(stream_request(CHAT_PATH, "mock?fault=stall&after=2")).await;
+    let reply = gateway.send(stream_request(CHAT_PATH, "mock?fault=stall&after=2")).await;
     assert!(reply.text().contains(HEARTBEAT_COMMENT), "{}", reply.text());
     assert_eq!(reply.last_event().1["error"]["code"], "idle_timeout");
 }

@@ -111,12 +111,12 @@ impl BrokenProvider {
     }
 
     fn gateway(&self, provider: &str) -> TestGateway {
-        let rig = GoldenProvider::gateway_trusting_loopback();
+        let gateway = GoldenProvider::gateway_trusting_loopback();
         let options = if provider == "bedrock" { json!({"aws_region": "eu-west-1"}) } else { json!({}) };
         let saved = json!({"slug": "saved", "provider": provider, "custom_host": self.server.url(), "api_key": "sk-1",
             "options": options});
-        rig.apply_snapshot(&json!({"epoch": "1", "providers": [saved]}));
-        rig
+        gateway.apply_snapshot(&json!({"epoch": "1", "providers": [saved]}));
+        gateway
     }
 
     fn take_request_count(&self) -> usize {
@@ -143,9 +143,9 @@ fn request_body(path: &str, stream: bool) -> String {
 /// Checks that a response with the status 200 is a failure in every respect.
 async fn assert_is_failure(provider: &str, path: &str, stream: bool, response: Vec<u8>, case: &str) {
     let broken = BrokenProvider::start(response).await;
-    let rig = broken.gateway(provider);
+    let gateway = broken.gateway(provider);
     let send = async |config: &Value| -> TestResponse {
-        rig.send(post_with_config(config, path, request_body(path, stream))).await
+        gateway.send(post_with_config(config, path, request_body(path, stream))).await
     };
 
     let retried = json!({"provider": "@saved", "cache": "simple", "retry": {"attempts": 1, "on_status_codes": [
@@ -155,7 +155,7 @@ async fn assert_is_failure(provider: &str, path: &str, stream: bool, response: V
         assert!(response.status >= 400, "retry of {case}: {} {}", response.status, response.text());
         assert!(response.text().contains("broken"), "{case}: {}", response.text());
         assert_eq!(broken.take_request_count(), 2, "{case} is retried, and not cached");
-        let record = rig.single_record();
+        let record = gateway.single_record();
         assert_eq!(record["is_success"], false, "{case}: {record}");
         assert!(record["cost_nanodollars"].is_null(), "{case}: {record}");
     }
@@ -166,10 +166,10 @@ async fn assert_is_failure(provider: &str, path: &str, stream: bool, response: V
     let response = send(&fallback).await;
     assert_eq!(routing_headers(&response)[0], "config.targets[1]", "fallback of {case}: {}", response.text());
     assert_eq!(broken.take_request_count(), 2, "fallback of {case}");
-    rig.drain_records();
+    gateway.drain_records();
 
     let lone = send(&target).await;
-    let record = rig.single_record();
+    let record = gateway.single_record();
     assert!(lone.text().contains("broken"), "{case}: {}", lone.text());
     assert_eq!(record["is_success"], false, "{case}: {record}");
 
@@ -178,9 +178,9 @@ async fn assert_is_failure(provider: &str, path: &str, stream: bool, response: V
     let guarded = json!({"strategy": {"mode": "fallback", "cb_config": breaker},
         "targets": [{"provider": "@saved", "override_params": {"temperature": 0}}, {"provider": "nobody"}]});
     send(&guarded).await;
-    rig.drain_records();
+    gateway.drain_records();
     send(&guarded).await;
-    let record = rig.single_record();
+    let record = gateway.single_record();
     assert_eq!(record["decisions"][0]["breaker"], "open", "circuit breaker of {case}: {record}");
 }
 

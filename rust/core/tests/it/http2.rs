@@ -112,11 +112,11 @@ async fn read_body(mut body: RecvStream) -> Vec<u8> {
 }
 
 /// Sends `many` requests concurrently.
-async fn send_concurrently(rig: &Arc<TestGateway>, port: u16, many: usize) -> Vec<TestResponse> {
+async fn send_concurrently(gateway: &Arc<TestGateway>, port: u16, many: usize) -> Vec<TestResponse> {
     let request: Vec<_> = (0..many)
         .map(|_| {
-            let rig = Arc::clone(rig);
-            tokio::spawn(async move { rig.send(chat_request_to_port(port)).await })
+            let gateway = Arc::clone(gateway);
+            tokio::spawn(async move { gateway.send(chat_request_to_port(port)).await })
         })
         .collect();
     let mut response = Vec::with_capacity(many);
@@ -134,14 +134,14 @@ async fn concurrent_requests_share_one_connection() {
         send_json(respond, "{\"ok\":true}");
     })
     .await;
-    let rig = Arc::new(gateway_trusting_localhost());
+    let gateway = Arc::new(gateway_trusting_localhost());
     for _ in 0..2 {
-        for response in send_concurrently(&rig, port, 60).await {
+        for response in send_concurrently(&gateway, port, 60).await {
             assert_eq!((response.status, response.text().as_str()), (200, "{\"ok\":true}"));
         }
     }
     assert_eq!(connections.load(Ordering::Relaxed), 1);
-    assert_eq!(rig.state.upstream.idle_connection_count(), 1);
+    assert_eq!(gateway.state.upstream.idle_connection_count(), 1);
 }
 
 #[tokio::test]
@@ -158,9 +158,9 @@ async fn waiters_fail_with_a_timed_out_shared_connection() {
             streams.push(io);
         }
     });
-    let rig = Arc::new(gateway_with_settings(|settings| settings.tls_timeout_ms = 400));
+    let gateway = Arc::new(gateway_with_settings(|settings| settings.tls_timeout_ms = 400));
     let began = Instant::now();
-    for response in send_concurrently(&rig, port, 20).await {
+    for response in send_concurrently(&gateway, port, 20).await {
         assert_eq!(
             (response.status, response.error_code().as_str()),
             (503, "upstream_connect_timeout"),
@@ -171,7 +171,7 @@ async fn waiters_fail_with_a_timed_out_shared_connection() {
     assert!(began.elapsed() >= Duration::from_millis(400), "{:?}", began.elapsed());
     assert_eq!(tried.load(Ordering::Relaxed), 1);
     // A later request tries again.
-    assert_eq!(rig.send(chat_request_to_port(port)).await.status, 503);
+    assert_eq!(gateway.send(chat_request_to_port(port)).await.status, 503);
     assert_eq!(tried.load(Ordering::Relaxed), 2);
 }
 
@@ -218,13 +218,13 @@ async fn respects_max_concurrent_streams_of_the_provider() {
         }
     })
     .await;
-    let rig = gateway_trusting_localhost();
-    assert_eq!(rig.send(chat_request_to_port(port)).await.status, 200);
+    let gateway = gateway_trusting_localhost();
+    assert_eq!(gateway.send(chat_request_to_port(port)).await.status, 200);
     let response = tokio::join!(
-        rig.send(chat_request_to_port(port)),
-        rig.send(chat_request_to_port(port)),
-        rig.send(chat_request_to_port(port)),
-        rig.send(chat_request_to_port(port))
+        gateway.send(chat_request_to_port(port)),
+        gateway.send(chat_request_to_port(port)),
+        gateway.send(chat_request_to_port(port)),
+        gateway.send(chat_request_to_port(port))
     );
     assert_eq!([response.0.status, response.1.status, response.2.status, response.3.status], [200; 4]);
     assert_eq!((connections.load(Ordering::Relaxed), peak.load(Ordering::Relaxed)), (2, 4));
@@ -241,10 +241,10 @@ async fn forwards_stream_byte_for_byte_in_any_framing() {
             stream.send_data(Bytes::new(), true).unwrap();
         })
         .await;
-        let rig = gateway_trusting_localhost();
-        let response = rig.send(stream_request_to_port(port)).await;
+        let gateway = gateway_trusting_localhost();
+        let response = gateway.send(stream_request_to_port(port)).await;
         assert_eq!((response.text().as_str(), response.is_truncated), (CHAT_EVENTS, false), "{size}");
-        assert_eq!(rig.single_record()["response_status_code"], 200);
+        assert_eq!(gateway.single_record()["response_status_code"], 200);
     }
 }
 
@@ -262,7 +262,7 @@ async fn sends_http2_pseudo_headers_without_hop_by_hop_fields() {
         }
     })
     .await;
-    let rig = gateway_trusting_localhost();
+    let gateway = gateway_trusting_localhost();
     let build_request = |method: &str, target: &str| {
         with_custom_host(port, TestRequest::new(method, target)).header("x-gateway-provider", "openai")
     };
@@ -270,7 +270,8 @@ async fn sends_http2_pseudo_headers_without_hop_by_hop_fields() {
     let with_hop = hop
         .iter()
         .fold(build_request("PUT", "/v1/proxy/a/b?c=d&e=%20"), |build_request, name| build_request.header(name, "x"));
-    let response = rig.send(with_hop.header("X-Mine", "1").header("authorization", "Bearer sk-1").body("abc")).await;
+    let response =
+        gateway.send(with_hop.header("X-Mine", "1").header("authorization", "Bearer sk-1").body("abc")).await;
     assert_eq!(response.status, 200, "{}", response.text());
     let (parts, body) = received.lock().unwrap().remove(0);
     assert_eq!((parts.method.as_str(), body.as_slice()), ("PUT", &b"abc"[..]));
@@ -281,8 +282,8 @@ async fn sends_http2_pseudo_headers_without_hop_by_hop_fields() {
     for name in hop.into_iter().chain(["host", "x-gateway-provider"]) {
         assert_eq!(field(name), None, "{name}");
     }
-    assert_eq!(rig.send(build_request("GET", "/v1/proxy/a<b")).await.status, 400);
-    assert_eq!(rig.send(build_request("HEAD", "/v1/proxy/a")).await.body, b"");
+    assert_eq!(gateway.send(build_request("GET", "/v1/proxy/a<b")).await.status, 400);
+    assert_eq!(gateway.send(build_request("HEAD", "/v1/proxy/a")).await.body, b"");
 }
 
 #[tokio::test]
@@ -298,12 +299,12 @@ async fn sends_large_buffered_and_streamed_bodies() {
         }
     })
     .await;
-    let rig = gateway_trusting_localhost();
+    let gateway = gateway_trusting_localhost();
     let large: Vec<u8> = (0..3_000_000_u32).map(|index| (index % 251) as u8).collect();
     let sum = large.iter().map(|byte| u64::from(*byte)).sum::<u64>();
     let send_request =
         || with_custom_host(port, TestRequest::new("POST", "/v1/proxy/files")).header("x-gateway-provider", "openai");
-    assert_eq!(rig.send(send_request().body(large.clone())).await.status, 200);
+    assert_eq!(gateway.send(send_request().body(large.clone())).await.status, 200);
     for length in [None, Some(large.len() as u64)] {
         let (feeder, feed) = body::feed_channel(|| ());
         let chunks: Vec<_> = large.chunks(70_000).map(Bytes::copy_from_slice).collect();
@@ -314,7 +315,7 @@ async fn sends_large_buffered_and_streamed_bodies() {
             }
             feeder.finish(BodyEnd::Complete);
         });
-        assert_eq!(rig.send(send_request().with_body(Body::Streamed(feed, length))).await.status, 200);
+        assert_eq!(gateway.send(send_request().with_body(Body::Streamed(feed, length))).await.status, 200);
     }
     assert_eq!(*lengths.lock().unwrap(), [(large.len(), sum); 3]);
 }
@@ -352,10 +353,10 @@ async fn accepts_response_before_request_body_was_read() {
         stream.send_data(Bytes::from_static(b"\"too large\""), true).unwrap();
     })
     .await;
-    let rig = gateway_trusting_localhost();
+    let gateway = gateway_trusting_localhost();
     let json = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(3_000_000));
     for _ in 0..2 {
-        let response = rig.send(with_custom_host(port, post_request(CHAT_PATH, json.clone()))).await;
+        let response = gateway.send(with_custom_host(port, post_request(CHAT_PATH, json.clone()))).await;
         assert_eq!(
             (response.status, response.json()["error"]["message"].as_str()),
             (413, Some("mock error: too large"))
@@ -415,11 +416,11 @@ async fn goaway_finishes_streams_and_opens_a_new_connection() {
         }
     })
     .await;
-    let rig = gateway_trusting_localhost();
-    let mut first = into_stream(rig.handle_request(stream_request_to_port(port)).await);
+    let gateway = gateway_trusting_localhost();
+    let mut first = into_stream(gateway.handle_request(stream_request_to_port(port)).await);
     let beginning = first.next().await.unwrap().unwrap();
     sleep(Duration::from_millis(20)).await;
-    assert_eq!(rig.send(stream_request_to_port(port)).await.text(), CHAT_EVENTS);
+    assert_eq!(gateway.send(stream_request_to_port(port)).await.text(), CHAT_EVENTS);
     let (rest, cut) = crate::harness::read_stream(first).await;
     assert_eq!(([&[beginning], rest.as_slice()].concat().concat().as_slice(), cut), (CHAT_EVENTS.as_bytes(), false));
     assert_eq!(connections.load(Ordering::Relaxed), 2);
@@ -436,9 +437,9 @@ async fn lost_connection_fails_only_its_own_streams() {
         drop(tokio::time::timeout(Duration::from_millis(50), connection.accept()).await);
     })
     .await;
-    let rig = gateway_trusting_localhost();
+    let gateway = gateway_trusting_localhost();
     for turn in 1..=2 {
-        let response = rig.send(stream_request_to_port(port)).await;
+        let response = gateway.send(stream_request_to_port(port)).await;
         let complete = CHAT_EVENTS[..300].rfind("\n\n").unwrap() + 2;
         assert!(
             response.text().starts_with(&CHAT_EVENTS[..complete])
@@ -480,16 +481,16 @@ async fn slow_reader_applies_backpressure_to_its_stream_only() {
         }
     })
     .await;
-    let rig = gateway_trusting_localhost();
+    let gateway = gateway_trusting_localhost();
     let large =
         || with_custom_host(port, TestRequest::new("GET", "/v1/proxy/large")).header("x-gateway-provider", "openai");
-    let mut slow = into_stream(rig.handle_request(large()).await);
+    let mut slow = into_stream(gateway.handle_request(large()).await);
     let first = slow.next().await.unwrap().unwrap();
     sleep(Duration::from_millis(100)).await;
     let sent_bytes = sent.load(Ordering::Relaxed);
     assert!((64 * 1024..=256 * 1024).contains(&sent_bytes), "{sent_bytes}");
-    assert_eq!(rig.send(chat_request_to_port(port)).await.status, 200);
-    let response = rig.send(large()).await;
+    assert_eq!(gateway.send(chat_request_to_port(port)).await.status, 200);
+    let response = gateway.send(large()).await;
     assert_eq!((response.body.len(), response.is_truncated), (RESPONSE_BYTES, false));
     let (rest, cut) = crate::harness::read_stream(slow).await;
     assert_eq!((first.len() + rest.iter().map(Bytes::len).sum::<usize>(), cut), (RESPONSE_BYTES, false));
@@ -516,16 +517,17 @@ async fn client_disconnect_resets_the_stream() {
         }
     })
     .await;
-    let rig = gateway_trusting_localhost();
+    let gateway = gateway_trusting_localhost();
     let client_request = with_custom_host(port, TestRequest::new("GET", "/v1/proxy/x"))
         .header("x-gateway-provider", "openai")
         .header("x-answered", "1");
-    let mut responded = into_stream(rig.handle_request(client_request).await);
+    let mut responded = into_stream(gateway.handle_request(client_request).await);
     responded.next().await.unwrap().unwrap();
     drop(responded);
     wait_until("the stream is reset", || reasons.lock().unwrap().len() == 1).await;
     // The same applies before the response head.
-    let early = tokio::time::timeout(Duration::from_millis(50), rig.handle_request(chat_request_to_port(port))).await;
+    let early =
+        tokio::time::timeout(Duration::from_millis(50), gateway.handle_request(chat_request_to_port(port))).await;
     assert!(early.is_err());
     wait_until("the stream is reset", || reasons.lock().unwrap().len() == 2).await;
     let reasons = reasons.lock().unwrap();
@@ -544,12 +546,12 @@ async fn bounds_idle_time_before_and_within_a_response() {
         std::future::pending::<()>().await;
     })
     .await;
-    let rig = gateway_with_settings(|settings| {
+    let gateway = gateway_with_settings(|settings| {
         settings.request_timeout_ms = 100;
         settings.idle_timeout_ms = 100;
     });
-    assert_eq!(rig.send(chat_request_to_port(port).header("idempotency-key", "1")).await.status, 408);
-    let response = rig.send(stream_request_to_port(port)).await;
+    assert_eq!(gateway.send(chat_request_to_port(port).header("idempotency-key", "1")).await.status, 408);
+    let response = gateway.send(stream_request_to_port(port)).await;
     assert_eq!(response.last_event().1["error"]["code"], "idle_timeout", "{}", response.text());
 }
 
@@ -565,13 +567,13 @@ async fn uses_http1_if_provider_or_settings_require_it() {
             }
         })
         .await;
-        let rig = gateway_with_settings(|settings| settings.http2 = http2);
+        let gateway = gateway_with_settings(|settings| settings.http2 = http2);
         for _ in 0..3 {
-            assert_eq!(rig.send(chat_request_to_port(port)).await.status, 200, "{http2} {protocols:?}");
+            assert_eq!(gateway.send(chat_request_to_port(port)).await.status, 200, "{http2} {protocols:?}");
         }
         assert_eq!(connections.load(Ordering::Relaxed), 1);
         // HTTP/1.1 connections are not shared, so no request waits for another's connection.
-        let response = tokio::join!(rig.send(chat_request_to_port(port)), rig.send(chat_request_to_port(port)));
+        let response = tokio::join!(gateway.send(chat_request_to_port(port)), gateway.send(chat_request_to_port(port)));
         assert_eq!((response.0.status, response.1.status), (200, 200));
     }
 }

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 async fn requests_usage_only_from_providers_that_support_it() {
     let events = b"data: {\"choices\":[{\"delta\":{}}],\"usage\":null}\n\ndata: [DONE]\n\n";
     let played = GoldenProvider::start(200, "text/event-stream", events.to_vec(), 4096).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let body = chat_body("m", true).into_bytes();
     for (provider, is_asked) in [("openai", true), ("deepseek", true), ("groq", true), ("cerebras", false)] {
-        let response = rig.send(played.build_request(provider, CHAT_PATH, body.clone())).await;
+        let response = gateway.send(played.build_request(provider, CHAT_PATH, body.clone())).await;
         let (_, mut sent) = played.parse_last_request();
         let options = sent.as_object_mut().unwrap().remove("stream_options");
         assert_eq!(options, is_asked.then(|| json!({"include_usage": true})), "{provider}");
@@ -31,7 +31,7 @@ async fn requests_usage_only_from_providers_that_support_it() {
         (json!({"override_params": {"stream_options": off}}), off.clone()),
         (json!({"default_params": {"seed": 1}}), json!({"include_usage": true})),
     ] {
-        rig.send(at(more.clone())).await;
+        gateway.send(at(more.clone())).await;
         assert_eq!(played.parse_last_request().1["stream_options"], sent, "{more}");
     }
     let body: Value = serde_json::from_slice(&body).unwrap();

@@ -52,11 +52,11 @@ async fn start_bedrock(behind: Option<&'static str>) -> (ScriptedServer, Arc<Mut
 }
 
 fn gateway_with_prices() -> TestGateway {
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let price = json!({"version": "v", "rates": {"input": [[0, 1_000_000]], "output": [[0, 2_000_000]]}});
     let prices_json = json!([{"provider": "bedrock", "model": "anthropic.claude-v9", "prices": [price]}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
-    rig
+    gateway.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
+    gateway
 }
 
 fn bedrock_config(provider: &ScriptedServer) -> Value {
@@ -80,7 +80,7 @@ fn request_lines(heads: &Mutex<Vec<String>>) -> Vec<String> {
 #[tokio::test]
 async fn model_behind_a_profile_is_looked_up_once_and_sets_the_price() {
     let (provider, heads) = start_bedrock(Some("anthropic.claude-v9")).await;
-    let rig = gateway_with_prices();
+    let gateway = gateway_with_prices();
     let plain = bedrock_config(&provider);
     let pinned = {
         let mut pinned = plain.clone();
@@ -91,9 +91,9 @@ async fn model_behind_a_profile_is_looked_up_once_and_sets_the_price() {
     for (config, model) in
         [(&plain, PROFILE_ARN), (&pinned, "ours"), (&several, PROFILE_ARN), (&pinned, "anthropic.claude-v9")]
     {
-        let response = rig.send(bedrock_request(MESSAGES_PATH, config, model)).await;
+        let response = gateway.send(bedrock_request(MESSAGES_PATH, config, model)).await;
         assert_eq!(response.status, 200, "{}", response.text());
-        let record = rig.single_record();
+        let record = gateway.single_record();
         // 30 input tokens at 1,000 nano-dollars each, and 12 output tokens at 2,000.
         let expected = json!([54_000, "v", PROFILE_ARN]);
         assert_eq!(pick_fields(&record, ["cost_nanodollars", "price_version", "ai_model"]), expected, "{record:#}");
@@ -114,11 +114,11 @@ async fn model_behind_a_profile_is_looked_up_once_and_sets_the_price() {
 #[tokio::test]
 async fn denied_profile_lookup_uses_converse_and_is_not_repeated() {
     let (provider, heads) = start_bedrock(None).await;
-    let rig = gateway_with_prices();
+    let gateway = gateway_with_prices();
     for path in [MESSAGES_PATH, CHAT_PATH] {
-        let response = rig.send(bedrock_request(path, &bedrock_config(&provider), PROFILE_ARN)).await;
+        let response = gateway.send(bedrock_request(path, &bedrock_config(&provider), PROFILE_ARN)).await;
         assert_eq!(response.status, 200, "{}", response.text());
-        assert_eq!(rig.single_record().get("cost_nanodollars"), Some(&Value::Null));
+        assert_eq!(gateway.single_record().get("cost_nanodollars"), Some(&Value::Null));
     }
     let converse = format!("POST /model/{ENCODED_PROFILE_ARN}/converse");
     assert_eq!(

@@ -35,9 +35,9 @@ fn request_with_flag(path: &str, flag: &str) -> TestRequest {
 
 async fn send_inspected_request(sent: &[u8], chunk: usize) -> (TestResponse, Value) {
     let provider = ScriptedServer::start_responding(sse_response(sent, chunk)).await;
-    let rig = TestGateway::for_url(&provider.url());
-    let response = rig.send(inspected_request(MESSAGES_PATH)).await;
-    (response, rig.single_record())
+    let gateway = TestGateway::for_url(&provider.url());
+    let response = gateway.send(inspected_request(MESSAGES_PATH)).await;
+    (response, gateway.single_record())
 }
 
 fn assert_overloaded(response: &TestResponse, record: &Value, case: &str) {
@@ -109,10 +109,12 @@ async fn ignores_compressed_other_format_and_unflagged_streams() {
             .await;
     let compressed = TestGateway::for_url(&provider.url()).send(inspected_request(MESSAGES_PATH)).await;
     let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), 9)).await;
-    let rig = TestGateway::for_url(&provider.url());
-    for response in
-        [compressed, rig.send(inspected_request(CHAT_PATH)).await, rig.send(stream_request(MESSAGES_PATH, "m")).await]
-    {
+    let gateway = TestGateway::for_url(&provider.url());
+    for response in [
+        compressed,
+        gateway.send(inspected_request(CHAT_PATH)).await,
+        gateway.send(stream_request(MESSAGES_PATH, "m")).await,
+    ] {
         assert_eq!((response.status, response.text()), (200, sent.clone()));
     }
 }
@@ -120,14 +122,14 @@ async fn ignores_compressed_other_format_and_unflagged_streams() {
 #[tokio::test]
 async fn requests_identity_encoding_for_inspected_streams() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (path, request) in [(MESSAGES_PATH, "identity"), ("/v1/proxy/messages", "identity")] {
-        let response = rig.send(inspected_request(path).header("accept-encoding", "gzip")).await;
+        let response = gateway.send(inspected_request(path).header("accept-encoding", "gzip")).await;
         assert_eq!(response.status, 200, "{path}");
         assert_eq!(provider.ledger_entries().pop().unwrap().header("accept-encoding"), Some(request), "{path}");
     }
     let plain = stream_request("/v1/proxy/messages", "m").header("accept-encoding", "gzip");
-    assert_eq!(rig.send(plain).await.status, 200);
+    assert_eq!(gateway.send(plain).await.status, 200);
     assert_eq!(
         provider.ledger_entries().pop().unwrap().header("accept-encoding"),
         Some("gzip"),
@@ -138,9 +140,9 @@ async fn requests_identity_encoding_for_inspected_streams() {
 #[tokio::test]
 async fn accepts_both_flag_spellings_and_saved_providers() {
     let provider = ScriptedServer::start_responding(sse_response(overloaded_error_event().as_bytes(), 50)).await;
-    let rig = TestGateway::for_url(&provider.url());
+    let gateway = TestGateway::for_url(&provider.url());
     assert_eq!(
-        rig.send(request_with_flag(MESSAGES_PATH, "anthropicInspectStreamForOverloadedError")).await.status,
+        gateway.send(request_with_flag(MESSAGES_PATH, "anthropicInspectStreamForOverloadedError")).await.status,
         529
     );
     let saved = |is_enabled: bool| {
@@ -149,20 +151,20 @@ async fn accepts_both_flag_spellings_and_saved_providers() {
     };
     let build_request =
         || TestRequest::new("POST", MESSAGES_PATH).header("x-gateway-provider", "@mine").body(chat_body("m", true));
-    rig.apply_snapshot(&saved(true));
-    assert_eq!(rig.send(build_request()).await.status, 529);
-    rig.apply_snapshot(&saved(false));
-    assert_eq!(rig.send(build_request()).await.status, 200);
+    gateway.apply_snapshot(&saved(true));
+    assert_eq!(gateway.send(build_request()).await.status, 529);
+    gateway.apply_snapshot(&saved(false));
+    assert_eq!(gateway.send(build_request()).await.status, 200);
 }
 
 #[tokio::test]
 async fn overloaded_mock_provider_becomes_529() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let config = json!({"provider": "mock", "anthropic_inspect_stream_for_overloaded_error": true}).to_string();
     let request =
         post_request(MESSAGES_PATH, chat_body("mock?fault=overloaded_first", true)).header("x-gateway-config", &config);
-    let response = rig.send(request).await;
+    let response = gateway.send(request).await;
     assert_eq!((response.status, &response.json()["error"]["type"]), (529, &"overloaded_error".into()));
 }
 
@@ -173,10 +175,10 @@ async fn stream_broken_before_first_event_gets_error_status() {
         [SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(half.as_bytes(), 9)].concat(),
     )
     .await;
-    let rig = TestGateway::for_url(&provider.url());
-    let response = rig.send(inspected_request(MESSAGES_PATH)).await;
+    let gateway = TestGateway::for_url(&provider.url());
+    let response = gateway.send(inspected_request(MESSAGES_PATH)).await;
     assert_eq!((response.status, &response.json()["type"]), (502, &"error".into()), "{}", response.text());
-    assert_eq!(rig.single_record()["outcome"], "failed");
+    assert_eq!(gateway.single_record()["outcome"], "failed");
 }
 
 #[tokio::test]
@@ -187,10 +189,10 @@ async fn request_timeout_bounds_wait_for_the_first_event() {
         }
     })
     .await;
-    let rig = TestGateway::for_url(&provider.url());
-    let response = rig.send(inspected_request(MESSAGES_PATH).header("x-gateway-request-timeout", "100")).await;
+    let gateway = TestGateway::for_url(&provider.url());
+    let response = gateway.send(inspected_request(MESSAGES_PATH).header("x-gateway-request-timeout", "100")).await;
     assert_eq!((response.status, response.error_code().as_str()), (408, ""), "{}", response.text());
-    assert_eq!(pick_fields(&rig.single_record(), ["error", "outcome"]), json!(["timeout", "failed"]));
+    assert_eq!(pick_fields(&gateway.single_record(), ["error", "outcome"]), json!(["timeout", "failed"]));
 }
 
 #[tokio::test]
@@ -210,8 +212,8 @@ async fn does_not_delay_stream_after_its_first_event() {
         }
     })
     .await;
-    let rig = TestGateway::for_url(&provider.url());
-    let mut response = into_stream(rig.handle_request(inspected_request(MESSAGES_PATH)).await);
+    let gateway = TestGateway::for_url(&provider.url());
+    let mut response = into_stream(gateway.handle_request(inspected_request(MESSAGES_PATH)).await);
     for event in MESSAGE_EVENTS.split_inclusive("\n\n") {
         assert_eq!(with_timeout(response.next()).await.unwrap().unwrap(), event);
         go.notify_one();

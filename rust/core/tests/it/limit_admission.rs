@@ -16,17 +16,17 @@ fn limit(kind: &str, id: &str, fields: &Value) -> Value {
     limit
 }
 
-async fn gateway(limits: Value) -> (Server, TestGateway) {
+async fn start_gateway(limits: Value) -> (Server, TestGateway) {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |_| ());
+    let gateway = TestGateway::with_settings(&provider.url(), |_| ());
     let rates = json!({"input": [[0, TOKEN_PRICE]], "output": [[0, TOKEN_PRICE]]});
     let price = json!({"provider": "mock", "model": "mock", "prices": [{"version": "v1", "rates": rates}]});
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": [price]},
+    gateway.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": [price]},
         "workspaces": [{"id": "w", "slug": "here", "organisation_id": "o"}],
         "keys": [{"id": "k", "name": "dev", "workspace": "w", "sha256": sha256_hex("pk")}],
         "providers": [{"id": "p", "integration_id": "i", "slug": "mine", "provider": "mock", "workspace": "w"}],
         "parts": [{"name": "limits/00", "limits": [{"workspace": "w", "limits": limits}]}]}));
-    (provider, rig)
+    (provider, gateway)
 }
 
 fn chat(provider: &str) -> TestRequest {
@@ -42,10 +42,10 @@ fn plain_chat() -> TestRequest {
 async fn counts_requests_of_keys_and_workspaces() {
     for owner in [("api_key", "k"), ("workspace", "w"), ("policy", "any")] {
         let fields = json!({"type": "requests", "limit": 2, "window": {"unit": "week"}});
-        let (provider, rig) = gateway(json!([limit(owner.0, owner.1, &fields)])).await;
+        let (provider, gateway) = start_gateway(json!([limit(owner.0, owner.1, &fields)])).await;
         let mut statuses = Vec::new();
         for _ in 0..4 {
-            statuses.push(rig.send(plain_chat()).await.status);
+            statuses.push(gateway.send(plain_chat()).await.status);
         }
         assert_eq!(statuses, [200, 200, 429, 429], "{owner:?}");
         wait_for_ledger_entries(&provider, 2).await;
@@ -55,11 +55,11 @@ async fn counts_requests_of_keys_and_workspaces() {
 #[tokio::test]
 async fn rejection_has_the_format_of_the_client() {
     let fields = json!({"type": "requests", "limit": 0, "window": {"unit": "week"}});
-    let (_provider, rig) = gateway(json!([limit("api_key", "k", &fields)])).await;
+    let (_provider, gateway) = start_gateway(json!([limit("api_key", "k", &fields)])).await;
     let body = json!({"model": "mock", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]});
     let request = TestRequest::new("POST", MESSAGES_PATH).header("x-gateway-api-key", "pk");
     let request = request.header("content-type", "application/json").header("x-gateway-provider", "mock");
-    let response = rig.send(request.body(body.to_string())).await;
+    let response = gateway.send(request.body(body.to_string())).await;
     assert_eq!((response.status, response.header("x-should-retry")), (429, Some("false")));
     let error = response.json();
     assert_eq!((error["type"].as_str(), error["error"]["type"].as_str()), (Some("error"), Some("rate_limit_error")));
@@ -70,7 +70,7 @@ async fn rejection_has_the_format_of_the_client() {
 async fn limit_of_a_provider_applies_to_its_attempts() {
     for owner in [("provider", "p"), ("integration", "i")] {
         let fields = json!({"type": "requests", "limit": 1, "window": {"unit": "week"}});
-        let (_provider, rig) = gateway(json!([limit(owner.0, owner.1, &fields)])).await;
+        let (_provider, gateway) = start_gateway(json!([limit(owner.0, owner.1, &fields)])).await;
         let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [429]},
             "targets": [{"provider": "@mine"}, {"provider": "mock"}]});
         let mut used = Vec::new();
@@ -78,21 +78,21 @@ async fn limit_of_a_provider_applies_to_its_attempts() {
             let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", "pk");
             let request =
                 request.header("content-type", "application/json").header("x-gateway-config", &config.to_string());
-            let response = rig.send(request.body(chat_body("mock", false))).await;
+            let response = gateway.send(request.body(chat_body("mock", false))).await;
             used.push(response.header("x-gateway-last-used-option-index").unwrap().to_owned());
         }
         assert_eq!(used, ["config.targets[0]", "config.targets[1]", "config.targets[1]"], "{owner:?}");
-        assert_eq!(rig.send(chat("@mine").body(chat_body("mock", false))).await.status, 429);
+        assert_eq!(gateway.send(chat("@mine").body(chat_body("mock", false))).await.status, 429);
     }
 }
 
 #[tokio::test]
 async fn budget_in_dollars_counts_the_real_cost() {
     let fields = json!({"type": "cost", "limit": 100_000, "period": {"start": 1}});
-    let (_provider, rig) = gateway(json!([limit("api_key", "k", &fields)])).await;
+    let (_provider, gateway) = start_gateway(json!([limit("api_key", "k", &fields)])).await;
     let mut spent = 0;
     for _ in 0..100 {
-        let response = rig.send(plain_chat()).await;
+        let response = gateway.send(plain_chat()).await;
         if response.status != 200 {
             assert_eq!((response.status, response.json()["error"]["code"].as_str()), (412, Some("04")));
             break;
@@ -105,23 +105,23 @@ async fn budget_in_dollars_counts_the_real_cost() {
 #[tokio::test]
 async fn hard_budget_bounds_the_response_and_is_never_exceeded() {
     let fields = json!({"type": "tokens", "limit": 3000, "period": {"start": 1}, "enforcement": "hard"});
-    let (provider, rig) = gateway(json!([limit("policy", "any", &fields)])).await;
+    let (provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;
     let unbounded = json!({"model": "mock", "messages": [{"role": "user", "content": "x"}]}).to_string();
-    let response = rig.send(chat("mock").body(unbounded.clone())).await;
+    let response = gateway.send(chat("mock").body(unbounded.clone())).await;
     let cap: u64 = response.header("x-gateway-max-tokens").unwrap().parse().unwrap();
     assert!((2000..3000).contains(&cap), "{cap}");
     wait_for_ledger_entries(&provider, 1).await;
     // A request that may use more than is left is not sent.
     let large = json!({"model": "mock", "max_tokens": 5000, "messages": [{"role": "user", "content": "x"}]});
-    assert_eq!(rig.send(chat("mock").body(large.to_string())).await.status, 412);
-    assert_eq!(rig.send(chat("mock").body(unbounded)).await.status, 200);
+    assert_eq!(gateway.send(chat("mock").body(large.to_string())).await.status, 412);
+    assert_eq!(gateway.send(chat("mock").body(unbounded)).await.status, 200);
 }
 
 #[tokio::test]
 async fn budget_that_requests_in_progress_hold_is_free_again_soon() {
     let fields = json!({"type": "tokens", "limit": 3000, "period": {"start": 1, "end": 4_000_000_000_000_u64},
         "enforcement": "hard"});
-    let (_provider, rig) = gateway(json!([limit("policy", "any", &fields)])).await;
+    let (_provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;
     let message = json!([{"role": "user", "content": "x"}]);
     let body = |model: &str, most: u64| json!({"model": model, "max_tokens": most, "messages": message}).to_string();
     let left = async || {
@@ -129,54 +129,54 @@ async fn budget_that_requests_in_progress_hold_is_free_again_soon() {
             "body": {"model": "mock", "max_tokens": 1, "messages": message}});
         let explain = TestRequest::new("POST", "/v1/explain").header("x-gateway-api-key", "pk");
         let explain = explain.header("content-type", "application/json").body(request.to_string());
-        rig.send(explain).await.json()["targets"][0]["limits"][0]["left"].as_u64().unwrap()
+        gateway.send(explain).await.json()["targets"][0]["limits"][0]["left"].as_u64().unwrap()
     };
     let others = async {
         while left().await > 1000 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
-        let held = rig.send(chat("mock").body(body("mock", 2000))).await;
-        let never = rig.send(chat("mock").body(body("mock", 9000))).await;
+        let held = gateway.send(chat("mock").body(body("mock", 2000))).await;
+        let never = gateway.send(chat("mock").body(body("mock", 9000))).await;
         (held, never)
     };
-    let slow = rig.send(chat("mock").body(body("mock?first_ms=1500", 2500)));
+    let slow = gateway.send(chat("mock").body(body("mock?first_ms=1500", 2500)));
     let (slow, (held, never)) = tokio::join!(slow, others);
     assert_eq!((slow.status, held.status, never.status), (200, 412, 412), "{}", held.text());
     assert_eq!((held.header("retry-after"), held.header("x-should-retry")), (Some("2"), None), "{}", held.text());
     assert!(held.text().contains("requests in progress hold"), "{}", held.text());
     assert_eq!(never.header("x-should-retry"), Some("false"), "{}", never.text());
-    assert_eq!(rig.send(chat("mock").body(body("mock", 2000))).await.status, 200);
+    assert_eq!(gateway.send(chat("mock").body(body("mock", 2000))).await.status, 200);
 }
 
 #[tokio::test]
 async fn dry_run_counts_and_admits() {
     let fields = json!({"type": "requests", "limit": 1, "window": {"unit": "week"}, "dry_run": true});
-    let (_provider, rig) = gateway(json!([limit("policy", "any", &fields)])).await;
+    let (_provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;
     for _ in 0..3 {
-        assert_eq!(rig.send(plain_chat()).await.status, 200);
+        assert_eq!(gateway.send(plain_chat()).await.status, 200);
     }
-    assert_eq!(rig.state.limiter.metrics.would_reject.get(), 2);
+    assert_eq!(gateway.state.limiter.metrics.would_reject.get(), 2);
 }
 
 #[tokio::test]
 async fn invalid_request_counts_for_nothing() {
     let fields = json!({"type": "requests", "limit": 1, "window": {"unit": "week"}});
-    let (_provider, rig) = gateway(json!([limit("api_key", "k", &fields)])).await;
+    let (_provider, gateway) = start_gateway(json!([limit("api_key", "k", &fields)])).await;
     for _ in 0..3 {
-        assert_eq!(rig.send(chat("mock").body("{")).await.status, 400);
+        assert_eq!(gateway.send(chat("mock").body("{")).await.status, 400);
     }
-    assert_eq!(rig.send(plain_chat()).await.status, 200);
+    assert_eq!(gateway.send(plain_chat()).await.status, 200);
 }
 
 /// Returns a gateway with a hard budget of this many units, and one that has twice as much and is soft.
 async fn hard_gateway(kind: &str, limit_units: u64) -> (Server, TestGateway) {
     let hard = json!({"type": kind, "limit": limit_units, "period": {"start": 1}, "enforcement": "hard"});
-    gateway(json!([limit("policy", "any", &hard)])).await
+    start_gateway(json!([limit("policy", "any", &hard)])).await
 }
 
 #[tokio::test]
 async fn hard_budget_rejects_requests_without_a_bound() {
-    let (provider, rig) = hard_gateway("cost", 9_000_000_000).await;
+    let (provider, gateway) = hard_gateway("cost", 9_000_000_000).await;
     let json_request = |method: &str, path: &str, body: &Value| {
         let request = TestRequest::new(method, path).header("x-gateway-api-key", "pk");
         let request = request.header("content-type", "application/json").header("x-gateway-provider", "mock");
@@ -196,7 +196,7 @@ async fn hard_budget_rejects_requests_without_a_bound() {
         (json_request("POST", "/v1/fine_tuning/jobs", &json!({"model": "m"})), "a fine-tuning job"),
         (json_request("POST", "/v1/some/path", &json!({"model": "m"})), "`POST /some/path`"),
     ] {
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         let error = response.json();
         assert_eq!((response.status, error["error"]["code"].as_str()), (412, Some("usage_not_bounded")), "{error}");
         let message = error["error"]["message"].as_str().unwrap();
@@ -204,8 +204,8 @@ async fn hard_budget_rejects_requests_without_a_bound() {
     }
     assert_eq!(provider.ledger_entries().len(), 0);
     // What only reads is admitted, and so is a request with a bound.
-    assert_ne!(rig.send(json_request("GET", "/v1/files", &json!({}))).await.status, 412);
-    assert_eq!(rig.send(plain_chat_of(5)).await.status, 200);
+    assert_ne!(gateway.send(json_request("GET", "/v1/files", &json!({}))).await.status, 412);
+    assert_eq!(gateway.send(plain_chat_of(5)).await.status, 200);
 }
 
 fn plain_chat_of(max_tokens: u64) -> TestRequest {
@@ -215,18 +215,18 @@ fn plain_chat_of(max_tokens: u64) -> TestRequest {
 
 #[tokio::test]
 async fn hard_budget_reserves_images_of_requests_and_responses() {
-    let (_provider, rig) = hard_gateway("tokens", 40_000).await;
+    let (_provider, gateway) = hard_gateway("tokens", 40_000).await;
     let image = json!({"type": "image_url", "image_url": {"url": "https://a.example/b.png"}});
     let body = json!({"model": "mock", "max_tokens": 5, "messages": [{"role": "user", "content": [image]}]});
-    let refused = rig.send(chat("mock").body(body.to_string())).await;
+    let refused = gateway.send(chat("mock").body(body.to_string())).await;
     assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (412, Some("usage_limit_exceeded")));
     let draw = |count: u64| {
         let request = TestRequest::new("POST", "/v1/images/generations").header("x-gateway-api-key", "pk");
         let request = request.header("content-type", "application/json").header("x-gateway-provider", "mock");
         request.body(json!({"model": "mock", "prompt": "a cat", "n": count}).to_string())
     };
-    assert_eq!(rig.send(draw(3)).await.status, 412);
-    assert_ne!(rig.send(draw(2)).await.status, 412);
+    assert_eq!(gateway.send(draw(3)).await.status, 412);
+    assert_ne!(gateway.send(draw(2)).await.status, 412);
 }
 
 #[tokio::test]
@@ -234,20 +234,20 @@ async fn explain_shows_limits_and_what_they_leave() {
     let of_key = json!({"type": "requests", "limit": 2, "window": {"unit": "week"}});
     let of_policy = json!({"type": "cost", "limit": 1_500_000_000, "period": {"start": 1}, "enforcement": "hard"});
     let of_provider = json!({"type": "requests", "limit": 5, "window": {"unit": "week", "sliding": true}});
-    let (provider, rig) = gateway(json!([
+    let (provider, gateway) = start_gateway(json!([
         limit("api_key", "k", &of_key),
         limit("policy", "any", &of_policy),
         limit("provider", "p", &of_provider),
     ]))
     .await;
-    assert_eq!(rig.send(plain_chat_of(5)).await.status, 200);
+    assert_eq!(gateway.send(plain_chat_of(5)).await.status, 200);
     let body = json!({"model": "mock", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]});
     let request = json!({"path": CHAT_PATH, "headers": {"x-gateway-provider": "@mine"}, "body": body});
     let explain = || {
         let sent = TestRequest::new("POST", "/v1/explain").header("x-gateway-api-key", "pk");
         sent.header("content-type", "application/json").body(request.to_string())
     };
-    let explanation = rig.send(explain()).await.json();
+    let explanation = gateway.send(explain()).await.json();
     let limits = explanation["targets"][0]["limits"].as_array().unwrap();
     let found: Vec<_> = limits
         .iter()
@@ -263,9 +263,9 @@ async fn explain_shows_limits_and_what_they_leave() {
     assert!(limits.iter().all(|one| one["admits"] == true), "{explanation}");
     assert_eq!(limits[0]["enforcement"], "hard");
     // Asking takes nothing.
-    assert_eq!(rig.send(explain()).await.json()["targets"][0]["limits"][1]["left"], 1);
-    assert_eq!(rig.send(plain_chat_of(5)).await.status, 200);
-    assert_eq!(rig.send(explain()).await.json()["targets"][0]["limits"][1]["admits"], false);
+    assert_eq!(gateway.send(explain()).await.json()["targets"][0]["limits"][1]["left"], 1);
+    assert_eq!(gateway.send(plain_chat_of(5)).await.status, 200);
+    assert_eq!(gateway.send(explain()).await.json()["targets"][0]["limits"][1]["admits"], false);
     wait_for_ledger_entries(&provider, 2).await;
 }
 
@@ -280,10 +280,10 @@ async fn explain_shows_the_limits_of_a_prompt() {
         )
     };
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |_| ());
+    let gateway = TestGateway::with_settings(&provider.url(), |_| ());
     let content = json!({"string": r#"[{"role": "user", "content": "Greet {{name}}"}]"#, "virtual_key": "mine",
         "model": "mock", "parameters": {"max_tokens": 7}});
-    rig.apply_snapshot(&json!({"epoch": "1",
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "workspaces": [{"id": "w", "slug": "here", "organisation_id": "o"}],
         "keys": [{"id": "k", "name": "dev", "workspace": "w", "sha256": sha256_hex("pk")}],
         "providers": [{"id": "p", "integration_id": "i", "slug": "mine", "provider": "mock", "workspace": "w"}],
@@ -294,7 +294,7 @@ async fn explain_shows_the_limits_of_a_prompt() {
     let explain = async |path: &str| {
         let request = json!({"path": path, "body": {"variables": {"name": "Ann"}}});
         let sent = TestRequest::new("POST", "/v1/explain").header("x-gateway-api-key", "pk");
-        rig.send(sent.header("content-type", "application/json").body(request.to_string())).await
+        gateway.send(sent.header("content-type", "application/json").body(request.to_string())).await
     };
     let explanation = explain("/v1/prompts/greet/completions").await.json();
     let target = &explanation["targets"][0];
@@ -315,15 +315,15 @@ async fn continued_streams_keep_what_their_first_part_holds() {
     // so far.
     for (most, is_continued) in [(1000, true), (400, false)] {
         let fields = json!({"type": "tokens", "limit": most, "period": {"start": 1}, "enforcement": "hard"});
-        let (_provider, rig) = gateway(json!([limit("policy", "any", &fields)])).await;
+        let (_provider, gateway) = start_gateway(json!([limit("policy", "any", &fields)])).await;
         let body = json!({"model": "m", "stream": true, "max_tokens": 99, "prompt": "say it: ",
             "stream_options": {"include_usage": true}});
         let request = TestRequest::new("POST", "/v1/completions").header("x-gateway-api-key", "pk");
         let request =
             request.header("content-type", "application/json").header("x-gateway-config", &config.to_string());
-        let response = rig.send(request.body(body.to_string())).await;
+        let response = gateway.send(request.body(body.to_string())).await;
         assert_eq!(response.status, 200, "{}", response.text());
-        let record = rig.single_record();
+        let record = gateway.single_record();
         let steps: Vec<_> = record["decisions"].as_array().unwrap().iter().map(|step| &step["step"]).collect();
         assert_eq!(steps.contains(&&json!("continued")), is_continued, "{record}");
         assert_eq!(record["limits"]["budgets"][0]["id"], "policy-any", "{record}");
@@ -334,7 +334,7 @@ async fn continued_streams_keep_what_their_first_part_holds() {
             "body": {"model": "mock", "prompt": "x", "max_tokens": 1}});
         let explain = TestRequest::new("POST", "/v1/explain").header("x-gateway-api-key", "pk");
         let explained =
-            rig.send(explain.header("content-type", "application/json").body(next.to_string())).await.json();
+            gateway.send(explain.header("content-type", "application/json").body(next.to_string())).await.json();
         assert_eq!(explained["targets"][0]["limits"][0]["left"], most - used, "{record}");
     }
 }

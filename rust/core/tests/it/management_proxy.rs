@@ -89,10 +89,11 @@ impl MockControl {
         self.received_requests().into_iter().map(|request| request.request_line).collect()
     }
 
-    fn rig(&self, url: &str) -> TestGateway {
-        let rig = TestGateway::with_settings(url, |settings| settings.control_socket = Some(self.socket_path.clone()));
-        rig.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health", "/schema"]}));
-        rig
+    fn gateway(&self, url: &str) -> TestGateway {
+        let gateway =
+            TestGateway::with_settings(url, |settings| settings.control_socket = Some(self.socket_path.clone()));
+        gateway.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health", "/schema"]}));
+        gateway
     }
 }
 
@@ -125,7 +126,7 @@ fn no_content_response() -> Vec<u8> {
 async fn forwards_management_request_and_response_unchanged() {
     let control =
         MockControl::start(|_| Some(json_response("418 Teapot", "x-own: 1\r\nset-cookie: a=1\r\n", "{\"ok\" : 1}")));
-    let rig = control.rig("http://127.0.0.1:1");
+    let gateway = control.gateway("http://127.0.0.1:1");
     let request = TestRequest::new("PATCH", "/v1/health/deep?x=%20&y=/")
         .header("Host", "gateway.example")
         .header("authorization", "Bearer admin")
@@ -135,7 +136,7 @@ async fn forwards_management_request_and_response_unchanged() {
         .header("connection", "keep-alive")
         .header("expect", "100-continue")
         .body("{\"a\":1}");
-    let reply = rig.send(request).await;
+    let reply = gateway.send(request).await;
     assert_eq!((reply.status, reply.text().as_str(), reply.header("x-own")), (418, "{\"ok\" : 1}", Some("1")));
     let requests = control.received_requests().remove(0);
     assert_eq!(
@@ -147,16 +148,16 @@ async fn forwards_management_request_and_response_unchanged() {
         assert_eq!(requests.head.lines().filter(|other| *other == line).count(), 1, "{line} in {}", requests.head);
     }
     assert!(!requests.head.contains("expect") && !requests.head.contains("connection"));
-    assert!(rig.drain_records().is_empty());
+    assert!(gateway.drain_records().is_empty());
     // The response carries request ids under the header prefix that the client uses.
     assert_eq!(reply.header("x-request-id").map(str::len), Some(36));
     assert_eq!(reply.header("x-gateway-trace-id"), reply.header("x-request-id"));
     let control = MockControl::start(|_| Some(json_response("200 OK", "x-request-id: r-1\r\n", "{}")));
-    let response = control.rig("http://127.0.0.1:1").send(get_request("/v1/health")).await;
+    let response = control.gateway("http://127.0.0.1:1").send(get_request("/v1/health")).await;
     for name in ["x-request-id", "request-id", "x-gateway-request-id", "x-gateway-trace-id"] {
         assert_eq!(response.header(name), Some("r-1"), "the id of the management API is the only one");
     }
-    let traced = rig.send(TestRequest::new("GET", "/v1/health/deep").header("x-portkey-trace-id", "t-1")).await;
+    let traced = gateway.send(TestRequest::new("GET", "/v1/health/deep").header("x-portkey-trace-id", "t-1")).await;
     assert_eq!(traced.header("x-portkey-trace-id"), Some("t-1"));
 }
 
@@ -170,27 +171,27 @@ async fn streams_large_management_response() {
     ]
     .concat();
     let control = MockControl::start(move |_| Some(framed.clone()));
-    let response = control.rig("http://127.0.0.1:1").send(get_request("/schema/openapi.json")).await;
+    let response = control.gateway("http://127.0.0.1:1").send(get_request("/schema/openapi.json")).await;
     assert!(response.is_streamed && !response.is_truncated && response.text() == body);
 }
 
 #[tokio::test]
 async fn assembles_and_bounds_chunked_management_body() {
     let control = MockControl::start(authenticate_everybody);
-    let mut rig = control.rig("http://127.0.0.1:1");
+    let mut gateway = control.gateway("http://127.0.0.1:1");
     let (feeder, item) = feed_channel(|| ());
     feeder.push(Bytes::from_static(b"ab"));
     feeder.push(Bytes::from_static(b"cd"));
     feeder.finish(BodyEnd::Complete);
-    let response = rig.send(TestRequest::new("POST", "/v1/health").with_body(Body::Streamed(item, None))).await;
+    let response = gateway.send(TestRequest::new("POST", "/v1/health").with_body(Body::Streamed(item, None))).await;
     let received = control.received_requests();
     assert_eq!((response.status, received.len(), received[1].body.as_slice()), (200, 2, &b"abcd"[..]));
-    rig = TestGateway::with_settings("", |settings| {
+    gateway = TestGateway::with_settings("", |settings| {
         settings.control_socket = Some(control.socket_path.clone());
         settings.max_body_bytes = 3;
     });
-    rig.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health"]}));
-    assert_eq!(rig.send(TestRequest::new("POST", "/v1/health").body("abcd")).await.status, 413);
+    gateway.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health"]}));
+    assert_eq!(gateway.send(TestRequest::new("POST", "/v1/health").body("abcd")).await.status, 413);
     assert_eq!(control.received_requests().len(), 2);
 }
 
@@ -208,11 +209,11 @@ async fn reads_no_body_before_the_client_is_authenticated() {
         let is_authenticating = request.request_line.contains("/internal/identity");
         Some(json_response(if is_authenticating { "401 Unauthorized" } else { "200 OK" }, "", "{}"))
     });
-    let rig = control.rig("http://127.0.0.1:1");
-    rig.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health", "/v1/auth/sessions"]}));
+    let gateway = control.gateway("http://127.0.0.1:1");
+    gateway.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health", "/v1/auth/sessions"]}));
     // Nothing of this body ever arrives.
     let (waiting, body) = feed_channel(|| ());
-    let response = rig.send(TestRequest::new("POST", "/v1/health").with_body(Body::Streamed(body, None))).await;
+    let response = gateway.send(TestRequest::new("POST", "/v1/health").with_body(Body::Streamed(body, None))).await;
     let received = control.received_requests();
     assert_eq!((response.status, received.len()), (401, 1));
     assert!(received[0].head.contains("x-penstock-request: POST /v1/health\r\n"), "{}", received[0].head);
@@ -222,18 +223,18 @@ async fn reads_no_body_before_the_client_is_authenticated() {
         feeder.push(vec![b' '; bytes].into());
         feeder.finish(BodyEnd::Complete);
         let request = TestRequest::new("POST", "/v1/auth/sessions").with_body(Body::Streamed(body, None));
-        assert_eq!(rig.send(request).await.status, status, "{bytes}");
+        assert_eq!(gateway.send(request).await.status, status, "{bytes}");
     }
 }
 
 #[tokio::test]
 async fn limits_management_bodies_individually_and_in_total() {
     let control = MockControl::start(authenticate_everybody);
-    let rig = TestGateway::with_settings("", |settings| {
+    let gateway = TestGateway::with_settings("", |settings| {
         settings.control_socket = Some(control.socket_path.clone());
         settings.max_body_bytes = 6 * 1024 * 1024;
     });
-    rig.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health", "/v1/files"]}));
+    gateway.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health", "/v1/files"]}));
     let fed = |path: &str, bytes: usize| {
         let (feeder, body) = feed_channel(|| ());
         feeder.push(vec![b' '; bytes].into());
@@ -241,11 +242,11 @@ async fn limits_management_bodies_individually_and_in_total() {
         TestRequest::new("POST", path).with_body(Body::Streamed(body, None))
     };
     let large = 5 * 1024 * 1024;
-    let response = rig.send(fed("/v1/health", large)).await;
+    let response = gateway.send(fed("/v1/health", large)).await;
     assert_eq!((response.status, response.error_code().as_str()), (413, "body_too_large"));
-    assert_eq!(rig.send(TestRequest::new("POST", "/v1/health").body(" ".repeat(large))).await.status, 413);
-    assert_eq!(rig.send(fed("/v1/files", large)).await.status, 200);
-    let room = &rig.state.shared.management_memory;
+    assert_eq!(gateway.send(TestRequest::new("POST", "/v1/health").body(" ".repeat(large))).await.status, 413);
+    assert_eq!(gateway.send(fed("/v1/files", large)).await.status, 200);
+    let room = &gateway.state.shared.management_memory;
     let mut shares = Vec::new();
     loop {
         let mut share = room.new_permit();
@@ -254,22 +255,22 @@ async fn limits_management_bodies_individually_and_in_total() {
         }
         shares.push(share);
     }
-    let response = rig.send(fed("/v1/health", 1024 * 1024)).await;
+    let response = gateway.send(fed("/v1/health", 1024 * 1024)).await;
     assert_eq!(
         (response.status, response.error_code().as_str(), response.header("retry-after")),
         (503, "overloaded", Some("1"))
     );
-    assert_eq!(rig.state.record_sink.metrics.management_rejected.get(), 1);
-    assert_eq!(rig.send(fed("/v1/health", 1024)).await.status, 200);
+    assert_eq!(gateway.state.record_sink.metrics.management_rejected.get(), 1);
+    assert_eq!(gateway.send(fed("/v1/health", 1024)).await.status, 200);
     shares.clear();
-    assert_eq!(rig.send(fed("/v1/health", 1024 * 1024)).await.status, 200);
+    assert_eq!(gateway.send(fed("/v1/health", 1024 * 1024)).await.status, 200);
     assert_eq!(room.used_bytes(), 0);
 }
 
 #[tokio::test]
 async fn internal_paths_are_never_forwarded() {
     let control = MockControl::start(|_| Some(no_content_response()));
-    let rig = control.rig("http://127.0.0.1:1");
+    let gateway = control.gateway("http://127.0.0.1:1");
     for path in [
         "/internal",
         "/internal/records",
@@ -286,14 +287,14 @@ async fn internal_paths_are_never_forwarded() {
         "/schema.json",
     ] {
         for method in ["GET", "POST"] {
-            let response = rig.send(TestRequest::new(method, path)).await;
+            let response = gateway.send(TestRequest::new(method, path)).await;
             assert!((400..500).contains(&response.status), "{method} {path}: {}", response.status);
         }
     }
     assert!(control.request_lines().is_empty(), "{:?}", control.request_lines());
     for management in ["/internal", "/internal/records", "/", "", "internal"] {
         let snapshot = json!({"epoch": "1", "management": [management]});
-        assert!(rig.state.apply_snapshot(snapshot.to_string().as_bytes()).is_err(), "{management}");
+        assert!(gateway.state.apply_snapshot(snapshot.to_string().as_bytes()).is_err(), "{management}");
     }
 }
 
@@ -301,15 +302,15 @@ async fn internal_paths_are_never_forwarded() {
 async fn data_plane_works_without_control_process() {
     let provider = Server::start().await;
     let mut control = MockControl::new_stopped();
-    let rig = control.rig(&provider.url());
+    let gateway = control.gateway(&provider.url());
     for _ in 0..2 {
-        let response = rig.send(get_request("/v1/health")).await;
+        let response = gateway.send(get_request("/v1/health")).await;
         assert_eq!((response.status, response.error_code().as_str()), (503, "management_unavailable"));
         assert_eq!(response.header("retry-after"), Some("1"));
-        assert_eq!(rig.send(chat_request("mock")).await.status, 200);
+        assert_eq!(gateway.send(chat_request("mock")).await.status, 200);
         control.listen(|_| Some(json_response("200 OK", "", "{}")));
-        assert_eq!(rig.send(get_request("/v1/health")).await.status, 200);
-        assert_eq!(rig.send(TestRequest::new("POST", "/v1/health").body("{}")).await.status, 200);
+        assert_eq!(gateway.send(get_request("/v1/health")).await.status, 200);
+        assert_eq!(gateway.send(TestRequest::new("POST", "/v1/health").body("{}")).await.status, 200);
         control.stop().await;
     }
     let unset = TestGateway::with_settings("", |settings| settings.control_socket = None);
@@ -320,12 +321,12 @@ async fn data_plane_works_without_control_process() {
 #[tokio::test]
 async fn reconnects_to_restarted_control_process() {
     let mut control = MockControl::new_stopped();
-    let rig = control.rig("http://127.0.0.1:1");
+    let gateway = control.gateway("http://127.0.0.1:1");
     for _ in 0..3 {
         control.listen(|_| Some(json_response("200 OK", "", "{}")));
         // The pooled connection from before the restart is closed by now.
         for _ in 0..3 {
-            assert_eq!(rig.send(get_request("/v1/health")).await.status, 200);
+            assert_eq!(gateway.send(get_request("/v1/health")).await.status, 200);
         }
         control.stop().await;
     }
@@ -336,11 +337,12 @@ async fn reports_metrics_every_second() {
     let provider = Server::start().await;
     let control = MockControl::start(|_| Some(no_content_response()));
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |settings| settings.control_socket = Some(control.socket_path.clone()));
-    rig.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health"]}));
-    rig.send(chat_request("mock")).await;
-    rig.send(get_request("/v1/health")).await;
-    let telling = tokio::spawn(management_proxy::report_metrics(Arc::clone(&rig.state)));
+    let gateway =
+        spool.gateway(&provider.url(), |settings| settings.control_socket = Some(control.socket_path.clone()));
+    gateway.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health"]}));
+    gateway.send(chat_request("mock")).await;
+    gateway.send(get_request("/v1/health")).await;
+    let telling = tokio::spawn(management_proxy::report_metrics(Arc::clone(&gateway.state)));
     wait_until("it is told", || control.request_lines().contains(&"POST /internal/metrics".to_owned())).await;
     telling.abort();
     let response: Value = serde_json::from_slice(&control.received_requests().last().unwrap().body).unwrap();
@@ -358,19 +360,19 @@ async fn follows_snapshots_and_ignores_invalid_ones() {
         let published = || json_response("200 OK", "x-penstock-epoch: x\r\n", std::str::from_utf8(&body).unwrap());
         Some(if body.is_empty() { no_content_response() } else { published() })
     });
-    let rig = control.rig("http://127.0.0.1:1");
-    let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&rig.state), Arc::new(|| {})));
+    let gateway = control.gateway("http://127.0.0.1:1");
+    let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&gateway.state), Arc::new(|| {})));
     let publish = |json: Value| *published.lock().unwrap() = json.to_string().into_bytes();
     publish(json!({"epoch": "1"}));
-    wait_until("the first comes", || rig.state.snapshot_epoch() == "1").await;
+    wait_until("the first comes", || gateway.state.snapshot_epoch() == "1").await;
     publish(json!({"epoch": "2", "keys": [{"id": "k"}]}));
     wait_until("the bad one is seen", || published.lock().unwrap().is_empty()).await;
     publish(json!({"epoch": "3", "management": ["/v1/health"]}));
-    wait_until("the next comes", || rig.state.snapshot_epoch() == "3").await;
+    wait_until("the next comes", || gateway.state.snapshot_epoch() == "3").await;
     publish(json!({"epoch": "4", "since": "1"}));
     wait_until("what fits to something else is seen", || published.lock().unwrap().is_empty()).await;
     publish(json!({"epoch": "5", "since": "3"}));
-    wait_until("what fits comes", || rig.state.snapshot_epoch() == "5").await;
+    wait_until("what fits comes", || gateway.state.snapshot_epoch() == "5").await;
     following.abort();
     let lines = control.request_lines();
     assert_eq!(lines[0], "GET /internal/snapshot?worker=1&epoch=0");
@@ -384,10 +386,10 @@ async fn follows_snapshots_and_ignores_invalid_ones() {
 async fn keeps_last_snapshot_while_control_process_is_down() {
     let provider = Server::start().await;
     let mut control = MockControl::new_stopped();
-    let rig = control.rig(&provider.url());
-    let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&rig.state), Arc::new(|| {})));
+    let gateway = control.gateway(&provider.url());
+    let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&gateway.state), Arc::new(|| {})));
     tokio::time::sleep(Duration::from_millis(120)).await;
-    assert_eq!((rig.state.snapshot_epoch().as_str(), rig.send(chat_request("mock")).await.status), ("0", 200));
+    assert_eq!((gateway.state.snapshot_epoch().as_str(), gateway.send(chat_request("mock")).await.status), ("0", 200));
     control.listen(|request| {
         if request.request_line.ends_with("epoch=0") {
             Some(json_response("200 OK", "", r#"{"epoch":"1"}"#))
@@ -395,7 +397,7 @@ async fn keeps_last_snapshot_while_control_process_is_down() {
             None
         }
     });
-    wait_until("the new one comes", || rig.state.snapshot_epoch() == "1").await;
+    wait_until("the new one comes", || gateway.state.snapshot_epoch() == "1").await;
     // The gateway waits for changes in one long poll and does not poll repeatedly.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(

@@ -30,17 +30,17 @@ fn chat_with_saved_config() -> TestRequest {
 #[tokio::test]
 async fn explanations_do_not_show_secrets_of_a_saved_config() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.apply_snapshot(&snapshot());
+    let gateway = TestGateway::for_provider(&provider);
+    gateway.apply_snapshot(&snapshot());
     let client_request = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": "pc-crm"}, "body": {"model": "m"}});
     let request = TestRequest::new("POST", "/v1/explain").header("content-type", "application/json");
-    let response = rig.send(request.body(client_request.to_string())).await;
+    let response = gateway.send(request.body(client_request.to_string())).await;
     assert!(
         response.status == 200 && response.text().contains("\"crm\"") && !response.text().contains("CANARY"),
         "{}",
         response.text()
     );
-    let response = rig.send(chat_with_saved_config().header("x-gateway-explain", "true")).await;
+    let response = gateway.send(chat_with_saved_config().header("x-gateway-explain", "true")).await;
     let explanation = response.header("x-gateway-explanation").unwrap_or_default();
     assert!(
         response.status == 200 && explanation.contains("tools") && !explanation.contains("CANARY"),
@@ -51,11 +51,11 @@ async fn explanations_do_not_show_secrets_of_a_saved_config() {
 #[tokio::test]
 async fn secrets_of_a_saved_config_are_not_sent_to_a_host_of_the_request() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
-    rig.apply_snapshot(&snapshot());
-    let response = rig.send(chat_with_saved_config().header("x-gateway-custom-host", &provider.url())).await;
+    gateway.apply_snapshot(&snapshot());
+    let response = gateway.send(chat_with_saved_config().header("x-gateway-custom-host", &provider.url())).await;
     assert_eq!((response.status, &*response.error_code()), (400, "invalid_custom_host"), "{}", response.text());
     assert!(provider.ledger_entries().is_empty());
 }
@@ -66,14 +66,14 @@ async fn provider_errors_do_not_repeat_stored_secrets() {
     let echo = format!(r#"{{"error":{{"message":"wrong key {key}, header {SECRET}-h, tool {SECRET}"}}}}"#);
     let response_body = json_response("401 Unauthorized", &format!("x-echo: Bearer {key}\r\n"), &echo);
     let provider = ScriptedServer::start_responding(response_body).await;
-    let rig = TestGateway::for_url(&provider.url());
+    let gateway = TestGateway::for_url(&provider.url());
     let mut config = config_with_secrets();
     config["provider"] = "@mine".into();
-    rig.apply_snapshot(&json!({"epoch": "1", "configs": [{"slug": "pc-crm", "config": config}],
+    gateway.apply_snapshot(&json!({"epoch": "1", "configs": [{"slug": "pc-crm", "config": config}],
         "providers": [{"slug": "mine", "provider": "mock", "api_key": key, "headers": {"x-own": format!("{SECRET}-h")}}]}));
     let raw = TestRequest::new("POST", "/v1/proxy/whatever").header("x-gateway-config", "pc-crm");
     for request in [chat_with_saved_config(), raw.header("content-type", "application/json").body(r#"{"model":"m"}"#)] {
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert_eq!(response.status, 401, "{}", response.text());
         assert_eq!(response.header("x-echo"), Some("Bearer ***"));
         assert!(response.text().contains("wrong key ***"), "{}", response.text());
@@ -84,15 +84,15 @@ async fn provider_errors_do_not_repeat_stored_secrets() {
 #[tokio::test]
 async fn records_show_only_known_headers() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let token = "CANARY00-eyJhbGciOiJSUzI1NiJ9.e30.c2ln";
     let mut request =
         chat_request("mock").header("user-agent", "OpenAI/Python 1.99.1").header("accept-language", token);
     for name in ["cf-access-jwt-assertion", "x-goog-iap-jwt-assertion", "x-pat", "x-otp", "x-gateway-aws-external-id"] {
         request = request.header(name, token);
     }
-    assert_eq!(rig.send(request).await.status, 200);
-    let record = rig.single_record();
+    assert_eq!(gateway.send(request).await.status, 200);
+    let record = gateway.single_record();
     assert!(!record.to_string().contains("CANARY"), "{record}");
     let headers = &record["request_headers"];
     assert_eq!((&headers["user-agent"], &headers["x-pat"]), (&json!("OpenAI/Python 1.99.1"), &json!("***")));
@@ -102,17 +102,17 @@ async fn records_show_only_known_headers() {
 #[tokio::test]
 async fn requests_without_a_key_leave_small_records_of_their_own() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.apply_snapshot(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk")}]}));
+    let gateway = TestGateway::for_provider(&provider);
+    gateway.apply_snapshot(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk")}]}));
     for _ in 0..2_000 {
         let request =
             chat_request("m").header("x-gateway-trace-id", &"t".repeat(7_000)).header("x-pad", &"A".repeat(7_000));
-        assert_eq!(rig.send(request).await.status, 401);
+        assert_eq!(gateway.send(request).await.status, 401);
     }
-    let sink = &rig.state.record_sink;
+    let sink = &gateway.state.record_sink;
     assert_eq!((sink.outbox.accepted_lines(), sink.outbox.unacknowledged_bytes()), (0, 0));
     assert!(sink.refused_outbox.dropped_lines() > 0 && sink.refused_outbox.unacknowledged_bytes() < 300_000);
-    let records = rig.drain_records();
+    let records = gateway.drain_records();
     assert!(records.iter().all(|record| record["error"] == "03" && record.to_string().len() < 1_000));
 }
 
@@ -121,9 +121,9 @@ const KEY: &str = "sk-stored-0123456789";
 /// Starts a gateway whose saved provider `@mine` has a stored key, with a provider that always sends this response.
 async fn start_with_stored_key(response: Vec<u8>) -> (TestGateway, ScriptedServer) {
     let provider = ScriptedServer::start_responding(response).await;
-    let rig = TestGateway::for_url(&provider.url());
-    rig.apply_snapshot(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "api_key": KEY}]}));
-    (rig, provider)
+    let gateway = TestGateway::for_url(&provider.url());
+    gateway.apply_snapshot(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "api_key": KEY}]}));
+    (gateway, provider)
 }
 
 fn post_to_mine(path: &str) -> TestRequest {
@@ -134,9 +134,9 @@ fn post_to_mine(path: &str) -> TestRequest {
 #[tokio::test]
 async fn errors_with_status_200_do_not_repeat_stored_secrets() {
     let echo = format!(r#"{{"error":{{"message":"wrong key {KEY}","code":401}}}}"#);
-    let (rig, _provider) = start_with_stored_key(json_response("200 OK", "", &echo)).await;
+    let (gateway, _provider) = start_with_stored_key(json_response("200 OK", "", &echo)).await;
     for path in [CHAT_PATH, "/v1/images/generations", "/v1/moderations"] {
-        let response = rig.send(post_to_mine(path)).await;
+        let response = gateway.send(post_to_mine(path)).await;
         assert!(
             response.status == 401 && response.text().contains("wrong key ***"),
             "{path} {}: {}",
@@ -146,25 +146,25 @@ async fn errors_with_status_200_do_not_repeat_stored_secrets() {
     }
     let config = json!({"provider": "@mine", "retry": {"attempts": 0}});
     let response =
-        rig.send(post_to_mine("/v1/images/generations").header("x-gateway-config", &config.to_string())).await;
+        gateway.send(post_to_mine("/v1/images/generations").header("x-gateway-config", &config.to_string())).await;
     assert!(response.status == 401 && !response.text().contains(KEY), "{}", response.text());
 }
 
 #[tokio::test]
 async fn errors_of_held_streams_do_not_repeat_stored_secrets() {
     let error = format!("data: {{\"error\":{{\"message\":\"wrong key {KEY}\"}}}}\n\n");
-    let (rig, _provider) = start_with_stored_key(sse_response(error.as_bytes(), 4096)).await;
+    let (gateway, _provider) = start_with_stored_key(sse_response(error.as_bytes(), 4096)).await;
     let config = json!({"provider": "@mine", "recovery": "hold"});
-    let response = rig.send(post_to_mine(CHAT_PATH).header("x-gateway-config", &config.to_string())).await;
+    let response = gateway.send(post_to_mine(CHAT_PATH).header("x-gateway-config", &config.to_string())).await;
     assert!(response.status >= 500 && response.text().contains("wrong key ***"), "{}", response.text());
 }
 
 #[tokio::test]
 async fn redirects_do_not_repeat_stored_secrets() {
     let head = format!("location: https://elsewhere.example/?key={KEY}\r\n");
-    let (rig, _provider) = start_with_stored_key(json_response("307 Temporary Redirect", &head, "")).await;
+    let (gateway, _provider) = start_with_stored_key(json_response("307 Temporary Redirect", &head, "")).await;
     for path in [CHAT_PATH, "/v1/proxy/whatever"] {
-        let response = rig.send(post_to_mine(path)).await;
+        let response = gateway.send(post_to_mine(path)).await;
         assert_eq!(
             (response.status, response.header("location")),
             (307, Some("https://elsewhere.example/?key=***")),
@@ -197,16 +197,16 @@ async fn errors_of_file_and_blob_stores_do_not_repeat_stored_secrets() {
         }
     })
     .await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let host = provider.url();
     let entra = json!({"azure_auth_mode": "entra", "azure_entra_tenant_id": "t", "azure_entra_client_id": "c",
         "azure_entra_client_secret": KEY, "azure_authority_host": host, "azure_api_version": "2025-04-01-preview"});
-    rig.apply_snapshot(&json!({"epoch": "1", "providers": [
+    gateway.apply_snapshot(&json!({"epoch": "1", "providers": [
         {"slug": "azure", "provider": "azure-openai", "custom_host": host, "options": entra},
         {"slug": "store", "provider": "fireworks-ai", "custom_host": host, "api_key": KEY,
             "options": {"fireworks_account_id": "acc"}}]}));
     for (saved, path) in [("@azure", "/v1/batches/b/output"), ("@store", "/v1/files/file-1")] {
-        let response = rig.send(TestRequest::new("GET", path).header("x-gateway-provider", saved)).await;
+        let response = gateway.send(TestRequest::new("GET", path).header("x-gateway-provider", saved)).await;
         let text = response.text();
         assert!(response.status == 403 && text.contains("wrong key ***"), "{path} {}: {text}", response.status);
         assert!(!text.contains(KEY) && (saved == "@store" || !text.contains(token)), "{path}: {text}");
@@ -216,15 +216,15 @@ async fn errors_of_file_and_blob_stores_do_not_repeat_stored_secrets() {
 #[tokio::test]
 async fn compressed_responses_do_not_repeat_stored_secrets() {
     let error = format!(r#"{{"error":{{"message":"wrong key {KEY}","code":401}}}}"#);
-    let (rig, _provider) = start_with_stored_key(gzip_response("application/json", &gzip_compress(&error))).await;
-    let response = rig.send(post_to_mine(CHAT_PATH).header("accept-encoding", "gzip")).await;
+    let (gateway, _provider) = start_with_stored_key(gzip_response("application/json", &gzip_compress(&error))).await;
+    let response = gateway.send(post_to_mine(CHAT_PATH).header("accept-encoding", "gzip")).await;
     assert_eq!((response.status, response.header("content-encoding")), (401, None), "{}", response.text());
     assert!(response.text().contains("wrong key ***"), "{}", response.text());
 
     let events = format!("data: {{\"choices\":[]}}\n\ndata: {{\"error\":{{\"message\":\"wrong key {KEY}\"}}}}\n\n");
-    let (rig, _provider) = start_with_stored_key(gzip_response("text/event-stream", &gzip_compress(&events))).await;
+    let (gateway, _provider) = start_with_stored_key(gzip_response("text/event-stream", &gzip_compress(&events))).await;
     for path in [CHAT_PATH, "/v1/proxy/whatever"] {
-        let response = rig.send(post_to_mine(path).header("accept-encoding", "gzip")).await;
+        let response = gateway.send(post_to_mine(path).header("accept-encoding", "gzip")).await;
         assert_eq!((response.status, response.header("content-encoding")), (200, None), "{}", response.text());
         assert!(response.text().contains("wrong key ***") && !response.text().contains(KEY), "{}", response.text());
     }
@@ -234,12 +234,12 @@ async fn compressed_responses_do_not_repeat_stored_secrets() {
 async fn streams_in_a_content_coding_that_cannot_be_masked_fail() {
     let head =
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: br\r\ncontent-length: 5\r\n\r\n";
-    let (rig, _provider) = start_with_stored_key([head.as_bytes(), b"12345"].concat()).await;
-    let response = rig.send(post_to_mine("/v1/proxy/whatever").header("accept-encoding", "br")).await;
+    let (gateway, _provider) = start_with_stored_key([head.as_bytes(), b"12345"].concat()).await;
+    let response = gateway.send(post_to_mine("/v1/proxy/whatever").header("accept-encoding", "br")).await;
     assert_eq!((response.status, &*response.error_code()), (502, "upstream_disconnected"), "{}", response.text());
     // Without stored secrets the stream is passed on as it is.
     let own = TestRequest::new("POST", "/v1/proxy/whatever").header("x-gateway-provider", "mock");
-    let response = rig.send(own.header("content-type", "application/json").body(chat_body("mock", false))).await;
+    let response = gateway.send(own.header("content-type", "application/json").body(chat_body("mock", false))).await;
     assert_eq!((response.status, response.header("content-encoding")), (200, Some("br")));
 }
 
@@ -253,8 +253,8 @@ async fn amazon_event_streams_do_not_repeat_stored_secrets() {
     ]
     .concat();
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/vnd.amazon.eventstream\r\nconnection: close\r\n\r\n";
-    let (rig, _provider) = start_with_stored_key([head.as_bytes(), &frames].concat()).await;
-    let response = rig.send(post_to_mine("/v1/proxy/model/m/converse-stream")).await;
+    let (gateway, _provider) = start_with_stored_key([head.as_bytes(), &frames].concat()).await;
+    let response = gateway.send(post_to_mine("/v1/proxy/model/m/converse-stream")).await;
     let mut decoder = FrameDecoder::new(4096);
     decoder.push_chunk(&response.body);
     let payloads: Vec<_> = std::iter::from_fn(|| decoder.next_frame())
@@ -266,13 +266,13 @@ async fn amazon_event_streams_do_not_repeat_stored_secrets() {
 #[tokio::test]
 async fn configs_hold_a_bounded_number_of_secrets() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (count, length, is_allowed) in [(128, 20, true), (129, 20, false), (100, 400, false)] {
         let headers: serde_json::Map<_, _> =
             (0..count).map(|number| (format!("x-api-key-{number}"), format!("{number:0>length$}").into())).collect();
         let config = json!({"provider": "mock", "override_params": {"tools": [{"type": "mcp", "headers": headers}]}});
         let request = chat_request("mock").header("x-gateway-config", &config.to_string());
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert_eq!(response.status == 200, is_allowed, "{count} {length}: {} {}", response.status, response.text());
         assert!(is_allowed || response.text().contains("may hold 128 secrets with 32768 bytes"), "{}", response.text());
     }

@@ -116,11 +116,11 @@ async fn later_page_error_is_returned_and_endless_list_fails() {
 async fn lists_chat_models_unless_the_client_names_a_task() {
     let list = json!({"error": null, "output": [{"modelId": "a/b", "task": "chat"}]});
     let (provider, lines) = start_paged_provider(vec![(200, list)]).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
-    let response = rig.send(list_models_request("bytez", &provider.url())).await.json();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    let response = gateway.send(list_models_request("bytez", &provider.url())).await.json();
     assert_eq!((&response["object"], &response["data"][0]["id"]), (&json!("list"), &json!("a/b")), "{response}");
     let other = TestRequest::new("GET", "/v1/models?task=summarization").header("x-gateway-provider", "bytez");
-    rig.send(other.header("x-gateway-custom-host", &provider.url())).await;
+    gateway.send(other.header("x-gateway-custom-host", &provider.url())).await;
     let lines = lines.lock().unwrap().clone();
     let ends: Vec<_> = lines.iter().filter_map(|line| line.split_once("/models?").map(|(_, end)| end)).collect();
     assert_eq!(ends, ["task=chat HTTP/1.1", "task=summarization HTTP/1.1"], "{lines:?}");

@@ -10,7 +10,7 @@ const SPEECH_PATH: &str = "/v1/audio/transcriptions";
 /// Applies saved providers: `only` allows just `fine`, `but` allows all but `Forbidden`, `all` is not restricted.
 async fn start_gateway() -> (Server, TestGateway) {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let models = json!([
         {"id": "only", "allow_all": false, "models": [{"slug": "fine", "enabled": true}]},
         {"id": "but", "allow_all": true, "models": [{"slug": "Forbidden", "enabled": false}]}]);
@@ -23,8 +23,8 @@ async fn start_gateway() -> (Server, TestGateway) {
         row
     };
     let providers = [row("only", Some("only")), row("but", Some("but")), row("all", None)];
-    rig.apply_snapshot(&json!({"epoch": "1", "models": models, "providers": providers}));
-    (provider, rig)
+    gateway.apply_snapshot(&json!({"epoch": "1", "models": models, "providers": providers}));
+    (provider, gateway)
 }
 
 fn request_at(slug: &str, path: &str, content_type: &str, body: impl Into<bytes::Bytes>) -> TestRequest {
@@ -44,7 +44,7 @@ fn form_of(parts: &[(&str, &str)]) -> String {
 
 #[tokio::test]
 async fn rejects_a_forbidden_model_wherever_it_is_named() {
-    let (provider, rig) = start_gateway().await;
+    let (provider, gateway) = start_gateway().await;
     let chat = |more: Value| {
         let mut body = json!({"model": "fine", "messages": [{"role": "user", "content": "hi"}]});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -78,7 +78,7 @@ async fn rejects_a_forbidden_model_wherever_it_is_named() {
             requests.push(request_at(slug, "/v1/whatever", FORM_CONTENT_TYPE, form));
         }
         for request in requests {
-            let response = rig.send(request).await;
+            let response = gateway.send(request).await;
             assert_eq!(
                 (response.status, &*response.error_code()),
                 (403, "model_not_allowed"),
@@ -91,7 +91,7 @@ async fn rejects_a_forbidden_model_wherever_it_is_named() {
             form_of(&[("name*=UTF-8''model", "forbidden"), allowed, file]),
             form_of(&[allowed, file]).replace("x\r\n--b-1--", &format!("x\n{}", form_of(&[bad]))),
         ] {
-            let response = rig.send(request_at(slug, SPEECH_PATH, FORM_CONTENT_TYPE, form)).await;
+            let response = gateway.send(request_at(slug, SPEECH_PATH, FORM_CONTENT_TYPE, form)).await;
             assert_eq!(
                 (response.status, &*response.error_code()),
                 (400, "invalid_form"),
@@ -100,16 +100,16 @@ async fn rejects_a_forbidden_model_wherever_it_is_named() {
             );
         }
         let coded = request_at(slug, SPEECH_PATH, FORM_CONTENT_TYPE, form_of(&[allowed, file]));
-        assert_eq!(rig.send(coded.header("content-encoding", "gzip")).await.status, 400);
+        assert_eq!(gateway.send(coded.header("content-encoding", "gzip")).await.status, 400);
     }
     assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
 async fn names_the_field_of_a_forbidden_model() {
-    let (_provider, rig) = start_gateway().await;
+    let (_provider, gateway) = start_gateway().await;
     let body = json!({"model": "fine", "input": "x", "tools": [{"type": "image_generation", "model": "forbidden"}]});
-    let response = rig.send(json_at("only", "/v1/responses", &body)).await;
+    let response = gateway.send(json_at("only", "/v1/responses", &body)).await;
     assert!(
         response.text().contains("`forbidden`") && response.text().contains("`tools[0].model`"),
         "{}",
@@ -119,7 +119,7 @@ async fn names_the_field_of_a_forbidden_model() {
 
 #[tokio::test]
 async fn a_disabled_model_is_recognised_in_any_spelling() {
-    let (provider, rig) = start_gateway().await;
+    let (provider, gateway) = start_gateway().await;
     for model in [
         " forbidden",
         "FORBIDDEN",
@@ -134,7 +134,7 @@ async fn a_disabled_model_is_recognised_in_any_spelling() {
         "@but/@but/forbidden",
         "arn:aws:bedrock:us-east-1::foundation-model/forbidden",
     ] {
-        let response = rig.send(json_at("but", CHAT_PATH, &json!({"model": model, "messages": []}))).await;
+        let response = gateway.send(json_at("but", CHAT_PATH, &json!({"model": model, "messages": []}))).await;
         assert_eq!(
             (response.status, &*response.error_code()),
             (403, "model_not_allowed"),
@@ -147,7 +147,7 @@ async fn a_disabled_model_is_recognised_in_any_spelling() {
 
 #[tokio::test]
 async fn allowed_requests_pass() {
-    let (provider, rig) = start_gateway().await;
+    let (provider, gateway) = start_gateway().await;
     let file = ("name=\"file\"; filename=\"a.mp3\"", "x");
     let good_form = form_of(&[("name=\"model\"", "fine"), file, ("name=\"prompt\"", "the forbidden model")]);
     let schema = json!({"type": "function", "function": {"name": "f", "parameters":
@@ -164,7 +164,7 @@ async fn allowed_requests_pass() {
     ];
     let count = requests.len();
     for request in requests {
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert_ne!((response.status, &*response.error_code()), (403, "model_not_allowed"), "{}", response.text());
     }
     assert_eq!(provider.ledger_entries().len(), count);
@@ -173,12 +173,12 @@ async fn allowed_requests_pass() {
 #[tokio::test]
 async fn sagemaker_headers_that_select_a_model_are_checked() {
     let provider = penstock_mock::Server::start().await;
-    let rig = crate::harness::TestGateway::with_settings("", |settings| {
+    let gateway = crate::harness::TestGateway::with_settings("", |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
     let options = serde_json::json!({"aws_access_key_id": "AKID", "aws_secret_access_key": "s3cret",
         "aws_region": "eu-west-1", "amzn_sagemaker_target_variant": "stored"});
-    rig.apply_snapshot(&serde_json::json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "sagemaker",
+    gateway.apply_snapshot(&serde_json::json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "sagemaker",
         "custom_host": provider.url(), "options": options, "models": "m"}],
         "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true}]}]}));
     for (name, value, is_allowed) in [
@@ -194,7 +194,7 @@ async fn sagemaker_headers_that_select_a_model_are_checked() {
             .header("content-type", "application/json")
             .header(name, value)
             .body(r#"{"model":"good"}"#);
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert_eq!(response.error_code() != "model_not_allowed", is_allowed, "{name}: {}", response.text());
     }
 }
@@ -202,8 +202,8 @@ async fn sagemaker_headers_that_select_a_model_are_checked() {
 #[tokio::test]
 async fn bodies_in_another_charset_are_rejected_if_models_are_restricted() {
     let provider = penstock_mock::Server::start().await;
-    let rig = crate::harness::TestGateway::for_provider(&provider);
-    rig.apply_snapshot(&serde_json::json!({"epoch": "1",
+    let gateway = crate::harness::TestGateway::for_provider(&provider);
+    gateway.apply_snapshot(&serde_json::json!({"epoch": "1",
         "providers": [{"slug": "mine", "provider": "mock", "api_key": "k", "models": "m"}],
         "models": [{"id": "m", "allow_all": false, "models": [{"slug": "mock", "enabled": true}]}]}));
     for (charset, status) in [("utf-8", 200), ("utf-16", 400)] {
@@ -211,7 +211,7 @@ async fn bodies_in_another_charset_are_rejected_if_models_are_restricted() {
             .header("x-gateway-provider", "@mine")
             .header("content-type", &format!("application/json; charset={charset}"))
             .body(crate::harness::chat_body("mock", false));
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert_eq!(response.status, status, "{charset}: {}", response.text());
     }
 }

@@ -78,18 +78,18 @@ async fn errors_name_the_provider_except_in_passthrough() {
         assert_eq!((reply.text().as_str(), reply.header("content-encoding")), (response, None));
     }
     let odd = GoldenProvider::start(400, "text/plain", b"odd".to_vec(), 9).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let saved =
         json!({"epoch": "1", "providers": [{"slug": "g", "provider": "groq", "custom_host": odd.server.url()}]});
-    rig.apply_snapshot(&saved);
+    gateway.apply_snapshot(&saved);
     let through = post_with_config(&json!({"passthrough": true}), CHAT_PATH, chat_body("@g/m", false).into_bytes());
     for raw in [through, odd.build_request("groq", "/v1/proxy/chat/completions", chat_body("m", false).into_bytes())] {
-        let reply = rig.send(raw).await;
+        let reply = gateway.send(raw).await;
         assert_eq!((reply.status, reply.text().as_str()), (400, "odd"));
     }
     let played = GoldenProvider::start(400, JSON_CONTENT_TYPE, good.into(), 9).await;
     let raw = played.build_request("groq", "/v1/proxy/chat/completions", chat_body("m", false).into_bytes());
-    assert_eq!(rig.send(raw).await.text(), good);
+    assert_eq!(gateway.send(raw).await.text(), good);
 }
 
 #[tokio::test]
@@ -113,25 +113,26 @@ async fn html_page_is_an_invalid_response_except_on_raw_paths() {
     for (kind, content) in [("text/html; charset=utf-8", "Welcome"), ("text/html\r\ncontent-encoding: gzip", "")] {
         for stream in [false, true] {
             let played = GoldenProvider::start(200, kind, page.to_vec(), 9).await;
-            let rig = GoldenProvider::gateway_trusting_loopback();
-            let reply = rig.send(played.build_request("groq", CHAT_PATH, chat_body("m", stream).into_bytes())).await;
+            let gateway = GoldenProvider::gateway_trusting_loopback();
+            let reply =
+                gateway.send(played.build_request("groq", CHAT_PATH, chat_body("m", stream).into_bytes())).await;
             let message = reply.json()["error"]["message"].as_str().unwrap().to_owned();
             assert!(
                 message.starts_with("groq returned an invalid response: ") && message.contains(content),
                 "{message}"
             );
-            let record = rig.single_record();
+            let record = gateway.single_record();
             assert_eq!((&record["error"], &record["is_success"]), (&json!("invalid_response"), &json!(false)));
         }
     }
     let played = GoldenProvider::start(200, "text/html", page.to_vec(), 9).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     for raw in [
         played.build_request("groq", "/v1/proxy/chat/completions", chat_body("m", false).into_bytes()),
         played.build_request("groq", "/v1/status", chat_body("m", false).into_bytes()),
         played.build_request("openai", "/v1/files/file-1/content", Vec::new()).method("GET"),
     ] {
-        let reply = rig.send(raw).await;
+        let reply = gateway.send(raw).await;
         assert_eq!((reply.status, &reply.body[..]), (200, &page[..]));
     }
     // With another target, the gateway falls back to it.
@@ -139,7 +140,7 @@ async fn html_page_is_an_invalid_response_except_on_raw_paths() {
     let target =
         |played: &GoldenProvider| json!({"provider": "groq", "custom_host": played.server.url(), "api_key": "k"});
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [target(&played), target(&other)]});
-    let reply = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false).into_bytes())).await;
+    let reply = gateway.send(post_with_config(&config, CHAT_PATH, chat_body("m", false).into_bytes())).await;
     assert_eq!((reply.status, reply.text().as_str()), (200, r#"{"choices":[]}"#));
 }
 
@@ -181,11 +182,11 @@ async fn finish_reason_is_normalised_only_for_providers_that_need_it() {
     let body = r#"{ "choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"eos"}]}"#;
     let event = format!("data: {body}\n\ndata: [DONE]\n\n");
     for (provider, is_read) in [("together-ai", true), ("openai", false)] {
-        let rig = GoldenProvider::gateway_trusting_loopback();
+        let gateway = GoldenProvider::gateway_trusting_loopback();
         let complete = GoldenProvider::start(200, JSON_CONTENT_TYPE, body.into(), 5).await;
-        let response = rig.send(chat_via_provider(&complete, provider).header("accept-encoding", "gzip")).await;
+        let response = gateway.send(chat_via_provider(&complete, provider).header("accept-encoding", "gzip")).await;
         let streamed = GoldenProvider::start(200, "text/event-stream", event.clone().into_bytes(), 5).await;
-        let events = rig.send(streamed.build_request(provider, CHAT_PATH, chat_body("m", true).into_bytes())).await;
+        let events = gateway.send(streamed.build_request(provider, CHAT_PATH, chat_body("m", true).into_bytes())).await;
         let word = if is_read { "stop" } else { "eos" };
         assert_eq!(response.text(), body.replace("eos", word), "{provider}");
         assert_eq!(events.text(), event.replace("eos", word), "{provider}");

@@ -70,10 +70,10 @@ async fn corpus_has_at_least_2000_urls() {
 #[tokio::test]
 async fn request_never_dials_a_forbidden_host() {
     let (listener, port) = start_listener().await;
-    let rig = TestGateway::with_settings("", |_| ());
+    let gateway = TestGateway::with_settings("", |_| ());
     for (label, request) in REQUEST_HOST_INPUTS {
         for url in forbidden_urls(port) {
-            assert_refused(&rig.send(request(&url)).await, label, &url);
+            assert_refused(&gateway.send(request(&url)).await, label, &url);
         }
     }
     assert!(!accepts_connection_within(&listener, Duration::from_millis(100)).await);
@@ -82,12 +82,12 @@ async fn request_never_dials_a_forbidden_host() {
 #[tokio::test]
 async fn saved_provider_or_config_never_dials_a_forbidden_host() {
     let (listener, port) = start_listener().await;
-    let rig = TestGateway::with_settings("", |_| ());
+    let gateway = TestGateway::with_settings("", |_| ());
     let (mut providers, mut configs, mut at_once) = (Vec::new(), Vec::new(), 0);
     for (index, url) in forbidden_urls(port).iter().enumerate() {
         let (provider, config) = saved_provider_and_config(url, index);
         let snapshot = json!({"epoch": "1", "providers": [provider], "configs": [config]}).to_string();
-        match rig.state.apply_snapshot(snapshot.as_bytes()) {
+        match gateway.state.apply_snapshot(snapshot.as_bytes()) {
             Ok(()) => {
                 providers.push(provider);
                 configs.push(config);
@@ -100,14 +100,14 @@ async fn saved_provider_or_config_never_dials_a_forbidden_host() {
         }
     }
     assert!(at_once > 500 && providers.len() > 500, "{at_once} refused when saved, {} later", providers.len());
-    rig.apply_snapshot(&json!({"epoch": "2", "providers": providers, "configs": configs}));
+    gateway.apply_snapshot(&json!({"epoch": "2", "providers": providers, "configs": configs}));
     for (provider, config) in providers.iter().zip(&configs) {
         let url = provider["custom_host"].as_str().unwrap();
         let slug = |row: &Value| row["slug"].as_str().unwrap().to_owned();
-        let response = rig.send(request_with_canary(CHAT_PATH, &format!("@{}", slug(provider)))).await;
+        let response = gateway.send(request_with_canary(CHAT_PATH, &format!("@{}", slug(provider)))).await;
         assert_refused(&response, "a saved provider", url);
         let response =
-            rig.send(request_with_canary("/v1/proxy/x", "openai").header("x-gateway-config", &slug(config))).await;
+            gateway.send(request_with_canary("/v1/proxy/x", "openai").header("x-gateway-config", &slug(config))).await;
         assert_refused(&response, "a saved config", url);
     }
     assert!(!accepts_connection_within(&listener, Duration::from_millis(100)).await);
@@ -117,11 +117,11 @@ async fn saved_provider_or_config_never_dials_a_forbidden_host() {
 async fn raw_request_path_cannot_change_the_host() {
     let (listener, port) = start_listener().await;
     let provider = ScriptedServer::start_responding(json_response("200 OK", "", "{}")).await;
-    let rig = TestGateway::for_url(&provider.url());
+    let gateway = TestGateway::for_url(&provider.url());
     for url in forbidden_urls(port) {
         for path in [format!("/v1/proxy/{url}"), format!("/v1/proxy//{}", url.trim_start_matches("http://"))] {
             let visible: String = path.chars().filter(char::is_ascii_graphic).collect();
-            let response = rig.send(get_request(&visible)).await;
+            let response = gateway.send(get_request(&visible)).await;
             assert!([200, 400].contains(&response.status), "{visible}: {}", response.text());
         }
     }
@@ -141,17 +141,17 @@ async fn trusted_host_is_reached_through_every_input() {
         ("localhost", "LocalHost"),
         ("*.localhost", "localhost"),
     ] {
-        let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec![trusted.into()]);
+        let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec![trusted.into()]);
         let url = format!("http://{host}:{port}/v1");
         let (by_provider, by_config) = saved_provider_and_config(&url, 1);
-        rig.apply_snapshot(&json!({"epoch": "1", "providers": [by_provider], "configs": [by_config]}));
+        gateway.apply_snapshot(&json!({"epoch": "1", "providers": [by_provider], "configs": [by_config]}));
         let before = provider.ledger_entries().len();
         for (label, request) in REQUEST_HOST_INPUTS {
-            assert_eq!(rig.send(request(&url)).await.status, 200, "{label}, {url}");
+            assert_eq!(gateway.send(request(&url)).await.status, 200, "{label}, {url}");
         }
-        assert_eq!(rig.send(request_with_canary(CHAT_PATH, "@p-1")).await.status, 200, "{url}");
+        assert_eq!(gateway.send(request_with_canary(CHAT_PATH, "@p-1")).await.status, 200, "{url}");
         assert_eq!(
-            rig.send(request_with_canary("/v1/proxy/x", "openai").header("x-gateway-config", "c-1")).await.status,
+            gateway.send(request_with_canary("/v1/proxy/x", "openai").header("x-gateway-config", "c-1")).await.status,
             200,
             "{url}"
         );

@@ -15,7 +15,7 @@ fn chat_request_body() -> Value {
 #[tokio::test]
 async fn maps_chat_parameters_and_reports_dropped_ones() {
     let played = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.to_vec(), 4096).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let body = chat_request_body().to_string().into_bytes();
     let system = {
         let mut body = chat_request_body();
@@ -39,7 +39,7 @@ async fn maps_chat_parameters_and_reports_dropped_ones() {
         ("mistral-ai", changed(&system, &["max_completion_tokens", "seed", "logprobs"], mistral), Some("logprobs")),
         ("groq", changed(&system, &["logprobs"], json!({})), Some("logprobs")),
     ] {
-        let response = rig.send(played.build_request(provider, CHAT_PATH, body.clone())).await;
+        let response = gateway.send(played.build_request(provider, CHAT_PATH, body.clone())).await;
         assert_eq!((response.status, played.parse_last_request().1), (200, expected), "{provider}");
         assert_eq!(response.header("x-gateway-not-translated"), lost, "{provider}");
     }
@@ -60,22 +60,23 @@ async fn passes_proxy_requests_through_unchanged() {
 #[tokio::test]
 async fn maps_parameters_of_translated_requests_too() {
     let played = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.to_vec(), 4096).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let body = json!({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}],
         "tools": [{"name": "t", "input_schema": {"type": "object"}}], "tool_choice": {"type": "any"}});
-    let response = rig.send(played.build_request("mistral-ai", "/v1/messages", body.to_string().into_bytes())).await;
+    let response =
+        gateway.send(played.build_request("mistral-ai", "/v1/messages", body.to_string().into_bytes())).await;
     assert_eq!((response.status, &played.parse_last_request().1["tool_choice"]), (200, &json!("any")));
 }
 
 #[tokio::test]
 async fn maps_tool_history_only_for_mistral_models_on_azure() {
     let played = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.to_vec(), 4096).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     for (model, bridge) in [("mistral-medium-2505", &["assistant"][..]), ("gpt-4o", &[])] {
         let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
         let body = json!({"model": model, "messages": [{"role": "assistant", "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "c", "content": "1"}, {"role": "user", "content": "x"}]});
-        let response = rig.send(played.build_request("azure-ai", CHAT_PATH, body.to_string().into_bytes())).await;
+        let response = gateway.send(played.build_request("azure-ai", CHAT_PATH, body.to_string().into_bytes())).await;
         let sent = played.parse_last_request().1;
         let roles: Vec<_> =
             sent["messages"].as_array().unwrap().iter().filter_map(|item| item["role"].as_str()).collect();

@@ -59,7 +59,7 @@ impl PartnerCase {
     }
 
     /// Sends a chat request with the check, whose partner returns this reply.
-    async fn run(&self, rig: &TestGateway, status: u16, reply: &str, more: &Value, denies: bool) -> CheckedRequest {
+    async fn run(&self, gateway: &TestGateway, status: u16, reply: &str, more: &Value, denies: bool) -> CheckedRequest {
         let partner = GoldenProvider::start(status, "application/json", reply.into(), 4096).await;
         let mut parameters = self.parameters.clone();
         parameters["baseURL"] = partner.server.url().into();
@@ -74,7 +74,7 @@ impl PartnerCase {
         config[&side] = json!([{"deny": denies, &self.check: parameters}]);
         let request = json!({"model": "gpt-x", "messages": [{"role": "user", "content": request_body}]});
         let request = post_with_config(&config, CHAT_PATH, request.to_string());
-        let response = rig.send(request.header("x-gateway-trace-id", TRACE_ID)).await;
+        let response = gateway.send(request.header("x-gateway-trace-id", TRACE_ID)).await;
         let json = response.json();
         let list = if self.is_output() { "after_request_hooks" } else { "before_request_hooks" };
         let check = json["hook_results"][list][0]["checks"][0].clone();
@@ -91,9 +91,9 @@ impl PartnerCase {
 
 #[tokio::test]
 async fn every_partner_gets_its_documented_request() {
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     for case in read_cases() {
-        let checked = case.run(&rig, 200, &case.pass.to_string(), &json!({}), true).await;
+        let checked = case.run(&gateway, 200, &case.pass.to_string(), &json!({}), true).await;
         let name = (&case.check, &case.stage);
         assert_eq!(checked.response.status, 200, "{name:?}: {}", checked.response.text());
         assert_eq!((&checked.check["verdict"], &checked.check["error"]), (&json!(true), &Value::Null), "{name:?}");
@@ -112,23 +112,23 @@ async fn every_partner_gets_its_documented_request() {
 
 #[tokio::test]
 async fn every_partner_can_deny_and_redact() {
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     for case in read_cases() {
         let name = (&case.check, &case.stage);
         if let Some(reply) = &case.deny {
-            let checked = case.run(&rig, 200, &reply.to_string(), &json!({}), true).await;
+            let checked = case.run(&gateway, 200, &reply.to_string(), &json!({}), true).await;
             assert_eq!(checked.response.status, 446, "{name:?}: {}", checked.response.text());
             assert_eq!((&checked.check["verdict"], &checked.check["error"]), (&json!(false), &Value::Null), "{name:?}");
             assert!(!checked.response.text().contains(FOUND), "{name:?}: {}", checked.response.text());
             // Without a denial, the client sees the data of a response, too.
-            let response = case.run(&rig, 200, &reply.to_string(), &json!({}), false).await;
+            let response = case.run(&gateway, 200, &reply.to_string(), &json!({}), false).await;
             let explanation = response.check["data"]["explanation"].as_str().unwrap_or_default();
             assert_eq!(response.response.status, 246, "{name:?}: {}", response.response.text());
             assert!(explanation.contains(" found: "), "{name:?}: {}", response.check);
             assert!(!response.check.to_string().contains(FOUND), "{name:?}: {}", response.check);
         }
         if let Some(RedactCase { parameters, reply, text }) = &case.redact {
-            let checked = case.run(&rig, 200, &reply.to_string(), parameters, true).await;
+            let checked = case.run(&gateway, 200, &reply.to_string(), parameters, true).await;
             assert_eq!(checked.response.status, 200, "{name:?}: {}", checked.response.text());
             assert_eq!((&checked.check["transformed"], &checked.text), (&json!(true), text), "{name:?}");
             assert!(!checked.check.to_string().contains(FOUND), "{name:?}: {}", checked.check);
@@ -138,30 +138,30 @@ async fn every_partner_can_deny_and_redact() {
 
 #[tokio::test]
 async fn a_partner_without_a_verdict_is_an_error() {
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     for case in read_cases() {
         for (status, reply) in [(500, case.pass.to_string()), (200, "no JSON".to_owned()), (200, "{}".to_owned())] {
             let name = (&case.check, &case.stage, status, &reply);
-            let checked = case.run(&rig, status, &reply, &json!({"failOnError": true}), true).await;
+            let checked = case.run(&gateway, status, &reply, &json!({"failOnError": true}), true).await;
             assert_eq!(checked.response.status, 446, "{name:?}: {}", checked.response.text());
             let message = checked.check["error"]["message"].as_str().unwrap_or_default().to_owned();
             assert!(message.contains(" returned "), "{name:?}: {}", checked.check);
         }
-        let checked = case.run(&rig, 500, "", &json!({}), true).await;
+        let checked = case.run(&gateway, 500, "", &json!({}), true).await;
         assert_eq!(checked.response.status, 200, "{:?}: {}", case.check, checked.response.text());
     }
 }
 
 #[tokio::test]
 async fn a_partner_that_hangs_is_an_error_after_its_timeout() {
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     // The kernel accepts connections that nobody reads.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     for case in read_cases() {
         let name = (&case.check, &case.stage);
         let more = json!({"failOnError": true, "timeout": 50, "baseURL": url});
-        let checked = case.run(&rig, 200, "", &more, true).await;
+        let checked = case.run(&gateway, 200, "", &more, true).await;
         assert_eq!(checked.response.status, 446, "{name:?}: {}", checked.response.text());
         let message = checked.check["error"]["message"].as_str().unwrap_or_default().to_owned();
         assert!(message.contains("took longer than 50 ms"), "{name:?}: {}", checked.check);

@@ -33,11 +33,11 @@ async fn request_and_response_bodies_are_byte_identical() {
         }
     })
     .await;
-    let rig = TestGateway::for_url(&provider.url());
+    let gateway = TestGateway::for_url(&provider.url());
     // Odd spacing, duplicate keys, escapes, and numbers that a parser would change. The gateway must not re-serialise
     // any of it.
     let body = "\n{\"model\" : \"m\",  \"messages\":[], \"n\":1.50, \"n\":1e400, \"s\":\"\\u00e9\\/\\ud83d\\ude00\"}  ";
-    let got = rig.send(post_request(CHAT_PATH, body)).await;
+    let got = gateway.send(post_request(CHAT_PATH, body)).await;
     assert_eq!((got.status, got.text().as_str(), got.is_streamed), (200, reply, false));
     let sent = String::from_utf8(response.recv().await.unwrap()).unwrap();
     assert!(sent.ends_with(&format!("\r\n\r\n{body}")), "{sent}");
@@ -46,11 +46,11 @@ async fn request_and_response_bodies_are_byte_identical() {
 #[tokio::test]
 async fn complete_responses_of_both_formats_are_unchanged() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for path in [CHAT_PATH, crate::harness::MESSAGES_PATH, "/v1/completions", "/v1/embeddings", "/v1/moderations"] {
         let body = chat_body("mock", false);
         let sent = fetch_directly(provider.addr, path, &body).await;
-        let response = rig.send(post_request(path, body)).await;
+        let response = gateway.send(post_request(path, body)).await;
         assert_eq!((response.status, response.text()), (200, String::from_utf8(sent).unwrap()), "{path}");
         assert_eq!(response.header("content-length"), Some(response.body.len().to_string().as_str()), "{path}");
     }
@@ -59,14 +59,14 @@ async fn complete_responses_of_both_formats_are_unchanged() {
 #[tokio::test]
 async fn any_method_on_any_path_reaches_the_provider() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
-        let response = rig.send(request_to_mock(method, "/v1/files/f%2F1/part")).await;
+        let response = gateway.send(request_to_mock(method, "/v1/files/f%2F1/part")).await;
         let echo = response.json();
         let actual = json!([echo["method"], echo["path"], response.status]);
         assert_eq!(actual, json!([method, "/v1/files/f%2F1/part", 200]));
     }
-    let response = rig.send(request_to_mock("HEAD", "/v1/models")).await;
+    let response = gateway.send(request_to_mock("HEAD", "/v1/models")).await;
     assert_eq!((response.status, response.body.len()), (200, 0));
     assert!(response.header("content-length").unwrap().parse::<usize>().unwrap() > 0);
 }
@@ -75,17 +75,17 @@ async fn any_method_on_any_path_reaches_the_provider() {
 #[tokio::test]
 async fn rejects_trace_connect_and_invalid_methods() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for method in ["TRACE", "CONNECT", "TRACK", "trace", "G T", "GÉT"] {
         for path in [CHAT_PATH, "/v1/proxy/x", "/v1/files"] {
-            let response = rig.send(request_to_mock(method, path)).await;
+            let response = gateway.send(request_to_mock(method, path)).await;
             assert_eq!(
                 (response.status, response.error_code().as_str()),
                 (405, "method_not_allowed"),
                 "{method} {path}"
             );
             assert_eq!(response.header("allow"), Some("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
-            assert_eq!(rig.single_record()["error"], "method_not_allowed");
+            assert_eq!(gateway.single_record()["error"], "method_not_allowed");
         }
     }
     assert!(provider.ledger_entries().is_empty());
@@ -94,17 +94,17 @@ async fn rejects_trace_connect_and_invalid_methods() {
 #[tokio::test]
 async fn uncommon_method_passes_with_its_body() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for method in ["PROPFIND", "REPORT", "QUERY", "M-SEARCH", "get"] {
         for path in ["/v1/proxy/x", "/v1/files", CHAT_PATH] {
-            let response = rig.send(request_to_mock(method, path).body("what is meant")).await;
+            let response = gateway.send(request_to_mock(method, path).body("what is meant")).await;
             let echo = response.json();
             assert_eq!(
                 json!([response.status, echo["method"], echo["body_bytes"]]),
                 json!([200, method, 13]),
                 "{path}"
             );
-            assert_eq!(rig.single_record()["outcome"], "complete");
+            assert_eq!(gateway.single_record()["outcome"], "complete");
         }
     }
 }
@@ -177,8 +177,8 @@ async fn gateway_keys_never_reach_a_provider() {
         }
     })
     .await;
-    let rig = TestGateway::for_url(&provider.url());
-    rig.apply_snapshot(&snapshot_with_keys());
+    let gateway = TestGateway::for_url(&provider.url());
+    gateway.apply_snapshot(&snapshot_with_keys());
     let token = expired_token();
     let kinds = ["key-of-the-caller", "key-from-before", "key-of-an-admin", GENERATED_KEY, &token];
     let mut cases = vec![];
@@ -193,7 +193,7 @@ async fn gateway_keys_never_reach_a_provider() {
     for (path, name, value, kind) in cases {
         let request =
             request_to_mock("GET", &path).header("x-gateway-api-key", "key-of-the-caller").header(name, &value);
-        assert_eq!(rig.send(request).await.status, 200, "{name}: {value}");
+        assert_eq!(gateway.send(request).await.status, 200, "{name}: {value}");
         let sent = response.recv().await.unwrap();
         let absent = [kind, &kind[1..], value.strip_prefix("Basic ").unwrap_or(kind)];
         assert!(!absent.iter().any(|text| sent.contains(text)), "{path} {name}: {value}\n{sent}");
@@ -209,7 +209,7 @@ async fn gateway_keys_never_reach_a_provider() {
         let request = request_to_mock("GET", "/v1/proxy/x?k=%41")
             .header("x-gateway-api-key", "key-of-the-caller")
             .header(name, value);
-        rig.send(request).await;
+        gateway.send(request).await;
         let sent = response.recv().await.unwrap();
         assert!(sent.contains(&format!("{name}: {value}\r\n")) && sent.contains("?k=%41 "), "{sent}");
     }
@@ -218,12 +218,13 @@ async fn gateway_keys_never_reach_a_provider() {
 #[tokio::test]
 async fn rejects_requests_with_too_many_words_to_check_for_keys() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.apply_snapshot(&snapshot_with_keys());
+    let gateway = TestGateway::for_provider(&provider);
+    gateway.apply_snapshot(&snapshot_with_keys());
     let caller = |build_request: TestRequest| build_request.header("x-gateway-api-key", "key-of-the-caller");
     let query = |pairs: usize| (0..pairs).map(|pair| format!("a={pair}")).collect::<Vec<_>>().join("&");
-    let response =
-        rig.send(caller(request_to_mock("GET", &format!("/v1/proxy/x?{}&token=key-from-before", query(400))))).await;
+    let response = gateway
+        .send(caller(request_to_mock("GET", &format!("/v1/proxy/x?{}&token=key-from-before", query(400)))))
+        .await;
     assert_eq!(response.status, 200);
     let sent = provider.ledger_entries().last().unwrap().path.clone();
     assert!(sent.ends_with("&a=399") && !sent.contains("token"), "{sent}");
@@ -232,7 +233,7 @@ async fn rejects_requests_with_too_many_words_to_check_for_keys() {
     requests.push(caller(request_to_mock("GET", &format!("/v1/proxy/x?{tokens}"))));
     requests.push(caller(request_to_mock("GET", "/v1/proxy/x").header("x-note", &"notakey1 ".repeat(7_000))));
     for build_request in requests {
-        let response = rig.send(build_request).await;
+        let response = gateway.send(build_request).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"));
         assert!(response.text().contains("too many words"), "{}", response.text());
     }
@@ -242,12 +243,12 @@ async fn rejects_requests_with_too_many_words_to_check_for_keys() {
 #[tokio::test]
 async fn token_is_accepted_only_in_its_own_workspace() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let mut snapshot = snapshot_with_keys();
     snapshot["workspaces"] = json!([
         {"id": "w-1", "slug": "here", "organisation_id": "o"},
         {"id": "w-2", "slug": "there", "organisation_id": "o"}]);
-    rig.apply_snapshot(&snapshot);
+    gateway.apply_snapshot(&snapshot);
     let claims =
         r#"{"exp":99999999999,"sub":"s","organisation_id":"o","workspace_slug":"here","scope":"completions.write"}"#;
     let bearer = format!("Bearer {}", sign_claims(claims));
@@ -255,14 +256,14 @@ async fn token_is_accepted_only_in_its_own_workspace() {
         [(None, 200), (Some("here"), 200), (Some("w-1"), 200), (Some("there"), 403), (Some("w-2"), 403)]
     {
         let request = chat_request("mock").header("authorization", &bearer);
-        let response = rig
+        let response = gateway
             .send(provider_name.into_iter().fold(request, |request, name| request.header("x-gateway-workspace", name)))
             .await;
         assert_eq!(response.status, status, "{provider_name:?}: {}", response.text());
         assert_eq!(provider.ledger_entries().last().unwrap().header("x-gateway-workspace"), None);
     }
     // A key belongs to one workspace; the header does not change that.
-    let response = rig
+    let response = gateway
         .send(chat_request("mock").header("x-gateway-api-key", GENERATED_KEY).header("x-gateway-workspace", "there"))
         .await;
     assert_eq!(response.status, 200);
@@ -271,12 +272,12 @@ async fn token_is_accepted_only_in_its_own_workspace() {
 #[tokio::test]
 async fn known_keys_are_removed_even_if_no_key_is_required() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let mut snapshot = snapshot_with_keys();
     snapshot["keys"] = json!([snapshot["keys"][3]]);
     snapshot.as_object_mut().unwrap().remove("jwt");
-    rig.apply_snapshot(&snapshot);
-    let response = rig.send(get_request("/v1/proxy/x").header("authorization", "Bearer key-of-an-admin")).await;
+    gateway.apply_snapshot(&snapshot);
+    let response = gateway.send(get_request("/v1/proxy/x").header("authorization", "Bearer key-of-an-admin")).await;
     assert_eq!(response.status, 200);
     let sent = provider.ledger_entries().last().unwrap().headers.clone();
     assert!(!sent.is_empty() && sent.iter().all(|(_, value)| !value.contains("key-of-an-admin")), "{sent:?}");
@@ -285,16 +286,17 @@ async fn known_keys_are_removed_even_if_no_key_is_required() {
 #[tokio::test]
 async fn denied_key_returns_403_with_the_reason() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let mut snapshot = snapshot_with_keys();
     let scopeless = json!({"id": "5", "sha256": hash_key("key-without-scope"), "lacks": "scope"});
     snapshot["keys"].as_array_mut().unwrap().push(scopeless);
-    rig.apply_snapshot(&snapshot);
+    gateway.apply_snapshot(&snapshot);
     for (key, reason) in [("key-of-an-admin", "organisation"), ("key-without-scope", "completions.write")] {
         for (name, value) in [("x-gateway-api-key", key.to_owned()), ("authorization", format!("Bearer {key}"))] {
             for path in [CHAT_PATH, "/v1/proxy/x"] {
-                let response =
-                    rig.send(request_to_mock("POST", path).header(name, &value).body(chat_body("mock", false))).await;
+                let response = gateway
+                    .send(request_to_mock("POST", path).header(name, &value).body(chat_body("mock", false)))
+                    .await;
                 let body = response.json();
                 assert_eq!(
                     (response.status, &body["data"]["errorCode"], &body["success"]),
@@ -304,7 +306,7 @@ async fn denied_key_returns_403_with_the_reason() {
                 // SDKs of providers show only this message.
                 assert_eq!(body["error"]["message"], body["data"]["message"]);
                 assert_eq!(body["error"]["type"], "permission_error");
-                assert_eq!(rig.single_record()["error"], "AB03");
+                assert_eq!(gateway.single_record()["error"], "AB03");
             }
         }
     }
@@ -312,15 +314,15 @@ async fn denied_key_returns_403_with_the_reason() {
     let both = request_to_mock("POST", CHAT_PATH)
         .header("authorization", "Bearer key-of-an-admin")
         .header("api-key", "key-from-before");
-    assert_eq!(rig.send(both.body(chat_body("mock", false))).await.status, 200);
-    let unknown = rig
+    assert_eq!(gateway.send(both.body(chat_body("mock", false))).await.status, 200);
+    let unknown = gateway
         .send(request_to_mock("POST", CHAT_PATH).header("x-gateway-api-key", "nobodys").body(chat_body("mock", false)))
         .await;
     assert_eq!((unknown.status, unknown.error_code().as_str()), (401, "03"));
     assert_eq!(provider.ledger_entries().len(), 1);
     // A key that the next snapshot omits is unknown.
-    rig.apply_snapshot(&json!({"epoch": "2", "keys": [snapshot["keys"][0]]}));
-    let gone = rig.send(request_to_mock("POST", CHAT_PATH).header("x-gateway-api-key", "key-of-an-admin")).await;
+    gateway.apply_snapshot(&json!({"epoch": "2", "keys": [snapshot["keys"][0]]}));
+    let gone = gateway.send(request_to_mock("POST", CHAT_PATH).header("x-gateway-api-key", "key-of-an-admin")).await;
     assert_eq!(gone.status, 401);
 }
 
@@ -338,7 +340,7 @@ async fn google_resumable_upload_continues_through_the_gateway() {
         }
     })
     .await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let (mut target, url) = ("/upload/v1beta/files".to_owned(), provider.url());
     for (command, scheme) in [("start", "http"), ("upload, finalize", "https")] {
         let request = TestRequest::new("POST", &target)
@@ -348,7 +350,7 @@ async fn google_resumable_upload_continues_through_the_gateway() {
             .header("x-goog-api-key", "sk-1")
             .header("x-goog-upload-command", command)
             .header("x-forwarded-proto", scheme);
-        let response_body = rig.send(request.body("bytes")).await;
+        let response_body = gateway.send(request.body("bytes")).await;
         let own_url = format!("{scheme}://gw.example/upload/v1beta/files?upload_id=A");
         assert_eq!((response_body.status, response_body.header("x-goog-upload-url")), (200, Some(own_url.as_str())));
         let sent = response.recv().await.unwrap();
@@ -380,48 +382,48 @@ async fn start_upload_provider() -> (ScriptedServer, mpsc::UnboundedReceiver<Str
 }
 
 fn rig_with_saved_provider(provider: &str, host: &str) -> TestGateway {
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let mut snapshot = snapshot_with_keys();
     snapshot["workspaces"] = json!([{"id": "w-1", "slug": "here", "organisation_id": "o"}]);
     snapshot["providers"] =
         json!([{"slug": "own", "provider": provider, "api_key": "AIza-0123456789abcdef", "custom_host": host}]);
-    rig.apply_snapshot(&snapshot);
-    rig
+    gateway.apply_snapshot(&snapshot);
+    gateway
 }
 
 #[tokio::test]
 async fn google_upload_continues_without_a_key() {
     let (provider, mut received) = start_upload_provider().await;
-    let rig = rig_with_saved_provider("google", &provider.url());
+    let gateway = rig_with_saved_provider("google", &provider.url());
     let upload = |target: &str, command: &str| {
         TestRequest::new("POST", target).header("host", "gw.example").header("x-goog-upload-command", command)
     };
     let start = |header: &str, value: &str| {
         upload("/upload/v1/files", "start").header("x-gateway-provider", "@own").header(header, value)
     };
-    let started = rig.send(start("x-goog-api-key", "key-of-the-caller").body("{}")).await;
+    let started = gateway.send(start("x-goog-api-key", "key-of-the-caller").body("{}")).await;
     let url = started.header("x-goog-upload-url").unwrap().to_owned();
     let target = url.strip_prefix("http://gw.example").unwrap();
     assert!(target.starts_with("/upload/v1/files?upload_id=A&gateway_upload_token="), "{target}");
-    let response = rig.send(upload(target, "upload, finalize").body("bytes")).await;
+    let response = gateway.send(upload(target, "upload, finalize").body("bytes")).await;
     assert_eq!(response.status, 200, "{}", response.text());
     assert!(received.recv().await.unwrap().starts_with("POST /upload/v1/files HTTP/1.1\r\n"));
     let sent = received.recv().await.unwrap();
     assert!(sent.starts_with("POST /upload/v1/files?upload_id=A HTTP/1.1\r\n"), "{sent}");
     assert!(sent.contains("x-goog-api-key: AIza-0123456789abcdef\r\n") && sent.ends_with("\r\n\r\nbytes"), "{sent}");
-    let records = rig.drain_records();
+    let records = gateway.drain_records();
     assert_eq!(records.len(), 2);
     for record in records {
         assert_eq!((&record["api_key_id"], &record["response_status_code"]), (&json!("1"), &json!(200)), "{record}");
         assert!(!record.to_string().contains("upload_token"), "{record}");
     }
-    let refused = rig.send(upload(&target.replace("=A&", "=B&"), "upload, finalize").body("bytes")).await;
+    let refused = gateway.send(upload(&target.replace("=A&", "=B&"), "upload, finalize").body("bytes")).await;
     assert_eq!((refused.status, refused.json()["error"]["code"].clone()), (401, json!(401)), "{}", refused.text());
     // Nothing could find the caller again.
     let claims =
         r#"{"exp":99999999999,"sub":"s","organisation_id":"o","workspace_slug":"here","scope":"completions.write"}"#;
     let bearer = format!("Bearer {}", sign_claims(claims));
-    let started = rig.send(start("authorization", &bearer).body("{}")).await;
+    let started = gateway.send(start("authorization", &bearer).body("{}")).await;
     assert_eq!(started.header("x-goog-upload-url"), Some("http://gw.example/upload/v1/files?upload_id=A"));
 }
 
@@ -457,11 +459,11 @@ async fn forwarded_paths_keep_the_version_of_the_client() {
         ("openai", "authorization", &[("GET", "/v1/assistants", "/assistants")]),
     ] {
         let (provider, mut received) = start_upload_provider().await;
-        let rig = rig_with_saved_provider(kind, &provider.url());
+        let gateway = rig_with_saved_provider(kind, &provider.url());
         let key = if header == "authorization" { "Bearer key-of-the-caller" } else { "key-of-the-caller" };
         for (method, path, expected) in cases {
             let request = TestRequest::new(method, path).header("x-gateway-provider", "@own").header(header, key);
-            let response = rig.send(request.body(if *method == "POST" { "{}" } else { "" })).await;
+            let response = gateway.send(request.body(if *method == "POST" { "{}" } else { "" })).await;
             assert_eq!(response.status, 200, "{method} {path}: {}", response.text());
             let sent = received.recv().await.unwrap();
             assert!(sent.starts_with(&format!("{method} {expected} HTTP/1.1\r\n")), "{kind} {path}: {sent}");
@@ -472,37 +474,37 @@ async fn forwarded_paths_keep_the_version_of_the_client() {
 #[tokio::test]
 async fn query_string_is_forwarded_unchanged() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for query in ["a=1&a=2&b", "q=%7B%22x%22%3A1%7D+%20", "x=/../..&y=a?b"] {
-        let response = rig.send(get_request(&format!("/v1/batches?{query}"))).await;
+        let response = gateway.send(get_request(&format!("/v1/batches?{query}"))).await;
         assert_eq!(response.json()["query"], query);
     }
-    rig.send(post_request(&format!("{CHAT_PATH}?api-version=2"), chat_body("mock", false))).await;
+    gateway.send(post_request(&format!("{CHAT_PATH}?api-version=2"), chat_body("mock", false))).await;
     assert_eq!(provider.ledger_entries().last().unwrap().path, format!("{CHAT_PATH}?api-version=2"));
 }
 
 #[tokio::test]
 async fn proxy_prefix_is_stripped() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (requested, expected_path) in [
         ("/v1/proxy/assistants/a", "/v1/assistants/a"),
         // Some clients put the version in their own paths.
         ("/v1/proxy/v1/assistants/a", "/v1/assistants/a"),
         ("/v1/proxyish/a", "/v1/proxyish/a"),
     ] {
-        assert_eq!(rig.send(get_request(requested)).await.json()["path"], expected_path, "{requested}");
+        assert_eq!(gateway.send(get_request(requested)).await.json()["path"], expected_path, "{requested}");
     }
-    let response = rig.send(post_request("/v1/proxy/chat/completions", chat_body("mock", false))).await;
+    let response = gateway.send(post_request("/v1/proxy/chat/completions", chat_body("mock", false))).await;
     assert_eq!(response.json()["object"], "chat.completion");
-    assert_eq!(rig.drain_records().pop().unwrap()["is_proxy_call"], true);
+    assert_eq!(gateway.drain_records().pop().unwrap()["is_proxy_call"], true);
 }
 
 #[tokio::test]
 async fn passthrough_drops_hop_by_hop_and_gateway_headers() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway
         .send(
             get_request("/v1/threads/t")
                 .header("host", "gateway.example")
@@ -533,12 +535,14 @@ async fn passthrough_drops_hop_by_hop_and_gateway_headers() {
 #[tokio::test]
 async fn forwards_headers_that_the_request_or_its_config_lists() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.send(chat_request("mock").header("x-team", "red").header("x-user", "ann")).await;
-    rig.send(chat_request("mock").header("x-team", "red").header("x-gateway-forward-headers", "X-Team, x-absent"))
+    let gateway = TestGateway::for_provider(&provider);
+    gateway.send(chat_request("mock").header("x-team", "red").header("x-user", "ann")).await;
+    gateway
+        .send(chat_request("mock").header("x-team", "red").header("x-gateway-forward-headers", "X-Team, x-absent"))
         .await;
     let config = r#"{"provider":"mock","forward_headers":["x-user"]}"#;
-    rig.send(chat_request("mock").header("x-team", "red").header("x-user", "ann").header("x-gateway-config", config))
+    gateway
+        .send(chat_request("mock").header("x-team", "red").header("x-user", "ann").header("x-gateway-config", config))
         .await;
     let received: Vec<_> = provider
         .ledger_entries()
@@ -551,10 +555,10 @@ async fn forwards_headers_that_the_request_or_its_config_lists() {
 #[tokio::test]
 async fn gzip_response_stays_compressed() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let body = chat_body("mock?fault=gzip", false);
     let sent = fetch_directly(provider.addr, CHAT_PATH, &body).await;
-    let response = rig.send(post_request(CHAT_PATH, body)).await;
+    let response = gateway.send(post_request(CHAT_PATH, body)).await;
     assert_eq!(response.header("content-encoding"), Some("gzip"));
     assert!(response.body == sent && response.body.starts_with(b"\x1f\x8b"));
 }
@@ -562,10 +566,10 @@ async fn gzip_response_stays_compressed() {
 #[tokio::test]
 async fn redirect_is_returned_and_never_followed() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for request in [chat_request("mock?fault=redirect_metadata"), get_request("/v1/files?mock-fault=redirect_metadata")]
     {
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert_eq!(
             (response.status, response.header("location")),
             (302, Some("http://169.254.169.254/latest/meta-data/")),
@@ -605,8 +609,8 @@ async fn response_has_provider_headers_and_gateway_headers() {
                 strict-transport-security: max-age=1\r\nClear-Site-Data: \"*\"\r\nAlt-Svc: h3\r\naccess-control-allow-origin: *\r\n\
                 Connection: keep-alive\r\nkeep-alive: timeout=5\r\n";
     let provider = ScriptedServer::start_responding(json_response("200 OK", more, "{}")).await;
-    let rig = TestGateway::for_url(&provider.url());
-    let response = rig.send(chat_request("m").header("x-gateway-trace-id", "t-1")).await;
+    let gateway = TestGateway::for_url(&provider.url());
+    let response = gateway.send(chat_request("m").header("x-gateway-trace-id", "t-1")).await;
     assert_eq!(
         (response.header("x-request-id"), response.header("x-ratelimit-remaining-requests")),
         (Some("r-1"), Some("7"))
@@ -617,7 +621,7 @@ async fn response_has_provider_headers_and_gateway_headers() {
         assert_eq!(response.header(name), None, "{name}");
     }
     assert_eq!((response.header("connection"), response.header("keep-alive")), (None, None));
-    let record = rig.single_record();
+    let record = gateway.single_record();
     assert_eq!(response.header("x-gateway-request-id"), record["id"].as_str());
     let own = ["trace-id", "provider", "last-used-option-index", "retry-attempt-count", "cache-status"]
         .map(|name| response.header(&format!("x-gateway-{name}")));
@@ -627,10 +631,10 @@ async fn response_has_provider_headers_and_gateway_headers() {
 #[tokio::test]
 async fn portkey_request_headers_get_portkey_response_headers() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let request =
         TestRequest::new("GET", "/v1/models").header("x-portkey-provider", "mock").header("x-portkey-trace-id", "t-1");
-    let response = rig.send(request).await;
+    let response = gateway.send(request).await;
     assert_eq!((response.status, response.header("x-portkey-trace-id")), (200, Some("t-1")));
     assert_eq!(response.header("x-gateway-trace-id"), None);
 }
@@ -638,7 +642,7 @@ async fn portkey_request_headers_get_portkey_response_headers() {
 #[tokio::test]
 async fn rejects_dot_segments_in_any_spelling() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for path in [
         "/v1/../internal/records",
         "/v1/proxy/%2e%2e/admin",
@@ -648,28 +652,28 @@ async fn rejects_dot_segments_in_any_spelling() {
         "/v1/proxy/..%5cadmin",
         "/v1/proxy/..\\admin",
     ] {
-        assert_eq!(rig.send(get_request(path)).await.status, 400, "{path}");
+        assert_eq!(gateway.send(get_request(path)).await.status, 400, "{path}");
     }
     let response =
-        rig.send(post_request("/v1/messages/%2e%2e/x", "{}").header("anthropic-version", "2023-06-01")).await;
+        gateway.send(post_request("/v1/messages/%2e%2e/x", "{}").header("anthropic-version", "2023-06-01")).await;
     assert_eq!((response.status, &response.json()["type"]), (400, &json!("error")), "{}", response.text());
     assert!(response.header("x-gateway-trace-id").is_some() && response.header("request-id").is_some());
-    assert_eq!(pick_fields(&rig.last_record(8), ["response_status_code", "outcome"]), json!([400, "refused"]));
+    assert_eq!(pick_fields(&gateway.last_record(8), ["response_status_code", "outcome"]), json!([400, "refused"]));
     assert!(provider.ledger_entries().is_empty());
-    assert_eq!(rig.send(get_request("/v1/files/..a/b%2e.txt")).await.status, 200);
+    assert_eq!(gateway.send(get_request("/v1/files/..a/b%2e.txt")).await.status, 200);
 }
 
 #[tokio::test]
 async fn paths_outside_the_data_plane_return_404() {
-    let rig = TestGateway::for_url("http://127.0.0.1:1");
+    let gateway = TestGateway::for_url("http://127.0.0.1:1");
     for path in ["/v2/chat/completions", "/chat/completions", "/v1", "/v1/", "/metrics"] {
-        let response = rig.send(get_request(path)).await;
+        let response = gateway.send(get_request(path)).await;
         assert_eq!((response.status, response.json()), (404, json!({"message": "Not Found", "ok": false})), "{path}");
         let ids =
             ["x-request-id", "request-id", "x-gateway-trace-id"].map(|name| response.header(name).unwrap().to_owned());
         assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     }
-    let response = rig.send(get_request("/v2/x").header("x-portkey-trace-id", "t-1")).await;
+    let response = gateway.send(get_request("/v2/x").header("x-portkey-trace-id", "t-1")).await;
     assert_eq!(response.header("x-portkey-trace-id"), Some("t-1"));
-    assert_eq!(rig.send(get_request("/")).await.text(), "Penstock says hey!");
+    assert_eq!(gateway.send(get_request("/")).await.text(), "Penstock says hey!");
 }

@@ -6,15 +6,15 @@ use penstock_mock::Server;
 #[tokio::test]
 async fn connection_is_not_reused_after_a_broken_response() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 100);
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 100);
     for fault in ["cut", "cut_reset", "invalid_framing", "stall", "half_close", "short_length", "long_length", "reset"]
     {
         for request in [chat_request as fn(&str) -> TestRequest, |model| stream_request(CHAT_PATH, model)] {
-            rig.send(request(&format!("mock?fault={fault}"))).await;
-            assert_eq!(rig.state.upstream.idle_connection_count(), 0, "{fault}");
-            assert_eq!(rig.send(chat_request("mock")).await.status, 200, "{fault}");
+            gateway.send(request(&format!("mock?fault={fault}"))).await;
+            assert_eq!(gateway.state.upstream.idle_connection_count(), 0, "{fault}");
+            assert_eq!(gateway.send(chat_request("mock")).await.status, 200, "{fault}");
             // Close the healthy connection, so that the next fault uses a new one.
-            rig.send(chat_request("mock?fault=reset")).await;
+            gateway.send(chat_request("mock?fault=reset")).await;
         }
     }
 }
@@ -22,10 +22,11 @@ async fn connection_is_not_reused_after_a_broken_response() {
 #[tokio::test]
 async fn dropped_stream_closes_its_connection() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let mut response = into_stream(rig.handle_request(stream_request(CHAT_PATH, "mock?chunks=50&chunk_ms=20")).await);
+    let gateway = TestGateway::for_provider(&provider);
+    let mut response =
+        into_stream(gateway.handle_request(stream_request(CHAT_PATH, "mock?chunks=50&chunk_ms=20")).await);
     with_timeout(response.next()).await.unwrap();
     drop(response);
-    assert_eq!(rig.state.upstream.idle_connection_count(), 0);
-    assert_eq!(rig.send(chat_request("mock")).await.json()["object"], "chat.completion");
+    assert_eq!(gateway.state.upstream.idle_connection_count(), 0);
+    assert_eq!(gateway.send(chat_request("mock")).await.json()["object"], "chat.completion");
 }

@@ -7,12 +7,12 @@ use serde_json::{Value, to_string_pretty};
 #[tokio::test]
 async fn pretty_query_indents_a_complete_response() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (query, is_pretty) in [("?pretty", true), ("?a=1&pretty=1", true), ("?prettyish", false), ("", false)] {
         for (path, model, status) in
             [(CHAT_PATH, "mock", 200), (CHAT_PATH, "mock?status=400", 400), (CHAT_PATH, "mock?fault=reset", 502)]
         {
-            let reply = rig.send(post_request(&format!("{path}{query}"), chat_body(model, false))).await;
+            let reply = gateway.send(post_request(&format!("{path}{query}"), chat_body(model, false))).await;
             let pretty = to_string_pretty(&reply.json()).unwrap();
             assert_eq!(
                 (reply.status, reply.text() == pretty),
@@ -28,10 +28,10 @@ async fn pretty_query_indents_a_complete_response() {
     // On a pass-through path, the parameter belongs to the provider and the response is unchanged.
     let [raw, plain] = [("?pretty", "/v1/proxy/chat/completions"), ("", CHAT_PATH)]
         .map(|(query, path)| post_request(&format!("{path}{query}"), chat_body("mock", false)));
-    let (raw, plain) = (rig.send(raw).await, rig.send(plain).await);
+    let (raw, plain) = (gateway.send(raw).await, gateway.send(plain).await);
     assert!(!raw.text().contains('\n') && !plain.text().contains('\n'), "{}", raw.text());
-    let packed = rig.send(post_request(&format!("{CHAT_PATH}?pretty"), chat_body("mock?fault=gzip", false))).await;
+    let packed = gateway.send(post_request(&format!("{CHAT_PATH}?pretty"), chat_body("mock?fault=gzip", false))).await;
     assert_eq!((packed.header("content-encoding"), packed.body[0]), (Some("gzip"), 0x1f));
-    let streamed = rig.send(post_request(&format!("{CHAT_PATH}?pretty"), chat_body("mock", true))).await;
+    let streamed = gateway.send(post_request(&format!("{CHAT_PATH}?pretty"), chat_body("mock", true))).await;
     assert!(streamed.text().ends_with("data: [DONE]\n\n"), "{}", streamed.text());
 }

@@ -18,7 +18,7 @@ fn token_price(version: &str, input: u64, output: u64) -> Value {
     json!({"version": version, "rates": {"input": [[0, input]], "output": [[0, output]]}})
 }
 
-fn apply_prices(rig: &TestGateway) {
+fn apply_prices(gateway: &TestGateway) {
     let prices_json = [
         json!({"provider": "mock", "model": "mock?chunks=5&usage=on", "prices": [token_price("v1", 2_500_000, 10_000_000)]}),
         json!({"provider": "mock", "model": "mock", "prices": [token_price("v2", 1_000, 1_000)]}),
@@ -30,39 +30,39 @@ fn apply_prices(rig: &TestGateway) {
         "adjustment": {"version": "x", "request": 1_000_000, "factors": {"input": 500_000, "output": 500_000}}}]);
     let providers = json!([{"slug": "mine", "provider": "mock", "models": "i"},
         {"slug": "ours", "provider": "mock", "models": "cheap"}]);
-    rig.apply_snapshot(
+    gateway.apply_snapshot(
         &json!({"epoch": "1", "prices": {"overrides": prices_json}, "models": models, "providers": providers}),
     );
 }
 
-fn read_metric(rig: &TestGateway, name: &str) -> u64 {
-    rig.state.record_sink.metrics.to_json()[name].as_u64().unwrap()
+fn read_metric(gateway: &TestGateway, name: &str) -> u64 {
+    gateway.state.record_sink.metrics.to_json()[name].as_u64().unwrap()
 }
 
 #[tokio::test]
 async fn cost_follows_tokens_for_both_formats_and_streams() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    apply_prices(&rig);
+    let gateway = TestGateway::for_provider(&provider);
+    apply_prices(&gateway);
     for (path, streamed) in [(CHAT_PATH, false), (CHAT_PATH, true), (MESSAGES_PATH, false), (MESSAGES_PATH, true)] {
-        rig.send(post_request(path, chat_body("mock?chunks=5&usage=on", streamed))).await;
+        gateway.send(post_request(path, chat_body("mock?chunks=5&usage=on", streamed))).await;
         // 12 input tokens and 5 output tokens.
         assert_eq!(
-            pick_fields(&rig.single_record(), COST_FIELDS),
+            pick_fields(&gateway.single_record(), COST_FIELDS),
             json!([80_000, "USD", "v1", 17]),
             "{path} {streamed}"
         );
     }
-    assert_eq!((read_metric(&rig, "cost"), read_metric(&rig, "unpriced")), (320_000, 0));
+    assert_eq!((read_metric(&gateway, "cost"), read_metric(&gateway, "unpriced")), (320_000, 0));
 }
 
 #[tokio::test]
 async fn estimated_tokens_are_priced() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    apply_prices(&rig);
-    rig.send(stream_request(CHAT_PATH, "mock?usage=off")).await;
-    let record = rig.single_record();
+    let gateway = TestGateway::for_provider(&provider);
+    apply_prices(&gateway);
+    gateway.send(stream_request(CHAT_PATH, "mock?usage=off")).await;
+    let record = gateway.single_record();
     assert_eq!(record["units_estimated"], true);
     assert_eq!(record["cost_nanodollars"], record["total_units"], "{record:#}");
 }
@@ -70,74 +70,74 @@ async fn estimated_tokens_are_priced() {
 #[tokio::test]
 async fn unknown_price_is_null_and_counted() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.send(chat_request("mock")).await;
-    let record = rig.single_record();
+    let gateway = TestGateway::for_provider(&provider);
+    gateway.send(chat_request("mock")).await;
+    let record = gateway.single_record();
     assert_eq!(record.get("cost_nanodollars"), Some(&Value::Null));
     assert_eq!(pick_fields(&record, ["cost_currency", "price_version"]), json!([null, null]));
-    assert_eq!((read_metric(&rig, "cost"), read_metric(&rig, "unpriced")), (0, 1));
+    assert_eq!((read_metric(&gateway, "cost"), read_metric(&gateway, "unpriced")), (0, 1));
 }
 
 #[tokio::test]
 async fn request_without_usage_has_no_cost() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    apply_prices(&rig);
-    rig.send(chat_request("mock?status=500")).await;
-    rig.send(post_request(CHAT_PATH, "nonsense")).await;
-    for record in rig.drain_records() {
+    let gateway = TestGateway::for_provider(&provider);
+    apply_prices(&gateway);
+    gateway.send(chat_request("mock?status=500")).await;
+    gateway.send(post_request(CHAT_PATH, "nonsense")).await;
+    for record in gateway.drain_records() {
         assert_eq!(record.get("cost_nanodollars"), None, "{record:#}");
     }
-    assert_eq!(read_metric(&rig, "unpriced"), 0);
+    assert_eq!(read_metric(&gateway, "unpriced"), 0);
 }
 
 #[tokio::test]
 async fn price_of_a_saved_model_takes_precedence() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    apply_prices(&rig);
+    let gateway = TestGateway::for_provider(&provider);
+    apply_prices(&gateway);
     for (slug, version) in [("mock", "v2"), ("@mine", "own")] {
         let request = TestRequest::new("POST", CHAT_PATH)
             .header("x-gateway-provider", slug)
             .header("content-type", "application/json");
-        rig.send(request.body(chat_body("mock", false))).await;
-        assert_eq!(rig.single_record()["price_version"], version);
+        gateway.send(request.body(chat_body("mock", false))).await;
+        assert_eq!(gateway.single_record()["price_version"], version);
     }
 }
 
 #[tokio::test]
 async fn price_adjustment_of_a_provider_applies() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    apply_prices(&rig);
+    let gateway = TestGateway::for_provider(&provider);
+    apply_prices(&gateway);
     let request = TestRequest::new("POST", CHAT_PATH)
         .header("x-gateway-provider", "@ours")
         .header("content-type", "application/json");
-    rig.send(request.body(chat_body("mock?chunks=5&usage=on", false))).await;
-    assert_eq!(pick_fields(&rig.single_record(), COST_FIELDS), json!([40_000, "USD", "v1*x", 17]));
+    gateway.send(request.body(chat_body("mock?chunks=5&usage=on", false))).await;
+    assert_eq!(pick_fields(&gateway.single_record(), COST_FIELDS), json!([40_000, "USD", "v1*x", 17]));
 }
 
 #[tokio::test]
 async fn cache_hit_costs_nothing() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    apply_prices(&rig);
+    let gateway = TestGateway::for_provider(&provider);
+    apply_prices(&gateway);
     let send_request =
         || chat_request("mock").header("x-gateway-config", r#"{"provider":"mock","cache":{"mode":"simple"}}"#);
-    rig.send(send_request()).await;
-    assert!(rig.single_record()["cost_nanodollars"].as_u64().unwrap() > 0);
-    rig.send(send_request()).await;
-    let record = rig.single_record();
+    gateway.send(send_request()).await;
+    assert!(gateway.single_record()["cost_nanodollars"].as_u64().unwrap() > 0);
+    gateway.send(send_request()).await;
+    let record = gateway.single_record();
     assert_eq!(pick_fields(&record, ["cache_status", "cost_nanodollars"]), json!(["hit", 0]), "{record:#}");
 }
 
 /// Sets these prices: 10 dollars per 1,000 web searches, 2.50 dollars per 1,000 file searches, 1 dollar per million
 /// tokens.
-fn apply_search_prices(rig: &TestGateway) {
+fn apply_search_prices(gateway: &TestGateway) {
     let rates = json!({"input": [[0, 1_000_000]], "output": [[0, 1_000_000]], "web_search": [[0, 10_000_000_000_u64]],
         "file_search": [[0, 2_500_000_000_u64]]});
     let prices_json = json!([{"provider": "mock", "model": "m", "prices": [{"version": "v", "rates": rates}]}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
+    gateway.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
 }
 
 #[tokio::test]
@@ -166,10 +166,10 @@ async fn response_cost_includes_tokens_and_searches() {
         sse_response(event.as_bytes(), 50),
     ] {
         let provider = ScriptedServer::start_responding(reply).await;
-        let rig = TestGateway::for_url(&provider.url());
-        apply_search_prices(&rig);
-        rig.send(post_request("/v1/responses", r#"{"model":"m","input":"x"}"#)).await;
-        let record = rig.single_record();
+        let gateway = TestGateway::for_url(&provider.url());
+        apply_search_prices(&gateway);
+        gateway.send(post_request("/v1/responses", r#"{"model":"m","input":"x"}"#)).await;
+        let record = gateway.single_record();
         assert_eq!(pick_fields(&record, COST_FIELDS), expected, "{record:#}");
         assert_eq!(pick_fields(&record["usage"], ["web_searches", "file_searches"]), json!([2, 1]));
     }
@@ -183,9 +183,9 @@ async fn record_names_the_service_tier_and_its_times() {
             "choices": [{"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42}});
         let provider = ScriptedServer::start_responding(json_response("200 OK", "", &response.to_string())).await;
-        let rig = TestGateway::for_url(&provider.url());
-        rig.send(post_request(CHAT_PATH, chat_body("m", false))).await;
-        let record = rig.single_record();
+        let gateway = TestGateway::for_url(&provider.url());
+        gateway.send(post_request(CHAT_PATH, chat_body("m", false))).await;
+        let record = gateway.single_record();
         assert_eq!(record["usage"]["service_tier"], expected, "{record:#}");
         assert!(record["authentication_time"].is_number(), "{record:#}");
     }
@@ -216,17 +216,18 @@ async fn chat_with_a_search_model_costs_one_search() {
             json_response("200 OK", "", &response.to_string())
         };
         let scripted = ScriptedServer::start_responding(bytes).await;
-        let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+        let gateway =
+            TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
         // 25 dollars per 1,000 searches, 1 dollar per million tokens.
         let price = json!({"version": "v", "rates": {"input": [[0, 1_000_000]], "output": [[0, 1_000_000]],
             "web_search": [[0, 25_000_000_000_u64]]}});
         let prices_json = json!([{"provider": provider, "model": model, "prices": [price]}]);
         let row = json!({"slug": "o", "provider": provider, "api_key": "k", "custom_host": scripted.url()});
-        rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}, "providers": [row]}));
+        gateway.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}, "providers": [row]}));
         let request = TestRequest::new("POST", path).header("content-type", "application/json");
-        let reply = rig.send(request.header("x-gateway-provider", "@o").body(chat_body(model, streamed))).await;
+        let reply = gateway.send(request.header("x-gateway-provider", "@o").body(chat_body(model, streamed))).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
-        let record = rig.single_record();
+        let record = gateway.single_record();
         let actual = json!([record["cost_nanodollars"], record["price_version"], record["usage"]["web_searches"]]);
         assert_eq!(&actual, expected, "{path} {model} {streamed}: {record:#}");
     }
@@ -256,11 +257,12 @@ async fn hedged_request_pays_one_search_and_continued_stream_two() {
     };
     let raced = json!({"mode": "fallback", "hedge": {"after_ms": 20, "max_ratio": 1}});
     for (strategy, first, searches) in [(raced, &silent, 1), (json!({"mode": "fallback"}), &cut, 2)] {
-        let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+        let gateway =
+            TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
         let config = json!({"strategy": strategy, "targets": [at(first), at(&well)]});
-        let response = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", true))).await;
+        let response = gateway.send(post_with_config(&config, CHAT_PATH, chat_body("m", true))).await;
         assert!(response.text().ends_with("data: [DONE]\n\n"), "{}", response.text());
-        let record = rig.single_record();
+        let record = gateway.single_record();
         assert_eq!(record["usage"]["web_searches"], searches, "{record:#}");
     }
 }
@@ -308,14 +310,14 @@ async fn images_are_priced_by_quality_and_size() {
             json_response(status, "", response)
         };
         let provider = ScriptedServer::start_responding(response).await;
-        let rig = TestGateway::for_url(&provider.url());
+        let gateway = TestGateway::for_url(&provider.url());
         let images = json!({"standard": {"1024x1024": 40_000_000_000_u64, "1024x1792": 80_000_000_000_u64},
             "hd": {"1024x1024": 80_000_000_000_u64, "1024x1792": 120_000_000_000_u64}});
         let price = json!({"version": "v", "images": images, "rates": {"input": [[0, 1_000_000]]}});
         let prices_json = json!([{"provider": "mock", "model": "m", "prices": [price]}]);
-        rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
-        rig.send(request).await;
-        let record = rig.single_record();
+        gateway.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
+        gateway.send(request).await;
+        let record = gateway.single_record();
         assert_eq!(pick_fields(&record, COST_FIELDS), expected, "{record:#}");
     }
 }
@@ -341,7 +343,7 @@ async fn provisioned_throughput_costs_nothing_if_configured() {
             let bytes =
                 if streamed { sse_response(event.as_bytes(), 50) } else { json_response("200 OK", "", &response_body) };
             let provider = ScriptedServer::start_responding(bytes).await;
-            let rig =
+            let gateway =
                 TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
             let mut options = json!({"vertex_project_id": "p", "vertex_region": "r"});
             if !skips.is_null() {
@@ -349,12 +351,12 @@ async fn provisioned_throughput_costs_nothing_if_configured() {
             }
             let row = json!({"slug": "v", "provider": "vertex-ai", "api_key": "t", "custom_host": provider.url(),
                 "options": options});
-            rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}, "providers": [row]}));
+            gateway.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}, "providers": [row]}));
             let request = TestRequest::new("POST", CHAT_PATH).header("content-type", "application/json");
             let request = request.header("x-gateway-provider", "@v").body(chat_body("gemini-2.5-pro", streamed));
-            let response = rig.send(request).await;
+            let response = gateway.send(request).await;
             assert_eq!(response.status, 200, "{}", response.text());
-            let actual = pick_fields(&rig.single_record(), ["cost_nanodollars", "price_version"]);
+            let actual = pick_fields(&gateway.single_record(), ["cost_nanodollars", "price_version"]);
             assert_eq!(actual, cost, "{traffic} {skips} {streamed}");
         }
     }

@@ -4,17 +4,17 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::{TestGateway, TestRequest, TestResponse, played::GoldenProvider},
-    prompts::{CHAT_RESPONSE, gateway, greeting, snapshot_of},
+    prompts::{CHAT_RESPONSE, greeting, snapshot_of, start_gateway},
 };
 
 #[tokio::test]
 async fn another_workspace_uses_a_shared_prompt_with_the_rights_of_its_owner() {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let rig = gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting());
     let call = async |name: &str, body: Value| {
         let path = format!("/v1/prompts/{name}/completions");
         let request = TestRequest::new("POST", &path).header("content-type", "application/json");
-        rig.send(request.header("x-gateway-api-key", "pk-there").body(body.to_string())).await
+        gateway.send(request.header("x-gateway-api-key", "pk-there").body(body.to_string())).await
     };
     let response = call("greeting", json!({"variables": {"name": "Ann", "tone": "kind"}})).await;
     assert_eq!(response.status, 200, "{}", response.text());
@@ -39,13 +39,13 @@ async fn another_workspace_uses_a_shared_prompt_with_the_rights_of_its_owner() {
 }
 
 /// Sends a request with a key of the workspace that a prompt is shared with.
-async fn call_shared(rig: &TestGateway, name: &str, config: Option<&Value>, body: &Value) -> TestResponse {
+async fn call_shared(gateway: &TestGateway, name: &str, config: Option<&Value>, body: &Value) -> TestResponse {
     let path = format!("/v1/prompts/{name}/completions");
     let mut request = TestRequest::new("POST", &path).header("content-type", "application/json");
     if let Some(config) = config {
         request = request.header("x-gateway-config", &config.to_string());
     }
-    rig.send(request.header("x-gateway-api-key", "pk-there").body(body.to_string())).await
+    gateway.send(request.header("x-gateway-api-key", "pk-there").body(body.to_string())).await
 }
 
 #[tokio::test]
@@ -58,18 +58,18 @@ async fn a_config_cannot_use_the_provider_of_a_shared_prompt_for_anything_else()
         .unwrap()
         .push(json!({"id": "p5", "slug": "open", "workspace": "w", "default": 1, "latest": 1,
         "shared_with": "*", "versions": [{"number": 1, "id": "v5", "content": no_model}]}));
-    let rig = gateway(&provider, &prompts);
+    let gateway = start_gateway(&provider, &prompts);
     let body = json!({"variables": {"name": "Ann", "tone": "kind"}});
     let calls = || provider.request_lines.lock().unwrap().len();
     // What does not change the request works, with the provider of the owner and the model without its prefix.
     let retries = json!({"retry": {"attempts": 1}, "override_params": {"temperature": 1}});
-    let allowed = call_shared(&rig, "greeting", Some(&retries), &body).await;
+    let allowed = call_shared(&gateway, "greeting", Some(&retries), &body).await;
     assert_eq!(allowed.status, 200, "{}", allowed.text());
     let (head, sent) = provider.parse_last_request();
     assert!(head.contains("Bearer sk-mine"), "{head}");
     assert_eq!((&sent["model"], &sent["temperature"]), (&json!("gpt-a"), &json!(1)));
     // A provider of the caller's own gets the model of the prompt, not the slug of the owner's provider.
-    let own = call_shared(&rig, "greeting", Some(&json!({"provider": "@theirs"})), &body).await;
+    let own = call_shared(&gateway, "greeting", Some(&json!({"provider": "@theirs"})), &body).await;
     assert_eq!(own.status, 200, "{}", own.text());
     let (head, sent) = provider.parse_last_request();
     assert!(head.contains("Bearer sk-theirs"), "{head}");
@@ -87,28 +87,28 @@ async fn a_config_cannot_use_the_provider_of_a_shared_prompt_for_anything_else()
         (inline("default.addPrefix", json!({"prefix": "ignore that. "})), 403, "prompt_field_not_allowed"),
         (inline("default.regexReplace", json!({"rule": ".+", "redactText": "x"})), 403, "prompt_field_not_allowed"),
     ] {
-        let refused = call_shared(&rig, "greeting", Some(&config), &body).await;
+        let refused = call_shared(&gateway, "greeting", Some(&config), &body).await;
         assert_eq!((refused.status, refused.error_code().as_str()), (status, code), "{config}: {}", refused.text());
     }
     // A prompt without a model names its provider alone; no model may be added to it.
-    let open = call_shared(&rig, "open", Some(&json!({"override_params": {"model": "gpt-z"}})), &body).await;
+    let open = call_shared(&gateway, "open", Some(&json!({"override_params": {"model": "gpt-z"}})), &body).await;
     assert_eq!((open.status, open.error_code().as_str()), (403, "prompt_field_not_allowed"), "{}", open.text());
     for field in ["models", "system", "input", "fallbacks", "tools", "Model", "chat_template", "n", "response_format"] {
-        let refused = call_shared(&rig, "greeting", None, &json!({field: ["x"]})).await;
+        let refused = call_shared(&gateway, "greeting", None, &json!({field: ["x"]})).await;
         assert_eq!((refused.status, refused.error_code().as_str()), (403, "prompt_field_not_allowed"), "{field}");
         let config = json!({"default_params": {field: "x"}});
-        let refused = call_shared(&rig, "greeting", Some(&config), &body).await;
+        let refused = call_shared(&gateway, "greeting", Some(&config), &body).await;
         assert_eq!((refused.status, refused.error_code().as_str()), (403, "prompt_field_not_allowed"), "{config}");
     }
     // The prompt has 9 tokens at most; callers may only ask for fewer.
     for (fields, status) in
         [(json!({"max_tokens": 8, "stop": "x", "user": "u"}), 200), (json!({"max_tokens": 10}), 403)]
     {
-        let response = call_shared(&rig, "greeting", None, &with_fields(&body, &fields)).await;
+        let response = call_shared(&gateway, "greeting", None, &with_fields(&body, &fields)).await;
         assert_eq!(response.status, status, "{fields}: {}", response.text());
     }
     let config = json!({"override_params": {"max_tokens": 8}});
-    assert_eq!(call_shared(&rig, "greeting", Some(&config), &body).await.status, 403);
+    assert_eq!(call_shared(&gateway, "greeting", Some(&config), &body).await.status, 403);
     assert_eq!(calls(), before + 1, "nothing else of this reaches a provider");
 }
 
@@ -121,19 +121,19 @@ fn with_fields(body: &Value, fields: &Value) -> Value {
 #[tokio::test]
 async fn limits_of_a_provider_count_the_requests_of_other_workspaces() {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let rig = gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting());
     let limit = json!({"id": "of-mine", "kind": "rate", "owner": {"kind": "provider", "id": "mine", "slug": "mine"},
         "type": "requests", "limit": 2, "window": {"unit": "day"}});
     let limits = json!({"name": "limits/00", "limits": [{"workspace": "w", "limits": [limit]}]});
-    rig.apply_snapshot(&add_part(&snapshot_of(&provider, &greeting()), limits));
+    gateway.apply_snapshot(&add_part(&snapshot_of(&provider, &greeting()), limits));
     let body = json!({"variables": {"name": "Ann", "tone": "kind"}});
     let mut statuses = Vec::new();
     for _ in 0..3 {
-        statuses.push(call_shared(&rig, "greeting", None, &body).await.status);
+        statuses.push(call_shared(&gateway, "greeting", None, &body).await.status);
     }
     assert_eq!(statuses, [200, 200, 429]);
     // A provider of the other workspace has the limits of that workspace.
-    let own = call_shared(&rig, "greeting", None, &with_fields(&body, &json!({"model": "@theirs/gpt"}))).await;
+    let own = call_shared(&gateway, "greeting", None, &with_fields(&body, &json!({"model": "@theirs/gpt"}))).await;
     assert_eq!(own.status, 200, "{}", own.text());
 }
 
@@ -145,20 +145,20 @@ fn add_part(snapshot: &Value, part: Value) -> Value {
 }
 
 /// Sends a request of a key that may run prompts, but not render them.
-async fn call_hidden(rig: &TestGateway, config: &Value, host: Option<&str>) -> TestResponse {
+async fn call_hidden(gateway: &TestGateway, config: &Value, host: Option<&str>) -> TestResponse {
     let request = TestRequest::new("POST", "/v1/prompts/story/completions").header("x-gateway-api-key", "pk-runs");
     let mut request = request.header("x-gateway-config", &config.to_string());
     if let Some(host) = host {
         request = request.header("x-gateway-custom-host", host);
     }
-    rig.send(request.header("content-type", "application/json").body("{\"variables\": {\"when\": \"upon\"}}")).await
+    gateway.send(request.header("content-type", "application/json").body("{\"variables\": {\"when\": \"upon\"}}")).await
 }
 
 #[tokio::test]
 async fn a_key_that_may_not_render_does_not_see_the_text_of_a_prompt() {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let rig = gateway(&provider, &greeting());
-    let denied = call_hidden(&rig, &json!({"input_guardrails": ["saved"]}), None).await;
+    let gateway = start_gateway(&provider, &greeting());
+    let denied = call_hidden(&gateway, &json!({"input_guardrails": ["saved"]}), None).await;
     assert_eq!(denied.status, 446, "{}", denied.text());
     assert!(!denied.text().contains("upon") && denied.text().contains("\"verdict\":false"), "{}", denied.text());
     let inline = json!({"input_guardrails": [{"default.contains": {"words": ["Once"]}, "deny": false}]});
@@ -168,7 +168,7 @@ async fn a_key_that_may_not_render_does_not_see_the_text_of_a_prompt() {
     for (config, header) in
         [(inline, None), (nested, None), (host, None), (json!({"retry": {"attempts": 1}}), Some("http://a"))]
     {
-        let refused = call_hidden(&rig, &config, header).await;
+        let refused = call_hidden(&gateway, &config, header).await;
         assert_eq!((refused.status, refused.error_code().as_str()), (403, "prompt_text_not_allowed"), "{config}");
         assert!(refused.text().contains("prompts.render"), "{}", refused.text());
     }
@@ -178,7 +178,7 @@ async fn a_key_that_may_not_render_does_not_see_the_text_of_a_prompt() {
 #[tokio::test]
 async fn a_hidden_prompt_goes_only_to_what_the_workspace_has_saved() {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let rig = gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting());
     let send = async |fields: &[(&str, &str)]| {
         let mut request = TestRequest::new("POST", "/v1/prompts/story/completions")
             .header("x-gateway-api-key", "pk-runs")
@@ -186,7 +186,7 @@ async fn a_hidden_prompt_goes_only_to_what_the_workspace_has_saved() {
         for (name, value) in fields {
             request = request.header(name, value);
         }
-        rig.send(request.body("{\"variables\": {\"when\": \"upon\"}}")).await
+        gateway.send(request.body("{\"variables\": {\"when\": \"upon\"}}")).await
     };
     let query = |field: &str| {
         let condition = json!({"query": {format!("params.{field}"): {"$regex": "^Once"}}, "then": "a"});

@@ -4,28 +4,28 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::{TestGateway, TestRequest, TestResponse, played::GoldenProvider},
-    prompts::{CHAT_RESPONSE, gateway, greeting},
+    prompts::{CHAT_RESPONSE, greeting, start_gateway},
 };
 
-async fn compare(rig: &TestGateway, name: &str, body: &Value) -> TestResponse {
+async fn compare(gateway: &TestGateway, name: &str, body: &Value) -> TestResponse {
     let request = TestRequest::new("POST", &format!("/v1/prompts/{name}/compare"));
     let request = request.header("content-type", "application/json").header("idempotency-key", "once");
-    rig.send(request.header("x-gateway-api-key", "pk").body(body.to_string())).await
+    gateway.send(request.header("x-gateway-api-key", "pk").body(body.to_string())).await
 }
 
 async fn started() -> (GoldenProvider, TestGateway) {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let rig = gateway(&provider, &greeting());
-    (provider, rig)
+    let gateway = start_gateway(&provider, &greeting());
+    (provider, gateway)
 }
 
 #[tokio::test]
 async fn both_versions_run_with_each_set_of_variables() {
-    let (provider, rig) = started().await;
+    let (provider, gateway) = started().await;
     let sets = json!([{"name": "Ann", "tone": "kind"}, {"name": "Bo"}]);
     let body = json!({"versions": ["production", "@latest"], "variables": sets,
         "hyperparameters": {"temperature": 1, "stream": true}});
-    let response = compare(&rig, "greeting", &body).await;
+    let response = compare(&gateway, "greeting", &body).await;
     assert_eq!(response.status, 200, "{}", response.text());
     let comparison = response.json();
     assert_eq!(
@@ -53,7 +53,7 @@ async fn both_versions_run_with_each_set_of_variables() {
         assert_eq!((&totals["failed"], &totals["input_tokens"]), (&json!(0), &json!(2)));
     }
     // Each run is a request with a record of its own, which names its version.
-    let records = rig.drain_records();
+    let records = gateway.drain_records();
     let mut versions: Vec<_> = records.iter().map(|record| record["prompt_version"].as_u64().unwrap()).collect();
     versions.sort_unstable();
     assert_eq!(versions, [1, 1, 2, 2]);
@@ -67,13 +67,13 @@ async fn both_versions_run_with_each_set_of_variables() {
 
 #[tokio::test]
 async fn a_failed_run_does_not_end_the_others() {
-    let (_provider, rig) = started().await;
+    let (_provider, gateway) = started().await;
     let mut prompts = greeting();
     prompts[0]["versions"][0]["content"]["string"] = json!("[{\"role\": \"user\", \"content\": \"{{>none}}\"}]");
-    rig.apply_snapshot(&json!({"epoch": "2", "since": "1", "parts": [{"name": "prompts/00", "prompts": prompts}],
+    gateway.apply_snapshot(&json!({"epoch": "2", "since": "1", "parts": [{"name": "prompts/00", "prompts": prompts}],
         "workspaces": [{"id": "w", "slug": "here", "organisation_id": "o"}],
         "keys": [{"id": "k", "workspace": "w", "sha256": crate::harness::sha256_hex("pk")}]}));
-    let comparison = compare(&rig, "p1", &json!({"versions": [1, 2], "variables": [{}]})).await.json();
+    let comparison = compare(&gateway, "p1", &json!({"versions": [1, 2], "variables": [{}]})).await.json();
     let results = &comparison["runs"][0]["results"];
     assert_eq!((&results[0]["status"], &results[0]["error"]["code"]), (&json!(400), &json!("prompt_not_rendered")));
     assert!(results[0]["error"]["message"].as_str().unwrap().contains("the partial `none` does not exist"));
@@ -86,7 +86,7 @@ async fn a_failed_run_does_not_end_the_others() {
 
 #[tokio::test]
 async fn nothing_runs_if_the_request_is_not_valid() {
-    let (provider, rig) = started().await;
+    let (provider, gateway) = started().await;
     let good = json!({"versions": [1, 2], "variables": [{}]});
     for (name, body, status, code) in [
         ("none", good.clone(), 404, "prompt_not_found"),
@@ -95,10 +95,10 @@ async fn nothing_runs_if_the_request_is_not_valid() {
         ("greeting", json!({"versions": [1, "x"], "variables": [{}]}), 404, "prompt_version_not_found"),
         ("greeting", json!({"versions": [1], "variables": [{}], "model": "m"}), 400, "invalid_prompt_request"),
     ] {
-        let refused = compare(&rig, name, &body).await;
+        let refused = compare(&gateway, name, &body).await;
         assert_eq!((refused.status, refused.error_code().as_str()), (status, code), "{name} {body}");
     }
-    assert!(provider.request_lines.lock().unwrap().is_empty() && rig.drain_records().is_empty());
+    assert!(provider.request_lines.lock().unwrap().is_empty() && gateway.drain_records().is_empty());
     let stranger = TestRequest::new("POST", "/v1/prompts/greeting/compare").header("x-gateway-api-key", "no");
-    assert_eq!(rig.send(stranger.body("{}")).await.status, 401);
+    assert_eq!(gateway.send(stranger.body("{}")).await.status, 401);
 }

@@ -115,10 +115,10 @@ proptest! {
     }
 }
 
-pub fn gateway(provider: &GoldenProvider, prompts: &Value) -> TestGateway {
-    let rig = GoldenProvider::gateway_trusting_loopback();
-    rig.apply_snapshot(&snapshot_of(provider, prompts));
-    rig
+pub fn start_gateway(provider: &GoldenProvider, prompts: &Value) -> TestGateway {
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    gateway.apply_snapshot(&snapshot_of(provider, prompts));
+    gateway
 }
 
 pub fn snapshot_of(provider: &GoldenProvider, prompts: &Value) -> Value {
@@ -172,15 +172,15 @@ fn prompt_request(path: &str, body: &Value) -> TestRequest {
 
 async fn run_prompt(path: &str, body: Value) -> (TestResponse, GoldenProvider, TestGateway) {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let rig = gateway(&provider, &greeting());
-    let response = rig.send(prompt_request(path, &body)).await;
-    (response, provider, rig)
+    let gateway = start_gateway(&provider, &greeting());
+    let response = gateway.send(prompt_request(path, &body)).await;
+    (response, provider, gateway)
 }
 
 #[tokio::test]
 async fn prompt_becomes_a_chat_request_to_its_provider() {
     let variables = json!({"name": "\"Ann\"", "tone": "kind"});
-    let (response, provider, rig) =
+    let (response, provider, gateway) =
         run_prompt("/v1/prompts/greeting/completions", json!({"variables": variables})).await;
     assert_eq!((response.status, response.text()), (200, CHAT_RESPONSE.to_owned()));
     let (head, body) = provider.parse_last_request();
@@ -190,7 +190,7 @@ async fn prompt_becomes_a_chat_request_to_its_provider() {
         json!({"model": "gpt-a", "temperature": 0.5, "max_tokens": 9, "tools": [{"type": "function"}],
             "messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Greet \"Ann\""}]})
     );
-    let record = rig.single_record();
+    let record = gateway.single_record();
     let names = ["prompt_id", "prompt_slug", "prompt_version_id", "prompt_version", "prompt_label", "prompt_variables"];
     let fields = names.map(|name| record[name].clone());
     let variable_names = json!({"name": null, "tone": null});
@@ -201,7 +201,7 @@ async fn prompt_becomes_a_chat_request_to_its_provider() {
 async fn fields_of_the_caller_replace_those_of_the_prompt() {
     let body = json!({"variables": {"name": "Bo"}, "hyperparameters": {"temperature": 1, "top_p": 0.1},
         "temperature": 2, "model": "gpt-z", "user": "u"});
-    let (response, provider, _rig) = run_prompt("/v1/prompts/p1@test/completions", body).await;
+    let (response, provider, _gateway) = run_prompt("/v1/prompts/p1@test/completions", body).await;
     assert_eq!(response.status, 200, "{}", response.text());
     let (_, sent) = provider.parse_last_request();
     assert_eq!(
@@ -210,7 +210,7 @@ async fn fields_of_the_caller_replace_those_of_the_prompt() {
             "user": "u"})
     );
     let own_provider = json!({"variables": {"name": "Bo"}, "model": "@other/gpt-z"});
-    let (_, provider, _rig) = run_prompt("/v1/prompts/greeting@latest/generate", own_provider).await;
+    let (_, provider, _gateway) = run_prompt("/v1/prompts/greeting@latest/generate", own_provider).await;
     assert!(provider.parse_last_request().0.contains("Bearer sk-other"));
 }
 
@@ -232,11 +232,11 @@ async fn images_tools_and_several_parts_are_rendered_in_place() {
     let prompts = json!([{"id": "p", "slug": "seen", "workspace": "w", "default": 1, "latest": 1,
         "versions": [{"number": 1, "id": "v", "content": content}]}]);
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let rig = gateway(&provider, &prompts);
+    let gateway = start_gateway(&provider, &prompts);
     let image = "data:image/png;base64,AAAA";
     let variables = json!({"language": "French", "name": "ann", "steps": ["one", "two"], "image": image, "audio": "BBBB",
         "place": "home", "found": "a \"cat\""});
-    let response = rig.send(prompt_request("/v1/prompts/seen/completions", &json!({"variables": variables}))).await;
+    let response = gateway.send(prompt_request("/v1/prompts/seen/completions", &json!({"variables": variables}))).await;
     assert_eq!(response.status, 200, "{}", response.text());
     let (_, sent) = provider.parse_last_request();
     let mut expected = messages.clone();
@@ -254,7 +254,7 @@ async fn images_tools_and_several_parts_are_rendered_in_place() {
 
 #[tokio::test]
 async fn text_prompt_becomes_a_completion_request() {
-    let (_, provider, _rig) =
+    let (_, provider, _gateway) =
         run_prompt("/v1/prompt/complete", json!({"promptID": "story", "variables": {"when": "upon"}})).await;
     let (head, sent) = provider.parse_last_request();
     assert!(head.starts_with("POST /completions "), "{head}");
@@ -264,16 +264,16 @@ async fn text_prompt_becomes_a_completion_request() {
 #[tokio::test]
 async fn render_returns_the_request_without_sending_it() {
     let body = json!({"variables": {"name": "Ann", "unused": 1}, "stream": true});
-    let (response, provider, rig) = run_prompt("/v1/prompts/greeting/render", body).await;
+    let (response, provider, gateway) = run_prompt("/v1/prompts/greeting/render", body).await;
     let data = json!({"model": "gpt-a", "temperature": 0.5, "max_tokens": 9, "tools": [{"type": "function"}], "stream": true,
         "messages": [{"role": "system", "content": "Be ."}, {"role": "user", "content": "Greet Ann"}]});
     assert_eq!(
         response.json(),
         json!({"success": true, "data": data, "missing_variables": ["tone"], "unknown_variables": ["unused"]})
     );
-    assert!(provider.request_lines.lock().unwrap().is_empty() && rig.drain_records().is_empty());
+    assert!(provider.request_lines.lock().unwrap().is_empty() && gateway.drain_records().is_empty());
     let raw = json!({"variables": {"turns": ["a\"}", "b"]}});
-    let (response, _, _rig) = run_prompt("/v1/prompts/raw/render", raw).await;
+    let (response, _, _gateway) = run_prompt("/v1/prompts/raw/render", raw).await;
     let messages = ["a\"}", "b", "end"].map(|text| json!({"role": "user", "content": text}));
     assert_eq!(response.json()["data"], json!({"model": "gpt-d", "messages": messages, "top_p": 1}));
 }
@@ -304,11 +304,11 @@ async fn variables_do_not_add_arguments_of_tool_calls() {
 async fn deep_values_are_refused_with_their_path() {
     let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let rig = gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting());
     let send = async |action: &str, body: String| {
         let path = format!("/v1/prompts/greeting/{action}");
         let request = TestRequest::new("POST", &path).header("content-type", "application/json");
-        rig.send(request.header("x-gateway-api-key", "pk").body(body)).await
+        gateway.send(request.header("x-gateway-api-key", "pk").body(body)).await
     };
     for depth in [101, 126, 127, 128, 5000] {
         for action in ["render", "completions"] {
@@ -341,13 +341,14 @@ async fn deep_values_are_refused_with_their_path() {
 async fn a_model_that_is_no_name_is_refused() {
     for body in [json!({"model": 5}), json!({"hyperparameters": {"model": ["gpt"]}}), json!({"model": ""})] {
         for action in ["render", "completions"] {
-            let (refused, provider, _rig) = run_prompt(&format!("/v1/prompts/greeting/{action}"), body.clone()).await;
+            let (refused, provider, _gateway) =
+                run_prompt(&format!("/v1/prompts/greeting/{action}"), body.clone()).await;
             assert_eq!((refused.status, refused.error_code().as_str()), (400, "invalid_prompt_request"), "{body}");
             assert!(refused.text().contains("model must be a string"), "{}", refused.text());
             assert!(provider.request_lines.lock().unwrap().is_empty());
         }
     }
-    let (same, provider, _rig) = run_prompt("/v1/prompts/greeting/completions", json!({"model": null})).await;
+    let (same, provider, _gateway) = run_prompt("/v1/prompts/greeting/completions", json!({"model": null})).await;
     assert_eq!((same.status, &provider.parse_last_request().1["model"]), (200, &json!("gpt-a")));
 }
 
@@ -381,33 +382,33 @@ async fn errors_name_the_prompt_and_what_is_allowed() {
         ("/v1/prompt/complete", "{}", 400, "invalid_prompt_request", "$.promptID is missing"),
     ] {
         let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-        let rig = gateway(&provider, &greeting());
+        let gateway = start_gateway(&provider, &greeting());
         let request = TestRequest::new("POST", path).header("x-gateway-api-key", "pk").body(body);
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert_eq!((response.status, response.error_code().as_str()), (status, code), "{path}");
         assert!(response.text().contains(text), "{path}: {}", response.text());
     }
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let rig = gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting());
     let stranger = TestRequest::new("POST", "/v1/prompts/greeting/render").header("x-gateway-api-key", "no");
-    assert_eq!(rig.send(stranger.body("{}")).await.status, 401);
+    assert_eq!(gateway.send(stranger.body("{}")).await.status, 401);
 }
 
 #[tokio::test]
 async fn an_update_of_a_part_replaces_its_prompts() {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let rig = gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting());
     let mut moved = greeting();
     moved[0]["default"] = json!(2);
     let part = json!({"name": "prompts/00", "prompts": [moved[0]]});
     let first: Value = json!({"epoch": "2", "since": "1", "parts": [part],
         "workspaces": [{"id": "w", "slug": "here", "organisation_id": "o"}],
         "keys": [{"id": "k", "name": "dev", "workspace": "w", "sha256": sha256_hex("pk")}]});
-    rig.apply_snapshot(&first);
+    gateway.apply_snapshot(&first);
     let response =
-        rig.send(prompt_request("/v1/prompts/greeting/render", &json!({"variables": {"name": "Ann"}}))).await;
+        gateway.send(prompt_request("/v1/prompts/greeting/render", &json!({"variables": {"name": "Ann"}}))).await;
     assert_eq!(response.json()["data"]["messages"][0]["content"], "two Ann");
-    let gone = rig.send(prompt_request("/v1/prompts/story/render", &json!({}))).await;
+    let gone = gateway.send(prompt_request("/v1/prompts/story/render", &json!({}))).await;
     assert_eq!(gone.status, 404);
 }
 
@@ -422,18 +423,18 @@ async fn a_slug_that_several_workspaces_share_is_rejected() {
     // The first version includes a partial, which only the workspace `w` has.
     copy["default"] = json!(2);
     prompts.as_array_mut().unwrap().push(copy);
-    let rig = gateway(&provider, &prompts);
+    let gateway = start_gateway(&provider, &prompts);
     let render = async |name: &str| {
         let request = TestRequest::new("POST", &format!("/v1/prompts/{name}/render"));
-        rig.send(request.header("x-gateway-api-key", "pk-there").body("{}")).await
+        gateway.send(request.header("x-gateway-api-key", "pk-there").body("{}")).await
     };
     // The workspace `y` belongs to no organisation of the snapshot, so its prompt is not shared with anybody.
     assert_eq!((render("greeting").await.status, render("p9").await.status), (200, 404));
     prompts[4]["workspace"] = json!("z");
-    let rig = gateway(&provider, &prompts);
+    let gateway = start_gateway(&provider, &prompts);
     let render = async |name: &str| {
         let request = TestRequest::new("POST", &format!("/v1/prompts/{name}/render"));
-        rig.send(request.header("x-gateway-api-key", "pk-there").body("{}")).await
+        gateway.send(request.header("x-gateway-api-key", "pk-there").body("{}")).await
     };
     let ambiguous = render("greeting").await;
     assert_eq!((ambiguous.status, ambiguous.error_code()), (400, "prompt_ambiguous".into()));
@@ -443,15 +444,16 @@ async fn a_slug_that_several_workspaces_share_is_rejected() {
 #[tokio::test]
 async fn large_requests_and_expensive_templates_are_rendered_beside_other_requests() {
     let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
-    let rig = gateway(&provider, &greeting());
+    let gateway = start_gateway(&provider, &greeting());
     let long = "x".repeat(200_000);
-    let response = rig.send(prompt_request("/v1/prompts/story/render", &json!({"variables": {"when": long}}))).await;
+    let response =
+        gateway.send(prompt_request("/v1/prompts/story/render", &json!({"variables": {"when": long}}))).await;
     assert_eq!(response.json()["data"]["prompt"].as_str().unwrap().len(), "Once ".len() + long.len());
     let turns: Vec<_> = (0..12_000).map(|number| number.to_string()).collect();
     let many = json!({"variables": {"turns": turns}});
-    let response = rig.send(prompt_request("/v1/prompts/raw/render", &many)).await;
+    let response = gateway.send(prompt_request("/v1/prompts/raw/render", &many)).await;
     assert_eq!(response.json()["data"]["messages"].as_array().unwrap().len(), 12_001);
     let huge = json!({"variables": {"when": "x".repeat(5 * 1024 * 1024)}});
-    let refused = rig.send(prompt_request("/v1/prompts/story/render", &huge)).await;
+    let refused = gateway.send(prompt_request("/v1/prompts/story/render", &huge)).await;
     assert_eq!((refused.status, refused.error_code()), (400, "prompt_not_rendered".into()));
 }

@@ -119,9 +119,9 @@ async fn https_uses_a_tunnel() {
     })
     .await;
     let proxy = MockProxy::start(provider.addr).await;
-    let rig = gateway_with_proxy(&proxy.url(), |_| ());
+    let gateway = gateway_with_proxy(&proxy.url(), |_| ());
     for _ in 0..3 {
-        let response = rig.send(request_to_url("https://llm.example/v1")).await;
+        let response = gateway.send(request_to_url("https://llm.example/v1")).await;
         assert_eq!((response.status, response.text().as_str()), (200, "{}"));
     }
     let request = format!("CONNECT llm.example:443 HTTP/1.1\r\nhost: llm.example:443\r\n{PROXY_AUTH_HEADER}\r\n");
@@ -132,15 +132,15 @@ async fn https_uses_a_tunnel() {
 async fn http_sends_the_absolute_url_with_each_request() {
     let provider = start_provider().await;
     let proxy = MockProxy::start(provider.addr).await;
-    let rig = gateway_with_proxy(&proxy.url(), |_| ());
-    assert_eq!(rig.send(request_to_url("http://llm.example:8080/v1")).await.status, 200);
+    let gateway = gateway_with_proxy(&proxy.url(), |_| ());
+    assert_eq!(gateway.send(request_to_url("http://llm.example:8080/v1")).await.status, 200);
     let requests = proxy.take_request_heads().concat();
     let line = format!(
         "POST http://llm.example:8080/v1/chat/completions HTTP/1.1\r\n{PROXY_AUTH_HEADER}host: llm.example:8080\r\n"
     );
     assert!(requests.starts_with(&line) && requests.contains("\r\nauthorization: Bearer sk-1\r\n"), "{requests}");
     // The pooled connection also goes through the proxy. It is reused for the same origin, with the same absolute URL.
-    assert_eq!(rig.send(request_to_url("http://llm.example:8080/v1")).await.status, 200);
+    assert_eq!(gateway.send(request_to_url("http://llm.example:8080/v1")).await.status, 200);
     assert_eq!(provider.connection_count(), 1);
 }
 
@@ -148,13 +148,17 @@ async fn http_sends_the_absolute_url_with_each_request() {
 async fn no_proxy_hosts_are_reached_directly() {
     let provider = start_provider().await;
     let proxy = MockProxy::start(provider.addr).await;
-    let rig = gateway_with_proxy(&proxy.url(), |settings| {
+    let gateway = gateway_with_proxy(&proxy.url(), |settings| {
         settings.no_proxy = vec!["other.example".into(), "127.0.0.0/8".into()];
         settings.trusted_custom_hosts = vec!["127.0.0.1".into(), "localhost".into()];
     });
-    assert_eq!(rig.send(request_to_url(&provider.url())).await.status, 200);
+    assert_eq!(gateway.send(request_to_url(&provider.url())).await.status, 200);
     assert!(
-        rig.send(request_to_url("http://other.example")).await.text().contains("nobody should ask for other.example")
+        gateway
+            .send(request_to_url("http://other.example"))
+            .await
+            .text()
+            .contains("nobody should ask for other.example")
     );
     assert!(proxy.take_request_heads().is_empty());
 }
@@ -163,7 +167,7 @@ async fn no_proxy_hosts_are_reached_directly() {
 async fn forbidden_hosts_are_rejected_behind_a_proxy() {
     let provider = start_provider().await;
     let proxy = MockProxy::start(provider.addr).await;
-    let rig = gateway_with_proxy(&proxy.url(), |_| ());
+    let gateway = gateway_with_proxy(&proxy.url(), |_| ());
     for host in [
         "10.0.0.1",
         "169.254.169.254",
@@ -175,7 +179,7 @@ async fn forbidden_hosts_are_rejected_behind_a_proxy() {
         "inside.example",
     ] {
         for scheme in ["http", "https"] {
-            let response = rig.send(request_to_url(&format!("{scheme}://{host}"))).await;
+            let response = gateway.send(request_to_url(&format!("{scheme}://{host}"))).await;
             assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
         }
     }
@@ -206,7 +210,7 @@ async fn client_chosen_host_is_resolved_and_checked_behind_a_proxy() {
             _ => Err(io::ErrorKind::NotFound.into()),
         }
     });
-    let rig = TestGateway::with_resolver(slow, |settings| {
+    let gateway = TestGateway::with_resolver(slow, |settings| {
         settings.http_proxy = Some(Secret::new(proxy.url()));
         settings.trusted_custom_hosts = vec!["known.example".into()];
         settings.dns_timeout_ms = 1_000;
@@ -218,7 +222,7 @@ async fn client_chosen_host_is_resolved_and_checked_behind_a_proxy() {
         ("failing.example", 502, "upstream_connect_failed"),
         ("hanging.example", 503, "upstream_connect_timeout"),
     ] {
-        let response = rig.send(request_to_url(&format!("http://{host}"))).await;
+        let response = gateway.send(request_to_url(&format!("http://{host}"))).await;
         assert_eq!(
             (response.status, if status == 200 { String::new() } else { response.error_code() }),
             (status, code.into()),
@@ -228,7 +232,7 @@ async fn client_chosen_host_is_resolved_and_checked_behind_a_proxy() {
     assert_eq!(requests.lock().unwrap().len(), 5);
     // The proxy resolves these names; the gateway does not look them up.
     for host in ["api.openai.com", "known.example", "below.known.example"] {
-        assert_eq!(rig.send(request_to_url(&format!("http://{host}"))).await.status, 200, "{host}");
+        assert_eq!(gateway.send(request_to_url(&format!("http://{host}"))).await.status, 200, "{host}");
     }
     assert_eq!(requests.lock().unwrap().len(), 5);
     let unasked = ["inside", "nowhere", "failing", "hanging"];
@@ -287,10 +291,10 @@ async fn unresolvable_provider_host_is_left_to_the_proxy() {
         });
         for (host, request) in option_derived_hosts() {
             let proxy = start_refusing_proxy().await;
-            let rig = TestGateway::with_resolver(Arc::clone(&look_up), |settings| {
+            let gateway = TestGateway::with_resolver(Arc::clone(&look_up), |settings| {
                 settings.https_proxy = Some(Secret::new(proxy.url()));
             });
-            let response = rig.send(request).await;
+            let response = gateway.send(request).await;
             let requests = proxy.take_request_heads();
             let is_asked = requests.iter().any(|head| head.starts_with(&format!("CONNECT {host}:443 ")));
             assert!(is_asked && response.status >= 500, "{host} {kind}: {} {requests:?}", response.text());
@@ -302,9 +306,9 @@ async fn unresolvable_provider_host_is_left_to_the_proxy() {
         _ => Ok(vec![[10, 0, 0, 5].into()]),
     });
     let proxy = start_refusing_proxy().await;
-    let rig = TestGateway::with_resolver(look_up, |settings| settings.https_proxy = Some(Secret::new(proxy.url())));
+    let gateway = TestGateway::with_resolver(look_up, |settings| settings.https_proxy = Some(Secret::new(proxy.url())));
     for (host, request) in option_derived_hosts() {
-        assert!(rig.send(request).await.status >= 400, "{host}");
+        assert!(gateway.send(request).await.status >= 400, "{host}");
     }
     assert!(proxy.take_request_heads().is_empty());
 }
@@ -326,21 +330,21 @@ async fn proxy_lookup_does_not_wait_for_client_chosen_hosts() {
         }
         Ok(vec![[127, 0, 0, 1].into()])
     });
-    let rig = Arc::new(TestGateway::with_resolver(look_up, |settings| {
+    let gateway = Arc::new(TestGateway::with_resolver(look_up, |settings| {
         settings.http_proxy = Some(Secret::new(proxy.url()));
         settings.trusted_custom_hosts = vec!["llm.example".into()];
     }));
     let request: Vec<_> = (0..HANGING_REQUESTS)
         .map(|number| {
-            let rig = Arc::clone(&rig);
-            tokio::spawn(
-                async move { rig.send(request_to_url(&format!("http://hanging-{number}.example"))).await.status },
-            )
+            let gateway = Arc::clone(&gateway);
+            tokio::spawn(async move {
+                gateway.send(request_to_url(&format!("http://hanging-{number}.example"))).await.status
+            })
         })
         .collect();
     // Half of the resolver threads.
     wait_until("all hang that may", || hanging.load(Ordering::Relaxed) == 64).await;
-    assert_eq!(rig.send(request_to_url("http://llm.example")).await.status, 200);
+    assert_eq!(gateway.send(request_to_url("http://llm.example")).await.status, 200);
     drop(end);
     for request in request {
         assert_ne!(request.await.unwrap(), 200);
@@ -365,16 +369,16 @@ async fn proxy_failure_is_reported_without_its_password() {
         assert!(response.text().contains("proxy") && !response.text().contains("sesame"), "{}", response.text());
     }
     let silent = ScriptedServer::start_responding("").await;
-    let rig =
+    let gateway =
         gateway_with_proxy(&format!("http://u:sesame@{}", silent.addr), |settings| settings.connect_timeout_ms = 100);
-    let response = rig.send(request_to_url("https://llm.example")).await;
+    let response = gateway.send(request_to_url("https://llm.example")).await;
     assert_eq!(
         (response.status, response.error_code().as_str()),
         (503, "upstream_connect_timeout"),
         "{}",
         response.text()
     );
-    assert!(!format!("{:?}", rig.state.settings).contains("sesame"));
+    assert!(!format!("{:?}", gateway.state.settings).contains("sesame"));
 }
 
 #[tokio::test]

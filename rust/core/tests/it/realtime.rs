@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 #[tokio::test]
 async fn session_relays_messages_and_writes_one_record_with_usage() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let rates = json!({"input": [[0, 1_000_000]], "audio_in": [[0, 10_000_000]], "output": [[0, 2_000_000]]});
     let prices_json =
         json!([{"provider": "mock", "model": "gpt-realtime", "prices": [{"version": "v1", "rates": rates}]}]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
-    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    gateway.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
+    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
     assert_eq!(talk.receive_event().await["session"]["model"], "gpt-realtime");
     for _ in 0..2 {
         talk.send_event(json!({"type": "response.create"})).await;
@@ -26,9 +26,9 @@ async fn session_relays_messages_and_writes_one_record_with_usage() {
     }
     talk.send_message(Message::Binary(vec![0, 255, 7].into())).await;
     assert_eq!(talk.receive_message().await, Message::Binary(vec![0, 255, 7].into()));
-    assert!(rig.drain_records().is_empty(), "not before its end");
+    assert!(gateway.drain_records().is_empty(), "not before its end");
     talk.close(1000, "done").await;
-    let record = rig.single_record();
+    let record = gateway.single_record();
     let reply =
         pick_fields(&record, ["operation", "ai_model", "outcome", "is_success", "response_status_code", "stream_mode"]);
     assert_eq!(reply, json!(["realtime", "gpt-realtime", "complete", true, 101, true]));
@@ -40,14 +40,14 @@ async fn session_relays_messages_and_writes_one_record_with_usage() {
         json!([2 * (7_000 + 50_000 + 16_000), "v1"])
     );
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::Complete);
-    assert_eq!(rig.state.record_sink.metrics.in_flight(), 0);
+    assert_eq!(gateway.state.record_sink.metrics.in_flight(), 0);
 }
 
 #[tokio::test]
 async fn record_lists_session_events_with_usage_and_errors() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
     talk.send_event(json!({"type": "session.update", "session": {"voice": "ash"}})).await;
     talk.receive_until("session.updated").await;
     talk.send_event(json!({"type": "response.create"})).await;
@@ -55,7 +55,7 @@ async fn record_lists_session_events_with_usage_and_errors() {
     talk.send_event(json!({"type": "nothing"})).await;
     talk.receive_until("error").await;
     talk.close(1000, "").await;
-    let record = rig.single_record();
+    let record = gateway.single_record();
     let reply: Vec<_> = record["events"]
         .as_array()
         .unwrap()
@@ -73,36 +73,36 @@ async fn record_lists_session_events_with_usage_and_errors() {
         record["events"].as_array().unwrap().iter().map(|event| event["after"].as_f64().unwrap()).collect();
     assert!(after.is_sorted() && after[3] < record["response_time"].as_f64().unwrap(), "{after:?}");
     // A record lists at most 200 events and counts the rest.
-    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
     for _ in 0..210 {
         talk.send_event(json!({"type": "nothing"})).await;
         talk.receive_until("error").await;
     }
     talk.close(1000, "").await;
-    let record = rig.single_record();
+    let record = gateway.single_record();
     assert_eq!((record["events"].as_array().unwrap().len(), &record["events_left_out"]), (200, &json!(11)));
 }
 
 #[tokio::test]
 async fn transcription_is_priced_by_its_own_model() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let price = |model: &str, version: &str, audio: u64| {
         let rates = json!({"input": [[0, 1_000_000]], "audio_in": [[0, audio]], "output": [[0, 2_000_000]]});
         json!({"provider": "mock", "model": model, "prices": [{"version": version, "rates": rates}]})
     };
     let prices_json = json!([price("gpt-realtime", "v1", 10_000_000), price("gpt-4o-transcribe", "w1", 3_000_000)]);
-    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
+    gateway.apply_snapshot(&json!({"epoch": "1", "prices": {"overrides": prices_json}}));
     // A transcription model without a price costs as much as the session's model.
     for (writer, audio, version) in [("gpt-4o-transcribe", 36_000, "v1+w1"), ("unknown", 120_000, "v1")] {
-        let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+        let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
         let input = json!({"input": {"transcription": {"model": writer}}});
         talk.send_event(json!({"type": "session.update", "session": {"audio": input}})).await;
         talk.send_event(json!({"type": "input_audio_buffer.commit"})).await;
         talk.send_event(json!({"type": "response.create"})).await;
         talk.receive_until("response.done").await;
         talk.close(1000, "done").await;
-        let record = rig.single_record();
+        let record = gateway.single_record();
         assert_eq!(record["usage"], json!({"input": 8, "output": 17, "audio_in": 17}));
         let cost = 7_000 + 50_000 + 16_000 + 1_000 + audio + 18_000;
         assert_eq!(pick_fields(&record, ["cost_nanodollars", "price_version"]), json!([cost, version]), "{writer}");
@@ -112,19 +112,19 @@ async fn transcription_is_priced_by_its_own_model() {
 #[tokio::test]
 async fn saved_price_applies_to_a_transcription_session() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let rates = json!({"input": [[0, 1_000_000]], "audio_in": [[0, 3_000_000]], "output": [[0, 2_000_000]]});
     let row = |slug: &str| json!({"slug": slug, "enabled": true, "prices": [{"version": slug, "rates": rates}]});
-    rig.apply_snapshot(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "models": "m"}],
+    gateway.apply_snapshot(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "models": "m"}],
         "models": [{"id": "m", "allow_all": true, "models": [row("gpt-4o-transcribe")]}]}));
     let request = TestRequest::new("GET", "/v1/realtime?intent=transcription").header("x-gateway-provider", "@mine");
-    let mut talk = open_realtime(&rig, request).await;
+    let mut talk = open_realtime(&gateway, request).await;
     let input = json!({"input": {"transcription": {"model": "gpt-4o-transcribe"}}});
     talk.send_event(json!({"type": "session.update", "session": {"audio": input}})).await;
     talk.send_event(json!({"type": "input_audio_buffer.commit"})).await;
     talk.receive_until("conversation.item.input_audio_transcription.completed").await;
     talk.close(1000, "").await;
-    let record = rig.single_record();
+    let record = gateway.single_record();
     let cost = 1_000 + 36_000 + 18_000;
     assert_eq!(
         pick_fields(&record, ["cost_nanodollars", "price_version"]),
@@ -136,23 +136,23 @@ async fn saved_price_applies_to_a_transcription_session() {
 #[tokio::test]
 async fn azure_foundry_session_uses_the_v1_path() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let request = TestRequest::new("GET", REALTIME_PATH)
         .header("x-gateway-provider", "azure-ai")
         .header("x-gateway-custom-host", &provider.url())
         .header("authorization", "Bearer sk-1");
-    let mut talk = open_realtime(&rig, request).await;
+    let mut talk = open_realtime(&gateway, request).await;
     assert_eq!(talk.receive_until("session.created").await["session"]["model"], "gpt-realtime");
     talk.close(1000, "").await;
     let entry = wait_for_ledger_entries(&provider, 1).await.remove(0);
     assert_eq!((entry.path.as_str(), entry.header("authorization")), (REALTIME_PATH, Some("Bearer sk-1")));
-    assert_eq!(pick_fields(&rig.single_record(), ["operation", "ai_org"]), json!(["realtime", "azure-ai"]));
+    assert_eq!(pick_fields(&gateway.single_record(), ["operation", "ai_org"]), json!(["realtime", "azure-ai"]));
 }
 
 #[tokio::test]
 async fn session_handshake_sends_provider_headers() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let request = TestRequest::new("GET", REALTIME_PATH)
         .header("x-gateway-provider", "openai")
         .header("x-gateway-custom-host", &format!("{}/v1", provider.url()))
@@ -161,7 +161,7 @@ async fn session_handshake_sends_provider_headers() {
         .header("x-gateway-openai-project", "proj-1")
         .header("openai-beta", "realtime=v1")
         .header("x-gateway-trace-id", "t-1");
-    open_realtime(&rig, request).await.close(1000, "").await;
+    open_realtime(&gateway, request).await.close(1000, "").await;
     let entry = wait_for_ledger_entries(&provider, 1).await.remove(0);
     let response = ["authorization", "openai-organization", "openai-project", "openai-beta", "x-gateway-trace-id"];
     let expected = [Some("Bearer sk-1"), Some("org-1"), Some("proj-1"), Some("realtime=v1"), None];
@@ -170,43 +170,43 @@ async fn session_handshake_sends_provider_headers() {
 
 /// Gateway with a saved provider of this kind that allows only the model `good`.
 fn gateway_allowing_one_model(provider: &Server, kind: &str) -> TestGateway {
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    rig.apply_snapshot(&json!({"epoch": "1",
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "providers": [{"slug": "az", "provider": kind, "api_key": "k", "custom_host": provider.url(), "models": "m"}],
         "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true}]}]}));
-    rig
+    gateway
 }
 
 #[tokio::test]
 async fn rejects_disallowed_session_model_in_every_query_parameter() {
     let provider = Server::start().await;
-    let rig = gateway_allowing_one_model(&provider, "azure-ai");
+    let gateway = gateway_allowing_one_model(&provider, "azure-ai");
     let build_request =
         |query: &str| TestRequest::new("GET", &format!("/v1/realtime?{query}")).header("x-gateway-provider", "@az");
     for query in ["model=bad", "deployment=bad", "model=good&deployment=bad", "model=good&mod%65l=bad"] {
-        let (status, response) = expect_rejection(&rig, build_request(query)).await;
+        let (status, response) = expect_rejection(&gateway, build_request(query)).await;
         assert_eq!((status, &response["error"]["code"]), (403, &json!("model_not_allowed")), "{query}: {response}");
     }
     assert!(provider.ledger_entries().is_empty());
-    open_realtime(&rig, build_request("model=good")).await.close(1000, "").await;
+    open_realtime(&gateway, build_request("model=good")).await.close(1000, "").await;
 }
 
 #[tokio::test]
 async fn session_update_with_a_disallowed_model_ends_the_session() {
     let provider = Server::start().await;
-    let rig = gateway_allowing_one_model(&provider, "mock");
+    let gateway = gateway_allowing_one_model(&provider, "mock");
     let session = |model: &str| json!({"audio": {"input": {"transcription": {"model": model}}}});
     let update = |session: Value| json!({"type": "session.update", "session": session});
     let build_request = || TestRequest::new("GET", "/v1/realtime?model=good").header("x-gateway-provider", "@az");
     for body in [session("bad"), json!({"input_audio_transcription": {"model": "bad"}}), json!({"model": "bad"})] {
-        let mut talk = open_realtime(&rig, build_request()).await;
+        let mut talk = open_realtime(&gateway, build_request()).await;
         talk.receive_until("session.created").await;
         talk.send_event(update(body.clone())).await;
         assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1008, "{body}");
         talk.wait_until_closed().await;
-        assert_eq!(rig.single_record()["outcome"], "refused", "{body}");
+        assert_eq!(gateway.single_record()["outcome"], "refused", "{body}");
     }
-    let mut talk = open_realtime(&rig, build_request()).await;
+    let mut talk = open_realtime(&gateway, build_request()).await;
     talk.receive_until("session.created").await;
     talk.send_event(update(session("good"))).await;
     talk.receive_until("session.updated").await;
@@ -216,12 +216,12 @@ async fn session_update_with_a_disallowed_model_ends_the_session() {
 #[tokio::test]
 async fn responses_api_works_over_a_websocket() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let mut talk = open_realtime(&rig, realtime_request("/v1/responses")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let mut talk = open_realtime(&gateway, realtime_request("/v1/responses")).await;
     talk.send_event(json!({"type": "response.create", "model": "m", "input": "hi"})).await;
     assert_eq!(talk.receive_until("response.completed").await["response"]["usage"]["total_tokens"], 20);
     talk.close(1000, "").await;
-    let record = rig.single_record();
+    let record = gateway.single_record();
     let reply = pick_fields(&record, ["operation", "ai_model", "total_units", "outcome"]);
     assert_eq!(reply, json!(["createModelResponse", "m", 20, "complete"]));
 }
@@ -229,10 +229,10 @@ async fn responses_api_works_over_a_websocket() {
 #[tokio::test]
 async fn each_response_of_a_session_is_priced_by_its_own_model() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let rates = |input: u64| json!({"input": [[0, input]], "audio_in": [[0, input]], "output": [[0, input]]});
     let row = |slug: &str, rate: u64| json!({"slug": slug, "enabled": true, "prices": [{"version": slug, "rates": rates(rate)}]});
-    rig.apply_snapshot(&json!({"epoch": "1",
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "providers": [{"slug": "mine", "provider": "mock", "api_key": "k", "custom_host": provider.url(), "models": "m"}],
         "models": [{"id": "m", "allow_all": true, "models": [row("small", 1_000), row("large", 10_000)]}]}));
     for (models, cost, version) in [
@@ -242,13 +242,14 @@ async fn each_response_of_a_session_is_priced_by_its_own_model() {
         (["small", "unknown", "small"], json!(null), json!(null)),
     ] {
         let mut talk =
-            open_realtime(&rig, TestRequest::new("GET", "/v1/responses").header("x-gateway-provider", "@mine")).await;
+            open_realtime(&gateway, TestRequest::new("GET", "/v1/responses").header("x-gateway-provider", "@mine"))
+                .await;
         for model in models {
             talk.send_event(json!({"type": "response.create", "model": model, "input": "hi"})).await;
             talk.receive_until("response.completed").await;
         }
         talk.close(1000, "").await;
-        let record = rig.single_record();
+        let record = gateway.single_record();
         let reply = pick_fields(&record, ["ai_model", "total_units", "cost_nanodollars", "price_version"]);
         assert_eq!(reply, json!([models[0], 60, cost, version]), "{models:?}");
     }
@@ -257,7 +258,7 @@ async fn each_response_of_a_session_is_priced_by_its_own_model() {
 #[tokio::test]
 async fn message_with_a_disallowed_model_ends_the_session() {
     let provider = Server::start().await;
-    let rig = gateway_allowing_one_model(&provider, "mock");
+    let gateway = gateway_allowing_one_model(&provider, "mock");
     let build_request = || TestRequest::new("GET", "/v1/responses").header("x-gateway-provider", "@az");
     let create = |more: &str| format!("{{\"type\":\"response.create\",\"input\":\"hi\",{more}}}");
     for more in [
@@ -269,13 +270,13 @@ async fn message_with_a_disallowed_model_ends_the_session() {
         r#""model":"good","tools":[{"type":"image_generation","model":"bad"}]"#,
         r#""response":{"model":"good","tools":[{"type":"image_generation","model":"bad"}]}"#,
     ] {
-        let mut talk = open_realtime(&rig, build_request()).await;
+        let mut talk = open_realtime(&gateway, build_request()).await;
         talk.send_message(Message::text(create(more))).await;
         assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1008, "{more}");
         talk.wait_until_closed().await;
-        assert_eq!(rig.single_record()["outcome"], "refused", "{more}");
+        assert_eq!(gateway.single_record()["outcome"], "refused", "{more}");
     }
-    let mut talk = open_realtime(&rig, build_request()).await;
+    let mut talk = open_realtime(&gateway, build_request()).await;
     talk.send_message(Message::text(create(r#""model":"good""#))).await;
     talk.receive_until("response.completed").await;
     talk.close(1000, "").await;
@@ -284,14 +285,14 @@ async fn message_with_a_disallowed_model_ends_the_session() {
 #[tokio::test]
 async fn provider_close_code_and_reason_reach_the_client() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (code, outcome, error) in [(1000, "complete", Value::Null), (4001, "cut", json!("upstream_disconnected"))] {
-        let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+        let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
         talk.receive_event().await;
         talk.send_event(json!({"type": "mock.close", "code": code, "reason": "enough"})).await;
         assert_eq!(close_code_and_reason(&talk.receive_message().await), (code, "enough".into()));
         talk.wait_until_closed().await;
-        assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!([outcome, error]));
+        assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "error"]), json!([outcome, error]));
     }
     let all = wait_for_ledger_entries(&provider, 2).await;
     assert!(all.iter().all(|entry| entry.outcome == Outcome::Complete), "its goodbye was answered");
@@ -300,27 +301,27 @@ async fn provider_close_code_and_reason_reach_the_client() {
 #[tokio::test]
 async fn provider_disconnect_is_an_error_and_usage_is_recorded() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
     talk.send_event(json!({"type": "response.create"})).await;
     talk.receive_until("response.done").await;
     talk.send_event(json!({"type": "mock.drop"})).await;
     assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1011);
     talk.wait_until_closed().await;
-    let reply = pick_fields(&rig.single_record(), ["outcome", "error", "is_success", "total_units"]);
+    let reply = pick_fields(&gateway.single_record(), ["outcome", "error", "is_success", "total_units"]);
     assert_eq!(reply, json!(["cut", "upstream_disconnected", false, 20]));
 }
 
 #[tokio::test]
 async fn client_disconnect_writes_one_record_with_usage() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
     talk.send_event(json!({"type": "response.create"})).await;
     talk.receive_until("response.done").await;
     talk.sender = None;
     talk.wait_until_closed().await;
-    let reply = pick_fields(&rig.single_record(), ["outcome", "is_success", "total_units", "response_status_code"]);
+    let reply = pick_fields(&gateway.single_record(), ["outcome", "is_success", "total_units", "response_status_code"]);
     assert_eq!(reply, json!(["aborted", false, 20, 101]));
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::Complete, "the provider was told");
 }
@@ -328,8 +329,8 @@ async fn client_disconnect_writes_one_record_with_usage() {
 #[tokio::test]
 async fn slow_client_slows_the_provider() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
     talk.receive_event().await;
     talk.send_event(json!({"type": "mock.flood", "count": 400, "bytes": 100_000})).await;
     // 40 MB, which is far more than sockets and channels buffer.
@@ -337,7 +338,7 @@ async fn slow_client_slows_the_provider() {
         assert_eq!(talk.receive_event().await["at"], at);
     }
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    let passed = rig.state.record_sink.metrics.to_json()["pieces"].as_u64().unwrap();
+    let passed = gateway.state.record_sink.metrics.to_json()["pieces"].as_u64().unwrap();
     assert!(passed < 12, "{passed} messages went on to a caller who took six");
     for at in 5..400 {
         assert_eq!(talk.receive_event().await["at"], at);
@@ -348,23 +349,23 @@ async fn slow_client_slows_the_provider() {
 #[tokio::test]
 async fn oversized_message_ends_the_session() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
     talk.receive_event().await;
     talk.send_message(Message::Binary(vec![0; 16 * 1024 * 1024 + 1].into())).await;
     assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1009);
     talk.wait_until_closed().await;
-    assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "body_too_large"]));
+    assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "error"]), json!(["refused", "body_too_large"]));
 }
 
 #[tokio::test]
 async fn pings_keep_a_session_alive_and_detect_a_dead_provider() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.heartbeat_ms = 20;
         settings.idle_timeout_ms = 200;
     });
-    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
     talk.receive_event().await;
     tokio::time::sleep(std::time::Duration::from_millis(400)).await;
     talk.send_event(json!({"type": "mock.pings"})).await;
@@ -372,17 +373,17 @@ async fn pings_keep_a_session_alive_and_detect_a_dead_provider() {
     talk.send_event(json!({"type": "mock.silence"})).await;
     assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1011);
     talk.wait_until_closed().await;
-    assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["cut", "idle_timeout"]));
+    assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "error"]), json!(["cut", "idle_timeout"]));
 }
 
 #[tokio::test]
 async fn graceful_shutdown_closes_sessions() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let mut talk = open_realtime(&gateway, realtime_request(REALTIME_PATH)).await;
     talk.receive_event().await;
-    rig.state.drain();
+    gateway.state.drain();
     assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1012);
     talk.wait_until_closed().await;
-    assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["cut", "draining"]));
+    assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "error"]), json!(["cut", "draining"]));
 }

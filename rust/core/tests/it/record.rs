@@ -17,24 +17,24 @@ use tokio::{
 };
 
 /// Starts a request and drops it after 40 ms, as a disconnected client would.
-async fn abandon_request(rig: &TestGateway, request: TestRequest) {
+async fn abandon_request(gateway: &TestGateway, request: TestRequest) {
     let abandoned =
-        timeout(Duration::from_millis(40), penstock_core::gateway::handle(&rig.state, request.build())).await;
+        timeout(Duration::from_millis(40), penstock_core::gateway::handle(&gateway.state, request.build())).await;
     assert!(abandoned.is_err(), "it was answered");
 }
 
-fn assert_aborted(rig: &TestGateway, status: u16) -> Value {
-    let record = rig.single_record();
+fn assert_aborted(gateway: &TestGateway, status: u16) -> Value {
+    let record = gateway.single_record();
     let fields = pick_fields(&record, ["outcome", "response_status_code", "is_success"]);
     assert_eq!(fields, json!(["aborted", status, false]), "{record:#}");
-    assert_eq!(rig.state.record_sink.metrics.in_flight(), 0);
+    assert_eq!(gateway.state.record_sink.metrics.in_flight(), 0);
     record
 }
 
 #[tokio::test]
 async fn assistant_session_id_groups_records_and_is_not_forwarded() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let session = "x-claude-code-session-id";
     for (client_request, more, remaining) in [
         (post_request(MESSAGES_PATH, chat_body("mock", false)), None, "s-1"),
@@ -43,8 +43,8 @@ async fn assistant_session_id_groups_records_and_is_not_forwarded() {
     ] {
         let client_request =
             more.into_iter().fold(client_request, |request, own| request.header("x-gateway-metadata", own));
-        assert_eq!(rig.send(client_request.header(session, " s-1")).await.status, 200);
-        assert_eq!(rig.single_record()["metadata"], json!({"session_id": remaining}));
+        assert_eq!(gateway.send(client_request.header(session, " s-1")).await.status, 200);
+        assert_eq!(gateway.single_record()["metadata"], json!({"session_id": remaining}));
         assert_eq!(provider.ledger_entries().pop().unwrap().header(session), None);
     }
 }
@@ -52,15 +52,15 @@ async fn assistant_session_id_groups_records_and_is_not_forwarded() {
 #[tokio::test]
 async fn complete_request_writes_one_record_with_all_fields() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let request = chat_request("mock?first_ms=20")
         .header("x-gateway-trace-id", "t-1")
         .header("x-gateway-span-id", "s-1")
         .header("x-gateway-span-name", "ask")
         .header("x-gateway-parent-span-id", "s-0")
         .header("x-gateway-metadata", r#"{"_user":"ann","team":"red"}"#);
-    let response = rig.send(request).await;
-    let record = rig.single_record();
+    let response = gateway.send(request).await;
+    let record = gateway.single_record();
     let fields =
         pick_fields(&record, ["outcome", "is_success", "response_status_code", "request_method", "request_url"]);
     assert_eq!(fields, json!(["complete", true, 200, "POST", CHAT_PATH]));
@@ -80,9 +80,9 @@ async fn complete_request_writes_one_record_with_all_fields() {
 #[tokio::test]
 async fn request_without_a_trace_id_uses_its_own_id() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.send(chat_request("mock")).await;
-    let record = rig.single_record();
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.send(chat_request("mock")).await;
+    let record = gateway.single_record();
     assert_eq!(record["trace_id"], record["id"]);
     assert_eq!(response.header("x-gateway-trace-id"), record["id"].as_str());
 }
@@ -90,25 +90,29 @@ async fn request_without_a_trace_id_uses_its_own_id() {
 #[tokio::test]
 async fn usage_is_read_from_both_formats_and_streams() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for path in [CHAT_PATH, MESSAGES_PATH] {
         for streamed in [false, true] {
-            rig.send(post_request(path, chat_body("mock?chunks=5&usage=on", streamed))).await;
-            let record = rig.single_record();
+            gateway.send(post_request(path, chat_body("mock?chunks=5&usage=on", streamed))).await;
+            let record = gateway.single_record();
             let fields = pick_fields(&record, ["req_units", "res_units", "total_units", "stream_mode"]);
             assert_eq!(fields, json!([12, 5, 17, streamed]), "{path}");
-            rig.send(post_request(path, chat_body("mock?usage=off", streamed))).await;
-            assert_eq!(pick_fields(&rig.single_record(), ["req_units", "units_estimated"]), json!([8, true]), "{path}");
+            gateway.send(post_request(path, chat_body("mock?usage=off", streamed))).await;
+            assert_eq!(
+                pick_fields(&gateway.single_record(), ["req_units", "units_estimated"]),
+                json!([8, true]),
+                "{path}"
+            );
         }
     }
-    rig.send(post_request("/v1/embeddings", r#"{"model":"mock","input":["a","b"]}"#)).await;
-    assert_eq!(pick_fields(&rig.single_record(), ["operation", "req_units", "res_units"]), json!(["embed", 8, 0]));
+    gateway.send(post_request("/v1/embeddings", r#"{"model":"mock","input":["a","b"]}"#)).await;
+    assert_eq!(pick_fields(&gateway.single_record(), ["operation", "req_units", "res_units"]), json!(["embed", 8, 0]));
 }
 
 /// Models of some vendors report their usage at Bedrock in the response headers only.
 #[tokio::test]
 async fn bedrock_usage_headers_apply_if_the_body_has_no_usage() {
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let fields = "x-amzn-bedrock-input-token-count: 7\r\nx-amzn-bedrock-output-token-count: 5\r\n";
     let silent = r#"{"outputs":[{"text":"Hi","stop_reason":"stop"}]}"#;
     let telling = r#"{"usage":{"inputTokens":3,"outputTokens":2,"totalTokens":5}}"#;
@@ -125,10 +129,10 @@ async fn bedrock_usage_headers_apply_if_the_body_has_no_usage() {
             .header("x-gateway-custom-host", &provider.url())
             .header("x-gateway-aws-region", "us-east-1")
             .header("authorization", "Bearer key-1");
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert_eq!((response.status, response.header("x-amzn-bedrock-input-token-count")), (200, Some("7")));
         assert_eq!(
-            pick_fields(&rig.single_record(), ["req_units", "res_units", "units_estimated"]),
+            pick_fields(&gateway.single_record(), ["req_units", "res_units", "units_estimated"]),
             expected,
             "{body}"
         );
@@ -138,20 +142,20 @@ async fn bedrock_usage_headers_apply_if_the_body_has_no_usage() {
 #[tokio::test]
 async fn stream_usage_is_hidden_unless_the_client_requests_it() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let build_body = |options: Value| {
         let body = json!({"model": "mock?chunks=5", "stream": true, "messages": [{"role": "user", "content": "hi"}],
             "prompt": "hi", "stream_options": options});
         body.to_string()
     };
     for path in [CHAT_PATH, "/v1/completions"] {
-        let plain = rig.send(post_request(path, chat_body("mock?chunks=5&usage=off", true))).await;
-        assert_eq!(rig.single_record()["units_estimated"], true);
+        let plain = gateway.send(post_request(path, chat_body("mock?chunks=5&usage=off", true))).await;
+        assert_eq!(gateway.single_record()["units_estimated"], true);
         for request in
             [chat_body("mock?chunks=5", true), build_body(json!({"include_usage": false})), build_body(Value::Null)]
         {
-            let response = rig.send(post_request(path, request)).await;
-            let body = pick_fields(&rig.single_record(), ["req_units", "res_units", "units_estimated"]);
+            let response = gateway.send(post_request(path, request)).await;
+            let body = pick_fields(&gateway.single_record(), ["req_units", "res_units", "units_estimated"]);
             assert_eq!(body, json!([12, 5, null]), "{path}");
             assert!(
                 !response.text().contains("usage") && response.text().ends_with("data: [DONE]\n\n"),
@@ -160,30 +164,30 @@ async fn stream_usage_is_hidden_unless_the_client_requests_it() {
             );
             assert_eq!(response.text().matches("data: ").count(), plain.text().matches("data: ").count());
         }
-        let response = rig.send(post_request(path, build_body(json!({"include_usage": true})))).await;
+        let response = gateway.send(post_request(path, build_body(json!({"include_usage": true})))).await;
         assert!(response.text().contains("\"completion_tokens\":5"));
-        assert!(rig.single_record()["units_estimated"].is_null());
+        assert!(gateway.single_record()["units_estimated"].is_null());
     }
 }
 
 #[tokio::test]
 async fn a_failed_request_names_host_and_reason() {
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let rig = TestGateway::for_url(&format!("http://{closed}"));
-    rig.send(chat_request("m")).await;
-    let record = rig.single_record();
+    let gateway = TestGateway::for_url(&format!("http://{closed}"));
+    gateway.send(chat_request("m")).await;
+    let record = gateway.single_record();
     assert_eq!(pick_fields(&record, ["outcome", "error"]), json!(["failed", "upstream_connect_failed"]));
     let attempt = &record["attempts"][0];
     assert_eq!(pick_fields(attempt, ["host", "error"]), json!(["127.0.0.1", "upstream_connect_failed"]));
     assert_eq!(attempt["reason"], format!("no connection to {closed}: Connection refused (os error 111)"));
 
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (fault, error, reason) in
         [("reset", "upstream_disconnected", "the provider's response broke off"), ("cut", "upstream_disconnected", "")]
     {
-        rig.send(chat_request(&format!("mock?fault={fault}"))).await;
-        let attempt = rig.single_record()["attempts"][0].clone();
+        gateway.send(chat_request(&format!("mock?fault={fault}"))).await;
+        let attempt = gateway.single_record()["attempts"][0].clone();
         assert_eq!(attempt["error"], error);
         let actual = attempt["reason"].as_str().unwrap_or_default();
         assert!(actual.starts_with(reason) && reason.is_empty() == actual.is_empty(), "{fault}: {actual}");
@@ -193,7 +197,7 @@ async fn a_failed_request_names_host_and_reason() {
 #[tokio::test]
 async fn refused_or_failed_request_writes_one_record() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (request, status, error) in [
         (TestRequest::new("POST", CHAT_PATH), 400, "provider_required"),
         (chat_request("m").header("x-gateway-config", "pc-none"), 400, "not_found_in_workspace"),
@@ -203,31 +207,32 @@ async fn refused_or_failed_request_writes_one_record() {
         (chat_request("mock?fault=silence").header("x-gateway-request-timeout", "30"), 408, "timeout"),
         (chat_request("mock?fault=cut"), 502, "upstream_disconnected"),
     ] {
-        let response = rig.send(request).await;
-        let record = rig.single_record();
+        let response = gateway.send(request).await;
+        let record = gateway.single_record();
         let fields = pick_fields(&record, ["outcome", "response_status_code", "error", "is_success", "bytes_out"]);
         let outcome = if status == 400 { "refused" } else { "failed" };
         assert_eq!(fields, json!([outcome, status, error, false, response.body.len()]));
         assert_eq!(response.header("x-gateway-trace-id"), record["id"].as_str());
     }
-    rig.state
+    gateway
+        .state
         .apply_snapshot(format!(r#"{{"epoch":"1","keys":[{{"id":"k","name":"k","sha256":"{:064x}"}}]}}"#, 1).as_bytes())
         .unwrap();
-    rig.send(chat_request("mock")).await;
-    assert_eq!(pick_fields(&rig.single_record(), ["response_status_code", "error"]), json!([401, "03"]));
+    gateway.send(chat_request("mock")).await;
+    assert_eq!(pick_fields(&gateway.single_record(), ["response_status_code", "error"]), json!([401, "03"]));
 }
 
 #[tokio::test]
 async fn disconnect_before_the_response_writes_one_record() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for request in [
         chat_request("mock?fault=silence"),
         stream_request(CHAT_PATH, "mock?first_ms=5000"),
         get_request("/v1/files?mock-fault=silence"),
     ] {
-        abandon_request(&rig, request).await;
-        assert_aborted(&rig, 499);
+        abandon_request(&gateway, request).await;
+        assert_aborted(&gateway, 499);
     }
     let ended: Vec<_> = wait_for_ledger_entries(&provider, 3).await.iter().map(|entry| entry.outcome).collect();
     assert_eq!(ended, [Outcome::ClientClosed; 3]);
@@ -236,12 +241,12 @@ async fn disconnect_before_the_response_writes_one_record() {
 #[tokio::test]
 async fn disconnect_during_upload_writes_one_record() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for target in [CHAT_PATH, "/v1/files"] {
         let (feeder, feed) = feed_channel(|| ());
         feeder.push(Bytes::from_static(b"{"));
-        abandon_request(&rig, post_request(target, "").with_body(Body::Streamed(feed, Some(10)))).await;
-        assert_aborted(&rig, 499);
+        abandon_request(&gateway, post_request(target, "").with_body(Body::Streamed(feed, Some(10)))).await;
+        assert_aborted(&gateway, 499);
     }
 }
 
@@ -255,34 +260,34 @@ async fn disconnect_during_upstream_connect_writes_one_record() {
     while let Ok(connected) = timeout(Duration::from_millis(100), TcpStream::connect(addr)).await {
         queued.push(connected.unwrap());
     }
-    let rig = TestGateway::for_url(&format!("http://{addr}"));
-    abandon_request(&rig, chat_request("m")).await;
-    assert_aborted(&rig, 499);
+    let gateway = TestGateway::for_url(&format!("http://{addr}"));
+    abandon_request(&gateway, chat_request("m")).await;
+    assert_aborted(&gateway, 499);
 }
 
 #[tokio::test]
 async fn disconnect_during_a_buffered_response_writes_one_record() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    abandon_request(&rig, chat_request("mock?fault=stall")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    abandon_request(&gateway, chat_request("mock?fault=stall")).await;
     // The response head of the provider had arrived, but the client had received nothing.
-    assert_aborted(&rig, 200);
+    assert_aborted(&gateway, 200);
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
 }
 
 #[tokio::test]
 async fn disconnect_during_a_stream_writes_one_record_with_usage() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let mut response =
-        into_stream(rig.handle_request(stream_request(MESSAGES_PATH, "mock?chunks=100&chunk_ms=20")).await);
+        into_stream(gateway.handle_request(stream_request(MESSAGES_PATH, "mock?chunks=100&chunk_ms=20")).await);
     let mut read = 0;
     for _ in 0..3 {
         read += with_timeout(response.next()).await.unwrap().unwrap().len();
     }
-    assert!(rig.drain_records().is_empty(), "not before its end");
+    assert!(gateway.drain_records().is_empty(), "not before its end");
     drop(response);
-    let record = assert_aborted(&rig, 200);
+    let record = assert_aborted(&gateway, 200);
     assert_eq!(pick_fields(&record, ["bytes_out", "req_units"]), json!([read, 12]));
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
 }
@@ -290,18 +295,18 @@ async fn disconnect_during_a_stream_writes_one_record_with_usage() {
 #[tokio::test]
 async fn disconnect_before_the_first_chunk_writes_one_record() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    drop(rig.handle_request(stream_request(CHAT_PATH, "mock?chunks=100&chunk_ms=20")).await);
-    let record = assert_aborted(&rig, 200);
+    let gateway = TestGateway::for_provider(&provider);
+    drop(gateway.handle_request(stream_request(CHAT_PATH, "mock?chunks=100&chunk_ms=20")).await);
+    let record = assert_aborted(&gateway, 200);
     assert_eq!(record["bytes_out"], 0);
 }
 
 #[tokio::test]
 async fn cut_stream_writes_one_record_with_usage() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.send(stream_request(MESSAGES_PATH, "mock?fault=cut")).await;
-    let record = rig.single_record();
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.send(stream_request(MESSAGES_PATH, "mock?fault=cut")).await;
+    let record = gateway.single_record();
     let fields = pick_fields(&record, ["outcome", "error", "response_status_code", "is_success", "req_units"]);
     assert_eq!(fields, json!(["cut", "upstream_disconnected", 200, false, 12]));
     assert!(record["bytes_out"].as_u64().unwrap() <= response.body.len() as u64);
@@ -310,10 +315,10 @@ async fn cut_stream_writes_one_record_with_usage() {
 #[tokio::test]
 async fn hundred_mixed_requests_write_a_hundred_records() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let work: Vec<_> = (0..100)
         .map(|index| {
-            let state = std::sync::Arc::clone(&rig.state);
+            let state = std::sync::Arc::clone(&gateway.state);
             tokio::spawn(async move {
                 let trace = format!("t-{index}");
                 let request = match index % 5 {
@@ -334,7 +339,7 @@ async fn hundred_mixed_requests_write_a_hundred_records() {
     for task in work {
         with_timeout(task).await.unwrap();
     }
-    let records = rig.drain_records();
+    let records = gateway.drain_records();
     let mut traces: Vec<_> = records.iter().map(|record| record["trace_id"].as_str().unwrap()).collect();
     traces.sort_unstable();
     traces.dedup();
@@ -347,10 +352,10 @@ async fn hundred_mixed_requests_write_a_hundred_records() {
 async fn record_has_the_client_address_only_on_request() {
     let provider = Server::start().await;
     for (record_peers, address) in [(true, json!("192.0.2.7")), (false, json!(null))] {
-        let rig = TestGateway::with_settings(&provider.url(), |settings| settings.record_peers = record_peers);
+        let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.record_peers = record_peers);
         for request in [chat_request("m"), chat_request("mock?fault=429"), TestRequest::new("POST", CHAT_PATH)] {
-            rig.send(request.peer("192.0.2.7".parse().unwrap())).await;
-            assert_eq!(rig.single_record()["peer"], address);
+            gateway.send(request.peer("192.0.2.7".parse().unwrap())).await;
+            assert_eq!(gateway.single_record()["peer"], address);
         }
     }
 }
@@ -358,7 +363,7 @@ async fn record_has_the_client_address_only_on_request() {
 #[tokio::test]
 async fn record_contains_no_secret() {
     let provider = Server::start().await;
-    let rig =
+    let gateway =
         TestGateway::with_settings(&provider.url(), |settings| settings.sensitive_headers = vec!["X-House".into()]);
     let config = r#" {"provider":"mock","api_key":"canary-1"}"#;
     let request =
@@ -377,8 +382,8 @@ async fn record_contains_no_secret() {
             .header("proxy-authorization", "Basic canary-12")
             .header("x-plain", "unseen")
             .header("accept-language", "seen");
-    rig.send(request).await;
-    let record = rig.single_record();
+    gateway.send(request).await;
+    let record = gateway.single_record();
     assert!(!record.to_string().contains("canary"), "{record:#}");
     assert_eq!(record["request_url"], format!("{CHAT_PATH}?api_key=***&page=2&access_token=***"));
     let headers = &record["request_headers"];
@@ -389,23 +394,23 @@ async fn record_contains_no_secret() {
 #[tokio::test]
 async fn invalid_bytes_in_headers_and_paths_keep_the_record_valid() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let mut request = get_request("/v1/files/%00%0a\"\\?q=\u{7f}\"").header("x-gateway-metadata", "{not json").build();
     request.head.headers.push(b"x-odd", b"\xff\xfe\"\\");
-    penstock_core::gateway::handle(&rig.state, request).await;
-    let record = rig.single_record();
+    penstock_core::gateway::handle(&gateway.state, request).await;
+    let record = gateway.single_record();
     assert!(record["metadata"].is_null() && record["request_headers"]["x-odd"].is_string());
 }
 
 #[tokio::test]
 async fn record_ids_sort_by_arrival() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for _ in 0..10 {
-        rig.send(chat_request("mock")).await;
+        gateway.send(chat_request("mock")).await;
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let records = rig.drain_records();
+    let records = gateway.drain_records();
     let ids: Vec<_> = records.iter().map(|record| record["id"].as_str().unwrap()).collect();
     assert!(ids.is_sorted(), "{ids:?}");
     assert!(records.iter().map(|record| record["created_at"].as_str()).is_sorted());
@@ -413,28 +418,28 @@ async fn record_ids_sort_by_arrival() {
 
 #[tokio::test]
 async fn paths_outside_the_data_plane_write_no_record() {
-    let rig = TestGateway::for_url("http://127.0.0.1:1");
-    rig.apply_snapshot(&json!({"epoch": "1", "management": ["/v1/health"]}));
+    let gateway = TestGateway::for_url("http://127.0.0.1:1");
+    gateway.apply_snapshot(&json!({"epoch": "1", "management": ["/v1/health"]}));
     for path in ["/live", "/ready", "/", "/nowhere", "/v1/health"] {
-        rig.send(get_request(path)).await;
+        gateway.send(get_request(path)).await;
     }
-    assert!(rig.drain_records().is_empty());
+    assert!(gateway.drain_records().is_empty());
 }
 
 #[tokio::test]
 async fn metrics_are_counted_with_records_disabled() {
     let provider = Server::start().await;
     for is_off in [true, false] {
-        let rig = TestGateway::with_settings(&provider.url(), |settings| {
+        let gateway = TestGateway::with_settings(&provider.url(), |settings| {
             settings.records = !is_off;
             settings.control_socket = settings.control_socket.take().filter(|_| is_off);
         });
-        rig.send(chat_request("mock")).await;
-        drop(rig.handle_request(stream_request(CHAT_PATH, "mock?chunk_ms=50")).await);
-        rig.send(stream_request(CHAT_PATH, "mock?fault=cut")).await;
-        rig.send(post_request(CHAT_PATH, "")).await;
-        assert!(rig.drain_records().is_empty());
-        let read = rig.state.record_sink.metrics.to_json();
+        gateway.send(chat_request("mock")).await;
+        drop(gateway.handle_request(stream_request(CHAT_PATH, "mock?chunk_ms=50")).await);
+        gateway.send(stream_request(CHAT_PATH, "mock?fault=cut")).await;
+        gateway.send(post_request(CHAT_PATH, "")).await;
+        assert!(gateway.drain_records().is_empty());
+        let read = gateway.state.record_sink.metrics.to_json();
         assert_eq!(pick_fields(&read, ["in_flight", "aborted", "cut", "streams"]), json!([0, 1, 1, 2]));
         assert_eq!(pick_fields(&read["requests"], ["2xx", "4xx"]), json!([3, 1]));
     }
@@ -445,13 +450,13 @@ async fn metrics_are_counted_with_records_disabled() {
 #[tokio::test]
 async fn record_names_the_source_of_the_provider() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let config = json!({"provider": "mock"});
     for (request, by) in
         [(crate::harness::chat_request("mock"), "headers"), (crate::harness::chat_with_config(&config), "config")]
     {
-        assert_eq!(rig.send(request).await.status, 200);
+        assert_eq!(gateway.send(request).await.status, 200);
         let step = json!([{"step": "named", "at": "config", "provider": "mock", "by": by}]);
-        assert_eq!(rig.single_record()["decisions"], step);
+        assert_eq!(gateway.single_record()["decisions"], step);
     }
 }

@@ -39,9 +39,9 @@ fn collect_text(reply: &TestResponse) -> String {
     parse_stream_events(reply).iter().map(part).collect()
 }
 
-async fn fetch_expected_text(rig: &TestGateway) -> String {
-    let response = rig.send(chat_request("mock?chunks=60")).await.json();
-    rig.drain_records();
+async fn fetch_expected_text(gateway: &TestGateway) -> String {
+    let response = gateway.send(chat_request("mock?chunks=60")).await.json();
+    gateway.drain_records();
     response["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
 }
 
@@ -67,13 +67,13 @@ fn sixty_chunk_target(more: &str) -> Value {
 #[tokio::test]
 async fn held_stream_that_breaks_off_falls_back_or_retries() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         (settings.idle_timeout_ms, settings.retry_backoff_ms) = (200, 1);
     });
-    let canon = fetch_expected_text(&rig).await;
+    let canon = fetch_expected_text(&gateway).await;
     for path in [CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH] {
         for fault in ["cut&after=40", "cut_event&after=5", "stall&after=20", "error_event&after=3", "invalid_framing"] {
-            let response = rig
+            let response = gateway
                 .send(recovery_request(
                     &recovery_config(
                         &json!("hold"),
@@ -89,19 +89,19 @@ async fn held_stream_that_breaks_off_falls_back_or_retries() {
                 response.text()
             );
             assert_eq!(collect_text(&response), canon, "{path} {fault}");
-            let record = rig.single_record();
+            let record = gateway.single_record();
             assert_eq!(pick_fields(&record, ["outcome", "is_success"]), json!(["complete", true]));
             assert!(record["decisions"][0]["error"].is_string(), "{path} {fault}: {record}");
         }
     }
     let mut retried = sixty_chunk_target("&fault=cut&times=1");
     retried["retry"] = json!({"attempts": 1});
-    let response = rig.send(recovery_request(&recovery_config(&json!("hold"), &[retried]), CHAT_PATH)).await;
+    let response = gateway.send(recovery_request(&recovery_config(&json!("hold"), &[retried]), CHAT_PATH)).await;
     assert_eq!((collect_text(&response), routing_headers(&response)[1]), (canon, "1"));
     // The held stream uses recovery memory until its last byte is dropped.
-    assert!(rig.state.shared.recovery_memory.used_bytes() > 0);
+    assert!(gateway.state.shared.recovery_memory.used_bytes() > 0);
     drop(response);
-    assert_eq!(rig.state.shared.recovery_memory.used_bytes(), 0);
+    assert_eq!(gateway.state.shared.recovery_memory.used_bytes(), 0);
 }
 
 #[tokio::test]
@@ -119,12 +119,12 @@ async fn holds_bedrock_frames_and_gemini_items_like_sse_events() {
             let first = GoldenProvider::start(200, "text/event-stream", first, 33).await;
             let second = GoldenProvider::start(200, "text/event-stream", complete.clone(), 33).await;
             let at = |played: &GoldenProvider| json!({"provider": "openai", "api_key": "sk-1", "custom_host": played.server.url()});
-            let rig = GoldenProvider::gateway_trusting_loopback();
+            let gateway = GoldenProvider::gateway_trusting_loopback();
             let config = recovery_config(&json!("hold"), &[at(&first), at(&second)]);
-            let response = rig.send(post_with_config(&config, path, requests.clone())).await;
+            let response = gateway.send(post_with_config(&config, path, requests.clone())).await;
             assert_eq!((response.status, response.is_truncated), (200, false), "{operation}: {}", response.text());
-            let record = rig.single_record();
-            assert_eq!(rig.state.record_sink.metrics.streams_buffered.get(), 1, "{operation}: {record}");
+            let record = gateway.single_record();
+            assert_eq!(gateway.state.record_sink.metrics.streams_buffered.get(), 1, "{operation}: {record}");
             reply.push((routing_headers(&response)[0].to_owned(), record["outcome"].clone(), response.body));
         }
         let [(first, outcome, all), others @ ..] = &reply[..] else { panic!("three were asked") };
@@ -139,9 +139,9 @@ async fn holds_bedrock_frames_and_gemini_items_like_sse_events() {
 #[tokio::test]
 async fn returns_502_if_no_target_completes_a_held_stream() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (fault, told_so) in [("cut", "complete"), ("error_event", "overloaded")] {
-        let response = rig
+        let response = gateway
             .send(recovery_request(
                 &recovery_config(&json!("hold"), &[sixty_chunk_target(&format!("&fault={fault}"))]),
                 CHAT_PATH,
@@ -154,37 +154,37 @@ async fn returns_502_if_no_target_completes_a_held_stream() {
             response.text()
         );
         assert!(response.text().contains(told_so) || fault == "cut", "{}", response.text());
-        assert_eq!(rig.single_record()["outcome"], "failed");
+        assert_eq!(gateway.single_record()["outcome"], "failed");
     }
 }
 
 #[tokio::test]
 async fn passes_on_a_stream_that_exceeds_the_recovery_memory() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.recovery_stream_bytes = 2_000);
-    let canon = fetch_expected_text(&rig).await;
-    let response = rig
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.recovery_stream_bytes = 2_000);
+    let canon = fetch_expected_text(&gateway).await;
+    let response = gateway
         .send(recovery_request(
             &recovery_config(&json!("hold"), &[sixty_chunk_target(""), mock_target("chunks=1")]),
             CHAT_PATH,
         ))
         .await;
     assert_eq!((collect_text(&response), routing_headers(&response)[0]), (canon, "config.targets[0]"));
-    assert_eq!(decision_steps(&rig.single_record()), json!([["unheld", "targets[0]"], ["tried", "targets[0]"]]));
-    let response = rig
+    assert_eq!(decision_steps(&gateway.single_record()), json!([["unheld", "targets[0]"], ["tried", "targets[0]"]]));
+    let response = gateway
         .send(recovery_request(
             &recovery_config(&json!("hold"), &[sixty_chunk_target("&fault=cut&after=40"), mock_target("chunks=1")]),
             CHAT_PATH,
         ))
         .await;
     assert!(parse_stream_events(&response).pop().unwrap()["error"].is_object());
-    assert_eq!(rig.single_record()["outcome"], "cut");
-    let metrics = &rig.state.record_sink.metrics;
+    assert_eq!(gateway.single_record()["outcome"], "cut");
+    let metrics = &gateway.state.record_sink.metrics;
     assert_eq!(
         (
             metrics.streams_buffered.get(),
             metrics.stream_recovery_overflows.get(),
-            rig.state.shared.recovery_memory.used_bytes()
+            gateway.state.shared.recovery_memory.used_bytes()
         ),
         (0, 2, 0)
     );
@@ -193,23 +193,23 @@ async fn passes_on_a_stream_that_exceeds_the_recovery_memory() {
 #[tokio::test]
 async fn held_stream_ends_at_the_client_timeout() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let endless = recovery_config(&json!("hold"), &[mock_target("chunk_ms=100&chunks=1000"), sixty_chunk_target("")]);
-    let response = rig.send(recovery_request(&endless, CHAT_PATH).header("x-stainless-timeout", "0.3")).await;
+    let response = gateway.send(recovery_request(&endless, CHAT_PATH).header("x-stainless-timeout", "0.3")).await;
     assert_eq!((response.status, response.header("x-should-retry")), (408, Some("false")), "{}", response.text());
 }
 
 #[tokio::test]
 async fn chat_stream_continues_on_another_target_as_one_response() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 200);
-    let canon = fetch_expected_text(&rig).await;
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 200);
+    let canon = fetch_expected_text(&gateway).await;
     for fault in ["cut&after=40", "cut_event&after=40", "stall&after=40", "cut_reset&after=40"] {
         let config = recovery_config(
             &json!("continue"),
             &[sixty_chunk_target(&format!("&fault={fault}")), sixty_chunk_target("&prefix=on")],
         );
-        let response = rig.send(recovery_request(&config, CHAT_PATH)).await;
+        let response = gateway.send(recovery_request(&config, CHAT_PATH)).await;
         assert_eq!(
             (response.status, response.is_truncated, collect_text(&response)),
             (200, false, canon.clone()),
@@ -220,7 +220,7 @@ async fn chat_stream_continues_on_another_target_as_one_response() {
         let events = parse_stream_events(&response);
         assert!(events.iter().all(|event| event["id"] == events[0]["id"]), "{fault}");
         assert_eq!(events.iter().filter(|event| event["choices"][0]["delta"]["role"].is_string()).count(), 1);
-        let record = rig.single_record();
+        let record = gateway.single_record();
         let told_steps = json!([
             ["tried", "targets[0]"],
             ["broke", "targets[0]"],
@@ -246,7 +246,7 @@ async fn chat_stream_continues_on_another_target_as_one_response() {
         assert!(record["req_units"].as_u64().unwrap() > 12);
     }
     assert_eq!(
-        (rig.state.record_sink.metrics.streams_resumed.get(), rig.state.shared.recovery_memory.used_bytes()),
+        (gateway.state.record_sink.metrics.streams_resumed.get(), gateway.state.shared.recovery_memory.used_bytes()),
         (4, 0)
     );
 }
@@ -254,14 +254,14 @@ async fn chat_stream_continues_on_another_target_as_one_response() {
 #[tokio::test]
 async fn does_not_cache_a_continued_response() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let mut config = recovery_config(
         &json!("continue"),
         &[sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("&prefix=on")],
     );
     config["cache"] = json!({"mode": "simple", "max_age": 60});
     for _ in 0..2 {
-        let response = rig.send(recovery_request(&config, CHAT_PATH)).await;
+        let response = gateway.send(recovery_request(&config, CHAT_PATH)).await;
         assert_eq!(
             (response.status, response.header("x-gateway-cache-status")),
             (200, Some("MISS")),
@@ -270,20 +270,20 @@ async fn does_not_cache_a_continued_response() {
         );
         assert!(response.text().ends_with("data: [DONE]\n\n"));
     }
-    assert_eq!(rig.state.record_sink.metrics.streams_resumed.get(), 2);
+    assert_eq!(gateway.state.record_sink.metrics.streams_resumed.get(), 2);
 }
 
 #[tokio::test]
 async fn recovers_pass_through_streams() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let canon = fetch_expected_text(&rig).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&gateway).await;
     for mode in ["hold", "continue"] {
         let config = recovery_config(
             &json!(mode),
             &[sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("&prefix=on")],
         );
-        let response = rig.send(recovery_request(&config, "/v1/proxy/chat/completions")).await;
+        let response = gateway.send(recovery_request(&config, "/v1/proxy/chat/completions")).await;
         assert_eq!(
             (collect_text(&response), response.is_truncated),
             (canon.clone(), false),
@@ -296,13 +296,13 @@ async fn recovers_pass_through_streams() {
 #[tokio::test]
 async fn messages_stream_continues_within_its_content_block() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let canon = fetch_expected_text(&rig).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&gateway).await;
     let config = recovery_config(
         &json!("continue"),
         &[sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("&prefix=on")],
     );
-    let response = rig.send(recovery_request(&config, MESSAGES_PATH)).await;
+    let response = gateway.send(recovery_request(&config, MESSAGES_PATH)).await;
     assert_eq!((collect_text(&response), response.is_truncated), (canon, false), "{}", response.text());
     let events = parse_stream_events(&response);
     for (kind, count) in
@@ -312,7 +312,7 @@ async fn messages_stream_continues_within_its_content_block() {
     }
     assert!(events.iter().all(|event| event["index"].is_null() || event["index"] == 0));
     let usage = &events.iter().rfind(|event| event["type"] == "message_delta").unwrap()["usage"];
-    let record = rig.single_record();
+    let record = gateway.single_record();
     assert_eq!(
         json!([usage["input_tokens"], usage["output_tokens"]]),
         pick_fields(&record, ["req_units", "res_units"])
@@ -322,8 +322,8 @@ async fn messages_stream_continues_within_its_content_block() {
 #[tokio::test]
 async fn text_completion_continues_exactly_on_any_model() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let canon = fetch_expected_text(&rig).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&gateway).await;
     // The mock provider generates the same text for prompts as for chats.
     let config = recovery_config(
         &json!("continue"),
@@ -334,7 +334,7 @@ async fn text_completion_continues_exactly_on_any_model() {
         ],
     );
     for path in [COMPLETIONS_PATH, "/v1/proxy/completions"] {
-        let (response, record) = (rig.send(recovery_request(&config, path)).await, rig.single_record());
+        let (response, record) = (gateway.send(recovery_request(&config, path)).await, gateway.single_record());
         assert_eq!((collect_text(&response), response.is_truncated), (canon.clone(), false), "{path}: {record}");
         let events = parse_stream_events(&response);
         assert!(events.iter().all(|event| event["id"] == events[0]["id"]), "{path}");
@@ -346,7 +346,7 @@ async fn text_completion_continues_exactly_on_any_model() {
         .header("content-type", "application/json")
         .body(request_body.to_string());
     assert_eq!(
-        rig.send(request).await.json()["targets"][0]["recovery"],
+        gateway.send(request).await.json()["targets"][0]["recovery"],
         json!({"mode": "continue", "continues": true})
     );
 }
@@ -354,13 +354,13 @@ async fn text_completion_continues_exactly_on_any_model() {
 #[tokio::test]
 async fn responses_stream_continues_within_its_output_message() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let canon = fetch_expected_text(&rig).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&gateway).await;
     let config = recovery_config(
         &json!("continue"),
         &[sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("&prefix=on")],
     );
-    let reply = rig.send(recovery_request(&config, RESPONSES_PATH)).await;
+    let reply = gateway.send(recovery_request(&config, RESPONSES_PATH)).await;
     assert_eq!((collect_text(&reply), reply.is_truncated), (canon.clone(), false), "{}", reply.text());
     let events = parse_stream_events(&reply);
     for (kind, count) in [("created", 1), ("output_item.added", 1), ("output_item.done", 1), ("completed", 1)] {
@@ -374,7 +374,7 @@ async fn responses_stream_continues_within_its_output_message() {
     // After the point of continuation, the sequence number increases by one with each event.
     let numbers: Vec<_> = events[43..].iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
     assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
-    let (record, usage) = (rig.single_record(), &complete["usage"]);
+    let (record, usage) = (gateway.single_record(), &complete["usage"]);
     assert_eq!(
         json!([usage["input_tokens"], usage["output_tokens"]]),
         pick_fields(&record, ["req_units", "res_units"])
@@ -385,15 +385,15 @@ async fn responses_stream_continues_within_its_output_message() {
 #[tokio::test]
 async fn stream_continues_on_a_target_with_another_api_format() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
-    let canon = fetch_expected_text(&rig).await;
+    let canon = fetch_expected_text(&gateway).await;
     let other = json!({"provider": "anthropic", "api_key": "k", "custom_host": format!("{}/v1", provider.url()),
         "override_params": {"model": "mock?chunks=60&prefix=on"}, "recovery": {"mode": "continue", "prefill": true}});
     for (path, count) in [(CHAT_PATH, 3), (RESPONSES_PATH, 5)] {
         let config = recovery_config(&json!("continue"), &[sixty_chunk_target("&fault=cut&after=40"), other.clone()]);
-        let response = rig.send(recovery_request(&config, path)).await;
+        let response = gateway.send(recovery_request(&config, path)).await;
         assert_eq!(
             (collect_text(&response), response.is_truncated),
             (canon.clone(), false),
@@ -407,35 +407,36 @@ async fn stream_continues_on_a_target_with_another_api_format() {
 #[tokio::test]
 async fn continues_until_targets_run_out_then_reports_the_break() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let canon = fetch_expected_text(&rig).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&gateway).await;
     let cut = |more: &str| sixty_chunk_target(&format!("&fault=cut&after=10{more}"));
-    let response = rig
+    let response = gateway
         .send(recovery_request(
             &recovery_config(&json!("continue"), &[cut(""), cut("&prefix=on"), sixty_chunk_target("&prefix=on")]),
             CHAT_PATH,
         ))
         .await;
     assert_eq!((collect_text(&response), response.is_truncated), (canon.clone(), false), "{}", response.text());
-    assert_eq!(rig.single_record()["last_used_option_index"], "config.targets[2]");
+    assert_eq!(gateway.single_record()["last_used_option_index"], "config.targets[2]");
     // A single target continues its own stream.
-    let response =
-        rig.send(recovery_request(&recovery_config(&json!("continue"), &[cut("&prefix=on&times=1")]), CHAT_PATH)).await;
+    let response = gateway
+        .send(recovery_request(&recovery_config(&json!("continue"), &[cut("&prefix=on&times=1")]), CHAT_PATH))
+        .await;
     assert_eq!(collect_text(&response), canon);
-    rig.drain_records();
+    gateway.drain_records();
     for targets in [
         vec![cut(""), cut("&prefix=on")],
         vec![cut(""), sixty_chunk_target("&prefix=off")],
         vec![cut(""), mock_target("status=503")],
     ] {
-        let response = rig.send(recovery_request(&recovery_config(&json!("continue"), &targets), CHAT_PATH)).await;
+        let response = gateway.send(recovery_request(&recovery_config(&json!("continue"), &targets), CHAT_PATH)).await;
         let last = parse_stream_events(&response).pop().unwrap();
         assert_eq!(
             (last["error"]["code"].as_str(), response.is_truncated),
             (Some("upstream_disconnected"), false),
             "{targets:?}"
         );
-        let record = rig.single_record();
+        let record = gateway.single_record();
         assert_eq!(pick_fields(&record, ["outcome", "is_success"]), json!(["cut", false]));
     }
 }
@@ -443,14 +444,14 @@ async fn continues_until_targets_run_out_then_reports_the_break() {
 #[tokio::test]
 async fn restarts_on_any_target_if_no_text_was_sent() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let canon = fetch_expected_text(&rig).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&gateway).await;
     for path in [CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH] {
         let config = recovery_config(
             &json!("continue"),
             &[sixty_chunk_target("&fault=cut&after=0"), sixty_chunk_target("&prefix=off")],
         );
-        let response = rig.send(recovery_request(&config, path)).await;
+        let response = gateway.send(recovery_request(&config, path)).await;
         assert_eq!(
             (collect_text(&response), response.is_truncated),
             (canon.clone(), false),
@@ -463,13 +464,13 @@ async fn restarts_on_any_target_if_no_text_was_sent() {
 #[tokio::test]
 async fn does_not_continue_on_a_target_without_prefill() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let config =
         recovery_config(&json!("continue"), &[sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("")]);
-    let response = rig.send(recovery_request(&config, CHAT_PATH)).await;
+    let response = gateway.send(recovery_request(&config, CHAT_PATH)).await;
     assert!(parse_stream_events(&response).pop().unwrap()["error"].is_object());
     assert_eq!(
-        decision_steps(&rig.single_record()),
+        decision_steps(&gateway.single_record()),
         json!([["tried", "targets[0]"], ["broke", "targets[0]"], ["unable", "targets[1]"]])
     );
     wait_for_ledger_entries(&provider, 1).await;
@@ -518,8 +519,8 @@ async fn sends_the_prefill_in_the_form_each_provider_expects() {
             .into_iter()
             .filter(|caller| (slug, *caller) != ("groq", RESPONSES_PATH))
         {
-            let rig = GoldenProvider::gateway_trusting_loopback();
-            let reply = rig.send(recovery_request(&recovery_config(&json!("continue"), &targets), caller)).await;
+            let gateway = GoldenProvider::gateway_trusting_loopback();
+            let reply = gateway.send(recovery_request(&recovery_config(&json!("continue"), &targets), caller)).await;
             let (head, body) = second.parse_last_request();
             assert_eq!(
                 (collect_text(&reply).as_str(), reply.is_truncated),
@@ -533,7 +534,7 @@ async fn sends_the_prefill_in_the_form_each_provider_expects() {
                 messages.iter().find(|message| message["role"] == "assistant").cloned().unwrap_or_default();
             assert_eq!((assistant_message, body["prefix"].as_str()), (last.clone(), beside), "{slug} {caller}");
             assert_eq!(messages[0]["role"], "user", "{slug} {caller}");
-            assert_eq!(pick_fields(&rig.single_record(), ["outcome", "ai_org"]), json!(["complete", slug]));
+            assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "ai_org"]), json!(["complete", slug]));
         }
     }
 }
@@ -541,7 +542,7 @@ async fn sends_the_prefill_in_the_form_each_provider_expects() {
 #[tokio::test]
 async fn record_and_explain_state_why_a_target_cannot_continue() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
     for (slug, model, recovery, because) in [
@@ -557,17 +558,17 @@ async fn record_and_explain_state_why_a_target_cannot_continue() {
         let other = json!({"provider": slug, "api_key": "k", "custom_host": provider.url(), "recovery": recovery,
             "override_params": {"model": model}});
         let config = recovery_config(&json!("continue"), &[sixty_chunk_target("&fault=cut&after=40"), other]);
-        let reply = rig.send(recovery_request(&config, CHAT_PATH)).await;
+        let reply = gateway.send(recovery_request(&config, CHAT_PATH)).await;
         assert_eq!(parse_stream_events(&reply).pop().unwrap()["error"]["code"], "upstream_disconnected", "{slug}");
-        let record = rig.single_record();
+        let record = gateway.single_record();
         assert_eq!(record["decisions"][2], json!({"step": "unable", "at": "config.targets[1]", "because": because}));
         let request_body = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()},
             "body": serde_json::from_str::<Value>(&chat_body("m", true)).unwrap()});
         let request = TestRequest::new("POST", "/v1/explain")
             .header("content-type", "application/json")
             .body(request_body.to_string());
-        let recovery = rig.send(request).await.json()["targets"][1]["recovery"].clone();
-        rig.drain_records();
+        let recovery = gateway.send(request).await.json()["targets"][1]["recovery"].clone();
+        gateway.drain_records();
         assert_eq!(recovery, json!({"mode": "continue", "continues": false, "because": because}));
     }
 }
@@ -608,8 +609,8 @@ async fn does_not_continue_tool_calls_or_reasoning_and_records_why() {
         ("/v1/some/inference", LEGACY_COMPLETION, "responses on this path cannot be continued"),
     ] {
         let provider = start_breaking_provider(content).await;
-        let rig = TestGateway::for_url(&provider.url());
-        let reply = rig
+        let gateway = TestGateway::for_url(&provider.url());
+        let reply = gateway
             .send(recovery_request(
                 &recovery_config(&json!("continue"), &[sixty_chunk_target(""), sixty_chunk_target("&prefix=on")]),
                 path,
@@ -621,7 +622,7 @@ async fn does_not_continue_tool_calls_or_reasoning_and_records_why() {
         }
         let last = parse_stream_events(&reply).pop().unwrap();
         assert!(last["error"].is_object() || last["type"] == "error", "{path}: {last}");
-        let record = rig.single_record();
+        let record = gateway.single_record();
         assert_eq!(
             pick_fields(&record, ["outcome", "is_success", "error"]),
             json!(["cut", false, "upstream_disconnected"]),
@@ -644,12 +645,12 @@ async fn preserves_reasoning_and_continues_the_text() {
     ];
     let other = Server::start().await;
     let provider = start_breaking_provider(CHAT_REASONING).await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
     let mut next = sixty_chunk_target("&prefix=on");
     next["custom_host"] = json!(format!("{}/v1", other.url()));
-    let response = rig
+    let response = gateway
         .send(recovery_request(&recovery_config(&json!("continue"), &[sixty_chunk_target(""), next]), CHAT_PATH))
         .await;
     assert!(
@@ -657,14 +658,14 @@ async fn preserves_reasoning_and_continues_the_text() {
         "{}",
         response.text()
     );
-    assert_eq!(rig.single_record()["outcome"], "complete");
+    assert_eq!(gateway.single_record()["outcome"], "complete");
     assert!(wait_for_ledger_entries(&other, 1).await[0].body_bytes > 0);
 }
 
 #[tokio::test]
 async fn explain_reports_the_recovery_mode_of_each_target() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let config = recovery_config(
         &json!("continue"),
         &[sixty_chunk_target("&prefix=on"), json!({"provider": "mock", "recovery": "off"})],
@@ -673,7 +674,7 @@ async fn explain_reports_the_recovery_mode_of_each_target() {
     let request = TestRequest::new("POST", "/v1/explain")
         .header("content-type", "application/json")
         .body(request_body.to_string());
-    let body = rig.send(request).await.json();
+    let body = gateway.send(request).await.json();
     let body: Vec<_> = body["targets"].as_array().unwrap().iter().map(|target| target["recovery"].clone()).collect();
     assert_eq!(body, [json!({"mode": "continue", "continues": true}), json!({"mode": "off", "continues": false})]);
 }
@@ -681,15 +682,15 @@ async fn explain_reports_the_recovery_mode_of_each_target() {
 #[tokio::test]
 async fn recovers_streams_from_providers_that_compress() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let canon = fetch_expected_text(&rig).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&gateway).await;
     for mode in ["hold", "continue"] {
         let targets = [sixty_chunk_target("&fault=cut&after=20&gzip=on"), sixty_chunk_target("&prefix=on&gzip=on")];
         let mut config = recovery_config(&json!({"mode": mode, "prefill": true}), &targets);
         config["targets"][1]["provider"] = json!("mock");
         let request =
             recovery_request(&config, "/v1/proxy/chat/completions").header("accept-encoding", "gzip, deflate");
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert_eq!((response.status, collect_text(&response)), (200, canon.clone()), "{mode}: {}", response.text());
     }
 }
@@ -697,31 +698,31 @@ async fn recovers_streams_from_providers_that_compress() {
 #[tokio::test]
 async fn continues_a_stream_that_outlasts_the_client_read_timeout() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let canon = fetch_expected_text(&rig).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&gateway).await;
     let slow = sixty_chunk_target("&fault=cut&after=30&chunk_ms=20");
     let config =
         recovery_config(&json!({"mode": "continue", "prefill": true}), &[slow, sixty_chunk_target("&prefix=on")]);
     for name in ["x-stainless-read-timeout", "x-stainless-timeout"] {
-        let response = rig.send(recovery_request(&config, CHAT_PATH).header(name, "0.3")).await;
+        let response = gateway.send(recovery_request(&config, CHAT_PATH).header(name, "0.3")).await;
         assert_eq!(collect_text(&response), canon, "{name}: {}", response.text());
-        assert_eq!(rig.single_record()["last_used_option_index"], "config.targets[1]");
+        assert_eq!(gateway.single_record()["last_used_option_index"], "config.targets[1]");
     }
 }
 
 #[tokio::test]
 async fn record_states_why_no_target_continued() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let cut = || sixty_chunk_target("&fault=cut&after=20");
     let unread = mock_target("status=201");
     for (other, expected) in
         [(json!({"provider": "@nobody"}), json!(["failed", "targets[1]"])), (unread, json!(["unable", "targets[1]"]))]
     {
         let config = recovery_config(&json!({"mode": "continue", "prefill": true}), &[cut(), other]);
-        let response = rig.send(recovery_request(&config, CHAT_PATH)).await;
+        let response = gateway.send(recovery_request(&config, CHAT_PATH)).await;
         assert!(parse_stream_events(&response).pop().unwrap()["error"].is_object(), "{}", response.text());
-        let record = rig.single_record();
+        let record = gateway.single_record();
         assert_eq!(decision_steps(&record).as_array().unwrap().last(), Some(&expected), "{record:#}");
     }
 }

@@ -21,8 +21,8 @@ use penstock_mock::Server;
 use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
 
-async fn fetch_cache_status(rig: &TestGateway, text: &str) -> String {
-    let response = rig.send(cacheable_request(text)).await;
+async fn fetch_cache_status(gateway: &TestGateway, text: &str) -> String {
+    let response = gateway.send(cacheable_request(text)).await;
     assert_eq!(response.status, 200);
     routing_headers(&response)[2].to_owned()
 }
@@ -107,18 +107,18 @@ async fn a_refreshed_response_replaces_the_old_one_on_all_nodes() {
 #[tokio::test]
 async fn caches_a_response_too_large_for_redis_in_the_process() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.redis_url = Some(Secret::new(server.url()));
         settings.redis_answer_bytes = 2_000;
     });
-    let state = Arc::clone(&rig.state);
+    let state = Arc::clone(&gateway.state);
     tokio::spawn(async move { state.shared.sync_with_redis().await });
-    wait_until("Redis is there", || is_redis_available(&rig)).await;
+    wait_until("Redis is there", || is_redis_available(&gateway)).await;
     let config = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 3600}});
     let build_request = || post_with_config(&config, CHAT_PATH, chat_body("mock?response_bytes=10000", false));
     for (minutes, expected) in [(0, "MISS"), (0, "HIT"), (2, "HIT"), (50, "HIT"), (60, "MISS")] {
-        rig.state.shared.clock.advance(Duration::from_secs(minutes * 60));
-        assert_eq!(routing_headers(&rig.send(build_request()).await)[2], expected, "{minutes}");
+        gateway.state.shared.clock.advance(Duration::from_secs(minutes * 60));
+        assert_eq!(routing_headers(&gateway.send(build_request()).await)[2], expected, "{minutes}");
     }
     let mut connection = server.connect().await;
     assert!(list_redis_keys(&mut connection, "penstock:answer:*").await.is_empty());
@@ -128,14 +128,14 @@ async fn caches_a_response_too_large_for_redis_in_the_process() {
 async fn connects_to_redis_over_tls_only_with_the_configured_ca() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
     let reached = |has_authority: bool| {
-        let rig = TestGateway::with_settings(&provider.url(), |settings| {
+        let gateway = TestGateway::with_settings(&provider.url(), |settings| {
             settings.redis_url = Some(Secret::new(server.tls_url()));
             settings.redis_wait_ms = 5_000;
             settings.tls_ca = has_authority.then(|| tls::tls_file("authority.pem"));
         });
-        let state = Arc::clone(&rig.state);
+        let state = Arc::clone(&gateway.state);
         tokio::spawn(async move { state.shared.sync_with_redis().await });
-        rig
+        gateway
     };
     let (first, other, stranger) = (reached(true), reached(true), reached(false));
     wait_until("Redis is there", || is_redis_available(&first) && is_redis_available(&other)).await;
@@ -155,8 +155,8 @@ async fn does_not_share_cached_responses_between_workspaces() {
         (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
     let key =
         |id: &str, workspace: &str| json!({"id": id, "name": id, "sha256": sha256_hex(id), "workspace": workspace});
-    for rig in [&first_node, &other] {
-        rig.apply_snapshot(&json!({"epoch": "1", "keys": [key("a", "one"), key("b", "one"), key("c", "two")]}));
+    for gateway in [&first_node, &other] {
+        gateway.apply_snapshot(&json!({"epoch": "1", "keys": [key("a", "one"), key("b", "one"), key("c", "two")]}));
     }
     let from =
         |key: &str| cacheable_request("hi").header("x-gateway-api-key", key).header("x-gateway-cache-namespace", "n");
@@ -214,8 +214,8 @@ fn circuit_breaker_config(failing: &str, failures: u32) -> Value {
     json!({"strategy": {"mode": "fallback", "cb_config": breaker}, "targets": [mock_target(failing), mock_target("chunks=1")]})
 }
 
-fn open_breaker_count(rig: &TestGateway) -> usize {
-    rig.state.shared.breakers.open_count()
+fn open_breaker_count(gateway: &TestGateway) -> usize {
+    gateway.state.shared.breakers.open_count()
 }
 
 #[tokio::test]
@@ -230,8 +230,8 @@ async fn an_open_breaker_applies_to_existing_and_new_nodes() {
     wait_for_key_count(&mut connection, "penstock:breakers", 1).await;
     let later = start_node(&provider.url(), &server.url()).await;
     assert_eq!(open_breaker_count(&later), 1);
-    for rig in [&first_node, &other, &later] {
-        assert_eq!(routing_headers(&rig.send(chat_with_config(&config)).await)[0], "config.targets[1]");
+    for gateway in [&first_node, &other, &later] {
+        assert_eq!(routing_headers(&gateway.send(chat_with_config(&config)).await)[0], "config.targets[1]");
     }
     // One upstream request failed and four succeeded.
     wait_for_ledger_entries(&provider, 5).await;
@@ -322,15 +322,15 @@ async fn a_sticky_session_lasts_its_ttl_despite_weight_changes() {
         (second["name"], second["weight"]) = (json!("b"), json!(weights[1]));
         let strategy = json!({"mode": "loadbalance", "sticky": {"hash_fields": ["metadata.user"], "ttl": 2}});
         let config = json!({"strategy": strategy, "targets": [first, second]});
-        for rig in &nodes {
-            rig.apply_snapshot(&json!({"epoch": epoch, "configs": [{"slug": "pc-s", "config": config}]}));
+        for gateway in &nodes {
+            gateway.apply_snapshot(&json!({"epoch": epoch, "configs": [{"slug": "pc-s", "config": config}]}));
         }
     };
-    let location = async |rig: &TestGateway, user: &str| {
+    let location = async |gateway: &TestGateway, user: &str| {
         let metadata = json!({"user": user}).to_string();
         let request =
             crate::harness::post_request(CHAT_PATH, chat_body("mock", false)).header("x-gateway-config", "pc-s");
-        let response = rig.send(request.header("x-gateway-metadata", &metadata)).await;
+        let response = gateway.send(request.header("x-gateway-metadata", &metadata)).await;
         assert_eq!(response.status, 200);
         routing_headers(&response)[0].strip_prefix("config.targets").unwrap().to_owned()
     };
@@ -366,25 +366,25 @@ async fn a_sticky_session_lasts_its_ttl_despite_weight_changes() {
 async fn redis_outage_fails_no_request_and_times_out_one_lookup() {
     let (provider, mut server) = (Server::start().await, RedisServer::start().await);
     let relay = DelayingRelay::start(&server).await;
-    let rig = start_node(&provider.url(), &format!("redis://{}/", relay.addr)).await;
+    let gateway = start_node(&provider.url(), &format!("redis://{}/", relay.addr)).await;
     let noticed = async |name: &str| {
-        let before = timed_out_lookups(&rig);
-        send_cacheable_requests(&rig, name, 20).await;
+        let before = timed_out_lookups(&gateway);
+        send_cacheable_requests(&gateway, name, 20).await;
         // When the first lookup times out, all waiting requests give up with it, and later ones skip Redis.
-        assert!(timed_out_lookups(&rig) - before <= 1, "{name}: {}", timed_out_lookups(&rig) - before);
+        assert!(timed_out_lookups(&gateway) - before <= 1, "{name}: {}", timed_out_lookups(&gateway) - before);
     };
     server.freeze();
     noticed("frozen").await;
-    assert!(!is_redis_available(&rig));
+    assert!(!is_redis_available(&gateway));
     server.thaw();
-    wait_until("it is back", || is_redis_available(&rig)).await;
+    wait_until("it is back", || is_redis_available(&gateway)).await;
     relay.set_delay(Duration::from_millis(200));
     noticed("slowed").await;
     relay.set_delay(Duration::ZERO);
-    wait_until("it is quick again", || is_redis_available(&rig)).await;
+    wait_until("it is quick again", || is_redis_available(&gateway)).await;
     server.kill();
     noticed("killed").await;
-    wait_until("the loss is seen", || !is_redis_available(&rig)).await;
+    wait_until("the loss is seen", || !is_redis_available(&gateway)).await;
     let late =
         TestGateway::with_settings(&provider.url(), |settings| settings.redis_url = Some(Secret::new(server.url())));
     let state = Arc::clone(&late.state);
@@ -394,7 +394,7 @@ async fn redis_outage_fails_no_request_and_times_out_one_lookup() {
         ("MISS".into(), "HIT".into())
     );
     server.restart().await;
-    wait_until("the new one is used", || is_redis_available(&rig) && is_redis_available(&late)).await;
-    assert_eq!(fetch_cache_status(&rig, "again").await, "MISS");
+    wait_until("the new one is used", || is_redis_available(&gateway) && is_redis_available(&late)).await;
+    assert_eq!(fetch_cache_status(&gateway, "again").await, "MISS");
     wait_for_key_count(&mut server.connect().await, "penstock:answer:*", 1).await;
 }

@@ -19,8 +19,8 @@ async fn routes_a_model_in_the_path_like_one_in_the_body() {
     let url = played.server.url();
     let saved = json!({"epoch": "1", "providers": [
         {"slug": "mine", "provider": "openai", "api_key": "sk-1", "custom_host": url}]});
-    let rig = GoldenProvider::gateway_trusting_loopback();
-    rig.state.apply_snapshot(saved.to_string().as_bytes()).unwrap();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    gateway.state.apply_snapshot(saved.to_string().as_bytes()).unwrap();
     let build_request = |path: &str| {
         TestRequest::new("POST", path).header("content-type", "application/json").body(request_body.clone())
     };
@@ -32,7 +32,7 @@ async fn routes_a_model_in_the_path_like_one_in_the_body() {
         "/v1beta1/projects/p/locations/l/publishers/google/models/@mine/gpt-4o:generateContent",
         "/v1/projects/p/locations/l/publishers/google/models/@mine/gpt-4o:generateContent",
     ] {
-        let reply = rig.send(build_request(path)).await;
+        let reply = gateway.send(build_request(path)).await;
         assert_eq!(
             (reply.status, played.parse_last_request().1["model"].as_str()),
             (200, Some("gpt-4o")),
@@ -49,9 +49,9 @@ async fn routes_a_model_in_the_path_like_one_in_the_body() {
         build_request(&format!("/v1beta/models/{model}:generateContent"))
             .header("x-gateway-config", &config.to_string())
     };
-    assert_eq!(rig.send(request_body("fast")).await.status, 200);
+    assert_eq!(gateway.send(request_body("fast")).await.status, 200);
     assert_eq!(pick_fields(&played.parse_last_request().1, ["model", "temperature"]), json!(["gpt-4.1", 0]));
-    assert_eq!(rig.send(request_body("slow")).await.status, 200);
+    assert_eq!(gateway.send(request_body("slow")).await.status, 200);
     assert_eq!(pick_fields(&played.parse_last_request().1, ["model", "temperature"]), json!(["slow", 0.5]));
 }
 
@@ -60,14 +60,14 @@ async fn routes_a_model_in_the_path_like_one_in_the_body() {
 async fn dedicated_endpoint_gets_completions_unchanged() {
     let response_body = br#"{"object":"text_completion","choices":[{"text":" so","index":0,"finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}"#;
     let played = GoldenProvider::start(200, "application/json", response_body.to_vec(), 50).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let url = played.server.url();
     for (key, path) in [("huggingface_base_url", "/v1/completions"), ("custom_host", "/v1/chat/completions")] {
         let mut config = json!({"provider": "huggingface", "api_key": "k"});
         config[key] = url.as_str().into();
         let request = TestRequest::new("POST", "/v1/completions").header("content-type", "application/json");
         let body = r#"{"model":"tgi","prompt":"It is","max_tokens":3,"n":1}"#;
-        let response = rig.send(request.header("x-gateway-config", &config.to_string()).body(body)).await;
+        let response = gateway.send(request.header("x-gateway-config", &config.to_string()).body(body)).await;
         let (head, sent) = played.parse_last_request();
         assert!(head.starts_with(&format!("POST {path} HTTP/1.1")), "{head} {}", response.text());
         assert_eq!(
@@ -83,27 +83,30 @@ async fn same_api_format_passes_byte_for_byte_both_ways() {
     let response = br#"{"candidates":[{"finishReason":"STOP"}],"usageMetadata":{"promptTokenCount":9,"candidatesTokenCount":4,"thoughtsTokenCount":2,"cachedContentTokenCount":3,"totalTokenCount":15},"x":1}"#;
     for config in [json!({"provider": "google"}), json!({"provider": "google", "retry": {"attempts": 1}})] {
         let played = GoldenProvider::start(200, "application/json", response.to_vec(), 20).await;
-        let rig = GoldenProvider::gateway_trusting_loopback();
+        let gateway = GoldenProvider::gateway_trusting_loopback();
         let mut config = config.clone();
         config["custom_host"] = played.server.url().into();
         config["api_key"] = "sk-1".into();
         let request = TestRequest::new("POST", "/v1/models/gemini-2.5-pro:generateContent?x=1")
             .header("content-type", "application/json")
             .header("x-gateway-config", &config.to_string());
-        let reply = rig.send(request.body(body.clone())).await;
+        let reply = gateway.send(request.body(body.clone())).await;
         assert_eq!((reply.status, reply.body.as_slice()), (200, response.as_slice()));
         let (head, _) = played.parse_last_request();
         assert!(head.starts_with("POST /v1beta/models/gemini-2.5-pro:generateContent?x=1 HTTP/1.1"), "{head}");
         assert!(played.last_request.lock().unwrap().ends_with(&body));
-        assert_eq!(pick_fields(&rig.single_record(), ["req_units", "res_units"]), json!([9, 6]));
+        assert_eq!(pick_fields(&gateway.single_record(), ["req_units", "res_units"]), json!([9, 6]));
     }
     let stream = read_hex_frames(&golden_case("bedrock/chatComplete/stream").path("response.hex"));
     let played = GoldenProvider::start(200, "application/vnd.amazon.eventstream", stream.clone(), 33).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
-    let reply = rig.send(played.build_request("bedrock", "/model/m%3A0/converse-stream", b"{ }".to_vec())).await;
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    let reply = gateway.send(played.build_request("bedrock", "/model/m%3A0/converse-stream", b"{ }".to_vec())).await;
     assert_eq!((reply.status, reply.body.as_slice()), (200, stream.as_slice()));
     assert!(played.parse_last_request().0.starts_with("POST /model/m%3A0/converse-stream HTTP/1.1"));
-    assert_eq!(pick_fields(&rig.single_record(), ["outcome", "req_units", "res_units"]), json!(["complete", 20, 5]));
+    assert_eq!(
+        pick_fields(&gateway.single_record(), ["outcome", "req_units", "res_units"]),
+        json!(["complete", 20, 5])
+    );
 }
 
 #[tokio::test]
@@ -153,12 +156,12 @@ async fn fallback_translates_the_original_request_for_each_target() {
     let target = |provider: &str, played: &GoldenProvider| json!({"provider": provider, "api_key": "sk-1", "custom_host": played.server.url()});
     let targets = [target("anthropic", &first), target("google", &second)];
     let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [529]}, "targets": targets});
-    let rig = GoldenProvider::gateway_trusting_loopback();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
     let request = TestRequest::new("POST", CHAT_PATH)
         .header("x-gateway-config", &config.to_string())
         .header("content-type", "application/json")
         .body(fs::read(case.path("request.json")).unwrap());
-    let reply = rig.send(request).await;
+    let reply = gateway.send(request).await;
     assert_eq!((reply.status, reply.is_truncated), (200, false), "{}", reply.text());
     assert_eq!(
         strip_created_time(&reply.text()),
@@ -167,7 +170,7 @@ async fn fallback_translates_the_original_request_for_each_target() {
     let sent: Value = serde_json::from_slice(&fs::read(case.path("upstream_request.json")).unwrap()).unwrap();
     assert_eq!(second.parse_last_request().1, sent);
     assert_eq!(first.parse_last_request().1["messages"][0]["role"], "user");
-    let record = rig.single_record();
+    let record = gateway.single_record();
     assert_eq!(
         pick_fields(&record, ["ai_org", "req_units", "last_used_option_index"]),
         json!(["google", 30, "config.targets[1]"])
@@ -202,7 +205,7 @@ async fn sends_anthropic_headers_only_to_anthropic() {
 #[tokio::test]
 async fn translates_between_chat_and_messages_with_mock_provider() {
     let mock = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let build_request = |provider: &str, path: &str, stream: bool| {
         TestRequest::new("POST", path)
             .header("x-gateway-provider", provider)
@@ -211,8 +214,8 @@ async fn translates_between_chat_and_messages_with_mock_provider() {
             .header("authorization", "Bearer sk-1")
             .body(chat_body("mock", stream))
     };
-    let complete = rig.send(build_request("anthropic", CHAT_PATH, false)).await.json();
-    let streamed = rig.send(build_request("anthropic", CHAT_PATH, true)).await;
+    let complete = gateway.send(build_request("anthropic", CHAT_PATH, false)).await.json();
+    let streamed = gateway.send(build_request("anthropic", CHAT_PATH, true)).await;
     let content = complete["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
     assert!(!content.is_empty() && !streamed.is_truncated);
     let deltas = streamed.text();
@@ -221,15 +224,16 @@ async fn translates_between_chat_and_messages_with_mock_provider() {
     let text: String =
         deltas.filter_map(|data| Some(data["choices"][0]["delta"]["content"].as_str()?.to_owned())).collect();
     assert_eq!(text, content);
-    let message = rig.send(build_request("openai", MESSAGES_PATH, false)).await.json();
+    let message = gateway.send(build_request("openai", MESSAGES_PATH, false)).await.json();
     assert_eq!(message["content"][0]["text"], content.as_str());
-    let events = rig.send(build_request("openai", MESSAGES_PATH, true)).await;
+    let events = gateway.send(build_request("openai", MESSAGES_PATH, true)).await;
     assert!(
         events.text().starts_with("event: message_start\n")
             && events.text().ends_with("{\"type\":\"message_stop\"}\n\n")
     );
     assert!(
-        rig.drain_records()
+        gateway
+            .drain_records()
             .iter()
             .all(|record| record["units_estimated"] == Value::Null && record["req_units"] != Value::Null)
     );
@@ -238,7 +242,7 @@ async fn translates_between_chat_and_messages_with_mock_provider() {
 #[tokio::test]
 async fn all_client_formats_reach_a_provider_that_validates() {
     let mock = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let callers = [
         ("google/chatComplete", CHAT_PATH),
         ("google/messages", MESSAGES_PATH),
@@ -269,7 +273,7 @@ async fn all_client_formats_reach_a_provider_that_validates() {
                 .header("content-type", "application/json")
                 .header("authorization", "Bearer sk-1")
                 .body(request_body.clone());
-            let response = rig.send(request).await;
+            let response = gateway.send(request).await;
             assert_eq!(response.status, 200, "{path} to {provider}: {}", response.text());
             assert!(
                 response.text().contains("Hello from the pretend provider"),
@@ -277,7 +281,7 @@ async fn all_client_formats_reach_a_provider_that_validates() {
                 response.text()
             );
             assert_eq!(
-                pick_fields(&rig.single_record(), ["req_units", "res_units"]),
+                pick_fields(&gateway.single_record(), ["req_units", "res_units"]),
                 json!([12, 8]),
                 "{path} to {provider}"
             );
@@ -318,9 +322,9 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
             [.., json] => ("application/json", fs::read(json).unwrap()),
         };
         let played = GoldenProvider::start(200, kind, responded.clone(), 11).await;
-        let rig = GoldenProvider::gateway_trusting_loopback();
+        let gateway = GoldenProvider::gateway_trusting_loopback();
         let request = fs::read(case.path("request.json")).unwrap();
-        let reply = rig
+        let reply = gateway
             .send(
                 TestRequest::new("POST", MESSAGES_PATH)
                     .header("x-gateway-provider", provider)
@@ -355,7 +359,7 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
         let (_, after) = written.split_once("\"max_tokens\"").unwrap();
         let (thoughts, _) = after.split_once("\"And?\"").unwrap();
         assert!(body.contains(thoughts), "{body}");
-        let record = rig.single_record();
+        let record = gateway.single_record();
         assert_eq!(pick_fields(&record, ["req_units", "res_units"]), json!([16, 5]), "{provider} {label}: {record}");
     }
 }
@@ -434,8 +438,9 @@ async fn google_client_embeds_and_counts_at_other_providers() {
         let [provider, verb, _] = provider_name.split('/').collect::<Vec<_>>()[..] else { panic!("{provider_name}") };
         let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let (model, request) = extract_model(&read("request.json"));
-        let rig = GoldenProvider::gateway_trusting_loopback();
-        let reply = rig.send(played.build_request(provider, &format!("/v1beta/models/{model}:{verb}"), request)).await;
+        let gateway = GoldenProvider::gateway_trusting_loopback();
+        let reply =
+            gateway.send(played.build_request(provider, &format!("/v1beta/models/{model}:{verb}"), request)).await;
         assert_eq!(
             (reply.status, reply.json()),
             (200, serde_json::from_slice(&read("client_response.json")).unwrap()),
@@ -448,7 +453,7 @@ async fn google_client_embeds_and_counts_at_other_providers() {
         assert_eq!(reply.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{provider_name}");
         let units =
             if verb == "countTokens" { Value::Null } else { reply.json()["usageMetadata"]["promptTokenCount"].clone() };
-        assert_eq!(rig.single_record()["req_units"], units, "{provider_name}");
+        assert_eq!(gateway.single_record()["req_units"], units, "{provider_name}");
     }
 }
 
@@ -465,9 +470,10 @@ async fn google_embed_and_count_requests_pass_byte_for_byte() {
                 continue;
             }
             let played = GoldenProvider::start(200, "application/json", b"{ \"totalTokens\":3 }".to_vec(), 50).await;
-            let rig = GoldenProvider::gateway_trusting_loopback();
-            let response =
-                rig.send(played.build_request(provider, &format!("/v1beta/models/e-1:{verb}"), body.to_vec())).await;
+            let gateway = GoldenProvider::gateway_trusting_loopback();
+            let response = gateway
+                .send(played.build_request(provider, &format!("/v1beta/models/e-1:{verb}"), body.to_vec()))
+                .await;
             assert_eq!((response.status, response.body.as_slice()), (200, b"{ \"totalTokens\":3 }".as_slice()));
             assert!(
                 played.parse_last_request().0.contains(&line.replace("VERB", verb)),
@@ -480,11 +486,11 @@ async fn google_embed_and_count_requests_pass_byte_for_byte() {
     let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
     let saved = json!({"epoch": "1", "providers": [
         {"slug": "mine", "provider": "google", "api_key": "sk-1", "custom_host": played.server.url()}]});
-    let rig = GoldenProvider::gateway_trusting_loopback();
-    rig.state.apply_snapshot(saved.to_string().as_bytes()).unwrap();
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    gateway.state.apply_snapshot(saved.to_string().as_bytes()).unwrap();
     let request = TestRequest::new("POST", "/v1beta/models/@mine/e-1:batchEmbedContents")
         .header("content-type", "application/json");
-    assert_eq!(rig.send(request.body(body.to_vec())).await.status, 200);
+    assert_eq!(gateway.send(request.body(body.to_vec())).await.status, 200);
     assert!(played.last_request.lock().unwrap().ends_with(renamed), "{:?}", played.parse_last_request());
 }
 

@@ -36,8 +36,8 @@ async fn translates_complete_responses_of_every_provider() {
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
-        let rig = GoldenProvider::gateway_trusting_loopback();
-        let reply = rig.send(played.build_request(provider, path, read("request.json"))).await;
+        let gateway = GoldenProvider::gateway_trusting_loopback();
+        let reply = gateway.send(played.build_request(provider, path, read("request.json"))).await;
         assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")), "{}", reply.text());
         let (head, body) = played.parse_last_request();
         assert!(head.starts_with(line) && head.contains(key), "{head}");
@@ -51,7 +51,7 @@ async fn translates_complete_responses_of_every_provider() {
         assert_eq!(actual, expected, "{provider}");
         let lost = fs::read_to_string(case.path("dropped_params.txt")).ok();
         assert_eq!(reply.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{provider}");
-        let record = rig.single_record();
+        let record = gateway.single_record();
         assert_eq!(
             pick_fields(&record, ["req_units", "res_units", "estimated"]),
             json!([30, 20, null]),
@@ -72,14 +72,14 @@ async fn translates_streams_of_every_provider_at_any_chunk_size() {
         };
         for chunk in [7, 100_000] {
             let played = GoldenProvider::start(200, kind, responded.clone(), chunk).await;
-            let rig = GoldenProvider::gateway_trusting_loopback();
+            let gateway = GoldenProvider::gateway_trusting_loopback();
             let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
-            let reply = rig.send(played.build_request(provider, path, read("request.json"))).await;
+            let reply = gateway.send(played.build_request(provider, path, read("request.json"))).await;
             assert_eq!((reply.status, reply.is_streamed, reply.is_truncated), (200, true, false), "{}", reply.text());
             assert_eq!(reply.header("content-type"), Some("text/event-stream"));
             let expected = String::from_utf8(read("client_response.sse")).unwrap();
             assert_eq!(strip_generated_ids(&reply.text()), strip_generated_ids(&expected), "{provider}");
-            let record = rig.single_record();
+            let record = gateway.single_record();
             assert_eq!(record["outcome"], "complete", "{record}");
             assert_eq!(record["req_units"], 20, "{provider}: {record}");
         }
@@ -103,11 +103,11 @@ async fn records_stream_usage_and_returns_it_only_if_requested() {
         ] {
             request_body["stream_options"] = options;
             let played = GoldenProvider::start(200, kind, responded.clone(), 13).await;
-            let rig = GoldenProvider::gateway_trusting_loopback();
+            let gateway = GoldenProvider::gateway_trusting_loopback();
             let request = played.build_request(provider, CHAT_PATH, request_body.to_string().into());
             let request =
                 request.header("accept-encoding", "gzip").header("x-gateway-forward-headers", "accept-encoding");
-            let reply = rig.send(request).await.text();
+            let reply = gateway.send(request).await.text();
             assert_eq!(reply.matches("\"usage\"").count(), usize::from(is_shown), "{provider}: {reply}");
             assert_eq!(
                 reply.matches("\"choices\":[],\"usage\":{").count(),
@@ -115,7 +115,7 @@ async fn records_stream_usage_and_returns_it_only_if_requested() {
                 "{provider}: {reply}"
             );
             assert!(reply.ends_with("data: [DONE]\n\n"), "{provider}: {reply}");
-            let fields = pick_fields(&rig.single_record(), ["outcome", "req_units", "units_estimated"]);
+            let fields = pick_fields(&gateway.single_record(), ["outcome", "req_units", "units_estimated"]);
             assert_eq!(fields, json!(["complete", 20, null]), "{provider}");
             // Usage in a compressed stream could be neither read nor hidden.
             let (head, _) = played.parse_last_request();
@@ -175,20 +175,20 @@ async fn reports_an_invalid_response_as_a_provider_error() {
     for (provider, body) in [("anthropic", r#"{"content": 1}"#), ("anthropic", "{"), ("together-ai", r#"{"choices":["#)]
     {
         let played = GoldenProvider::start(200, "application/json", body.into(), 50).await;
-        let rig = GoldenProvider::gateway_trusting_loopback();
-        let reply = rig.send(played.build_request(provider, CHAT_PATH, chat_body("claude-x", false).into())).await;
+        let gateway = GoldenProvider::gateway_trusting_loopback();
+        let reply = gateway.send(played.build_request(provider, CHAT_PATH, chat_body("claude-x", false).into())).await;
         let message = format!("{provider} returned an invalid response: {body}");
         let error = json!({"message": message, "type": null, "param": null, "code": null});
         let expected = json!({"error": error, "provider": provider});
         assert_eq!((reply.status, reply.json()), (200, expected));
-        let record = rig.single_record();
+        let record = gateway.single_record();
         assert_eq!((&record["error"], &record["is_success"]), (&"invalid_response".into(), &false.into()), "{record}");
         // Fallback tries the next target, although the status is 200.
         let good = GoldenProvider::start(200, "application/json", br#"{"choices":[]}"#.to_vec(), 50).await;
         let at = |provider: &str, url: &str| json!({"provider": provider, "custom_host": url, "api_key": "k"});
         let config = json!({"strategy": {"mode": "fallback"},
             "targets": [at(provider, &played.server.url()), at("openai", &good.server.url())]});
-        let reply = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false).into_bytes())).await;
+        let reply = gateway.send(post_with_config(&config, CHAT_PATH, chat_body("m", false).into_bytes())).await;
         assert_eq!((reply.status, reply.text().as_str()), (200, r#"{"choices":[]}"#), "{provider}");
     }
 }
@@ -200,10 +200,11 @@ async fn a_truncated_stream_never_looks_complete() {
         let responded = fs::read(case.path("response.sse")).unwrap();
         let played =
             GoldenProvider::start(200, "text/event-stream", responded[..responded.len() / 2].to_vec(), 50).await;
-        let rig = GoldenProvider::gateway_trusting_loopback();
+        let gateway = GoldenProvider::gateway_trusting_loopback();
         let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
-        let reply = rig.send(played.build_request(provider, path, fs::read(case.path("request.json")).unwrap())).await;
-        assert_eq!(rig.single_record()["outcome"], "cut", "{provider}");
+        let reply =
+            gateway.send(played.build_request(provider, path, fs::read(case.path("request.json")).unwrap())).await;
+        assert_eq!(gateway.single_record()["outcome"], "cut", "{provider}");
         let (_, last) = reply.last_event();
         assert!(last["error"].is_object(), "{provider}: {}", reply.text());
     }
@@ -235,8 +236,8 @@ async fn translates_complete_responses_for_google_and_amazon_clients() {
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let (model, request) = extract_model(&read("request.json"));
-        let rig = GoldenProvider::gateway_trusting_loopback();
-        let reply = rig.send(played.build_request(provider, &format!("{before}{model}{after}"), request)).await;
+        let gateway = GoldenProvider::gateway_trusting_loopback();
+        let reply = gateway.send(played.build_request(provider, &format!("{before}{model}{after}"), request)).await;
         assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")), "{}", reply.text());
         assert_eq!(reply.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap(), "{provider}");
         assert_eq!(
@@ -245,7 +246,7 @@ async fn translates_complete_responses_for_google_and_amazon_clients() {
             "{provider}"
         );
         let actual =
-            pick_fields(&rig.single_record(), ["operation", "ai_model", "req_units", "res_units", "stream_mode"]);
+            pick_fields(&gateway.single_record(), ["operation", "ai_model", "req_units", "res_units", "stream_mode"]);
         assert_eq!(actual, json!([operation, model, 30, 20, false]), "{provider}");
     }
 }
@@ -257,8 +258,9 @@ async fn translates_streams_for_google_and_amazon_clients() {
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let (model, request_body) = extract_model(&read("request.json"));
         let played = GoldenProvider::start(200, "text/event-stream", read("response.sse"), 33).await;
-        let rig = GoldenProvider::gateway_trusting_loopback();
-        let reply = rig.send(played.build_request(provider, &format!("{before}{model}{after}"), request_body)).await;
+        let gateway = GoldenProvider::gateway_trusting_loopback();
+        let reply =
+            gateway.send(played.build_request(provider, &format!("{before}{model}{after}"), request_body)).await;
         assert_eq!((reply.status, reply.is_streamed, reply.is_truncated), (200, true, false), "{}", reply.text());
         let kind = reply.header("content-type").unwrap();
         if after.starts_with(':') {
@@ -272,7 +274,7 @@ async fn translates_streams_for_google_and_amazon_clients() {
                 returned.lines().map(|line| line.split(' ').next().unwrap()).collect::<Vec<_>>()
             );
         }
-        let actual = pick_fields(&rig.single_record(), ["operation", "outcome", "req_units", "stream_mode"]);
+        let actual = pick_fields(&gateway.single_record(), ["operation", "outcome", "req_units", "stream_mode"]);
         assert_eq!(actual, json!([operation, "complete", 20, true]), "{provider}");
     }
 }
@@ -284,9 +286,9 @@ async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let (model, request_body) = extract_model(&read("request.json"));
         let played = GoldenProvider::start(200, "text/event-stream", read("response.sse"), 33).await;
-        let rig = GoldenProvider::gateway_trusting_loopback();
+        let gateway = GoldenProvider::gateway_trusting_loopback();
         let path = format!("/v1beta/models/{model}:streamGenerateContent");
-        let reply = rig.send(played.build_request(provider, &path, request_body.clone())).await;
+        let reply = gateway.send(played.build_request(provider, &path, request_body.clone())).await;
         assert_eq!((reply.status, reply.is_streamed, reply.is_truncated), (200, true, false), "{}", reply.text());
         assert_eq!(reply.header("content-type"), Some("application/json"));
         let events = String::from_utf8(read("client_response.sse")).unwrap();
@@ -296,7 +298,7 @@ async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
             .map(|item| serde_json::from_str(item).unwrap())
             .collect();
         assert_eq!(reply.json(), json!(items), "{provider}");
-        let actual = pick_fields(&rig.single_record(), ["operation", "outcome", "req_units", "stream_mode"]);
+        let actual = pick_fields(&gateway.single_record(), ["operation", "outcome", "req_units", "stream_mode"]);
         assert_eq!(actual, json!(["streamGenerateContent", "complete", 20, true]), "{provider}");
         let config = json!({"provider": provider, "api_key": "sk-1", "custom_host": played.server.url(),
             "retry": {"attempts": 1}});
@@ -304,12 +306,12 @@ async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
             post_with_config(&config, &path, request_body.clone()),
             played.build_request(provider, &path, request_body),
         ] {
-            let (chunks, _) = read_stream(into_stream(rig.handle_request(request).await)).await;
+            let (chunks, _) = read_stream(into_stream(gateway.handle_request(request).await)).await;
             assert!(chunks.len() > 1 && chunks[0].starts_with(b"[{") && !chunks[0].ends_with(b"]"), "{chunks:?}");
         }
         // An error has the same form as for other operations.
         let played = GoldenProvider::start(429, "application/json", b"{}".to_vec(), 50).await;
-        let reply = rig.send(played.build_request(provider, &path, extract_model(&read("request.json")).1)).await;
+        let reply = gateway.send(played.build_request(provider, &path, extract_model(&read("request.json")).1)).await;
         assert_eq!((reply.status, &reply.json()["error"]["code"]), (429, &json!(429)));
     }
 }
@@ -330,14 +332,14 @@ async fn a_json_array_without_finish_reason_is_cut_and_not_cached() {
         ("google", json, items(r#"{"error":{"code":503}}"#), ["complete", "upstream_error_event"], false),
     ] {
         let played = GoldenProvider::start(200, kind, responded, 33).await;
-        let rig = GoldenProvider::gateway_trusting_loopback();
+        let gateway = GoldenProvider::gateway_trusting_loopback();
         let config =
             json!({"provider": provider, "api_key": "k", "custom_host": played.server.url(), "cache": "simple"});
         let send_request = || post_with_config(&config, "/v1beta/models/m:streamGenerateContent", request_body.clone());
-        let (reply, again) = (rig.send(send_request()).await, rig.send(send_request()).await);
+        let (reply, again) = (gateway.send(send_request()).await, gateway.send(send_request()).await);
         assert_eq!((reply.status, reply.is_truncated), (200, outcome == "cut"), "{provider}: {}", reply.text());
         assert_eq!(routing_headers(&again)[2], if is_kept { "HIT" } else { "MISS" }, "{provider}: {}", reply.text());
-        let record = &rig.drain_records()[0];
+        let record = &gateway.drain_records()[0];
         assert_eq!(record["outcome"], outcome, "{record}");
         assert_eq!(record["error"].as_str().unwrap_or_default(), error, "{record}");
     }
@@ -359,11 +361,11 @@ async fn translates_errors_for_google_and_amazon_clients() {
         let read = |file: &str| fs::read(case.path(file)).unwrap();
         let played = GoldenProvider::start(429, "application/json", read("response.json"), 50).await;
         let (model, request_body) = extract_model(&read("request.json"));
-        let rig = GoldenProvider::gateway_trusting_loopback();
+        let gateway = GoldenProvider::gateway_trusting_loopback();
         let path = format!("{before}{model}{after}");
-        let reply = rig.send(played.build_request(provider, &path, request_body)).await;
+        let reply = gateway.send(played.build_request(provider, &path, request_body)).await;
         let refused =
-            rig.send(TestRequest::new("POST", &path).header("content-type", "application/json").body("{}")).await;
+            gateway.send(TestRequest::new("POST", &path).header("content-type", "application/json").body("{}")).await;
         let word = |reply: &crate::harness::TestResponse| match reply.json() {
             reply if after.starts_with(':') => reply["error"]["status"].as_str().unwrap().to_owned(),
             reply => reply["__type"].as_str().unwrap().to_owned(),
@@ -376,7 +378,7 @@ async fn translates_errors_for_google_and_amazon_clients() {
         let responded = fs::read(stream.path("response.sse")).unwrap();
         let played =
             GoldenProvider::start(200, "text/event-stream", responded[..responded.len() / 2].to_vec(), 50).await;
-        let cut = rig.send(played.build_request(
+        let cut = gateway.send(played.build_request(
             provider,
             &format!("{before}{model}{after}-stream"),
             b"{\"messages\":[]}".to_vec(),
@@ -418,18 +420,18 @@ async fn reports_dropped_response_fields_in_header_and_sse_comment() {
     let case = golden_case("google/chatComplete/image");
     let read = |case: &CaseFiles, file: &str| fs::read(case.path(file)).unwrap();
     let played = GoldenProvider::start(200, "application/json", read(&case, "response.json"), 50).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
-    let reply = rig.send(played.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    let reply = gateway.send(played.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
     let dropped_names = "image, executableCode, codeExecutionResult, groundingMetadata";
     assert_eq!(reply.header("x-gateway-not-translated"), Some(dropped_names));
-    assert_eq!(rig.state.record_sink.metrics.partly_translated.get(), 1);
+    assert_eq!(gateway.state.record_sink.metrics.partly_translated.get(), 1);
     let case = golden_case("google/chatComplete/image_stream");
     let played = GoldenProvider::start(200, "text/event-stream", read(&case, "response.sse"), 9).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
-    let reply = rig.send(played.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    let reply = gateway.send(played.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
     assert!(reply.text().contains(": not translated: image\n\n") && !reply.is_truncated, "{}", reply.text());
-    assert_eq!(rig.single_record()["outcome"], "complete");
-    assert_eq!(rig.state.record_sink.metrics.partly_translated.get(), 1);
+    assert_eq!(gateway.single_record()["outcome"], "complete");
+    assert_eq!(gateway.state.record_sink.metrics.partly_translated.get(), 1);
 }
 
 #[tokio::test]
@@ -437,10 +439,10 @@ async fn records_token_kinds_that_the_client_format_lacks() {
     let case = golden_case("google/messages/kinds_of_tokens");
     let read = |file: &str| fs::read(case.path(file)).unwrap();
     let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
-    let rig = GoldenProvider::gateway_trusting_loopback();
-    let reply = rig.send(played.build_request("google", MESSAGES_PATH, read("request.json"))).await;
+    let gateway = GoldenProvider::gateway_trusting_loopback();
+    let reply = gateway.send(played.build_request("google", MESSAGES_PATH, read("request.json"))).await;
     assert_eq!(reply.json()["usage"]["input_tokens"], 200, "{}", reply.text());
-    let record = rig.single_record();
+    let record = gateway.single_record();
     let expected = json!({"input": 20, "output": 5, "cache_read": 40, "reasoning": 3, "audio_in": 100, "image_in": 80,
         "cache_read_audio": 80});
     let actual = record["usage"].as_object().unwrap().iter().filter(|(_, tokens)| **tokens != 0);

@@ -29,9 +29,9 @@ fn config_with_retries(attempts: u32, behaviour: &str) -> Value {
 #[tokio::test]
 async fn uses_all_attempts_on_persistent_failures() {
     let provider = Server::start().await;
-    let rig = gateway_with_fast_retries(&provider.url());
+    let gateway = gateway_with_fast_retries(&provider.url());
     for (failing, count) in [("status=429", 4), ("status=500", 8), ("status=529", 12), ("fault=reset", 16)] {
-        let response = rig.send(chat_with_config(&config_with_retries(3, failing))).await;
+        let response = gateway.send(chat_with_config(&config_with_retries(3, failing))).await;
         assert_eq!(
             (routing_headers(&response)[1], response.header("x-should-retry")),
             ("-1", Some("false")),
@@ -39,32 +39,35 @@ async fn uses_all_attempts_on_persistent_failures() {
         );
         wait_for_ledger_entries(&provider, count).await;
     }
-    assert_eq!(pick_fields(&rig.drain_records()[0], ["retry_success_count", "response_status_code"]), json!([-1, 429]));
+    assert_eq!(
+        pick_fields(&gateway.drain_records()[0], ["retry_success_count", "response_status_code"]),
+        json!([-1, 429])
+    );
 }
 
 #[tokio::test]
 async fn does_not_retry_unlisted_statuses() {
     let provider = Server::start().await;
-    let rig = gateway_with_fast_retries(&provider.url());
+    let gateway = gateway_with_fast_retries(&provider.url());
     for status in [400, 401, 404, 501] {
-        let response = rig.send(chat_with_config(&config_with_retries(3, &format!("status={status}")))).await;
+        let response = gateway.send(chat_with_config(&config_with_retries(3, &format!("status={status}")))).await;
         assert_eq!((response.status, routing_headers(&response)[1]), (status, "0"));
     }
     wait_for_ledger_entries(&provider, 4).await;
     let mut config = mock_target("status=418");
     config["retry"] = json!({"attempts": 1, "on_status_codes": [418]});
-    assert_eq!(routing_headers(&rig.send(chat_with_config(&config)).await)[1], "-1");
+    assert_eq!(routing_headers(&gateway.send(chat_with_config(&config)).await)[1], "-1");
     wait_for_ledger_entries(&provider, 6).await;
 }
 
 #[tokio::test]
 async fn does_not_retry_requests_that_the_gateway_rejects() {
-    let rig = TestGateway::with_settings("", |settings| settings.retry_backoff_ms = 60_000);
+    let gateway = TestGateway::with_settings("", |settings| settings.retry_backoff_ms = 60_000);
     let saved = json!({"slug": "saved", "provider": "anthropic", "api_key": "k"});
-    rig.apply_snapshot(&json!({"epoch": "1", "providers": [saved]}));
+    gateway.apply_snapshot(&json!({"epoch": "1", "providers": [saved]}));
     let config = json!({"passthrough": true, "retry": {"attempts": 5, "on_status_codes": [400, 500]}});
     let body = chat_body("@saved/claude", false);
-    let response = rig.send(post_with_config(&config, CHAT_PATH, body.clone())).await;
+    let response = gateway.send(post_with_config(&config, CHAT_PATH, body.clone())).await;
     assert_eq!(
         (response.status, response.error_code().as_str(), routing_headers(&response)[1]),
         (500, "unsupported_operation", "0"),
@@ -72,7 +75,7 @@ async fn does_not_retry_requests_that_the_gateway_rejects() {
         response.text()
     );
     let request = format!(r#"{{"path":"{CHAT_PATH}","body":{body}}}"#);
-    let explained = rig.send(post_with_config(&config, "/v1/explain", request)).await;
+    let explained = gateway.send(post_with_config(&config, "/v1/explain", request)).await;
     assert_eq!(explained.json()["targets"][0]["error"], "unsupported_operation", "{}", explained.text());
 }
 
@@ -96,11 +99,11 @@ async fn start_failing_provider(times: usize, fields: &'static str) -> ScriptedS
 async fn response_header_counts_the_retries() {
     for times in 0..4 {
         let provider = start_failing_provider(times, "").await;
-        let rig = gateway_with_fast_retries(&provider.url());
+        let gateway = gateway_with_fast_retries(&provider.url());
         let config = json!({"provider": "mock", "retry": {"attempts": 3}});
-        let reply = rig.send(chat_with_config(&config)).await;
+        let reply = gateway.send(chat_with_config(&config)).await;
         assert_eq!((reply.status, routing_headers(&reply)[1]), (200, times.to_string().as_str()));
-        assert_eq!(rig.single_record()["retry_success_count"], times);
+        assert_eq!(gateway.single_record()["retry_success_count"], times);
         // The gateway reads each discarded response to its end, so that the connection can be reused.
         assert_eq!(provider.connection_count(), 1);
     }
@@ -109,9 +112,9 @@ async fn response_header_counts_the_retries() {
 #[tokio::test]
 async fn retries_after_the_delay_in_retry_after() {
     let provider = start_failing_provider(1, "retry-after-ms: 150\r\n").await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.retry_backoff_ms = 60_000);
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.retry_backoff_ms = 60_000);
     let start = Instant::now();
-    let response = rig
+    let response = gateway
         .send(chat_with_config(&json!({"provider": "mock", "retry": {"attempts": 1, "use_retry_after_header": true}})))
         .await;
     assert_eq!((response.status, routing_headers(&response)[1]), (200, "1"));
@@ -121,8 +124,8 @@ async fn retries_after_the_delay_in_retry_after() {
 #[tokio::test]
 async fn does_not_wait_for_a_retry_after_of_one_minute() {
     let provider = start_failing_provider(9, "retry-after: 60\r\n").await;
-    let rig = gateway_with_fast_retries(&provider.url());
-    let response = rig
+    let gateway = gateway_with_fast_retries(&provider.url());
+    let response = gateway
         .send(chat_with_config(&json!({"provider": "mock", "retry": {"attempts": 5, "use_retry_after_header": true}})))
         .await;
     assert_eq!((response.status, routing_headers(&response)[1]), (429, "-1"));
@@ -131,10 +134,10 @@ async fn does_not_wait_for_a_retry_after_of_one_minute() {
 #[tokio::test]
 async fn does_not_start_a_delay_longer_than_the_client_timeout() {
     let provider = start_failing_provider(9, "retry-after: 40\r\n").await;
-    let rig = gateway_with_fast_retries(&provider.url());
+    let gateway = gateway_with_fast_retries(&provider.url());
     let config = json!({"provider": "mock", "retry": {"attempts": 5, "use_retry_after_header": true}});
     // Both times exceed the timeout of a test, so a wait for either would fail it.
-    let response = rig.send(chat_with_config(&config).header("x-stainless-read-timeout", "30")).await;
+    let response = gateway.send(chat_with_config(&config).header("x-stainless-read-timeout", "30")).await;
     assert_eq!(
         (response.status, routing_headers(&response)[1], response.header("x-should-retry")),
         (429, "-1", Some("false"))
@@ -144,7 +147,7 @@ async fn does_not_start_a_delay_longer_than_the_client_timeout() {
 #[tokio::test]
 async fn sequential_failures_stay_within_the_retry_budget() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.retry_backoff_ms = 1;
         settings.retry_budget_min = 10;
     });
@@ -153,7 +156,7 @@ async fn sequential_failures_stay_within_the_retry_budget() {
     let mut spent = 0;
     let start = Instant::now();
     for _ in 0..requests {
-        let response = rig.send(chat_with_config(&config)).await;
+        let response = gateway.send(chat_with_config(&config)).await;
         spent += usize::from(routing_headers(&response)[1] == "-1");
     }
     let seconds = start.elapsed().as_secs() as usize + 1;
@@ -161,7 +164,8 @@ async fn sequential_failures_stay_within_the_retry_budget() {
     let attempts = provider.wait_until_settled(requests, Duration::from_secs(5)).await.len();
     assert!(attempts <= requests + requests / 5 + 10 * (seconds + 1), "{attempts} in {seconds} s");
     assert!(
-        rig.drain_records()
+        gateway
+            .drain_records()
             .iter()
             .any(|record| record["decisions"].to_string().contains("the retry budget is exhausted"))
     );
@@ -170,11 +174,11 @@ async fn sequential_failures_stay_within_the_retry_budget() {
 #[tokio::test]
 async fn target_retry_setting_overrides_the_inherited_one() {
     let provider = Server::start().await;
-    let rig = gateway_with_fast_retries(&provider.url());
+    let gateway = gateway_with_fast_retries(&provider.url());
     let mut first = mock_target("status=503");
     first["retry"] = json!({"attempts": 0});
     let config = json!({"strategy": {"mode": "fallback"}, "retry": {"attempts": 2}, "targets": [first, mock_target("status=502")]});
-    let response = rig.send(chat_with_config(&config)).await;
+    let response = gateway.send(chat_with_config(&config)).await;
     assert_eq!((response.status, routing_headers(&response)), (502, ["config.targets[1]", "-1", "DISABLED"]));
     wait_for_ledger_entries(&provider, 4).await;
 }
@@ -182,17 +186,17 @@ async fn target_retry_setting_overrides_the_inherited_one() {
 #[tokio::test]
 async fn retries_streams_and_pass_through_paths() {
     let provider = start_failing_provider(2, "").await;
-    let rig = gateway_with_fast_retries(&provider.url());
+    let gateway = gateway_with_fast_retries(&provider.url());
     let config = json!({"provider": "mock", "retry": {"attempts": 2}});
     assert_eq!(
-        routing_headers(&rig.send(post_with_config(&config, "/v1/proxy/x", chat_body("m", false))).await)[1],
+        routing_headers(&gateway.send(post_with_config(&config, "/v1/proxy/x", chat_body("m", false))).await)[1],
         "2"
     );
     let provider = Server::start().await;
-    let rig = gateway_with_fast_retries(&provider.url());
+    let gateway = gateway_with_fast_retries(&provider.url());
     for path in [CHAT_PATH, MESSAGES_PATH] {
         let response =
-            rig.send(post_with_config(&config_with_retries(1, "fault=429"), path, chat_body("mock", true))).await;
+            gateway.send(post_with_config(&config_with_retries(1, "fault=429"), path, chat_body("mock", true))).await;
         assert_eq!((response.status, routing_headers(&response)[1]), (429, "-1"));
     }
     wait_for_ledger_entries(&provider, 4).await;
@@ -201,8 +205,8 @@ async fn retries_streams_and_pass_through_paths() {
 #[tokio::test]
 async fn without_a_config_the_client_may_still_retry() {
     let provider = Server::start().await;
-    let rig = gateway_with_fast_retries(&provider.url());
-    let response = rig.send(crate::harness::chat_request("mock?status=503")).await;
+    let gateway = gateway_with_fast_retries(&provider.url());
+    let response = gateway.send(crate::harness::chat_request("mock?status=503")).await;
     assert_eq!(
         (response.status, response.header("x-should-retry"), routing_headers(&response)),
         (503, None, ["config", "0", "DISABLED"])
@@ -213,11 +217,11 @@ async fn without_a_config_the_client_may_still_retry() {
 #[tokio::test]
 async fn concurrent_failures_stay_within_the_retry_budget() {
     let ill = FailingProvider::start().await;
-    let rig = TestGateway::with_settings(&ill.server.url(), |settings| settings.retry_backoff_ms = 1);
+    let gateway = TestGateway::with_settings(&ill.server.url(), |settings| settings.retry_backoff_ms = 1);
     let mut config = mock_target("ill");
     config["retry"] = json!({"attempts": 3, "on_status_codes": [503]});
     let began = Instant::now();
-    let responses = send_at_rate(&rig, &config, 300, 900).await;
+    let responses = send_at_rate(&gateway, &config, 300, 900).await;
     assert!(responses.iter().all(|(_, _, response)| response.status == 503));
     // Counts only after the first second. Allows 20 % more attempts than requests, plus the floor of ten per second and
     // one second for the change of windows.
@@ -229,13 +233,13 @@ async fn concurrent_failures_stay_within_the_retry_budget() {
         requests > 500 && attempts > requests && attempts <= max_attempts,
         "{attempts} for {requests}, {max_attempts} allowed"
     );
-    assert!(rig.state.record_sink.metrics.retries_denied.get() > 0);
+    assert!(gateway.state.record_sink.metrics.retries_denied.get() > 0);
 }
 
 #[tokio::test]
 async fn forbids_client_retries_if_the_used_route_sets_retries() {
     let provider = Server::start().await;
-    let rig = gateway_with_fast_retries(&provider.url());
+    let gateway = gateway_with_fast_retries(&provider.url());
     let [none, once] = [0, 1].map(|attempts| config_with_retries(attempts, "status=503"));
     let (bad, well) = (mock_target("status=503"), mock_target("chunks=1"));
     let balanced = |chosen: &Value, other: &Value| {
@@ -261,7 +265,7 @@ async fn forbids_client_retries_if_the_used_route_sets_retries() {
         (&balanced(&well, &once), None, 1),
     ] {
         provider.clear_ledger();
-        let response = rig.send(chat_with_config(config)).await;
+        let response = gateway.send(chat_with_config(config)).await;
         assert_eq!(response.header("x-should-retry"), expected, "{config}");
         wait_for_ledger_entries(&provider, attempts).await;
     }

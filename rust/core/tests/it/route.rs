@@ -80,14 +80,14 @@ fn route_request(method: &str, target: &str) -> TestRequest {
 #[tokio::test]
 async fn forwards_every_route_unchanged_and_records_its_operation() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (before, (method, path, id)) in ROUTES.iter().enumerate() {
-        let response = rig.send(route_request(method, &format!("/v1{path}"))).await;
+        let response = gateway.send(route_request(method, &format!("/v1{path}"))).await;
         assert_eq!(response.status, 200, "{method} {path}: {}", response.text());
         let entries = wait_for_ledger_entries(&provider, before + 1).await;
         let received = entries.last().unwrap();
         assert_eq!((received.method.as_str(), received.path.as_str()), (*method, format!("/v1{path}").as_str()));
-        let record = rig.single_record();
+        let record = gateway.single_record();
         let takes_body = matches!(*method, "POST" | "PUT" | "PATCH");
         let expected = json!([id, *id == "proxy", if takes_body { "m-1" } else { "" }, "complete"]);
         assert_eq!(
@@ -101,11 +101,11 @@ async fn forwards_every_route_unchanged_and_records_its_operation() {
 #[tokio::test]
 async fn proxy_prefix_forwards_every_path_without_parsing() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (before, (method, path, _)) in ROUTES.iter().enumerate() {
         // Without the proxy prefix, the route would reject this body.
         let body = b"\x00 no JSON at all \xff".as_slice();
-        let response = rig
+        let response = gateway
             .send(
                 TestRequest::new(method, &format!("/v1/proxy{path}"))
                     .header("x-gateway-provider", "mock")
@@ -118,7 +118,7 @@ async fn proxy_prefix_forwards_every_path_without_parsing() {
         let received = entries.last().unwrap();
         assert_eq!((received.path.as_str(), received.body_bytes), (format!("/v1{path}").as_str(), body.len() as u64));
         assert_eq!(
-            pick_fields(&rig.single_record(), ["operation", "is_proxy_call"]),
+            pick_fields(&gateway.single_record(), ["operation", "is_proxy_call"]),
             json!(["proxy", true]),
             "{method} {path}"
         );
@@ -128,13 +128,13 @@ async fn proxy_prefix_forwards_every_path_without_parsing() {
 #[tokio::test]
 async fn forwards_a_form_byte_for_byte_in_any_field_order() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let (model, more) = (form_field("model", "whisper-1"), form_field("timestamp_granularities[]", "word"));
     for path in ["/v1/audio/transcriptions", "/v1/images/edits", "/v1/files", "/v1/proxy/audio/transcriptions"] {
         for parts in [[model.clone(), more.clone(), form_file(5_000)], [form_file(5_000), more.clone(), model.clone()]]
         {
             let form = parts.concat() + "--edge--\r\n";
-            let response = rig.send(form_request(path, Body::Complete(form.clone().into()))).await;
+            let response = gateway.send(form_request(path, Body::Complete(form.clone().into()))).await;
             let expected = json!([form.len(), sha256_hex(&form), FORM_CONTENT_TYPE]);
             assert_eq!(
                 json!([
@@ -144,7 +144,7 @@ async fn forwards_a_form_byte_for_byte_in_any_field_order() {
                 ]),
                 expected
             );
-            assert_eq!(pick_fields(&rig.single_record(), ["ai_model", "stream_mode"]), json!(["whisper-1", false]));
+            assert_eq!(pick_fields(&gateway.single_record(), ["ai_model", "stream_mode"]), json!(["whisper-1", false]));
         }
     }
 }
@@ -152,7 +152,7 @@ async fn forwards_a_form_byte_for_byte_in_any_field_order() {
 #[tokio::test]
 async fn streams_a_large_form_and_reads_its_fields() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let form =
         form_file(900_000) + &form_field("stream", "true") + &form_field("model", "gpt-4o-transcribe") + "--edge--\r\n";
     let (feeder, reading) = feed_channel(|| ());
@@ -164,11 +164,11 @@ async fn streams_a_large_form_and_reads_its_fields() {
         }
         feeder.finish(BodyEnd::Complete);
     });
-    let response = rig.send(form_request("/v1/audio/transcriptions", Body::Streamed(reading, None))).await;
+    let response = gateway.send(form_request("/v1/audio/transcriptions", Body::Streamed(reading, None))).await;
     sending.await.unwrap();
     assert!(response.text().contains("transcript.text.done"), "{}", response.text());
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].body_bytes, form.len() as u64);
-    let record = rig.single_record();
+    let record = gateway.single_record();
     assert_eq!(pick_fields(&record, ["ai_model", "stream_mode", "res_units"]), json!(["gpt-4o-transcribe", true, 3]));
 }
 
@@ -182,13 +182,13 @@ fn form_request(path: &str, body: Body) -> TestRequest {
 #[tokio::test]
 async fn returns_binary_responses_and_their_headers_unchanged() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.send(route_request("GET", "/v1/files/file-1/content")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.send(route_request("GET", "/v1/files/file-1/content")).await;
     let fields = ["content-type", "content-disposition", "etag"].map(|name| response.header(name));
     assert_eq!(fields, [Some("application/octet-stream"), Some("attachment; filename=\"mock\""), Some("\"mock-1\"")]);
-    let large = rig.send(route_request("GET", "/v1/files/file-1/content?mock-response_bytes=5000000")).await;
+    let large = gateway.send(route_request("GET", "/v1/files/file-1/content?mock-response_bytes=5000000")).await;
     assert_eq!((large.body.len(), large.is_streamed), (5_000_000, true));
-    let speech = rig.send(route_request("POST", "/v1/audio/speech")).await;
+    let speech = gateway.send(route_request("POST", "/v1/audio/speech")).await;
     assert_eq!((speech.header("content-type"), speech.body[..5].to_vec()), (Some("audio/mpeg"), b"\0ID3 ".to_vec()));
 }
 
@@ -196,9 +196,10 @@ async fn returns_binary_responses_and_their_headers_unchanged() {
 async fn returns_no_body_for_204_and_304() {
     for (line, head) in [("204 No Content", ""), ("304 Not Modified", "etag: \"x\"\r\ncontent-length: 99\r\n")] {
         let provider = ScriptedServer::start_responding(format!("HTTP/1.1 {line}\r\n{head}\r\n")).await;
-        let rig = TestGateway::for_url(&provider.url());
+        let gateway = TestGateway::for_url(&provider.url());
         for method in ["GET", "DELETE", "POST"] {
-            let response = rig.send(route_request(method, "/v1/files/file-1").header("if-none-match", "\"x\"")).await;
+            let response =
+                gateway.send(route_request(method, "/v1/files/file-1").header("if-none-match", "\"x\"")).await;
             assert_eq!((response.status.to_string().as_str(), response.body.len()), (&line[..3], 0), "{method}");
         }
         // The connection was reused: the gateway did not wait for a body that never comes.
@@ -208,8 +209,8 @@ async fn returns_no_body_for_204_and_304() {
 
 #[tokio::test]
 async fn error_names_the_operation_that_a_provider_lacks() {
-    let rig = TestGateway::for_url("");
-    let response = rig
+    let gateway = TestGateway::for_url("");
+    let response = gateway
         .send(
             TestRequest::new("POST", "/v1/embeddings")
                 .header("x-gateway-provider", "groq")
@@ -219,7 +220,7 @@ async fn error_names_the_operation_that_a_provider_lacks() {
         .await;
     assert_eq!((response.status, &response.json()["message"]), (500, &json!("embed is not supported by groq")));
     for (method, path) in [("GET", "/v1/files"), ("GET", "/v1/batches/b/output"), ("POST", "/v1/batches/b/cancel")] {
-        let response = rig.send(TestRequest::new(method, path).header("x-gateway-provider", "groq")).await;
+        let response = gateway.send(TestRequest::new(method, path).header("x-gateway-provider", "groq")).await;
         let message = response.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
         assert!(
             response.status == 500 && message.contains("gateway_options of the batch"),
@@ -231,11 +232,11 @@ async fn error_names_the_operation_that_a_provider_lacks() {
 
 #[tokio::test]
 async fn shared_paths_return_errors_in_the_client_format() {
-    let rig = TestGateway::for_url("");
+    let gateway = TestGateway::for_url("");
     for path in ["/v1/files", "/v1/models", "/v1/messages/batches", "/v1/anything"] {
-        let response = rig.send(TestRequest::new("GET", path).header("anthropic-version", "2023-06-01")).await;
+        let response = gateway.send(TestRequest::new("GET", path).header("anthropic-version", "2023-06-01")).await;
         assert_eq!((response.status, &response.json()["type"]), (400, &json!("error")), "{path}");
-        let response = rig.send(TestRequest::new("GET", path)).await;
+        let response = gateway.send(TestRequest::new("GET", path)).await;
         assert_eq!(response.json()["type"] == "error", path.starts_with("/v1/messages"), "{path}");
     }
 }
@@ -251,7 +252,7 @@ fn azure_request(provider: &Server, target: &str) -> TestRequest {
 #[tokio::test]
 async fn azure_gets_the_deployment_in_its_path_and_an_api_key_header() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let requests = [
         azure_request(&provider, "/v1/chat/completions")
             .header("x-gateway-azure-api-version", "2024-10-21")
@@ -269,7 +270,7 @@ async fn azure_gets_the_deployment_in_its_path_and_an_api_key_header() {
         azure_request(&provider, "/openai/v1/responses").header("api-key", "0123abcd"),
     ];
     for request in requests {
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert_eq!(response.status, 200, "{}", response.text());
     }
     let received: Vec<_> = wait_for_ledger_entries(&provider, 5)
@@ -292,27 +293,27 @@ async fn azure_gets_the_deployment_in_its_path_and_an_api_key_header() {
             (path("/openai/v1/responses"), key, None),
         ]
     );
-    let missing = rig.send(azure_request(&provider, "/v1/chat/completions")).await;
+    let missing = gateway.send(azure_request(&provider, "/v1/chat/completions")).await;
     assert_eq!((missing.status, missing.error_code().as_str()), (400, "invalid_provider_option"));
 }
 
 #[tokio::test]
 async fn azure_host_in_the_path_must_match_the_resource_name() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let hosted = |resource: &str| {
         let path = format!("/{resource}.openai.azure.com/openai/deployments/d/chat/completions?api-version=1");
         ["/v1", "/v1/proxy"].map(|prefix| azure_request(&provider, &format!("{prefix}{path}")))
     };
     for request in hosted("my-res") {
-        let response = rig.send(request.header("authorization", "Bearer 0123abcd")).await;
+        let response = gateway.send(request.header("authorization", "Bearer 0123abcd")).await;
         assert_eq!(response.status, 200, "{}", response.text());
     }
     for entry in wait_for_ledger_entries(&provider, 2).await {
         assert_eq!(entry.path, "/openai/deployments/d/chat/completions?api-version=1");
     }
     for request in hosted("other") {
-        let response = rig.send(request.header("x-gateway-azure-resource-name", "my-res")).await;
+        let response = gateway.send(request.header("x-gateway-azure-resource-name", "my-res")).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_provider_option"));
         assert!(response.text().contains("resource_name is `my-res`, but the path has `other`"), "{}", response.text());
     }
@@ -322,7 +323,7 @@ async fn azure_host_in_the_path_must_match_the_resource_name() {
         let path = format!("/v1/{resource}.openai.azure.com/openai/x?api-version=1");
         let request =
             TestRequest::new("GET", &path).header("x-gateway-provider", "azure-openai").header("api-key", "k");
-        assert_eq!(rig.send(request).await.status, status, "{resource}");
+        assert_eq!(gateway.send(request).await.status, status, "{resource}");
     }
     assert_eq!(wait_for_ledger_entries(&provider, 2).await.len(), 2);
 }
@@ -330,9 +331,9 @@ async fn azure_host_in_the_path_must_match_the_resource_name() {
 #[tokio::test]
 async fn post_to_a_fine_tuning_job_cancels_it() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let response =
-        rig.send(TestRequest::new("POST", "/v1/fine_tuning/jobs/ft-1").header("x-gateway-provider", "mock")).await;
+        gateway.send(TestRequest::new("POST", "/v1/fine_tuning/jobs/ft-1").header("x-gateway-provider", "mock")).await;
     assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].path, "/v1/fine_tuning/jobs/ft-1/cancel");
 }

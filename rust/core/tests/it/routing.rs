@@ -246,7 +246,7 @@ fn assert_outcome(response: &TestResponse, expected: &ExpectedOutcome, request: 
 #[tokio::test]
 async fn routing_and_explanation_match_the_reference_model() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.retry_backoff_ms = 1;
         settings.retry_budget_min = 100_000;
         settings.trusted_custom_hosts = vec!["127.0.0.1".into(), "localhost".into()];
@@ -265,13 +265,13 @@ async fn routing_and_explanation_match_the_reference_model() {
             request = request.header("x-gateway-metadata", r#"{"plan":"paid"}"#);
             explain = explain.header("x-gateway-metadata", r#"{"plan":"paid"}"#);
         }
-        let (leaves, hedged) = parse_explanation(&rig.send(explain).await);
+        let (leaves, hedged) = parse_explanation(&gateway.send(explain).await);
         let mut second = Vec::new();
         let model = self::expected_targets(&config, "config", &inherited, port, &mut second);
         assert_eq!((leaves, hedged), (model, second), "{config:#}");
         let mut expected = ExpectedOutcome::default();
         predict_node(&config, "config", &inherited, &mut expected);
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         let entries =
             crate::harness::wait_for_ledger_entries(&provider, checked + expected.requested_models.len()).await;
         let client_request: Vec<_> = entries[checked..].iter().map(|entry| entry.model.clone()).collect();

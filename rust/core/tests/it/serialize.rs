@@ -56,7 +56,7 @@ fn chat(model: &str) -> TestRequest {
 }
 
 /// Sends requests that together fill all columns.
-async fn send_all(rig: &TestGateway, usage_url: &str) {
+async fn send_all(gateway: &TestGateway, usage_url: &str) {
     let with_names = keyed_request(CHAT_PATH).header("x-gateway-config", "pc-one");
     let with_names = [
         ("x-gateway-metadata", r#"{"_user":"ann"}"#),
@@ -69,26 +69,26 @@ async fn send_all(rig: &TestGateway, usage_url: &str) {
     ]
     .into_iter()
     .fold(with_names, |request, (name, value)| request.header(name, value));
-    assert_eq!(rig.send(with_names.body(chat_body("mock", false))).await.status, 200);
+    assert_eq!(gateway.send(with_names.body(chat_body("mock", false))).await.status, 200);
     let prompt = keyed_request("/v1/prompts/greeting@production/completions");
-    assert_eq!(rig.send(prompt.body(r#"{"variables": {"name": "Ann"}}"#)).await.status, 200);
-    rig.send(chat("mock?usage=off")).await;
-    rig.send(chat("mock").header("x-gateway-debug", "false")).await;
+    assert_eq!(gateway.send(prompt.body(r#"{"variables": {"name": "Ann"}}"#)).await.status, 200);
+    gateway.send(chat("mock?usage=off")).await;
+    gateway.send(chat("mock").header("x-gateway-debug", "false")).await;
     // Too long for one record.
     let value = "o".repeat(2048);
-    rig.send((0..80).fold(chat("mock"), |request, _| request.header("openai-organization", &value))).await;
-    assert_eq!(rig.send(keyed_request(CHAT_PATH).header("x-gateway-provider", "nobody")).await.status, 400);
+    gateway.send((0..80).fold(chat("mock"), |request, _| request.header("openai-organization", &value))).await;
+    assert_eq!(gateway.send(keyed_request(CHAT_PATH).header("x-gateway-provider", "nobody")).await.status, 400);
     let with_usage = keyed_request(CHAT_PATH).header("x-gateway-provider", "openai");
     let with_usage = with_usage.header("x-gateway-custom-host", usage_url).header("authorization", "Bearer sk-1");
-    rig.send(with_usage.body(chat_body("m", false))).await;
+    gateway.send(with_usage.body(chat_body("m", false))).await;
     let audio = TestRequest::new("POST", "/v1/audio/transcriptions").header("content-type", "audio/wav");
     let audio = audio.header("x-gateway-provider", "mock").header("x-gateway-api-key", "pk");
-    rig.send(audio.header("x-gateway-audio-file-duration", "1200").body("RIFF")).await;
+    gateway.send(audio.header("x-gateway-audio-file-duration", "1200").body("RIFF")).await;
     let mut refused = chat("mock").build();
     refused.head.headers.retain(|name| name != b"x-gateway-api-key");
     refused.head.peer_ip = Some(IpAddr::from([192, 0, 2, 7]));
-    penstock_core::gateway::handle(&rig.state, refused).await;
-    let mut talk = open_realtime(rig, realtime_request(REALTIME_PATH).header("x-gateway-api-key", "pk")).await;
+    penstock_core::gateway::handle(&gateway.state, refused).await;
+    let mut talk = open_realtime(gateway, realtime_request(REALTIME_PATH).header("x-gateway-api-key", "pk")).await;
     for _ in 0..210 {
         talk.send_event(json!({"type": "nothing"})).await;
         talk.receive_until("error").await;
@@ -100,16 +100,16 @@ async fn send_all(rig: &TestGateway, usage_url: &str) {
 async fn every_column_of_a_record_is_written_in_some_case() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |settings| settings.header_bytes = 1 << 20);
-    rig.apply_snapshot(&snapshot());
+    let gateway = spool.gateway(&provider.url(), |settings| settings.header_bytes = 1 << 20);
+    gateway.apply_snapshot(&snapshot());
     let details = json!({"prompt_tokens": 9, "completion_tokens": 8, "prompt_tokens_details": {"cached_tokens": 4}});
     let response = json!({"choices": [], "usage": details}).to_string();
     let with_usage = ScriptedServer::start_responding(json_response("200 OK", "", &response)).await;
-    send_all(&rig, &format!("{}/v1", with_usage.url())).await;
+    send_all(&gateway, &format!("{}/v1", with_usage.url())).await;
     let translated = fs::read(golden_case("anthropic/chatComplete/whole").path("response.json")).unwrap();
     let played = GoldenProvider::start(200, "application/json", translated, 50).await;
     let request = played.build_request("anthropic", CHAT_PATH, chat_body("claude-x", false).into());
-    assert_eq!(rig.send(request.header("x-gateway-api-key", "pk")).await.status, 200);
+    assert_eq!(gateway.send(request.header("x-gateway-api-key", "pk")).await.status, 200);
     let count = |kind| spool.kinds().into_iter().filter(|entry_kind| *entry_kind == kind).count();
     wait_until("the records are complete", || count(AMEND) > 0 && count(END) == 11).await;
 
@@ -128,15 +128,17 @@ async fn translation_of_responses_is_measured() {
         let files = golden_case(&format!("anthropic/chatComplete/{case}"));
         let name = if case == "whole" { "response.json" } else { "response.sse" };
         let played = GoldenProvider::start(200, kind, fs::read(files.path(name)).unwrap(), 50).await;
-        let rig = GoldenProvider::gateway_trusting_loopback();
-        rig.send(played.build_request("anthropic", CHAT_PATH, chat_body("claude-x", case == "stream").into())).await;
-        let record = rig.single_record();
+        let gateway = GoldenProvider::gateway_trusting_loopback();
+        gateway
+            .send(played.build_request("anthropic", CHAT_PATH, chat_body("claude-x", case == "stream").into()))
+            .await;
+        let record = gateway.single_record();
         let (spent, total) =
             (record["response_parsing_time"].as_f64().unwrap(), record["response_time"].as_f64().unwrap());
         assert!(spent > 0.0 && spent < total, "{case}: {spent} of {total}");
     }
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    rig.send(chat_request("mock")).await;
-    assert_eq!(rig.single_record()["response_parsing_time"], Value::Null);
+    let gateway = TestGateway::for_provider(&provider);
+    gateway.send(chat_request("mock")).await;
+    assert_eq!(gateway.single_record()["response_parsing_time"], Value::Null);
 }

@@ -24,9 +24,9 @@ fn epoch_snapshot(name: &str, provider: &Server) -> Value {
 }
 
 fn gateway_with_epoch_a(provider: &Server) -> TestGateway {
-    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    rig.apply_snapshot(&epoch_snapshot("a", provider));
-    rig
+    let gateway = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    gateway.apply_snapshot(&epoch_snapshot("a", provider));
+    gateway
 }
 
 fn keyed_request() -> TestRequest {
@@ -39,10 +39,10 @@ fn keyed_request() -> TestRequest {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_request_under_load_uses_a_single_epoch() {
     let provider = Server::start().await;
-    let rig = gateway_with_epoch_a(&provider);
+    let gateway = gateway_with_epoch_a(&provider);
     let over = Arc::new(AtomicBool::new(false));
     let swapping = {
-        let (state, over) = (Arc::clone(&rig.state), Arc::clone(&over));
+        let (state, over) = (Arc::clone(&gateway.state), Arc::clone(&over));
         let snapshots = ["a", "b"].map(|name| epoch_snapshot(name, &provider).to_string());
         tokio::spawn(async move {
             for snapshot in snapshots.iter().cycle().take_while(|_| !over.load(Ordering::Relaxed)) {
@@ -53,7 +53,7 @@ async fn each_request_under_load_uses_a_single_epoch() {
     };
     let callers: Vec<_> = (0..4)
         .map(|caller| {
-            let state = Arc::clone(&rig.state);
+            let state = Arc::clone(&gateway.state);
             tokio::spawn(async move {
                 for index in 0..100 {
                     let request = keyed_request().header("x-gateway-trace-id", &format!("{caller}-{index}"));
@@ -68,7 +68,7 @@ async fn each_request_under_load_uses_a_single_epoch() {
     }
     over.store(true, Ordering::Relaxed);
     with_timeout(swapping).await.unwrap();
-    let (records, entries) = (rig.drain_records(), provider.ledger_entries());
+    let (records, entries) = (gateway.drain_records(), provider.ledger_entries());
     assert_eq!((records.len(), entries.len()), (400, 400));
     let mut counts = std::collections::HashMap::new();
     for entry in &entries {
@@ -86,9 +86,9 @@ async fn each_request_under_load_uses_a_single_epoch() {
 #[tokio::test]
 async fn a_request_in_progress_continues_with_its_snapshot() {
     let provider = Server::start().await;
-    let rig = gateway_with_epoch_a(&provider);
+    let gateway = gateway_with_epoch_a(&provider);
     let (feeder, feed) = feed_channel(|| ());
-    let state = Arc::clone(&rig.state);
+    let state = Arc::clone(&gateway.state);
     let asking = tokio::spawn(async move {
         TestResponse::read(
             penstock_core::gateway::handle(&state, keyed_request().with_body(Body::Streamed(feed, None)).build()).await,
@@ -96,11 +96,11 @@ async fn a_request_in_progress_continues_with_its_snapshot() {
         .await
     });
     tokio::task::yield_now().await;
-    rig.apply_snapshot(&epoch_snapshot("b", &provider));
+    gateway.apply_snapshot(&epoch_snapshot("b", &provider));
     feeder.push(Bytes::from(chat_body("mock", false)));
     feeder.finish(BodyEnd::Complete);
     assert_eq!(with_timeout(asking).await.unwrap().status, 200);
-    rig.send(keyed_request()).await;
+    gateway.send(keyed_request()).await;
     let paths: Vec<_> = provider.ledger_entries().iter().map(|entry| entry.path.clone()).collect();
     assert_eq!(paths, ["/a/v1/chat/completions", "/b/v1/chat/completions"]);
 }
@@ -108,12 +108,12 @@ async fn a_request_in_progress_continues_with_its_snapshot() {
 #[tokio::test]
 async fn rejects_all_parts_of_an_invalid_snapshot() {
     let provider = Server::start().await;
-    let rig = gateway_with_epoch_a(&provider);
+    let gateway = gateway_with_epoch_a(&provider);
     let mut bad = epoch_snapshot("b", &provider);
     bad["keys"] = json!([{"id": "k-b", "name": "dev", "sha256": "short"}]);
     bad["configs"][0]["config"]["retry"] = json!(9);
     bad["management"] = json!(["/v1/health", "v1", "/internal", "/", ""]);
-    let problems = rig.state.apply_snapshot(bad.to_string().as_bytes()).unwrap_err();
+    let problems = gateway.state.apply_snapshot(bad.to_string().as_bytes()).unwrap_err();
     let paths: Vec<_> = problems.iter().map(|problem| problem.path.as_str()).collect();
     assert_eq!(
         paths,
@@ -127,31 +127,31 @@ async fn rejects_all_parts_of_an_invalid_snapshot() {
         ]
     );
     for json in ["", "null", "[]", "{}", r#"{"epoch":1}"#, r#"{"epoch":"b","odd":1}"#, r#"{"epoch":"b""#] {
-        assert!(rig.state.apply_snapshot(json.as_bytes()).is_err(), "{json}");
+        assert!(gateway.state.apply_snapshot(json.as_bytes()).is_err(), "{json}");
     }
-    assert_eq!(rig.state.snapshot_epoch(), "a");
-    assert_eq!(rig.send(keyed_request()).await.status, 200);
+    assert_eq!(gateway.state.snapshot_epoch(), "a");
+    assert_eq!(gateway.send(keyed_request()).await.status, 200);
     assert_eq!(provider.ledger_entries()[0].path, "/a/v1/chat/completions");
 }
 
 #[tokio::test]
 async fn rejects_a_revoked_or_expired_key_at_once() {
     let provider = Server::start().await;
-    let rig = gateway_with_epoch_a(&provider);
-    assert_eq!(rig.send(keyed_request()).await.status, 200);
+    let gateway = gateway_with_epoch_a(&provider);
+    assert_eq!(gateway.send(keyed_request()).await.status, 200);
     let mut revoked = epoch_snapshot("b", &provider);
     revoked["keys"] = json!([{"id": "k-2", "name": "other", "sha256": sha256_hex("pk-2")}]);
-    rig.apply_snapshot(&revoked);
-    let response = rig.send(keyed_request()).await;
+    gateway.apply_snapshot(&revoked);
+    let response = gateway.send(keyed_request()).await;
     assert_eq!((response.status, response.error_code().as_str()), (401, "03"));
     let mut expired = epoch_snapshot("c", &provider);
     expired["keys"][0]["expires_at"] = json!(1);
-    rig.apply_snapshot(&expired);
-    assert_eq!(rig.send(keyed_request()).await.status, 401);
+    gateway.apply_snapshot(&expired);
+    assert_eq!(gateway.send(keyed_request()).await.status, 401);
     let mut lasting = epoch_snapshot("d", &provider);
     lasting["keys"][0]["expires_at"] = json!(u32::MAX);
-    rig.apply_snapshot(&lasting);
-    assert_eq!(rig.send(keyed_request()).await.status, 200);
+    gateway.apply_snapshot(&lasting);
+    assert_eq!(gateway.send(keyed_request()).await.status, 200);
 }
 
 /// Builds a snapshot part with one key and one config for each number.
@@ -165,12 +165,13 @@ fn snapshot_part(name: &str, numbers: &[usize]) -> Value {
 }
 
 /// Sends requests with each numbered key and config, by slug and by id. Returns the higher status of each pair.
-async fn request_statuses<const N: usize>(rig: &TestGateway, numbers: [usize; N]) -> [u16; N] {
+async fn request_statuses<const N: usize>(gateway: &TestGateway, numbers: [usize; N]) -> [u16; N] {
     let mut counts = [0; N];
     for (status, n) in counts.iter_mut().zip(numbers) {
         for config in [format!("pc-{n}"), format!("c-{n}")] {
             let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", &format!("pk-{n}"));
-            let response = rig.send(request.header("x-gateway-config", &config).body(chat_body("mock", false))).await;
+            let response =
+                gateway.send(request.header("x-gateway-config", &config).body(chat_body("mock", false))).await;
             *status = (*status).max(response.status);
         }
     }
@@ -180,7 +181,7 @@ async fn request_statuses<const N: usize>(rig: &TestGateway, numbers: [usize; N]
 #[tokio::test]
 async fn a_delta_snapshot_replaces_only_its_parts() {
     let provider = Server::start().await;
-    let rig = gateway_with_epoch_a(&provider);
+    let gateway = gateway_with_epoch_a(&provider);
     let response = |epoch: &str, since: Option<&str>, parts: Value| {
         let host = format!("{}/v1", provider.url());
         let mine = json!({"slug": "mine", "provider": "openai", "api_key": "sk", "custom_host": host});
@@ -190,55 +191,57 @@ async fn a_delta_snapshot_replaces_only_its_parts() {
         }
         response
     };
-    rig.apply_snapshot(&response("b", None, json!([snapshot_part("1", &[1, 2]), snapshot_part("2", &[3])])));
-    assert_eq!(request_statuses(&rig, [1, 2, 3, 4]).await, [200, 200, 200, 401]);
-    rig.apply_snapshot(&response("c", Some("b"), json!([snapshot_part("1", &[1, 4])])));
-    assert_eq!(request_statuses(&rig, [1, 2, 3, 4]).await, [200, 401, 200, 200]);
-    rig.apply_snapshot(&response("d", Some("c"), json!([{"name": "2", "keys": []}, {"name": "1", "configs": []}])));
-    assert_eq!(request_statuses(&rig, [1, 2, 3, 4]).await, [400, 401, 401, 400]);
-    let problems = rig.state.apply_snapshot(response("f", Some("c"), json!([])).to_string().as_bytes()).unwrap_err();
+    gateway.apply_snapshot(&response("b", None, json!([snapshot_part("1", &[1, 2]), snapshot_part("2", &[3])])));
+    assert_eq!(request_statuses(&gateway, [1, 2, 3, 4]).await, [200, 200, 200, 401]);
+    gateway.apply_snapshot(&response("c", Some("b"), json!([snapshot_part("1", &[1, 4])])));
+    assert_eq!(request_statuses(&gateway, [1, 2, 3, 4]).await, [200, 401, 200, 200]);
+    gateway.apply_snapshot(&response("d", Some("c"), json!([{"name": "2", "keys": []}, {"name": "1", "configs": []}])));
+    assert_eq!(request_statuses(&gateway, [1, 2, 3, 4]).await, [400, 401, 401, 400]);
+    let problems =
+        gateway.state.apply_snapshot(response("f", Some("c"), json!([])).to_string().as_bytes()).unwrap_err();
     assert_eq!(problems[0].path, "$.since");
-    assert_eq!(rig.state.snapshot_epoch(), "d");
+    assert_eq!(gateway.state.snapshot_epoch(), "d");
     let mut bad = response("e", Some("d"), json!([snapshot_part("1", &[1])]));
     bad["parts"][0]["configs"][0]["config"]["retry"] = json!(9);
-    let problems = rig.state.apply_snapshot(bad.to_string().as_bytes()).unwrap_err();
+    let problems = gateway.state.apply_snapshot(bad.to_string().as_bytes()).unwrap_err();
     assert_eq!(problems[0].path, "$.parts[0].configs[0].config.retry");
-    rig.apply_snapshot(&response("g", None, json!([snapshot_part("1", &[1])])));
-    assert_eq!(request_statuses(&rig, [1, 2, 3, 4]).await, [200, 401, 401, 401]);
+    gateway.apply_snapshot(&response("g", None, json!([snapshot_part("1", &[1])])));
+    assert_eq!(request_statuses(&gateway, [1, 2, 3, 4]).await, [200, 401, 401, 401]);
 }
 
 #[tokio::test]
 async fn a_file_key_applies_again_once_the_store_removes_it() {
     let provider = Server::start().await;
-    let rig = gateway_with_epoch_a(&provider);
+    let gateway = gateway_with_epoch_a(&provider);
     let response = |name: &str, parts: Value| {
         let mut response = epoch_snapshot(name, &provider);
         response["parts"] = parts;
         response
     };
     let key = json!({"id": "k-store", "name": "n", "sha256": sha256_hex("pk-1")});
-    rig.apply_snapshot(&response("b", json!([{"name": "1", "keys": [key]}])));
-    rig.send(keyed_request()).await;
-    assert_eq!(rig.single_record()["api_key_id"], "k-store");
+    gateway.apply_snapshot(&response("b", json!([{"name": "1", "keys": [key]}])));
+    gateway.send(keyed_request()).await;
+    assert_eq!(gateway.single_record()["api_key_id"], "k-store");
     let mut gone = response("c", json!([{"name": "1", "keys": []}]));
     gone["since"] = "b".into();
-    rig.apply_snapshot(&gone);
-    rig.send(keyed_request()).await;
-    assert_eq!(rig.drain_records().last().unwrap()["api_key_id"], "k-c");
+    gateway.apply_snapshot(&gone);
+    gateway.send(keyed_request()).await;
+    assert_eq!(gateway.drain_records().last().unwrap()["api_key_id"], "k-c");
 }
 
 #[tokio::test]
 async fn a_stream_survives_the_revocation_of_its_key() {
     let provider = Server::start().await;
-    let rig = gateway_with_epoch_a(&provider);
+    let gateway = gateway_with_epoch_a(&provider);
     let mut first = epoch_snapshot("a", &provider);
     first["providers"][0]["custom_host"] = json!(format!("{}/v1", provider.url()));
-    rig.apply_snapshot(&first);
-    let response_body = rig.handle_request(keyed_request().body(chat_body("mock?chunk_ms=5", true))).await;
-    rig.apply_snapshot(&json!({"epoch": "b", "keys": [{"id": "k-2", "name": "other", "sha256": sha256_hex("pk-2")}]}));
+    gateway.apply_snapshot(&first);
+    let response_body = gateway.handle_request(keyed_request().body(chat_body("mock?chunk_ms=5", true))).await;
+    gateway
+        .apply_snapshot(&json!({"epoch": "b", "keys": [{"id": "k-2", "name": "other", "sha256": sha256_hex("pk-2")}]}));
     let response = TestResponse::read(response_body).await;
     assert!(response.body.ends_with(b"data: [DONE]\n\n"));
-    assert_eq!(rig.single_record()["api_key_id"], "k-a");
+    assert_eq!(gateway.single_record()["api_key_id"], "k-a");
 }
 
 #[tokio::test]
@@ -246,15 +249,15 @@ async fn is_ready_from_the_first_snapshot_until_drain() {
     let settings = penstock_core::process::settings::Settings::default();
     let state =
         penstock_core::gateway_state::GatewayState::new(settings).unwrap_or_else(|problems| panic!("{problems:?}"));
-    let rig = TestGateway { state: Arc::new(state) };
-    let status = async |path| rig.send(get_request(path)).await.status;
+    let gateway = TestGateway { state: Arc::new(state) };
+    let status = async |path| gateway.send(get_request(path)).await.status;
     assert_eq!((status("/ready").await, status("/live").await), (503, 200));
-    rig.apply_snapshot(&json!({"epoch": "1"}));
+    gateway.apply_snapshot(&json!({"epoch": "1"}));
     assert_eq!((status("/ready").await, status("/live").await), (200, 200));
-    assert!(rig.state.apply_snapshot(b"{").is_err());
+    assert!(gateway.state.apply_snapshot(b"{").is_err());
     assert_eq!(status("/ready").await, 200);
-    rig.state.drain();
+    gateway.state.drain();
     assert_eq!((status("/ready").await, status("/live").await), (503, 200));
     // Requests that arrive during the drain are still served.
-    assert_ne!(rig.send(chat_request("m")).await.status, 503);
+    assert_ne!(gateway.send(chat_request("m")).await.status, 503);
 }

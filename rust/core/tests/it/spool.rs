@@ -150,10 +150,10 @@ async fn record_begins_before_the_request_is_sent_and_ends_before_the_response_i
         }
     })
     .await;
-    let rig = spool.gateway(&provider.url(), |_| ());
+    let gateway = spool.gateway(&provider.url(), |_| ());
     let body = chat_body("m", false);
     let request = post_request(CHAT_PATH, body.clone()).header("x-gateway-trace-id", "t-1");
-    let response = rig.handle_request(request.header("x-stainless-package-version", "2.8.1")).await;
+    let response = gateway.handle_request(request.header("x-stainless-package-version", "2.8.1")).await;
     assert_eq!(*kinds_at_arrival.lock().unwrap(), [BEGIN, CLIENT_REQUEST]);
     // Nothing of the response was read yet.
     let frames = spool.frames();
@@ -175,8 +175,8 @@ async fn record_begins_before_the_request_is_sent_and_ends_before_the_response_i
     assert!(attempt["duration"].is_number() && frames[3].json()["gateway_processing_time"].is_number());
     assert_eq!(frames[3].json()["response_headers"]["content-type"], "application/json");
     // Nothing goes to the control process.
-    assert_eq!(rig.state.record_sink.outbox.accepted_lines(), 0);
-    assert_eq!(rig.state.record_sink.spool.as_ref().unwrap().counters().records, 1);
+    assert_eq!(gateway.state.record_sink.outbox.accepted_lines(), 0);
+    assert_eq!(gateway.state.record_sink.spool.as_ref().unwrap().counters().records, 1);
 }
 
 #[tokio::test]
@@ -184,11 +184,11 @@ async fn record_of_a_stream_ends_before_its_last_chunk_is_delivered() {
     let provider = Server::start().await;
     for (path, last) in [(CHAT_PATH, "data: [DONE]\n\n"), ("/v1/messages", "message_stop")] {
         let spool = SpoolFolder::new();
-        let rig = spool.gateway(&provider.url(), |_| ());
+        let gateway = spool.gateway(&provider.url(), |_| ());
         let body = chat_body_with_usage("mock?chunks=50&chunk_ms=1");
         let request = unchanged_request(&provider.url(), path, &body);
         let request = if path == CHAT_PATH { request } else { stream_request(path, "mock?chunks=50&chunk_ms=1") };
-        let mut stream = into_stream(rig.handle_request(request).await);
+        let mut stream = into_stream(gateway.handle_request(request).await);
         let mut text = String::new();
         loop {
             let chunk = with_timeout(stream.next()).await.unwrap().unwrap();
@@ -202,7 +202,7 @@ async fn record_of_a_stream_ends_before_its_last_chunk_is_delivered() {
         assert_eq!(with_timeout(stream.next()).await, Ok(None));
         assert_eq!((spool.body(UPSTREAM_RESPONSE), spool.body(CLIENT_RESPONSE)), (text, String::new()), "{path}");
         assert_eq!(pick_fields(&spool.single(END).json(), ["outcome", "res_units"]), json!(["complete", 50]), "{path}");
-        assert_eq!(rig.state.record_sink.metrics.in_flight(), 0);
+        assert_eq!(gateway.state.record_sink.metrics.in_flight(), 0);
     }
 }
 
@@ -212,9 +212,10 @@ async fn record_of_a_large_response_ends_before_its_last_byte_is_delivered() {
     let provider =
         ScriptedServer::start_responding(json_response("200 OK", "", &json!({"text": content}).to_string())).await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |_| ());
-    let mut stream =
-        into_stream(rig.handle_request(unchanged_request(&provider.url(), CHAT_PATH, &chat_body("m", false))).await);
+    let gateway = spool.gateway(&provider.url(), |_| ());
+    let mut stream = into_stream(
+        gateway.handle_request(unchanged_request(&provider.url(), CHAT_PATH, &chat_body("m", false))).await,
+    );
     let (mut received, mut is_ended) = (0, false);
     while let Some(chunk) = with_timeout(stream.next()).await.unwrap() {
         received += chunk.len();
@@ -229,14 +230,15 @@ async fn record_of_a_large_response_ends_before_its_last_byte_is_delivered() {
 async fn aborted_stream_keeps_what_was_delivered() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |_| ());
+    let gateway = spool.gateway(&provider.url(), |_| ());
     let mut stream = into_stream(
-        rig.handle_request(unchanged_request(
-            &provider.url(),
-            CHAT_PATH,
-            &chat_body_with_usage("mock?chunks=500&chunk_ms=2"),
-        ))
-        .await,
+        gateway
+            .handle_request(unchanged_request(
+                &provider.url(),
+                CHAT_PATH,
+                &chat_body_with_usage("mock?chunks=500&chunk_ms=2"),
+            ))
+            .await,
     );
     let first = with_timeout(stream.next()).await.unwrap().unwrap();
     assert!(!spool.kinds().contains(&END));
@@ -250,21 +252,21 @@ async fn aborted_stream_keeps_what_was_delivered() {
 async fn request_without_a_valid_key_leaves_its_end_alone() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |_| ());
-    rig.apply_snapshot(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk")}]}));
-    assert_eq!(rig.send(chat_request("CANARY-model")).await.status, 401);
+    let gateway = spool.gateway(&provider.url(), |_| ());
+    gateway.apply_snapshot(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk")}]}));
+    assert_eq!(gateway.send(chat_request("CANARY-model")).await.status, 401);
     let end = spool.single(END);
     assert_eq!((spool.kinds().len(), end.flags, &end.json()["outcome"]), (1, FLAG_REFUSED, &json!("refused")));
     assert!(!String::from_utf8_lossy(&end.payload).contains("CANARY"));
-    let counters = rig.state.record_sink.spool.as_ref().unwrap().counters();
+    let counters = gateway.state.record_sink.spool.as_ref().unwrap().counters();
     assert_eq!((counters.records, counters.refused_records), (0, 1));
 }
 
 #[tokio::test]
 async fn own_errors_are_recorded_as_delivered() {
     let spool = SpoolFolder::new();
-    let rig = spool.gateway("http://127.0.0.1:1", |_| ());
-    let response = rig.send(chat_request("m")).await;
+    let gateway = spool.gateway("http://127.0.0.1:1", |_| ());
+    let response = gateway.send(chat_request("m")).await;
     assert!(response.status >= 500);
     assert_eq!(spool.kinds(), [BEGIN, CLIENT_REQUEST, CLIENT_RESPONSE, END]);
     assert_eq!(spool.body(CLIENT_RESPONSE), response.text());
@@ -274,9 +276,9 @@ async fn own_errors_are_recorded_as_delivered() {
 async fn long_bodies_are_cut_and_flagged() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |settings| settings.record_body_bytes = 50);
+    let gateway = spool.gateway(&provider.url(), |settings| settings.record_body_bytes = 50);
     let body = chat_body("mock", false);
-    let response = rig.send(post_request(CHAT_PATH, body.clone())).await;
+    let response = gateway.send(post_request(CHAT_PATH, body.clone())).await;
     assert_eq!(spool.body(CLIENT_REQUEST), body[..50]);
     assert_eq!(spool.body(UPSTREAM_RESPONSE), response.text()[..50]);
     assert_eq!((spool.single(CLIENT_REQUEST).flags, spool.single(UPSTREAM_RESPONSE).flags), (FLAG_CUT, FLAG_CUT));
@@ -293,12 +295,12 @@ async fn bodies_are_left_out_if_the_settings_the_request_or_its_workspace_say_so
     {
         for model in ["mock", "mock?status=400"] {
             let spool = SpoolFolder::new();
-            let rig = spool.gateway(&provider.url(), |settings| settings.record_bodies = keeps_bodies);
+            let gateway = spool.gateway(&provider.url(), |settings| settings.record_bodies = keeps_bodies);
             if let Some(snapshot) = &snapshot {
-                rig.apply_snapshot(snapshot);
+                gateway.apply_snapshot(snapshot);
             }
             let request = chat_request(model).header("x-gateway-debug", debug).header("x-gateway-api-key", "pk");
-            rig.send(request).await;
+            gateway.send(request).await;
             assert_eq!(spool.kinds(), [BEGIN, END]);
             assert_eq!(spool.single(END).json()["body"], "off");
         }
@@ -309,11 +311,11 @@ async fn bodies_are_left_out_if_the_settings_the_request_or_its_workspace_say_so
 async fn full_spool_loses_bodies_first_and_records_wait_in_memory() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |settings| settings.spool_bytes = 4_000);
+    let gateway = spool.gateway(&provider.url(), |settings| settings.spool_bytes = 4_000);
     for _ in 0..10 {
-        assert_eq!(rig.send(chat_request("mock")).await.status, 200);
+        assert_eq!(gateway.send(chat_request("mock")).await.status, 200);
     }
-    let sink = rig.state.record_sink.spool.as_ref().unwrap();
+    let sink = gateway.state.record_sink.spool.as_ref().unwrap();
     assert!(sink.counters().waiting_bytes > 0 && sink.counters().bodies_dropped > 0);
     let ends = || spool.frames().into_iter().filter(|frame| frame.kind == END).collect::<Vec<_>>();
     assert_eq!((ends()[0].json()["body"].as_str(), ends().len() < 10), (Some("kept"), true));
@@ -338,9 +340,9 @@ async fn translated_requests_are_recorded_in_both_formats() {
         let reply = fs::read(files.path(name)).unwrap();
         let played = GoldenProvider::start(200, kind, reply.clone(), 50).await;
         let spool = SpoolFolder::new();
-        let rig = spool.gateway("", |_| ());
+        let gateway = spool.gateway("", |_| ());
         let body = chat_body("claude-x", case == "stream");
-        let response = rig.send(played.build_request("anthropic", CHAT_PATH, body.clone().into())).await;
+        let response = gateway.send(played.build_request("anthropic", CHAT_PATH, body.clone().into())).await;
         assert_eq!(response.status, 200, "{}", response.text());
         assert_eq!(spool.body(CLIENT_REQUEST), body);
         let sent = String::from_utf8(played.last_request.lock().unwrap().clone()).unwrap();
@@ -356,12 +358,12 @@ async fn translated_requests_are_recorded_in_both_formats() {
 async fn only_the_attempt_that_responded_is_recorded() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |_| ());
+    let gateway = spool.gateway(&provider.url(), |_| ());
     let target = |model: &str| json!({"provider": "mock", "override_params": {"model": model}});
     let config =
         json!({"strategy": {"mode": "fallback"}, "targets": [target("mock?status=503"), target("mock?chunks=3")]});
     let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", &config.to_string());
-    let response = rig.send(request.header("content-type", "application/json").body(chat_body("m", false))).await;
+    let response = gateway.send(request.header("content-type", "application/json").body(chat_body("m", false))).await;
     assert_eq!((response.status, spool.body(UPSTREAM_RESPONSE)), (200, response.text()));
     let sent: Value = serde_json::from_str(&spool.body(UPSTREAM_REQUEST)).unwrap();
     assert_eq!(sent["model"], "mock?chunks=3");
@@ -384,8 +386,8 @@ async fn only_the_attempt_that_responded_is_recorded() {
 async fn stream_without_the_hidden_usage_is_recorded_as_delivered_too() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |_| ());
-    let response = rig.send(post_request(CHAT_PATH, chat_body("mock?chunks=5", true))).await;
+    let gateway = spool.gateway(&provider.url(), |_| ());
+    let response = gateway.send(post_request(CHAT_PATH, chat_body("mock?chunks=5", true))).await;
     assert_eq!(spool.body(CLIENT_RESPONSE), response.text());
     assert!(!response.text().contains("\"usage\":{") && spool.body(UPSTREAM_RESPONSE).contains("\"usage\":{"));
     assert!(spool.body(UPSTREAM_REQUEST).contains("include_usage"));
@@ -395,8 +397,8 @@ async fn stream_without_the_hidden_usage_is_recorded_as_delivered_too() {
 async fn counted_usage_follows_in_an_amendment() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |_| ());
-    let response = rig.handle_request(chat_request("mock?usage=off")).await;
+    let gateway = spool.gateway(&provider.url(), |_| ());
+    let response = gateway.handle_request(chat_request("mock?usage=off")).await;
     let end = spool.single(END);
     assert_eq!(end.flags, FLAG_AMENDMENT_FOLLOWS);
     let fields = pick_fields(&end.json(), ["outcome", "res_units", "response_status_code"]);
@@ -406,21 +408,21 @@ async fn counted_usage_follows_in_an_amendment() {
     assert_eq!((&amended.id, &amended.json()["units_estimated"]), (&spool.single(END).id, &json!(true)));
     assert!(amended.json()["total_units"].as_u64().unwrap() > 0);
     assert_eq!(TestResponse::read(response).await.status, 200);
-    assert_eq!(rig.state.record_sink.spool.as_ref().unwrap().counters().records, 1);
+    assert_eq!(gateway.state.record_sink.spool.as_ref().unwrap().counters().records, 1);
 }
 
 #[tokio::test]
 async fn cached_response_is_recorded_as_delivered() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |_| ());
+    let gateway = spool.gateway(&provider.url(), |_| ());
     let config = json!({"provider": "mock", "cache": {"mode": "simple"}}).to_string();
     let build_request = || {
         let build_request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", &config);
         build_request.header("content-type", "application/json").body(chat_body("mock", false))
     };
-    let first = rig.send(build_request()).await;
-    assert_eq!(rig.send(build_request()).await.header("x-gateway-cache-status"), Some("HIT"));
+    let first = gateway.send(build_request()).await;
+    assert_eq!(gateway.send(build_request()).await.header("x-gateway-cache-status"), Some("HIT"));
     assert_eq!((spool.body(UPSTREAM_RESPONSE), spool.body(CLIENT_RESPONSE)), (first.text(), first.text()));
     assert_eq!(
         spool.kinds(),
@@ -432,7 +434,7 @@ async fn cached_response_is_recorded_as_delivered() {
 async fn uploaded_body_is_recorded_as_it_passes() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |_| ());
+    let gateway = spool.gateway(&provider.url(), |_| ());
     let (feeder, feed) = feed_channel(|| ());
     let content = "0123456789".repeat(2_000);
     for chunk in content.as_bytes().chunks(3_000) {
@@ -441,7 +443,7 @@ async fn uploaded_body_is_recorded_as_it_passes() {
     feeder.finish(BodyEnd::Complete);
     let request = TestRequest::new("POST", "/v1/proxy/upload").header("x-gateway-provider", "mock");
     let body = Body::Streamed(feed, Some(content.len() as u64));
-    rig.send(request.header("content-type", "application/octet-stream").with_body(body)).await;
+    gateway.send(request.header("content-type", "application/octet-stream").with_body(body)).await;
     assert_eq!(spool.body(CLIENT_REQUEST), content);
     assert_eq!(spool.kinds()[0], BEGIN);
 }
@@ -450,13 +452,13 @@ async fn uploaded_body_is_recorded_as_it_passes() {
 async fn stored_secrets_are_not_in_the_recorded_bodies() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |_| ());
+    let gateway = spool.gateway(&provider.url(), |_| ());
     let tools = json!([{"type": "mcp", "server_label": "crm", "authorization": "CANARY-mcp-token-0123456789"}]);
     let config = json!({"provider": "mock", "override_params": {"tools": tools}});
-    rig.apply_snapshot(&json!({"epoch": "1", "configs": [{"slug": "pc-crm", "config": config}]}));
+    gateway.apply_snapshot(&json!({"epoch": "1", "configs": [{"slug": "pc-crm", "config": config}]}));
     let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", "pc-crm");
     let request = request.header("authorization", "Bearer CANARY-key").header("content-type", "application/json");
-    assert_eq!(rig.send(request.body(chat_body("mock", false))).await.status, 200);
+    assert_eq!(gateway.send(request.body(chat_body("mock", false))).await.status, 200);
     assert!(spool.body(UPSTREAM_REQUEST).contains("***"));
     for path in spool.segments() {
         assert!(!String::from_utf8_lossy(&fs::read(path).unwrap()).contains("CANARY"));
@@ -468,8 +470,8 @@ async fn broken_stream_is_recorded_as_cut() {
     let events = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
     let provider = ScriptedServer::start_responding(sse_response(events.as_bytes(), 4096)).await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |_| ());
-    let response = rig.send(stream_request(CHAT_PATH, "m")).await;
+    let gateway = spool.gateway(&provider.url(), |_| ());
+    let response = gateway.send(stream_request(CHAT_PATH, "m")).await;
     assert!(response.text().contains("upstream"), "{}", response.text());
     assert_eq!(spool.single(END).json()["outcome"], "cut");
     assert_eq!(spool.body(UPSTREAM_RESPONSE), events);
@@ -480,9 +482,9 @@ async fn broken_stream_is_recorded_as_cut() {
 async fn records_name_the_owner_of_the_key_the_saved_provider_and_the_config() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |_| ());
+    let gateway = spool.gateway(&provider.url(), |_| ());
     // The key's default config applies.
-    rig.apply_snapshot(&json!({"epoch": "1",
+    gateway.apply_snapshot(&json!({"epoch": "1",
         "workspaces": [{"id": "w-1", "slug": "ws-one", "organisation_id": "o-1"}],
         "keys": [{"id": "k", "name": "dev", "workspace": "w-1", "user_id": "u-1", "sha256": sha256_hex("pk"),
             "defaults": {"config_id": "c-1"}}],
@@ -491,7 +493,7 @@ async fn records_name_the_owner_of_the_key_the_saved_provider_and_the_config() {
         "providers": [{"id": "p-1", "integration_id": "i-1", "slug": "mine", "provider": "mock", "workspace": "w-1"}]}));
     let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", "pk");
     let request = request.header("x-gateway-metadata", r#"{"_user":"ann"}"#).header("content-type", "application/json");
-    assert_eq!(rig.send(request.body(chat_body("mock", false))).await.status, 200);
+    assert_eq!(gateway.send(request.body(chat_body("mock", false))).await.status, 200);
     let owner = ["organisation_id", "workspace_id", "workspace_slug", "api_key_id", "api_key_name", "user_id", "user"];
     let target = ["virtual_key", "provider_id", "integration_id", "config", "config_id", "config_version_id"];
     for kind in [BEGIN, END] {
@@ -505,16 +507,16 @@ async fn records_name_the_owner_of_the_key_the_saved_provider_and_the_config() {
 async fn record_names_the_saved_provider_that_responded() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |_| ());
+    let gateway = spool.gateway(&provider.url(), |_| ());
     let saved = |name: &str| json!({"id": format!("p-{name}"), "slug": name, "provider": "mock"});
     let target = |name: &str, model: &str| json!({"provider": name, "override_params": {"model": model}});
     let config = json!({"strategy": {"mode": "fallback"},
         "targets": [target("@first", "mock?status=503"), target("@second", "mock")]});
-    rig.apply_snapshot(&json!({"epoch": "1", "providers": [saved("first"), saved("second")],
+    gateway.apply_snapshot(&json!({"epoch": "1", "providers": [saved("first"), saved("second")],
         "configs": [{"slug": "pc-file", "config": config}]}));
     let request = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", "pc-file");
     let request = request.header("content-type", "application/json").body(chat_body("m", false));
-    assert_eq!(rig.send(request).await.status, 200);
+    assert_eq!(gateway.send(request).await.status, 200);
     // A config of the settings file has no id.
     let fields = ["virtual_key", "provider_id", "integration_id", "config", "config_id", "config_version_id"];
     let expected = json!(["second", "p-second", null, "pc-file", null, null]);
@@ -526,15 +528,16 @@ async fn records_are_on_the_disk_before_the_response_ends_if_the_settings_demand
     let provider = Server::start().await;
     for is_durable in [false, true] {
         let spool = SpoolFolder::new();
-        let rig = spool.gateway(&provider.url(), |settings| settings.sync_records = is_durable);
-        let counters = || rig.state.record_sink.spool.as_ref().unwrap().counters();
+        let gateway = spool.gateway(&provider.url(), |settings| settings.sync_records = is_durable);
+        let counters = || gateway.state.record_sink.spool.as_ref().unwrap().counters();
         let syncs_after = |records: u64| if is_durable { records } else { 0 };
-        rig.handle_request(chat_request("mock")).await;
+        gateway.handle_request(chat_request("mock")).await;
         assert_eq!((spool.kinds().last(), counters().syncs), (Some(&END), syncs_after(1)));
-        rig.handle_request(TestRequest::new("POST", CHAT_PATH).header("x-gateway-provider", "nobody")).await;
+        gateway.handle_request(TestRequest::new("POST", CHAT_PATH).header("x-gateway-provider", "nobody")).await;
         assert_eq!(counters().syncs, syncs_after(2));
         let body = chat_body_with_usage("mock?chunks=20&chunk_ms=1");
-        let mut stream = into_stream(rig.handle_request(unchanged_request(&provider.url(), CHAT_PATH, &body)).await);
+        let mut stream =
+            into_stream(gateway.handle_request(unchanged_request(&provider.url(), CHAT_PATH, &body)).await);
         let mut text = String::new();
         while let Some(chunk) = with_timeout(stream.next()).await.unwrap() {
             text.push_str(std::str::from_utf8(&chunk).unwrap());
@@ -566,9 +569,9 @@ async fn records_that_end_together_share_one_write_to_the_disk() {
 async fn a_stream_that_is_stopped_while_it_waits_for_the_disk_is_complete() {
     let provider = Server::start().await;
     let spool = SpoolFolder::new();
-    let rig = spool.gateway(&provider.url(), |settings| settings.sync_records = true);
+    let gateway = spool.gateway(&provider.url(), |settings| settings.sync_records = true);
     let body = chat_body_with_usage("mock?chunks=5&chunk_ms=1");
-    let mut stream = into_stream(rig.handle_request(unchanged_request(&provider.url(), CHAT_PATH, &body)).await);
+    let mut stream = into_stream(gateway.handle_request(unchanged_request(&provider.url(), CHAT_PATH, &body)).await);
     let mut text = String::new();
     let has_ended = || {
         std::future::poll_fn(|context| {

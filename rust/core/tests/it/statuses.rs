@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 #[tokio::test]
 async fn an_invalid_http_status_becomes_502() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for status in [0, 1, 99, 1000, 65536, 4_294_967_295_u32] {
         for request in [
             chat_request(&format!("mock?status={status}")),
             crate::harness::stream_request(CHAT_PATH, &format!("mock?status={status}")),
         ] {
-            let response = rig.send(request).await;
+            let response = gateway.send(request).await;
             assert_eq!(
                 (response.status, response.error_code().as_str()),
                 (502, "upstream_disconnected"),
@@ -26,29 +26,29 @@ async fn an_invalid_http_status_becomes_502() {
             );
         }
     }
-    assert_eq!(rig.send(chat_request("mock")).await.status, 200);
+    assert_eq!(gateway.send(chat_request("mock")).await.status, 200);
 }
 
 #[tokio::test]
 async fn passes_unknown_three_digit_statuses() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for status in [203, 299, 418, 499, 529, 599, 600, 999] {
-        assert_eq!(rig.send(chat_request(&format!("mock?status={status}"))).await.status, status);
-        assert_eq!(rig.single_record()["response_status_code"], status);
+        assert_eq!(gateway.send(chat_request(&format!("mock?status={status}"))).await.status, status);
+        assert_eq!(gateway.single_record()["response_status_code"], status);
     }
 }
 
 #[tokio::test]
 async fn passes_provider_errors_and_adds_the_provider_name() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for path in [CHAT_PATH, MESSAGES_PATH] {
         for status in [400, 401, 403, 404, 413, 422, 429, 500, 502, 503, 504, 529] {
             for stream in [false, true] {
                 let body = chat_body(&format!("mock?status={status}"), stream);
                 let sent = fetch_directly(provider.addr, path, &body).await;
-                let response = rig.send(post_request(path, body)).await;
+                let response = gateway.send(post_request(path, body)).await;
                 let (mut response_json, mut reported) =
                     (serde_json::from_slice::<Value>(&sent).unwrap(), response.json());
                 // The request id differs for each request.
@@ -61,7 +61,7 @@ async fn passes_provider_errors_and_adds_the_provider_name() {
                     response_json["provider"] = "mock".into();
                 }
                 assert_eq!((response.status, reported), (status, response_json), "{path}");
-                let record = rig.single_record();
+                let record = gateway.single_record();
                 assert_eq!((&record["outcome"], &record["is_success"]), (&json!("complete"), &json!(false)));
             }
         }
@@ -71,13 +71,13 @@ async fn passes_provider_errors_and_adds_the_provider_name() {
 #[tokio::test]
 async fn passes_retry_after_of_429_and_adds_none() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (model, wait) in [
         ("mock?fault=429", None),
         ("mock?fault=429&retry_after=7", Some("7")),
         ("mock?fault=429&retry_after=Wed%2C+21+Oct+2026+07:28:00+GMT", Some("Wed, 21 Oct 2026 07:28:00 GMT")),
     ] {
-        let response = rig.send(chat_request(model)).await;
+        let response = gateway.send(chat_request(model)).await;
         assert_eq!((response.status, response.header("retry-after")), (429, wait), "{model}");
     }
 }
@@ -85,8 +85,8 @@ async fn passes_retry_after_of_429_and_adds_none() {
 #[tokio::test]
 async fn skips_1xx_responses() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.send(chat_request("mock?fault=early_1xx&after=5")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.send(chat_request("mock?fault=early_1xx&after=5")).await;
     assert_eq!((response.status, response.json()["object"].as_str()), (200, Some("chat.completion")));
     assert_eq!(response.header("link"), None);
 }
@@ -94,16 +94,16 @@ async fn skips_1xx_responses() {
 #[tokio::test]
 async fn rejects_an_endless_sequence_of_1xx_responses() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.send(chat_request("mock?fault=early_1xx&after=100000")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.send(chat_request("mock?fault=early_1xx&after=100000")).await;
     assert_eq!((response.status, response.error_code().as_str()), (502, "upstream_disconnected"));
 }
 
 #[tokio::test]
 async fn rejects_too_many_or_too_long_header_fields() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.send(chat_request("mock?fault=headers_flood")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.send(chat_request("mock?fault=headers_flood")).await;
     assert_eq!((response.status, response.error_code().as_str()), (502, "upstream_disconnected"));
     let long = json_response("200 OK", &format!("x-long: {}\r\n", "x".repeat(80_000)), "{}");
     let provider = ScriptedServer::start_responding(long).await;
@@ -113,10 +113,10 @@ async fn rejects_too_many_or_too_long_header_fields() {
 #[tokio::test]
 async fn malformed_http_becomes_502_in_the_client_format() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.send(chat_request("mock?fault=reset")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.send(chat_request("mock?fault=reset")).await;
     assert_eq!((response.status, response.error_code().as_str()), (502, "upstream_disconnected"));
-    let response = rig.send(post_request(MESSAGES_PATH, chat_body("mock?fault=reset", false))).await;
+    let response = gateway.send(post_request(MESSAGES_PATH, chat_body("mock?fault=reset", false))).await;
     assert_eq!((response.status, &response.json()["type"]), (502, &json!("error")));
     for bytes in [
         "",
@@ -137,16 +137,16 @@ async fn malformed_http_becomes_502_in_the_client_format() {
 #[tokio::test]
 async fn truncated_non_streaming_response_becomes_502() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 150);
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 150);
     for fault in ["cut", "cut_reset", "long_length", "invalid_framing", "half_close"] {
-        let response = rig.send(chat_request(&format!("mock?fault={fault}"))).await;
+        let response = gateway.send(chat_request(&format!("mock?fault={fault}"))).await;
         assert_eq!(
             (response.status, response.error_code().as_str()),
             (502, "upstream_disconnected"),
             "{fault}: {}",
             response.text()
         );
-        let record = rig.single_record();
+        let record = gateway.single_record();
         assert_eq!((&record["outcome"], &record["response_status_code"]), (&json!("failed"), &json!(502)), "{fault}");
     }
 }
@@ -157,9 +157,9 @@ async fn a_response_without_body_gets_no_content_length() {
         [("204 No Content", "", None), ("304 Not Modified", "content-length: 12\r\n", Some("12"))]
     {
         let provider = ScriptedServer::start_responding(format!("HTTP/1.1 {status}\r\netag: x\r\n{more}\r\n")).await;
-        let rig = TestGateway::for_url(&provider.url());
+        let gateway = TestGateway::for_url(&provider.url());
         for _ in 0..2 {
-            let response = rig.send(get_request("/v1/files/f")).await;
+            let response = gateway.send(get_request("/v1/files/f")).await;
             assert_eq!((response.status.to_string().as_str(), response.body.len()), (&status[..3], 0));
             assert_eq!((response.header("etag"), response.header("content-length")), (Some("x"), length), "{status}");
         }
@@ -170,10 +170,10 @@ async fn a_response_without_body_gets_no_content_length() {
 #[tokio::test]
 async fn passes_the_overloaded_error_of_the_provider() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.send(chat_request("mock?fault=overloaded_first")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.send(chat_request("mock?fault=overloaded_first")).await;
     assert_eq!((response.status, response.error_code().as_str()), (503, "overloaded"));
     assert_eq!(response.json()["error"]["type"], "overloaded_error");
-    let response = rig.send(post_request(MESSAGES_PATH, chat_body("mock?fault=overloaded_first", false))).await;
+    let response = gateway.send(post_request(MESSAGES_PATH, chat_body("mock?fault=overloaded_first", false))).await;
     assert_eq!((response.status, &response.json()["error"]["type"]), (529, &json!("overloaded_error")));
 }

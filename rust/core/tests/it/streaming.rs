@@ -22,10 +22,10 @@ async fn stream_passes_byte_for_byte_with_any_chunk_size() {
     for (path, sent) in STREAM_CASES {
         for size in [1, 2, 3, 7, 50, 333, usize::MAX >> 1] {
             let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), size)).await;
-            let rig = TestGateway::for_url(&provider.url());
-            let response = rig.send(stream_request(path, "m")).await;
+            let gateway = TestGateway::for_url(&provider.url());
+            let response = gateway.send(stream_request(path, "m")).await;
             assert_eq!((response.text().as_str(), response.is_truncated), (sent, false), "{path} in chunks of {size}");
-            assert_eq!(rig.single_record()["outcome"], "complete", "{path} in chunks of {size}");
+            assert_eq!(gateway.single_record()["outcome"], "complete", "{path} in chunks of {size}");
             // A proxy in front must not buffer the stream.
             assert_eq!(response.header("x-accel-buffering"), Some("no"));
         }
@@ -37,10 +37,10 @@ async fn stream_passes_byte_for_byte_with_any_packet_size() {
     for (path, sent) in STREAM_CASES {
         for step in [1, 4, 61] {
             let provider = ScriptedServer::start_dripping(sse_response(sent.as_bytes(), 40), step).await;
-            let rig = TestGateway::for_url(&provider.url());
-            let response = rig.send(stream_request(path, "m")).await;
+            let gateway = TestGateway::for_url(&provider.url());
+            let response = gateway.send(stream_request(path, "m")).await;
             assert_eq!((response.text().as_str(), response.is_truncated), (sent, false), "{path} in packets of {step}");
-            assert_eq!(rig.single_record()["outcome"], "complete", "{path} in packets of {step}");
+            assert_eq!(gateway.single_record()["outcome"], "complete", "{path} in packets of {step}");
         }
     }
 }
@@ -58,10 +58,10 @@ async fn stream_passes_byte_for_byte_in_random_chunks_and_packets() {
             }
             framed.extend(b"0\r\n\r\n");
             let provider = ScriptedServer::start_dripping(framed, random.usize(1..200)).await;
-            let rig = TestGateway::for_url(&provider.url());
-            let response = rig.send(stream_request(path, "m")).await;
+            let gateway = TestGateway::for_url(&provider.url());
+            let response = gateway.send(stream_request(path, "m")).await;
             assert_eq!((response.text().as_str(), response.is_truncated), (sent, false), "{path} with seed {seed}");
-            assert_eq!(rig.single_record()["units_estimated"], serde_json::Value::Null, "{path} with seed {seed}");
+            assert_eq!(gateway.single_record()["units_estimated"], serde_json::Value::Null, "{path} with seed {seed}");
         }
     }
 }
@@ -83,8 +83,8 @@ async fn forwards_an_event_before_the_next_one_arrives() {
         }
     })
     .await;
-    let rig = TestGateway::for_url(&provider.url());
-    let mut response = into_stream(rig.handle_request(stream_request(CHAT_PATH, "m")).await);
+    let gateway = TestGateway::for_url(&provider.url());
+    let mut response = into_stream(gateway.handle_request(stream_request(CHAT_PATH, "m")).await);
     for event in CHAT_EVENTS.split_inclusive("\n\n") {
         assert_eq!(with_timeout(response.next()).await.unwrap().unwrap(), event);
         go.notify_one();
@@ -95,8 +95,8 @@ async fn forwards_an_event_before_the_next_one_arrives() {
 #[tokio::test]
 async fn forwards_a_burst_in_few_chunks() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.send(stream_request(CHAT_PATH, "mock?chunks=100&burst=on")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.send(stream_request(CHAT_PATH, "mock?chunks=100&burst=on")).await;
     assert_eq!(response.text().matches("data: ").count(), 104);
     assert!(response.chunks.len() <= 4, "{} pieces", response.chunks.len());
 }
@@ -104,14 +104,14 @@ async fn forwards_a_burst_in_few_chunks() {
 #[tokio::test]
 async fn passes_unusual_but_complete_streams_unchanged() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for path in [CHAT_PATH, MESSAGES_PATH] {
         for fault in ["bom", "crlf", "cr", "malformed_chunk", "invalid_utf8", "done_then_data", "gzip"] {
             let body = chat_body_with_usage(&format!("mock?fault={fault}"));
             let sent = fetch_directly(provider.addr, path, &body).await;
-            let response = rig.send(crate::harness::post_request(path, body)).await;
+            let response = gateway.send(crate::harness::post_request(path, body)).await;
             assert!(response.body == sent, "{path} {fault}: {}", response.text());
-            let record = rig.single_record();
+            let record = gateway.single_record();
             assert_eq!((response.is_truncated, &record["outcome"]), (false, &"complete".into()), "{path} {fault}");
         }
     }
@@ -120,8 +120,8 @@ async fn passes_unusual_but_complete_streams_unchanged() {
 #[tokio::test]
 async fn coalesces_events_that_arrive_in_quick_succession() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.send(stream_request(CHAT_PATH, "mock?chunks=400")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.send(stream_request(CHAT_PATH, "mock?chunks=400")).await;
     let events = response.text().matches("data: ").count();
     assert!(events > 400 && response.text().ends_with("data: [DONE]\n\n"), "{events} events");
     assert!(response.chunks.len() < 200, "{} pieces", response.chunks.len());
@@ -130,10 +130,10 @@ async fn coalesces_events_that_arrive_in_quick_succession() {
 #[tokio::test]
 async fn passes_an_event_of_ten_megabytes() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.send(stream_request(CHAT_PATH, "mock?fault=huge_event")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.send(stream_request(CHAT_PATH, "mock?fault=huge_event")).await;
     assert!(response.body.len() > 10 * 1024 * 1024 && response.body.ends_with(b"data: [DONE]\n\n"));
-    let bytes = rig.single_record()["bytes_out"].as_u64();
+    let bytes = gateway.single_record()["bytes_out"].as_u64();
     assert_eq!(bytes, Some(response.body.len() as u64));
 }
 
@@ -157,23 +157,23 @@ fn expected_error_code(fault: &str) -> &'static str {
 #[tokio::test]
 async fn a_stream_with_its_end_event_is_complete_despite_a_bad_close() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for (path, end) in [(CHAT_PATH, "data: [DONE]\n\n"), (MESSAGES_PATH, "data: {\"type\":\"message_stop\"}\n\n")] {
-        let response = rig.send(stream_request(path, "mock?fault=long_length")).await;
+        let response = gateway.send(stream_request(path, "mock?fault=long_length")).await;
         assert!(!response.is_truncated && response.text().ends_with(end), "{path}: {}", response.text());
-        assert_eq!(rig.single_record()["outcome"], "complete", "{path}");
+        assert_eq!(gateway.single_record()["outcome"], "complete", "{path}");
     }
 }
 
 #[tokio::test]
 async fn a_cut_stream_ends_in_an_error_event() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 150);
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 150);
     for path in [CHAT_PATH, MESSAGES_PATH] {
         for fault in ["cut", "cut_reset", "cut_event", "half_close", "invalid_framing", "stall"] {
-            let response = rig.send(stream_request(path, &format!("mock?fault={fault}&after=3"))).await;
+            let response = gateway.send(stream_request(path, &format!("mock?fault={fault}&after=3"))).await;
             assert_ends_in_error_event(&response, path, fault);
-            let fields = pick_fields(&rig.single_record(), ["outcome", "error", "is_success"]);
+            let fields = pick_fields(&gateway.single_record(), ["outcome", "error", "is_success"]);
             assert_eq!(fields, json!(["cut", expected_error_code(fault), false]), "{path} {fault}");
         }
     }
@@ -182,19 +182,19 @@ async fn a_cut_stream_ends_in_an_error_event() {
 #[tokio::test]
 async fn chat_with_finish_reason_needs_no_done_but_messages_do() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.send(stream_request(CHAT_PATH, "mock?fault=no_done&usage=on")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.send(stream_request(CHAT_PATH, "mock?fault=no_done&usage=on")).await;
     assert!(
         !response.is_truncated && !response.text().contains("[DONE]") && !response.text().contains("\"error\""),
         "{}",
         response.text()
     );
     assert_eq!(
-        pick_fields(&rig.single_record(), ["outcome", "error", "is_success", "res_units"]),
+        pick_fields(&gateway.single_record(), ["outcome", "error", "is_success", "res_units"]),
         json!(["complete", null, true, 8])
     );
     assert_ends_in_error_event(
-        &rig.send(stream_request(MESSAGES_PATH, "mock?fault=no_done")).await,
+        &gateway.send(stream_request(MESSAGES_PATH, "mock?fault=no_done")).await,
         MESSAGES_PATH,
         "no_done",
     );
@@ -209,14 +209,14 @@ async fn chat_is_complete_when_every_choice_has_a_finish_reason() {
     let began = choice(0, "null") + &choice(1, "null") + &choice(0, "\"stop\"");
     for (sent, is_complete) in [(began.clone(), false), (began + &choice(1, "\"stop\""), true)] {
         let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), 50)).await;
-        let rig = TestGateway::for_url(&provider.url());
-        let response = rig.send(stream_request(CHAT_PATH, "m")).await;
+        let gateway = TestGateway::for_url(&provider.url());
+        let response = gateway.send(stream_request(CHAT_PATH, "m")).await;
         if is_complete {
             assert_eq!((response.text(), response.is_truncated), (sent, false));
         } else {
             assert_ends_in_error_event(&response, CHAT_PATH, "half the choices");
         }
-        let record = rig.single_record();
+        let record = gateway.single_record();
         assert_eq!(record["outcome"], if is_complete { "complete" } else { "cut" });
     }
 }
@@ -327,10 +327,10 @@ async fn passes_bytes_after_the_last_blank_line() {
     for end in ["data: [DONE]", "data: [DONE]\n", "data: [DONE]\n\n: a comm"] {
         let sent = CHAT_EVENTS.replace("data: [DONE]\n\n", end);
         let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), 5)).await;
-        let rig = TestGateway::for_url(&provider.url());
-        let response = rig.send(stream_request(CHAT_PATH, "m")).await;
+        let gateway = TestGateway::for_url(&provider.url());
+        let response = gateway.send(stream_request(CHAT_PATH, "m")).await;
         assert_eq!((response.text().as_str(), response.is_truncated), (sent.as_str(), false));
-        let record = rig.single_record();
+        let record = gateway.single_record();
         assert_eq!((&record["outcome"], record["bytes_out"].as_u64()), (&"complete".into(), Some(sent.len() as u64)));
     }
 }
@@ -339,20 +339,20 @@ async fn passes_bytes_after_the_last_blank_line() {
 async fn a_stream_may_end_with_connection_close() {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
     let provider = ScriptedServer::start_closing_after_response([head, CHAT_EVENTS].concat()).await;
-    let rig = TestGateway::for_url(&provider.url());
-    let response = rig.send(stream_request(CHAT_PATH, "m")).await;
+    let gateway = TestGateway::for_url(&provider.url());
+    let response = gateway.send(stream_request(CHAT_PATH, "m")).await;
     assert_eq!((response.text().as_str(), response.is_truncated), (CHAT_EVENTS, false));
-    assert_eq!(rig.single_record()["outcome"], "complete");
+    assert_eq!(gateway.single_record()["outcome"], "complete");
 }
 
 #[tokio::test]
 async fn does_not_duplicate_the_error_event_of_the_provider() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for path in [CHAT_PATH, MESSAGES_PATH] {
         let body = chat_body("mock?fault=overloaded_first", true);
         let sent = fetch_directly(provider.addr, path, &body).await;
-        let response = rig.send(crate::harness::post_request(path, body)).await;
+        let response = gateway.send(crate::harness::post_request(path, body)).await;
         assert!(response.body == sent, "{path}: {}", response.text());
     }
 }
@@ -360,9 +360,9 @@ async fn does_not_duplicate_the_error_event_of_the_provider() {
 #[tokio::test]
 async fn pings_pass_and_do_not_end_the_stream() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let mut response =
-        into_stream(rig.handle_request(stream_request(MESSAGES_PATH, "mock?fault=pings_only&chunk_ms=5")).await);
+        into_stream(gateway.handle_request(stream_request(MESSAGES_PATH, "mock?fault=pings_only&chunk_ms=5")).await);
     let mut received = Vec::new();
     while received.len() < 400 {
         received.extend_from_slice(&with_timeout(response.next()).await.unwrap().unwrap());
@@ -375,10 +375,10 @@ async fn pings_pass_and_do_not_end_the_stream() {
 #[tokio::test]
 async fn a_cut_pass_through_stream_ends_in_an_error_event() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.send(stream_request("/v1/proxy/chat/completions", "mock?fault=cut")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.send(stream_request("/v1/proxy/chat/completions", "mock?fault=cut")).await;
     assert_ends_in_error_event(&response, CHAT_PATH, "cut");
-    let response = rig.send(stream_request("/v1/proxy/messages", "mock?fault=cut")).await;
+    let response = gateway.send(stream_request("/v1/proxy/messages", "mock?fault=cut")).await;
     assert_ends_in_error_event(&response, MESSAGES_PATH, "cut");
     // A client whose base URL already ends in `/v1` sends the prefix twice.
     for prefix in ["/v1/proxy", "/v1/proxy/v1", "/v1/v1"] {
@@ -392,10 +392,10 @@ async fn a_cut_pass_through_stream_ends_in_an_error_event() {
                 "cut",
             );
             let provider = ScriptedServer::start_responding(sse_response(all.as_bytes(), 4096)).await;
-            let rig = TestGateway::for_url(&provider.url());
-            let response = rig.send(stream_request(&path_there, "m")).await;
+            let gateway = TestGateway::for_url(&provider.url());
+            let response = gateway.send(stream_request(&path_there, "m")).await;
             assert_eq!((response.text().as_str(), response.is_truncated), (all, false), "{path_there}");
-            assert_eq!(rig.single_record()["outcome"], "complete", "{path_there}");
+            assert_eq!(gateway.single_record()["outcome"], "complete", "{path_there}");
         }
     }
 }
@@ -427,13 +427,13 @@ async fn forwards_gemini_array_items_at_once_on_every_path() {
             }
         })
         .await;
-        let rig = TestGateway::for_url(&provider.url());
-        let mut response = into_stream(rig.handle_request(post_request(path, "{}")).await);
+        let gateway = TestGateway::for_url(&provider.url());
+        let mut response = into_stream(gateway.handle_request(post_request(path, "{}")).await);
         assert_eq!(with_timeout(response.next()).await.unwrap().as_deref(), Some(&b"[{}"[..]), "{path}");
         more.notify_one();
         let (chunks, cut) = read_stream(response).await;
         assert_eq!((chunks.concat(), cut), (rest.into_bytes(), false), "{path}");
-        assert_eq!(rig.single_record()["outcome"], "complete", "{path}");
+        assert_eq!(gateway.single_record()["outcome"], "complete", "{path}");
     }
 }
 
@@ -451,16 +451,16 @@ async fn raw_stream_format_follows_the_path_not_the_provider() {
     for (path, all, config) in requested {
         for hold in [false, true] {
             let provider = ScriptedServer::start_responding(sse_response(all.as_bytes(), 4096)).await;
-            let rig =
+            let gateway =
                 TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
             let mut config = config.clone();
             config["custom_host"] = provider.url().into();
             if hold {
                 config["recovery"] = json!("hold");
             }
-            let response = rig.send(post_with_config(&config, &path, chat_body("m", true))).await;
+            let response = gateway.send(post_with_config(&config, &path, chat_body("m", true))).await;
             assert_eq!((response.text().as_str(), response.is_truncated), (all, false), "{path} {hold}");
-            assert_eq!(rig.single_record()["outcome"], "complete", "{path} {hold}");
+            assert_eq!(gateway.single_record()["outcome"], "complete", "{path} {hold}");
         }
     }
 }
@@ -469,31 +469,32 @@ async fn raw_stream_format_follows_the_path_not_the_provider() {
 async fn a_cut_body_that_is_not_sse_gets_no_error_event() {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ntransfer-encoding: chunked\r\n\r\n5\r\nabcde\r\n";
     let provider = ScriptedServer::start_closing_after_response(head).await;
-    let rig = TestGateway::for_url(&provider.url());
-    let response = rig.send(get_request("/v1/files/f/content")).await;
+    let gateway = TestGateway::for_url(&provider.url());
+    let response = gateway.send(get_request("/v1/files/f/content")).await;
     assert_eq!((response.text().as_str(), response.is_truncated), ("abcde", true));
-    assert_eq!(rig.single_record()["outcome"], "cut");
+    assert_eq!(gateway.single_record()["outcome"], "cut");
 }
 
 #[tokio::test]
 async fn a_stream_stopped_by_the_drain_ends_in_an_error_event() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let mut response = into_stream(rig.handle_request(stream_request(CHAT_PATH, "mock?chunks=100&chunk_ms=50")).await);
+    let gateway = TestGateway::for_provider(&provider);
+    let mut response =
+        into_stream(gateway.handle_request(stream_request(CHAT_PATH, "mock?chunks=100&chunk_ms=50")).await);
     with_timeout(response.next()).await.unwrap().unwrap();
     let last = response.stop_for_drain().unwrap().unwrap();
     assert!(String::from_utf8_lossy(&last).contains("\"draining\""));
     assert_eq!(response.next().await, Ok(None));
     drop(response);
-    assert_eq!(rig.single_record()["error"], "draining");
+    assert_eq!(gateway.single_record()["error"], "draining");
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
 }
 
 #[tokio::test]
 async fn a_paused_reader_applies_backpressure_to_the_provider() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig.handle_request(stream_request(CHAT_PATH, "mock?chunks=20000&chunk_bytes=5000")).await;
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway.handle_request(stream_request(CHAT_PATH, "mock?chunks=20000&chunk_bytes=5000")).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let sent = provider.ledger_entries()[0].bytes_sent;
     assert!(sent < 20_000_000, "{sent} of 100,000,000 bytes left the provider");
@@ -528,11 +529,11 @@ async fn image_and_audio_streams_need_their_last_event() {
         ("/v1/proxy/images/generations", part("image_generation.completed"), true),
     ] {
         let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), 10_000)).await;
-        let rig = TestGateway::for_url(&provider.url());
-        let response = rig.send(post_request(path, chat_body("m", true))).await;
+        let gateway = TestGateway::for_url(&provider.url());
+        let response = gateway.send(post_request(path, chat_body("m", true))).await;
         assert!(response.text().starts_with(&sent), "{path}");
         let rest = &response.text()[sent.len()..];
         assert_eq!(rest.contains("upstream_disconnected"), !is_whole, "{path}: {rest}");
-        assert_eq!(rig.single_record()["outcome"], if is_whole { "complete" } else { "cut" }, "{path}");
+        assert_eq!(gateway.single_record()["outcome"], if is_whole { "complete" } else { "cut" }, "{path}");
     }
 }

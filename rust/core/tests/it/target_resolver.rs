@@ -9,8 +9,8 @@ use penstock_mock::Server;
 use penstock_net::body::{Body, BodyEnd, feed_channel};
 use serde_json::json;
 
-fn apply_saved_providers(rig: &TestGateway) {
-    rig.apply_snapshot(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock"}, {"slug": "other", "provider": "mock"}]}));
+fn apply_saved_providers(gateway: &TestGateway) {
+    gateway.apply_snapshot(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock"}, {"slug": "other", "provider": "mock"}]}));
 }
 
 fn request_for_model(path: &str, model: &str) -> TestRequest {
@@ -20,18 +20,18 @@ fn request_for_model(path: &str, model: &str) -> TestRequest {
 #[tokio::test]
 async fn model_prefix_selects_saved_provider() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    apply_saved_providers(&rig);
+    let gateway = TestGateway::for_provider(&provider);
+    apply_saved_providers(&gateway);
     for (count, path) in [(1, CHAT_PATH), (2, MESSAGES_PATH), (3, "/v1/embeddings")] {
-        let response = rig.send(request_for_model(path, "@mine/mock?chunks=1")).await;
+        let response = gateway.send(request_for_model(path, "@mine/mock?chunks=1")).await;
         assert_eq!(response.status, 200, "{}", response.text());
         assert_eq!(wait_for_ledger_entries(&provider, count).await[count - 1].model, "mock?chunks=1");
-        assert_eq!(rig.single_record()["ai_model"], "mock?chunks=1");
+        assert_eq!(gateway.single_record()["ai_model"], "mock?chunks=1");
     }
-    let response = rig.send(request_for_model(CHAT_PATH, "@gone/mock")).await;
+    let response = gateway.send(request_for_model(CHAT_PATH, "@gone/mock")).await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "not_found_in_workspace"));
     for model in ["mock", "@mine", ""] {
-        let response = rig.send(request_for_model(CHAT_PATH, model)).await;
+        let response = gateway.send(request_for_model(CHAT_PATH, model)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "provider_required"), "{model}");
     }
 }
@@ -39,19 +39,19 @@ async fn model_prefix_selects_saved_provider() {
 #[tokio::test]
 async fn explicit_provider_takes_precedence_over_model_prefix() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    apply_saved_providers(&rig);
+    let gateway = TestGateway::for_provider(&provider);
+    apply_saved_providers(&gateway);
     for (model, sent) in [("@mine/m", "m"), ("@cf/meta/m", "@cf/meta/m")] {
-        let response = rig.send(request_for_model(CHAT_PATH, model).header("x-gateway-provider", "@other")).await;
+        let response = gateway.send(request_for_model(CHAT_PATH, model).header("x-gateway-provider", "@other")).await;
         assert_eq!(
-            (response.status, rig.single_record()["ai_model"].as_str()),
+            (response.status, gateway.single_record()["ai_model"].as_str()),
             (200, Some(sent)),
             "{}",
             response.text()
         );
         let response =
-            rig.send(post_with_config(&json!({"provider": "mock"}), CHAT_PATH, chat_body(model, false))).await;
-        assert_eq!((response.status, rig.single_record()["ai_model"].as_str()), (200, Some(sent)));
+            gateway.send(post_with_config(&json!({"provider": "mock"}), CHAT_PATH, chat_body(model, false))).await;
+        assert_eq!((response.status, gateway.single_record()["ai_model"].as_str()), (200, Some(sent)));
     }
     let models: Vec<_> = wait_for_ledger_entries(&provider, 4).await.into_iter().map(|entry| entry.model).collect();
     assert_eq!(models, ["m", "m", "@cf/meta/m", "@cf/meta/m"]);
@@ -69,8 +69,8 @@ fn transcription_form(model: &str, size: usize, is_first: bool) -> String {
 #[tokio::test]
 async fn form_model_prefix_selects_saved_provider() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    apply_saved_providers(&rig);
+    let gateway = TestGateway::for_provider(&provider);
+    apply_saved_providers(&gateway);
     let path = "/v1/audio/transcriptions";
     let mut checked = 0;
     for (model, sent) in [("@mine/whisper-1", "whisper-1"), ("@cf/whisper", "@cf/whisper")] {
@@ -88,14 +88,14 @@ async fn form_model_prefix_selects_saved_provider() {
                     } else {
                         request
                     };
-                    let response = rig.send(request.with_body(chunked_body(&requested, declared))).await.json();
+                    let response = gateway.send(request.with_body(chunked_body(&requested, declared))).await.json();
                     let location = format!("{model} {size} {is_first} {provider_name:?} {declared}");
                     assert_eq!(
                         (&response["body_bytes"], &response["body_sha"]),
                         (&json!(expected.len()), &json!(sha256_hex(&expected))),
                         "{location}"
                     );
-                    assert_eq!(rig.single_record()["ai_model"], *sent, "{location}");
+                    assert_eq!(gateway.single_record()["ai_model"], *sent, "{location}");
                     checked += 1;
                 }
             }
@@ -103,7 +103,7 @@ async fn form_model_prefix_selects_saved_provider() {
     }
     assert_eq!(wait_for_ledger_entries(&provider, checked).await.len(), 18);
     let request = TestRequest::new("POST", path).header("content-type", FORM_CONTENT_TYPE);
-    let response = rig.send(request.body(transcription_form("whisper-1", 900, true))).await;
+    let response = gateway.send(request.body(transcription_form("whisper-1", 900, true))).await;
     assert_eq!((response.status, response.error_code().as_str()), (400, "provider_required"));
 }
 
@@ -120,10 +120,10 @@ fn chunked_body(text: &str, declared: bool) -> Body {
 #[tokio::test]
 async fn override_params_model_prefix_selects_saved_provider() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    apply_saved_providers(&rig);
+    let gateway = TestGateway::for_provider(&provider);
+    apply_saved_providers(&gateway);
     let config = json!({"override_params": {"model": "@mine/mock?chunks=2"}});
-    let response = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false))).await;
+    let response = gateway.send(post_with_config(&config, CHAT_PATH, chat_body("m", false))).await;
     assert_eq!(
         (response.status, wait_for_ledger_entries(&provider, 1).await[0].model.as_str()),
         (200, "mock?chunks=2")
@@ -133,17 +133,17 @@ async fn override_params_model_prefix_selects_saved_provider() {
 #[tokio::test]
 async fn passthrough_target_uses_provider_of_the_request() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    apply_saved_providers(&rig);
+    let gateway = TestGateway::for_provider(&provider);
+    apply_saved_providers(&gateway);
     let alone = json!({"passthrough": true});
     let among =
         json!({"strategy": {"mode": "fallback"}, "targets": [{"passthrough": true, "override_params": {"seed": 1}}]});
     for config in [alone, among] {
         let send_request = |model: &str| post_with_config(&config, CHAT_PATH, chat_body(model, false));
-        assert_eq!(rig.send(send_request("@mine/mock")).await.status, 200);
-        assert_eq!(rig.send(send_request("mock").header("x-gateway-provider", "@mine")).await.status, 200);
+        assert_eq!(gateway.send(send_request("@mine/mock")).await.status, 200);
+        assert_eq!(gateway.send(send_request("mock").header("x-gateway-provider", "@mine")).await.status, 200);
         for unresolved in [send_request("mock"), send_request("mock").header("x-gateway-provider", "mock")] {
-            let response = rig.send(unresolved).await;
+            let response = gateway.send(unresolved).await;
             assert_eq!((response.status, response.error_code().as_str()), (400, "provider_unresolved"));
             assert!(response.text().contains("@slug/model"));
         }
@@ -154,12 +154,12 @@ async fn passthrough_target_uses_provider_of_the_request() {
 #[tokio::test]
 async fn does_not_send_client_credential_to_several_targets() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    apply_saved_providers(&rig);
+    let gateway = TestGateway::for_provider(&provider);
+    apply_saved_providers(&gateway);
     let keyed = |key: &str| json!({"provider": "mock", "api_key": key});
     let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [500]},
         "targets": [{"provider": "mock", "override_params": {"model": "mock?status=500"}}, keyed("sk-2")]});
-    let response = rig
+    let response = gateway
         .send(post_with_config(&config, CHAT_PATH, chat_body("m", false)).header("authorization", "Bearer sk-caller"))
         .await;
     assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[1]"));
@@ -170,7 +170,7 @@ async fn does_not_send_client_credential_to_several_targets() {
         .collect();
     assert_eq!(sent.len(), 2);
     assert!(!json!(sent).to_string().contains("sk-caller"), "{sent:?}");
-    let single = rig
+    let single = gateway
         .send(
             post_with_config(&json!({"provider": "mock", "retry": {"attempts": 1}}), CHAT_PATH, chat_body("m", false))
                 .header("authorization", "Bearer sk-caller"),
@@ -183,13 +183,13 @@ async fn does_not_send_client_credential_to_several_targets() {
 #[tokio::test]
 async fn rejects_config_with_more_targets_than_allowed() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_root_targets = 2);
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.max_root_targets = 2);
     let config = |count| json!({"strategy": {"mode": "fallback"}, "targets": vec![json!({"provider": "mock"}); count]});
-    rig.apply_snapshot(&json!({"epoch": "1", "configs": [{"slug": "pc-many", "config": config(3)}]}));
-    assert_eq!(rig.send(post_with_config(&config(2), CHAT_PATH, chat_body("m", false))).await.status, 200);
+    gateway.apply_snapshot(&json!({"epoch": "1", "configs": [{"slug": "pc-many", "config": config(3)}]}));
+    assert_eq!(gateway.send(post_with_config(&config(2), CHAT_PATH, chat_body("m", false))).await.status, 200);
     let many = post_with_config(&config(3), CHAT_PATH, chat_body("m", false));
     for request in [many, request_for_model(CHAT_PATH, "m").header("x-gateway-config", "pc-many")] {
-        let response = rig.send(request).await;
+        let response = gateway.send(request).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_config"));
         let expected = json!(["path: targets, message: must hold at most 2 targets, not 3"]);
         assert_eq!(response.json()["errors"], expected);
@@ -199,7 +199,7 @@ async fn rejects_config_with_more_targets_than_allowed() {
 #[tokio::test]
 async fn limits_conditional_and_nested_targets_separately() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         (settings.max_root_targets, settings.max_conditional_targets, settings.max_nested_targets) = (1, 3, 2);
     });
     let targets = |count| vec![json!({"provider": "mock", "name": "t"}); count];
@@ -211,7 +211,7 @@ async fn limits_conditional_and_nested_targets_separately() {
         (nested(2), None),
         (nested(3), Some("path: targets[0], message: must hold at most 2 targets below it, not 3")),
     ] {
-        let response = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false))).await;
+        let response = gateway.send(post_with_config(&config, CHAT_PATH, chat_body("m", false))).await;
         match refused {
             None => assert_eq!(response.status, 200, "{}", response.text()),
             Some(message) => assert_eq!((response.status, &response.json()["errors"]), (400, &json!([message]))),

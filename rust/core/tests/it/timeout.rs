@@ -28,7 +28,7 @@ fn silent_provider_request() -> TestRequest {
 #[tokio::test]
 async fn header_config_or_settings_set_the_request_timeout() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.request_timeout_ms = 60);
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.request_timeout_ms = 60);
     let config = r#"{"provider":"mock","request_timeout":50}"#;
     let cases = [
         (60, silent_provider_request()),
@@ -37,15 +37,15 @@ async fn header_config_or_settings_set_the_request_timeout() {
     ];
     for (milliseconds, request) in cases {
         let start = Instant::now();
-        let reply = rig.send(request).await;
+        let reply = gateway.send(request).await;
         assert_eq!((reply.status, reply.json()), (408, request_timeout_error(milliseconds)));
         assert!(start.elapsed() >= Duration::from_millis(milliseconds));
-        let fields = pick_fields(&rig.single_record(), ["outcome", "error", "response_status_code"]);
+        let fields = pick_fields(&gateway.single_record(), ["outcome", "error", "response_status_code"]);
         assert_eq!(fields, json!(["failed", "timeout", 408]));
     }
     // The response head does not count as the first byte.
     let begun = stream_request(CHAT_PATH, "mock?fault=slow_first").header("x-gateway-request-timeout", "40");
-    let reply = rig.send(begun).await;
+    let reply = gateway.send(begun).await;
     assert_eq!((reply.status, reply.json()), (408, request_timeout_error(40)));
     let ended: Vec<_> = wait_for_ledger_entries(&provider, 4).await.iter().map(|entry| entry.outcome).collect();
     assert_eq!(ended, [Outcome::ClientClosed; 4]);
@@ -54,13 +54,13 @@ async fn header_config_or_settings_set_the_request_timeout() {
 #[tokio::test]
 async fn client_timeout_headers_apply_without_a_config() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for name in ["x-stainless-timeout", "x-stainless-read-timeout"] {
-        assert_eq!(rig.send(silent_provider_request().header(name, "0.1")).await.status, 408, "{name}");
+        assert_eq!(gateway.send(silent_provider_request().header(name, "0.1")).await.status, 408, "{name}");
         for word in ["NOT_GIVEN", "-1", "0", "1e19", "1e300", "inf"] {
             for config in [r#"{"provider":"mock"}"#, r#"{"provider":"mock","retry":{"attempts":1}}"#] {
                 let request = chat_request("mock").header(name, word).header("x-gateway-config", config);
-                assert_eq!(rig.send(request).await.status, 200, "{name}: {word}");
+                assert_eq!(gateway.send(request).await.status, 200, "{name}: {word}");
             }
         }
     }
@@ -69,20 +69,20 @@ async fn client_timeout_headers_apply_without_a_config() {
 #[tokio::test]
 async fn a_saved_config_sets_its_request_timeout() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let config = json!({"provider": "mock", "request_timeout": 30});
-    rig.apply_snapshot(&json!({"epoch": "1", "configs": [{"slug": "pc-1", "config": config}]}));
-    let response = rig.send(silent_provider_request().header("x-gateway-config", "pc-1")).await;
+    gateway.apply_snapshot(&json!({"epoch": "1", "configs": [{"slug": "pc-1", "config": config}]}));
+    let response = gateway.send(silent_provider_request().header("x-gateway-config", "pc-1")).await;
     assert_eq!((response.status, response.json()), (408, request_timeout_error(30)));
 }
 
 #[tokio::test]
 async fn anthropic_client_gets_the_timeout_in_its_own_format() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let request =
         post_request(MESSAGES_PATH, chat_body("mock?fault=silence", false)).header("x-gateway-request-timeout", "30");
-    let response = rig.send(request).await;
+    let response = gateway.send(request).await;
     assert_eq!((response.status, &response.json()["type"]), (408, &json!("error")));
     assert_eq!(response.json()["error"]["type"], "timeout_error");
 }
@@ -90,8 +90,8 @@ async fn anthropic_client_gets_the_timeout_in_its_own_format() {
 #[tokio::test]
 async fn request_timeout_covers_only_the_first_stream_byte() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
-    let response = rig
+    let gateway = TestGateway::for_provider(&provider);
+    let response = gateway
         .send(stream_request(CHAT_PATH, "mock?chunks=8&chunk_ms=30").header("x-gateway-request-timeout", "120"))
         .await;
     assert_eq!((response.status, response.is_truncated), (200, false));
@@ -101,38 +101,38 @@ async fn request_timeout_covers_only_the_first_stream_byte() {
 #[tokio::test]
 async fn a_slow_response_within_the_timeout_succeeds() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let request = chat_request("mock?first_ms=50").header("x-gateway-request-timeout", "5000");
-    assert_eq!(rig.send(request).await.status, 200);
-    let waited = rig.single_record()["upstream_response_time"].as_f64().unwrap();
+    assert_eq!(gateway.send(request).await.status, 200);
+    let waited = gateway.single_record()["upstream_response_time"].as_f64().unwrap();
     assert!(waited >= 50.0, "{waited}");
 }
 
 #[tokio::test]
 async fn rejects_a_timeout_that_is_not_positive_milliseconds() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for value in ["0", "-1", "soon", "1.5", "99999999999999999999999"] {
-        let response = rig.send(chat_request("mock").header("x-gateway-request-timeout", value)).await;
+        let response = gateway.send(chat_request("mock").header("x-gateway-request-timeout", value)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{value}");
     }
-    let response = rig.send(chat_request("mock").header("x-gateway-request-timeout", &u64::MAX.to_string())).await;
+    let response = gateway.send(chat_request("mock").header("x-gateway-request-timeout", &u64::MAX.to_string())).await;
     assert_eq!(response.status, 200);
 }
 
 #[tokio::test]
 async fn an_idle_stream_ends_in_an_error_event() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 80);
-    let reply = rig.send(stream_request(CHAT_PATH, "mock?fault=stall&after=2")).await;
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 80);
+    let reply = gateway.send(stream_request(CHAT_PATH, "mock?fault=stall&after=2")).await;
     assert_eq!(reply.last_event(), (None, idle_timeout_error(80)));
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
     // If the timeout is longer than the heartbeat interval, the response head is sent before the first byte arrives.
     let patient =
         stream_request(CHAT_PATH, "mock?fault=slow_first&first_ms=5000").header("x-gateway-request-timeout", "20000");
-    let reply = rig.send(patient).await;
+    let reply = gateway.send(patient).await;
     assert_eq!(reply.last_event(), (None, idle_timeout_error(80)));
-    let reply = rig.send(stream_request(MESSAGES_PATH, "mock?fault=stall&after=2")).await;
+    let reply = gateway.send(stream_request(MESSAGES_PATH, "mock?fault=stall&after=2")).await;
     let (name, data) = reply.last_event();
     assert_eq!((name.as_deref(), &data["error"]["type"]), (Some("error"), &json!("timeout_error")));
     assert_eq!(data["error"]["message"], idle_timeout_error(80)["error"]["message"]);
@@ -146,20 +146,20 @@ fn idle_timeout_error(milliseconds: u64) -> Value {
 #[tokio::test]
 async fn a_long_stream_with_short_pauses_completes() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 300);
-    let response = rig.send(stream_request(CHAT_PATH, "mock?chunks=10&chunk_ms=50")).await;
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 300);
+    let response = gateway.send(stream_request(CHAT_PATH, "mock?chunks=10&chunk_ms=50")).await;
     assert!(response.body.ends_with(b"data: [DONE]\n\n"), "{}", response.text());
 }
 
 #[tokio::test]
 async fn an_idle_non_streaming_response_times_out() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 80);
-    let response = rig.send(chat_request("mock?fault=stall")).await;
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 80);
+    let response = gateway.send(chat_request("mock?fault=stall")).await;
     let mut expected = idle_timeout_error(80);
     expected["error"]["code"] = Value::Null;
     assert_eq!((response.status, response.json()), (408, expected));
-    assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["failed", "idle_timeout"]));
+    assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "error"]), json!(["failed", "idle_timeout"]));
 }
 
 /// Starts a provider that sends a response head at once, then one byte every 10 ms, forever.
@@ -181,26 +181,26 @@ async fn start_dripping_provider(kind: &str, length: usize) -> ScriptedServer {
 #[tokio::test]
 async fn non_streaming_response_must_complete_within_the_timeout() {
     let provider = start_dripping_provider("application/json", 100_000).await;
-    let rig = TestGateway::for_url(&provider.url());
-    let response = rig.send(chat_request("m").header("x-gateway-request-timeout", "120")).await;
+    let gateway = TestGateway::for_url(&provider.url());
+    let response = gateway.send(chat_request("m").header("x-gateway-request-timeout", "120")).await;
     assert_eq!((response.status, response.json()), (408, request_timeout_error(120)));
 }
 
 #[tokio::test]
 async fn a_response_too_large_to_buffer_has_the_same_timeout() {
     let provider = start_dripping_provider("application/json", 1_000_000).await;
-    let rig = TestGateway::for_url(&provider.url());
+    let gateway = TestGateway::for_url(&provider.url());
     let start = Instant::now();
-    let response = rig.send(chat_request("m").header("x-gateway-request-timeout", "120")).await;
+    let response = gateway.send(chat_request("m").header("x-gateway-request-timeout", "120")).await;
     assert_eq!((response.status, response.is_streamed, response.is_truncated), (200, true, true));
     assert!(start.elapsed() >= Duration::from_millis(120));
-    assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["cut", "timeout"]));
+    assert_eq!(pick_fields(&gateway.single_record(), ["outcome", "error"]), json!(["cut", "timeout"]));
 }
 
 #[tokio::test]
 async fn a_slow_client_upload_does_not_time_out_the_provider() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let (feeder, reading) = feed_channel(|| ());
     let request = crate::harness::TestRequest::new("POST", "/v1/files")
         .header("x-gateway-provider", "mock")
@@ -213,7 +213,7 @@ async fn a_slow_client_upload_does_not_time_out_the_provider() {
         }
         feeder.finish(BodyEnd::Complete);
     });
-    let response = rig.send(request).await;
+    let response = gateway.send(request).await;
     uploading.await.unwrap();
     assert_eq!(response.status, 200, "{}", response.text());
 }
@@ -225,7 +225,7 @@ async fn times_out_if_the_provider_stops_reading_an_upload() {
         drop(io);
     })
     .await;
-    let rig = TestGateway::for_url(&provider.url());
+    let gateway = TestGateway::for_url(&provider.url());
     let (feeder, reading) = feed_channel(|| ());
     // More than all buffers on the path can hold.
     for _ in 0..64 {
@@ -235,14 +235,14 @@ async fn times_out_if_the_provider_stops_reading_an_upload() {
         .header("x-gateway-provider", "mock")
         .header("x-gateway-request-timeout", "150")
         .with_body(Body::Streamed(reading, None));
-    let response = rig.send(request).await;
+    let response = gateway.send(request).await;
     assert_eq!((response.status, response.json()), (408, request_timeout_error(150)));
 }
 
 #[tokio::test]
 async fn a_refused_connection_becomes_502() {
-    let rig = TestGateway::for_url("http://127.0.0.1:1");
-    let response = rig.send(chat_request("m")).await;
+    let gateway = TestGateway::for_url("http://127.0.0.1:1");
+    let response = gateway.send(chat_request("m")).await;
     assert_eq!((response.status, response.error_code().as_str()), (502, "upstream_connect_failed"));
 }
 
@@ -257,11 +257,11 @@ async fn an_unanswered_connection_attempt_becomes_503() {
     while let Ok(connected) = timeout(Duration::from_millis(100), TcpStream::connect(addr)).await {
         queued.push(connected.unwrap());
     }
-    let rig = TestGateway::with_settings(&format!("http://{addr}"), |settings| settings.connect_timeout_ms = 80);
-    let response = rig.send(chat_request("m")).await;
+    let gateway = TestGateway::with_settings(&format!("http://{addr}"), |settings| settings.connect_timeout_ms = 80);
+    let response = gateway.send(chat_request("m")).await;
     assert_eq!((response.status, response.error_code().as_str()), (503, "upstream_connect_timeout"));
     assert_eq!(response.header("retry-after"), Some("1"));
-    let response = rig.send(chat_request("m").header("x-gateway-request-timeout", "20")).await;
+    let response = gateway.send(chat_request("m").header("x-gateway-request-timeout", "20")).await;
     assert_eq!((response.status, response.json()), (408, request_timeout_error(20)));
 }
 
@@ -279,10 +279,10 @@ async fn a_late_response_never_reaches_another_request() {
         }
     })
     .await;
-    let rig = TestGateway::for_url(&provider.url());
-    assert_eq!(rig.send(chat_request("soon")).await.text(), "\"soon\"");
-    assert_eq!(rig.send(chat_request("late").header("x-gateway-request-timeout", "20")).await.status, 408);
+    let gateway = TestGateway::for_url(&provider.url());
+    assert_eq!(gateway.send(chat_request("soon")).await.text(), "\"soon\"");
+    assert_eq!(gateway.send(chat_request("late").header("x-gateway-request-timeout", "20")).await.status, 408);
     sleep(Duration::from_millis(80)).await;
-    assert_eq!(rig.send(chat_request("soon")).await.text(), "\"soon\"");
+    assert_eq!(gateway.send(chat_request("soon")).await.text(), "\"soon\"");
     assert_eq!(provider.connection_count(), 2);
 }

@@ -65,16 +65,16 @@ fn tls_request(port: u16, stream: bool) -> TestRequest {
 
 #[tokio::test]
 async fn trusts_the_configured_ca_and_reuses_connections() {
-    let rig = tls_gateway(true);
+    let gateway = tls_gateway(true);
     let (port, handshakes) = start_tls_responder(json_response("200 OK", "", "{\"ok\":true}")).await;
     for _ in 0..3 {
-        let response = rig.send(tls_request(port, false)).await;
+        let response = gateway.send(tls_request(port, false)).await;
         assert_eq!((response.status, response.text().as_str()), (200, "{\"ok\":true}"));
     }
     assert_eq!(handshakes.load(Ordering::Relaxed), 1);
     let (port, handshakes) = start_tls_responder(sse_response(CHAT_EVENTS.as_bytes(), 33)).await;
     for _ in 0..3 {
-        assert_eq!(rig.send(tls_request(port, true)).await.text(), CHAT_EVENTS);
+        assert_eq!(gateway.send(tls_request(port, true)).await.text(), CHAT_EVENTS);
     }
     assert_eq!(handshakes.load(Ordering::Relaxed), 1);
 }
@@ -84,8 +84,8 @@ async fn unknown_ca_or_wrong_host_name_becomes_502() {
     let (port, handshakes) = start_tls_responder(json_response("200 OK", "", "{}")).await;
     let by_address = post_request(CHAT_PATH, chat_body("m", false))
         .header("x-gateway-custom-host", &format!("https://127.0.0.1:{port}"));
-    for (rig, request) in [(tls_gateway(false), tls_request(port, false)), (tls_gateway(true), by_address)] {
-        let response = rig.send(request).await;
+    for (gateway, request) in [(tls_gateway(false), tls_request(port, false)), (tls_gateway(true), by_address)] {
+        let response = gateway.send(request).await;
         assert_eq!(
             (response.status, response.error_code().as_str()),
             (502, "upstream_connect_failed"),
@@ -136,10 +136,11 @@ async fn a_truncated_tls_connection_does_not_complete_a_body() {
 #[tokio::test]
 async fn sends_a_large_body_and_accepts_an_early_rejection() {
     let json = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(10_000_000));
-    let rig = tls_gateway(true);
+    let gateway = tls_gateway(true);
     let (port, _) = start_tls_responder(json_response("200 OK", "", "{}")).await;
     let host = |port| format!("https://localhost:{port}");
-    let response = rig.send(post_request(CHAT_PATH, json.clone()).header("x-gateway-custom-host", &host(port))).await;
+    let response =
+        gateway.send(post_request(CHAT_PATH, json.clone()).header("x-gateway-custom-host", &host(port))).await;
     assert_eq!((response.status, response.text().as_str()), (200, "{}"));
     let (port, _) = start_tls_provider(|mut io| async move {
         let mut some = [0; 1000];
@@ -149,7 +150,7 @@ async fn sends_a_large_body_and_accepts_an_early_rejection() {
         std::future::pending::<()>().await;
     })
     .await;
-    let response = rig.send(post_request(CHAT_PATH, json).header("x-gateway-custom-host", &host(port))).await;
+    let response = gateway.send(post_request(CHAT_PATH, json).header("x-gateway-custom-host", &host(port))).await;
     assert_eq!((response.status, response.json()["error"]["message"].as_str()), (413, Some("mock error: too large")));
 }
 
@@ -205,9 +206,9 @@ async fn does_not_reuse_a_connection_with_surplus_tls_data() {
         }
     })
     .await;
-    let rig = tls_gateway(true);
+    let gateway = tls_gateway(true);
     for number in 1..=3 {
-        let reply = rig
+        let reply = gateway
             .send(get_request("/v1/proxy/x").header("x-gateway-custom-host", &format!("https://localhost:{port}")))
             .await;
         assert_eq!((reply.body.len(), handshakes.load(Ordering::Relaxed)), (length, number));

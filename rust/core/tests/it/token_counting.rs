@@ -20,9 +20,9 @@ fn token_counts(record: &Value) -> Value {
 
 async fn post_and_get_record(path: &str, message: &Value, response: Vec<u8>) -> Value {
     let provider = ScriptedServer::start_responding(response).await;
-    let rig = TestGateway::for_url(&provider.url());
-    rig.send(post_request(path, message.to_string())).await;
-    rig.single_record()
+    let gateway = TestGateway::for_url(&provider.url());
+    gateway.send(post_request(path, message.to_string())).await;
+    gateway.single_record()
 }
 
 fn chat_request_json(stream: bool) -> Value {
@@ -201,9 +201,9 @@ async fn does_not_count_tokens_of_errors_and_non_text() {
 async fn get_and_get_record(path: &str) -> Value {
     let response = json!({"usage": {"input_tokens": 3, "output_tokens": 4}}).to_string();
     let provider = ScriptedServer::start_responding(json_response("200 OK", "", &response)).await;
-    let rig = TestGateway::for_url(&provider.url());
-    rig.send(crate::harness::get_request(path)).await;
-    rig.single_record()
+    let gateway = TestGateway::for_url(&provider.url());
+    gateway.send(crate::harness::get_request(path)).await;
+    gateway.single_record()
 }
 
 #[tokio::test]
@@ -214,26 +214,26 @@ async fn counts_tokens_before_cut_or_client_disconnect_once() {
             [SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(half.as_bytes(), 50)].concat(),
         )
         .await;
-        let rig = TestGateway::for_url(&provider.url());
-        rig.send(post_request(path, message.to_string())).await;
+        let gateway = TestGateway::for_url(&provider.url());
+        gateway.send(post_request(path, message.to_string())).await;
         let request_tokens = expected_request_tokens(path);
         assert_eq!(
-            token_counts(&rig.single_record()),
+            token_counts(&gateway.single_record()),
             json!([request_tokens, 2, request_tokens + 2, true, "cut"]),
             "{path}"
         );
-        let mut response = into_stream(rig.handle_request(post_request(path, message.to_string())).await);
+        let mut response = into_stream(gateway.handle_request(post_request(path, message.to_string())).await);
         let mut checked = 0;
         while checked < half.len() {
             checked += with_timeout(response.next()).await.unwrap().unwrap().len();
         }
         drop(response);
         assert_eq!(
-            token_counts(&rig.single_record()),
+            token_counts(&gateway.single_record()),
             json!([request_tokens, 2, request_tokens + 2, true, "aborted"]),
             "{path}"
         );
-        assert_eq!(rig.state.record_sink.metrics.tokens_estimated.get(), 2 * (request_tokens + 2), "{path}");
+        assert_eq!(gateway.state.record_sink.metrics.tokens_estimated.get(), 2 * (request_tokens + 2), "{path}");
     }
 }
 
@@ -258,11 +258,11 @@ async fn counts_tokens_of_tools_reasoning_and_escapes() {
 #[tokio::test]
 async fn estimates_tokens_of_oversized_request_by_length() {
     let provider = ScriptedServer::start_responding(json_response("200 OK", "", r#"{"choices":[]}"#)).await;
-    let rig = TestGateway::for_url(&provider.url());
+    let gateway = TestGateway::for_url(&provider.url());
     let long = json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "x".repeat(33 << 20)}]}).to_string();
     let length = long.len() as u64;
-    rig.send(TestRequest::new("POST", CHAT_PATH).header("x-gateway-provider", "mock").body(long)).await;
-    assert_eq!(rig.single_record()["req_units"], length / 4);
+    gateway.send(TestRequest::new("POST", CHAT_PATH).header("x-gateway-provider", "mock").body(long)).await;
+    assert_eq!(gateway.single_record()["req_units"], length / 4);
 }
 
 #[tokio::test]
@@ -277,10 +277,10 @@ async fn reads_usage_of_compressed_response_without_changing_it() {
     ] {
         let sent = gzip_compress(text);
         let provider = ScriptedServer::start_responding(gzip_response(kind, &sent)).await;
-        let rig = TestGateway::for_url(&provider.url());
-        let response = rig.send(post_request(CHAT_PATH, chat_request_json(is_stream).to_string())).await;
+        let gateway = TestGateway::for_url(&provider.url());
+        let response = gateway.send(post_request(CHAT_PATH, chat_request_json(is_stream).to_string())).await;
         assert!(response.body == sent && !response.is_truncated, "{kind}");
-        assert_eq!(token_counts(&rig.single_record()), json!([70, 5, 75, null, "complete"]), "{kind}");
+        assert_eq!(token_counts(&gateway.single_record()), json!([70, 5, 75, null, "complete"]), "{kind}");
     }
 }
 
@@ -307,9 +307,9 @@ async fn forwards_invalid_or_expanding_gzip_unchanged() {
     let swelling = format!(r#"{{"choices":[{{"message":{{"content":"{}"}}}}]}}"#, " ".repeat(30_000_000));
     for body in [b"not gzip at all".to_vec(), gzip_compress(&swelling), gzip_compress("{").split_at(12).0.to_vec()] {
         let provider = ScriptedServer::start_responding(gzip_response("application/json", &body)).await;
-        let rig = TestGateway::for_url(&provider.url());
-        let response = rig.send(post_request(CHAT_PATH, chat_request_json(false).to_string())).await;
+        let gateway = TestGateway::for_url(&provider.url());
+        let response = gateway.send(post_request(CHAT_PATH, chat_request_json(false).to_string())).await;
         assert!(response.body == body);
-        assert_eq!(rig.single_record()["outcome"], "complete");
+        assert_eq!(gateway.single_record()["outcome"], "complete");
     }
 }

@@ -11,14 +11,14 @@ const TRACEPARENT: &str = "00-12345678901234567890123456789012-1234567890123456-
 #[tokio::test]
 async fn continues_a_trace_below_a_gateway_span() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for request in [chat_request("mock"), get_request("/v1/files"), get_request("/v1/proxy/files")] {
         let request = request
             .header("TraceParent", TRACEPARENT)
             .header("tracestate", "foo=1, bar=2")
             .header("tracestate", "baz=3");
-        let response = rig.send(request).await;
-        let record = rig.single_record();
+        let response = gateway.send(request).await;
+        let record = gateway.single_record();
         let fields = pick_fields(&record, ["trace_id", "parent_span_id"]);
         assert_eq!(fields, json!([TRACE_ID, "1234567890123456"]));
         let path = record["request_url"].as_str().unwrap();
@@ -36,7 +36,7 @@ async fn continues_a_trace_below_a_gateway_span() {
 #[tokio::test]
 async fn ignores_an_invalid_traceparent() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     for fields in [
         &[("traceparent", "ff-12345678901234567890123456789012-1234567890123456-01")][..],
         &[("traceparent", "00-00000000000000000000000000000000-1234567890123456-01")],
@@ -49,8 +49,8 @@ async fn ignores_an_invalid_traceparent() {
             for (name, value) in fields {
                 request = request.header(name, value);
             }
-            let response = rig.send(request.header("tracestate", "bar=2")).await;
-            let record = rig.single_record();
+            let response = gateway.send(request.header("tracestate", "bar=2")).await;
+            let record = gateway.single_record();
             assert_eq!(
                 (response.status, response.header("x-gateway-trace-id")),
                 (200, record["id"].as_str()),
@@ -66,14 +66,14 @@ async fn ignores_an_invalid_traceparent() {
 #[tokio::test]
 async fn gateway_trace_headers_win_over_w3c_headers() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let request = chat_request("mock")
         .header("traceparent", TRACEPARENT)
         .header("x-gateway-trace-id", "t-1")
         .header("x-gateway-span-name", "ask")
         .header("x-gateway-parent-span-id", "s-0");
-    let response = rig.send(request).await;
-    let fields = pick_fields(&rig.single_record(), ["trace_id", "span_name", "parent_span_id"]);
+    let response = gateway.send(request).await;
+    let fields = pick_fields(&gateway.single_record(), ["trace_id", "span_name", "parent_span_id"]);
     assert_eq!((fields, response.header("x-gateway-trace-id")), (json!(["t-1", "ask", "s-0"]), Some("t-1")));
     assert!(provider.ledger_entries()[0].header("traceparent").unwrap().contains(TRACE_ID));
 }
@@ -81,7 +81,7 @@ async fn gateway_trace_headers_win_over_w3c_headers() {
 #[tokio::test]
 async fn merges_metadata_of_headers_baggage_and_body_in_order() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.headers_to_metadata = vec!["X-Team".into(), "X-Hidden".into(), "Authorization".into()];
     });
     let body = r#"{"model":"mock","user":"body","messages":[{"role":"user","content":"hi"}]}"#;
@@ -93,29 +93,29 @@ async fn merges_metadata_of_headers_baggage_and_body_in_order() {
             .header("authorization", "Bearer sk-1")
             .header("x-gateway-sensitive-headers", "x-hidden")
     };
-    rig.send(build_request().header("x-gateway-metadata", r#"{"a":"0","_user":"head"}"#)).await;
-    assert_eq!(rig.single_record()["metadata"], json!({"a": "0", "_user": "head", "x-team": "red"}));
-    rig.send(build_request()).await;
-    assert_eq!(rig.single_record()["metadata"], json!({"x-team": "red", "_user": "bag", "a": "1"}));
-    rig.send(post_request(CHAT_PATH, body)).await;
-    assert_eq!(rig.single_record()["metadata"], json!({"_user": "body"}));
-    rig.send(chat_request("mock")).await;
-    assert!(rig.single_record()["metadata"].is_null());
+    gateway.send(build_request().header("x-gateway-metadata", r#"{"a":"0","_user":"head"}"#)).await;
+    assert_eq!(gateway.single_record()["metadata"], json!({"a": "0", "_user": "head", "x-team": "red"}));
+    gateway.send(build_request()).await;
+    assert_eq!(gateway.single_record()["metadata"], json!({"x-team": "red", "_user": "bag", "a": "1"}));
+    gateway.send(post_request(CHAT_PATH, body)).await;
+    assert_eq!(gateway.single_record()["metadata"], json!({"_user": "body"}));
+    gateway.send(chat_request("mock")).await;
+    assert!(gateway.single_record()["metadata"].is_null());
 }
 
 #[tokio::test]
 async fn rejects_invalid_metadata_by_key_after_other_errors() {
     let provider = Server::start().await;
-    let rig = TestGateway::for_provider(&provider);
+    let gateway = TestGateway::for_provider(&provider);
     let long = format!(r#"{{"fine":"1","team":"{}"}}"#, "x".repeat(129));
     for (metadata, name) in [(long.as_str(), "`team`"), (r#"{"n":1}"#, "`n`"), ("{not json", "JSON object")] {
-        let response = rig.send(chat_request("mock").header("x-gateway-metadata", metadata)).await;
+        let response = gateway.send(chat_request("mock").header("x-gateway-metadata", metadata)).await;
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"));
         assert!(response.text().contains(name), "{}", response.text());
     }
     assert!(provider.ledger_entries().is_empty());
-    rig.drain_records();
+    gateway.drain_records();
     let request = crate::harness::TestRequest::new("POST", CHAT_PATH).header("x-gateway-metadata", &long);
-    assert_eq!(rig.send(request).await.error_code(), "provider_required");
-    assert_eq!(rig.single_record()["metadata"], json!({"fine": "1"}));
+    assert_eq!(gateway.send(request).await.error_code(), "provider_required");
+    assert_eq!(gateway.single_record()["metadata"], json!({"fine": "1"}));
 }

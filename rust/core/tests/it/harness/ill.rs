@@ -62,7 +62,7 @@ impl FailingProvider {
 /// Sends `rate` requests a second without waiting for responses. Returns each response with its start time and
 /// duration.
 pub async fn send_at_rate(
-    rig: &TestGateway,
+    gateway: &TestGateway,
     config: &Value,
     rate: u32,
     count: usize,
@@ -72,7 +72,7 @@ pub async fn send_at_rate(
     let mut asking = JoinSet::new();
     for _ in 0..count {
         ticks.tick().await;
-        let (state, request) = (Arc::clone(&rig.state), chat_with_config(config));
+        let (state, request) = (Arc::clone(&gateway.state), chat_with_config(config));
         asking.spawn(async move {
             let began = Instant::now();
             let response =

@@ -103,9 +103,9 @@ impl TestGateway {
         if let Some(upstream) = upstream {
             state.upstream = upstream.into();
         }
-        let rig = Self { state: Arc::new(state) };
-        rig.apply_snapshot(&json!({"epoch": "0"}));
-        rig
+        let gateway = Self { state: Arc::new(state) };
+        gateway.apply_snapshot(&json!({"epoch": "0"}));
+        gateway
     }
 
     pub fn apply_snapshot(&self, snapshot: &Value) {

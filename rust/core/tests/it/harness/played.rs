@@ -67,10 +67,10 @@ impl GoldenProvider {
 
     /// Returns a gateway that has this server saved as `@saved`, with the given provider name.
     pub fn gateway_with_saved_provider(&self, provider: &str) -> TestGateway {
-        let rig = Self::gateway_trusting_loopback();
+        let gateway = Self::gateway_trusting_loopback();
         let saved = json!({"slug": "saved", "provider": provider, "custom_host": self.server.url()});
-        rig.apply_snapshot(&json!({"epoch": "1", "providers": [saved]}));
-        rig
+        gateway.apply_snapshot(&json!({"epoch": "1", "providers": [saved]}));
+        gateway
     }
 
     /// Builds a passthrough request to the saved provider. The gateway changes nothing but the `@saved/` prefix of the

@@ -175,22 +175,22 @@ pub async fn start_node(provider_url: &str, redis_url: &str) -> TestGateway {
 
 /// Starts a node that takes Redis for unavailable after this time.
 pub async fn start_node_that_waits(provider_url: &str, redis_url: &str, max_wait: Duration) -> TestGateway {
-    let rig = TestGateway::with_settings(provider_url, |settings| {
+    let gateway = TestGateway::with_settings(provider_url, |settings| {
         settings.redis_url = Some(Secret::new(redis_url));
         settings.redis_wait_ms = max_wait.as_millis() as u64;
     });
-    let state = Arc::clone(&rig.state);
+    let state = Arc::clone(&gateway.state);
     tokio::spawn(async move { state.shared.sync_with_redis().await });
-    wait_until("Redis is there", || is_redis_available(&rig)).await;
-    rig
+    wait_until("Redis is there", || is_redis_available(&gateway)).await;
+    gateway
 }
 
-pub fn is_redis_available(rig: &TestGateway) -> bool {
-    rig.state.shared.redis.as_ref().unwrap().is_available()
+pub fn is_redis_available(gateway: &TestGateway) -> bool {
+    gateway.state.shared.redis.as_ref().unwrap().is_available()
 }
 
-pub fn timed_out_lookups(rig: &TestGateway) -> u64 {
-    rig.state.shared.redis.as_ref().unwrap().metrics.timed_out_lookups.get()
+pub fn timed_out_lookups(gateway: &TestGateway) -> u64 {
+    gateway.state.shared.redis.as_ref().unwrap().metrics.timed_out_lookups.get()
 }
 
 pub fn cacheable_request(text: &str) -> TestRequest {
@@ -199,12 +199,12 @@ pub fn cacheable_request(text: &str) -> TestRequest {
 }
 
 /// Sends ten new requests at once per round; returns the longest duration of a request.
-pub async fn send_cacheable_requests(rig: &TestGateway, name: &str, rounds: usize) -> Duration {
+pub async fn send_cacheable_requests(gateway: &TestGateway, name: &str, rounds: usize) -> Duration {
     let mut longest = Duration::ZERO;
     for round in 0..rounds {
         let mut waiting = tokio::task::JoinSet::new();
         for number in 0..10 {
-            let state = Arc::clone(&rig.state);
+            let state = Arc::clone(&gateway.state);
             let request = cacheable_request(&format!("{name} {round} {number}"));
             waiting.spawn(async move {
                 let began = Instant::now();

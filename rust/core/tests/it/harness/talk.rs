@@ -29,16 +29,16 @@ pub fn realtime_request(target: &str) -> TestRequest {
     TestRequest::new("GET", target).header("x-gateway-provider", "mock")
 }
 
-pub async fn connect_realtime(rig: &TestGateway, request: TestRequest) -> UpgradeOutcome {
-    Box::pin(with_timeout(penstock_core::gateway::handle_upgrade(&rig.state, request.build().head))).await
+pub async fn connect_realtime(gateway: &TestGateway, request: TestRequest) -> UpgradeOutcome {
+    Box::pin(with_timeout(penstock_core::gateway::handle_upgrade(&gateway.state, request.build().head))).await
 }
 
-pub async fn open_realtime(rig: &TestGateway, request: TestRequest) -> RealtimeClient {
-    match connect_realtime(rig, request).await {
+pub async fn open_realtime(gateway: &TestGateway, request: TestRequest) -> RealtimeClient {
+    match connect_realtime(gateway, request).await {
         UpgradeOutcome::Accepted(session) => {
             let (says, from_caller) = mpsc::channel(2);
             let (to_caller, hears) = mpsc::channel(2);
-            let (state, protocol) = (Arc::clone(&rig.state), session.protocol.clone());
+            let (state, protocol) = (Arc::clone(&gateway.state), session.protocol.clone());
             let relay = tokio::spawn(async move { session.relay(&state, from_caller, to_caller).await });
             RealtimeClient { protocol, sender: Some(says), receiver: hears, relay_task: relay }
         }
@@ -49,8 +49,8 @@ pub async fn open_realtime(rig: &TestGateway, request: TestRequest) -> RealtimeC
     }
 }
 
-pub async fn expect_rejection(rig: &TestGateway, request: TestRequest) -> (u16, Value) {
-    match connect_realtime(rig, request).await {
+pub async fn expect_rejection(gateway: &TestGateway, request: TestRequest) -> (u16, Value) {
+    match connect_realtime(gateway, request).await {
         UpgradeOutcome::Rejected(answer) => {
             let ClientResponseBody::Complete(body) = &answer.body else { panic!("a stream") };
             (response_status(&answer), serde_json::from_slice(body).unwrap_or_default())
