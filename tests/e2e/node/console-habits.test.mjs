@@ -114,7 +114,11 @@ test("needs no mouse: signs in, makes, filters, opens and closes with the keyboa
   await page.keyboard.type("mock-keys");
   await page.keyboard.press("Enter");
   await page.waitForURL(/ai_model=mock-keys/);
-  await page.locator("table[aria-label=Logs] tbody tr").first().waitFor();
+  // The rows of the list before stay until the filtered ones arrive.
+  await page.waitForFunction(() => {
+    const rows = [...document.querySelectorAll("table[aria-label=Logs] tbody tr[data-index]")];
+    return rows.length >= 3 && rows.every((row) => row.textContent.includes("mock-keys"));
+  });
   await page.evaluate(() => document.activeElement?.blur());
   await page.keyboard.press("j");
   await page.keyboard.press("Enter");
