@@ -319,11 +319,11 @@ class AccessScenario:
                             "org_role": "member",
                             "roles": {self.here["id"]: "manager", self.there["id"]: "member"},
                         }
-                    made = self.admin.create(f"/v1/api-keys/{kind.replace('-', '/')}", body)
+                    created = self.admin.create(f"/v1/api-keys/{kind.replace('-', '/')}", body)
                     where = f" of {location['name']}" if location else ""
                     label = "all scopes" if some is scopes else "a scope of no use"
                     actual[f"{kind}{where} with {label}"] = (
-                        {"x-gateway-api-key": made["key"]},
+                        {"x-gateway-api-key": created["key"]},
                         rights.Caller(**fields),
                     )
         for name, user in self.people.items():

@@ -207,13 +207,13 @@ def test_rejects_blocked_and_unknown_keys(admin: Client, imported: dict[str, Any
     assert send(admin.gateway, "sk-never-heard-of", "fast")[0] == 401
 
 
-@pytest.mark.parametrize(("salt", "why"), [("wrong", "does not decrypt"), (None, "--salt-key-env")])
-def test_wrong_salt_key_imports_nothing(database: str, tmp_path: Path, salt: str | None, why: str):
+@pytest.mark.parametrize(("salt", "message"), [("wrong", "does not decrypt"), (None, "--salt-key-env")])
+def test_wrong_salt_key_imports_nothing(database: str, tmp_path: Path, salt: str | None, message: str):
     words = ["import", "litellm", "--database", database, *(["--salt-key-env", "SALT"] if salt else [])]
     out, report = tmp_path / "state.yaml", tmp_path / "report.json"
     done = run_penstock(*words, "--out", str(out), "--report", str(report), env={"SALT": salt or ""})
     assert done.returncode == 1
-    assert why in done.stderr
+    assert message in done.stderr
     assert PROVIDER_KEY not in done.stdout + done.stderr
     assert list(tmp_path.iterdir()) == []
 

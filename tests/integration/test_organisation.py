@@ -61,11 +61,11 @@ def test_new_organisation_has_the_default_settings(admin: Client):
     }
 
 
-@pytest.mark.parametrize(("given", "days"), [("weekly", 7), ("monthly", 30), (1, 1), (365, 365)])
-def test_written_rule_is_read_back_and_others_stay(cleared: Client, given: str | int, days: int):
+@pytest.mark.parametrize(("period", "days"), [("weekly", 7), ("monthly", 30), (1, 1), (365, 365)])
+def test_written_rule_is_read_back_and_others_stay(cleared: Client, period: str | int, days: int):
     expect_ok(cleared.put(SETTINGS_PATH, {"session_settings": {"max_session_ttl": 900}}))
     assert (
-        expect_ok(cleared.put(SETTINGS_PATH, {"user_api_key_rotation_period": given}))["user_api_key_rotation_period"]
+        expect_ok(cleared.put(SETTINGS_PATH, {"user_api_key_rotation_period": period}))["user_api_key_rotation_period"]
         == days
     )
     fetched = cleared.read(SETTINGS_PATH)

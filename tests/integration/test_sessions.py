@@ -171,10 +171,10 @@ def test_sign_in_rejects_pages_of_other_origins_and_bodies_that_are_not_json(adm
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"email": "a@b.test"}, {"api_key": "x", "email": "a@b.test"}, {"password": "x"}, {"name": "x"}]
+    "fields", [{}, {"email": "a@b.test"}, {"api_key": "x", "email": "a@b.test"}, {"password": "x"}, {"name": "x"}]
 )
-def test_rejects_incomplete_or_mixed_sign_in_fields(admin: Client, given: dict[str, str]):
-    expect_error(BrowserClient(admin.gateway).sign_in(**given), 400, "AB01")
+def test_rejects_incomplete_or_mixed_sign_in_fields(admin: Client, fields: dict[str, str]):
+    expect_error(BrowserClient(admin.gateway).sign_in(**fields), 400, "AB01")
 
 
 def test_workspace_key_cannot_sign_in(admin: Client):

@@ -28,7 +28,7 @@ PROMPT = {"name": "p", "string": "{{a}}", "parameters": {}, "virtual_key": "v", 
 
 
 @pytest.fixture
-def made(admin: Client) -> dict[str, Any]:
+def workspace(admin: Client) -> dict[str, Any]:
     return admin.create("/v1/admin/workspaces", WORKSPACE_BODY)
 
 
@@ -39,31 +39,36 @@ def owner(admin: Client) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("prefix", PATH_PREFIXES)
-def test_reads_a_workspace_by_id_and_slug_under_every_path(admin: Client, made: dict[str, Any], prefix: str):
-    assert made["slug"].startswith("ws-rockets-")
-    for key in (made["id"], made["slug"]):
-        assert admin.read(f"{prefix}/{key}") == made
+def test_reads_a_workspace_by_id_and_slug_under_every_path(admin: Client, workspace: dict[str, Any], prefix: str):
+    assert workspace["slug"].startswith("ws-rockets-")
+    for key in (workspace["id"], workspace["slug"]):
+        assert admin.read(f"{prefix}/{key}") == workspace
 
 
-def test_reads_back_the_written_fields(made: dict[str, Any]):
-    assert made["defaults"]["metadata"] == {"team": "a"}
-    assert made["settings"] == {"user_api_key_rotation_period": 7}
-    (limits,) = made["usage_limits"]
+def test_reads_back_the_written_fields(workspace: dict[str, Any]):
+    assert workspace["defaults"]["metadata"] == {"team": "a"}
+    assert workspace["settings"] == {"user_api_key_rotation_period": 7}
+    (limits,) = workspace["usage_limits"]
     assert WORKSPACE_BODY["usage_limits"][0].items() <= limits.items()
     assert limits["next_usage_reset_at"].endswith("-01T00:00:00.000Z")
-    assert made["rate_limits"] == WORKSPACE_BODY["rate_limits"]
-    assert (made["status"], made["is_default"], made["users"], made["object"]) == ("active", 0, [], "workspace")
+    assert workspace["rate_limits"] == WORKSPACE_BODY["rate_limits"]
+    assert (workspace["status"], workspace["is_default"], workspace["users"], workspace["object"]) == (
+        "active",
+        0,
+        [],
+        "workspace",
+    )
 
 
-def test_plain_name_format_omits_the_emoji(admin: Client, made: dict[str, Any]):
-    assert made["icon"] == "🚀"
-    assert admin.read(f"/v1/workspaces/{made['id']}?name_format=plain")["name"] == "Rockets"
-    assert admin.read(f"/v1/workspaces/{made['id']}?name_format=display")["name"] == "🚀 Rockets"
-    expect_error(admin.get(f"/v1/workspaces/{made['id']}?name_format=loud"), 400, "AB01", "name_format")
+def test_plain_name_format_omits_the_emoji(admin: Client, workspace: dict[str, Any]):
+    assert workspace["icon"] == "🚀"
+    assert admin.read(f"/v1/workspaces/{workspace['id']}?name_format=plain")["name"] == "Rockets"
+    assert admin.read(f"/v1/workspaces/{workspace['id']}?name_format=display")["name"] == "🚀 Rockets"
+    expect_error(admin.get(f"/v1/workspaces/{workspace['id']}?name_format=loud"), 400, "AB01", "name_format")
 
 
-def test_update_keeps_omitted_fields_and_null_removes_limits(admin: Client, made: dict[str, Any]):
-    path = f"/v1/admin/workspaces/{made['id']}"
+def test_update_keeps_omitted_fields_and_null_removes_limits(admin: Client, workspace: dict[str, Any]):
+    path = f"/v1/admin/workspaces/{workspace['id']}"
     changed = expect_ok(admin.put(path, {"name": "Boats", "usage_limits": None, "defaults": {"metadata": {"b": "c"}}}))
     assert (changed["name"], changed["description"], changed["usage_limits"]) == ("Boats", "up", None)
     assert changed["rate_limits"] == WORKSPACE_BODY["rate_limits"]
@@ -72,9 +77,11 @@ def test_update_keeps_omitted_fields_and_null_removes_limits(admin: Client, made
     assert expect_ok(admin.put(path, {"rate_limits": []}))["rate_limits"] is None
 
 
-def test_default_config_of_new_keys_is_shown_as_its_slug(admin: Client, made: dict[str, Any]):
-    config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": made["slug"]})
-    path = f"/v2/workspaces/{made['id']}"
+def test_default_config_of_new_keys_is_shown_as_its_slug(admin: Client, workspace: dict[str, Any]):
+    config = admin.create(
+        "/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": workspace["slug"]}
+    )
+    path = f"/v2/workspaces/{workspace['id']}"
     for key in (config["id"], config["slug"]):
         displayed = expect_ok(admin.put(path, {"defaults": {"user_api_key_config": key}}))
         assert displayed["defaults"]["user_api_key_config"] == config["slug"]
@@ -124,17 +131,17 @@ def test_pages_filters_and_sorts_lists(admin: Client):
         expect_error(admin.get(f"/v1/workspaces?{query}"), 400, "AB01")
 
 
-def test_archiving_requires_the_name_and_an_empty_workspace(admin: Client, made: dict[str, Any]):
-    path = f"/v1/admin/workspaces/{made['id']}"
-    admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": made["id"]})
+def test_archiving_requires_the_name_and_an_empty_workspace(admin: Client, workspace: dict[str, Any]):
+    path = f"/v1/admin/workspaces/{workspace['id']}"
+    admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": workspace["id"]})
     expect_error(admin.delete(path, {"name": "Other"}), 400, "AB01", "name")
-    expect_error(admin.delete(path, {"name": made["name"]}), 409, "AB07", "1 configs")
-    assert expect_ok(admin.delete(path, {"name": made["name"], "force_delete": True})) == {}
+    expect_error(admin.delete(path, {"name": workspace["name"]}), 409, "AB07", "1 configs")
+    assert expect_ok(admin.delete(path, {"name": workspace["name"], "force_delete": True})) == {}
     assert admin.read(path)["status"] == "archived"
     listed = {
         status: admin.read(f"/v1/workspaces?status={status}") for status in ("active", "archived", "active,archived")
     }
-    there = {status: made["id"] in [row["id"] for row in actual["data"]] for status, actual in listed.items()}
+    there = {status: workspace["id"] in [row["id"] for row in actual["data"]] for status, actual in listed.items()}
     assert there == {"active": False, "archived": True, "active,archived": True}
 
 
@@ -195,22 +202,22 @@ def test_default_workspace_cannot_be_deleted(admin: Client):
     )
 
 
-def test_adds_updates_and_removes_members(admin: Client, made: dict[str, Any], owner: dict[str, Any]):
-    path = f"/v1/admin/workspaces/{made['slug']}/users"
+def test_adds_updates_and_removes_members(admin: Client, workspace: dict[str, Any], owner: dict[str, Any]):
+    path = f"/v1/admin/workspaces/{workspace['slug']}/users"
     assert expect_ok(admin.post(path, {"users": [{"id": owner["id"], "role": "manager"}]})) == {}
     expect_error(admin.post(path, {"users": [{"id": owner["id"], "role": "member"}]}), 409, "AB07")
-    expect_error(admin.post(path, {"users": [{"id": made["id"], "role": "member"}]}), 404, "AB02", "users[0].id")
+    expect_error(admin.post(path, {"users": [{"id": workspace["id"], "role": "member"}]}), 404, "AB02", "users[0].id")
     listed = admin.read(path)
     assert (listed["total"], listed["object"]) == (1, "list")
     (member,) = listed["data"]
     assert (member["email"], member["org_role"], member["role"]) == (owner["email"], "owner", "manager")
     assert admin.read(f"{path}/{owner['id']}") == member
-    assert [user["id"] for user in admin.read(f"/v1/admin/workspaces/{made['id']}")["users"]] == [owner["id"]]
+    assert [user["id"] for user in admin.read(f"/v1/admin/workspaces/{workspace['id']}")["users"]] == [owner["id"]]
     assert (admin.read(f"{path}?role=member")["total"], admin.read(f"{path}?role=manager")["total"]) == (0, 1)
     assert admin.read(f"{path}?email=nobody@x.test")["total"] == 0
     assert expect_ok(admin.put(f"{path}/{owner['id']}", {"role": "member"})) == {}
     assert admin.read(f"{path}/{owner['id']}")["role"] == "member"
-    assert made["id"] in admin.read(f"/v1/admin/users/{owner['id']}")["workspace_ids"]
+    assert workspace["id"] in admin.read(f"/v1/admin/users/{owner['id']}")["workspace_ids"]
     assert expect_ok(admin.delete(f"{path}/{owner['id']}")) == {}
     expect_error(admin.get(f"{path}/{owner['id']}"), 404, "AB08")
 
@@ -237,7 +244,7 @@ def unknown_id() -> str:
     return "01900000-0000-7000-8000-000000000000"
 
 
-def test_workspace_key_sees_only_its_own_workspace(admin: Client, made: dict[str, Any]):
+def test_workspace_key_sees_only_its_own_workspace(admin: Client, workspace: dict[str, Any]):
     other = admin.create("/v1/workspaces", {"name": "other"})
     scopes = [
         "workspaces.read",
@@ -246,13 +253,13 @@ def test_workspace_key_sees_only_its_own_workspace(admin: Client, made: dict[str
         "workspace_users.list",
         "workspace_users.create",
     ]
-    inside = admin.with_new_key(workspace_id=made["id"], scopes=scopes)
-    assert [row["id"] for row in inside.read("/v1/workspaces")["data"]] == [made["id"]]
-    assert inside.read(f"/v1/workspaces/{made['slug']}")["id"] == made["id"]
+    inside = admin.with_new_key(workspace_id=workspace["id"], scopes=scopes)
+    assert [row["id"] for row in inside.read("/v1/workspaces")["data"]] == [workspace["id"]]
+    assert inside.read(f"/v1/workspaces/{workspace['slug']}")["id"] == workspace["id"]
     for key in (other["id"], other["slug"], unknown_id()):
         expect_error(inside.get(f"/v1/workspaces/{key}"), 403, "AB03")
         expect_error(inside.put(f"/v1/workspaces/{key}", {"name": "mine"}), 403, "AB03")
         expect_error(inside.get(f"/v1/workspaces/{key}/users"), 403, "AB03")
     expect_error(inside.post("/v1/workspaces", {"name": "new"}), 403, "AB03", "workspaces.create")
-    expect_error(inside.delete(f"/v1/workspaces/{made['id']}", {"name": made["name"]}), 403, "AB03")
+    expect_error(inside.delete(f"/v1/workspaces/{workspace['id']}", {"name": workspace["name"]}), 403, "AB03")
     expect_error(inside.get("/v1/workspaces?status=archived"), 403, "AB03")

@@ -113,7 +113,7 @@ def test_report_shows_what_was_and_was_not_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "peers", "works", "left_out", "status"),
+    ("has_named_peers", "peers", "works", "left_out", "status"),
     [
         (False, ["penstock", "nginx"], ["body"], {}, 0),
         (False, ["penstock", "nginx"], ["body"], {"nginx": "no package"}, 1),
@@ -125,12 +125,12 @@ def test_report_shows_what_was_and_was_not_measured() -> None:
     ],
 )
 def test_run_succeeds_only_if_it_measured_everything(
-    named: bool, peers: list[str], works: list[str], left_out: dict[str, str], status: int
+    has_named_peers: bool, peers: list[str], works: list[str], left_out: dict[str, str], status: int
 ) -> None:
     known = make_result(
         *cpu_samples("penstock", 30, work="body"), *cpu_samples("nginx", 20, work="body"), left_out=left_out
     )
-    assert compare.exit_status(known, has_named_peers=named, peers=peers, workloads=works) == status
+    assert compare.exit_status(known, has_named_peers=has_named_peers, peers=peers, workloads=works) == status
 
 
 def test_marks_samples_disturbed_by_foreign_load() -> None:

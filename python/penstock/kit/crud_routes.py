@@ -68,14 +68,16 @@ class CrudRoutes:
     resource's own module.
     """
 
-    def __init__(self, resource: Resource, one: str, tags: Sequence[str], many: str = "", scopes: str = "") -> None:
+    def __init__(
+        self, resource: Resource, singular: str, tags: Sequence[str], plural: str = "", scopes: str = ""
+    ) -> None:
         """Stores the resource and the singular and plural names for summaries. `scopes` is the prefix of its scopes, if
         it differs from the resource's name.
         """
         self.resource = resource
         self._scopes = scopes or resource.name
-        self.kind = one.replace(" ", "-")
-        self._one, self._many = one, many or f"{one}s"
+        self.kind = singular.replace(" ", "-")
+        self._singular, self._plural = singular, plural or f"{singular}s"
         self._tags = tags
         self._is_placed = "workspace_id" in resource.table.c
         # The workspace is part of the request context: resolving two dependencies takes the framework much longer than
@@ -94,7 +96,7 @@ class CrudRoutes:
     def create_route(self, new: StructType, response_type: Any, make: CreateHandler) -> Any:  # noqa: ANN401 - what the framework makes of it
         """Builds the route that creates an object."""
 
-        @post("/", status_code=200, **self._route_options("create", f"Create {self._one}", make))
+        @post("/", status_code=200, **self._route_options("create", f"Create {self._singular}", make))
         async def create(data: JSONBody[new], context: NamedDependency[RequestContext]) -> response_type:
             """Creates an object."""
             async with context.write_session(getattr(data, "workspace_id", None)) as session:
@@ -116,7 +118,7 @@ class CrudRoutes:
             "context": Provide(list_request_context, sync_to_thread=False),
         }
 
-        route_options = self._route_options("list", f"List {self._many}", requested)
+        route_options = self._route_options("list", f"List {self._plural}", requested)
 
         @get("/", **route_options, dependencies=dependencies)
         async def index(
@@ -137,7 +139,7 @@ class CrudRoutes:
         """Builds the route that returns one object."""
         resource = self.resource
 
-        @get("/{key:str}", **self._route_options("read", f"Get {self._one}"), dependencies=self._placed)
+        @get("/{key:str}", **self._route_options("read", f"Get {self._singular}"), dependencies=self._placed)
         async def show(key: IdOrSlug, context: NamedDependency[RequestContext]) -> response_type:
             """Returns one object."""
             async with context.read_session(context.place) as session:
@@ -155,7 +157,7 @@ class CrudRoutes:
     ) -> Any:  # noqa: ANN401 - as above
         """Builds the route that updates an object. A client may send back all fields of `shown`, which it reads."""
         resource = self.resource
-        route_options = self._route_options("update", f"Update {self._one}", alter)
+        route_options = self._route_options("update", f"Update {self._singular}", alter)
 
         @put("/{key:str}", **route_options, dependencies=self._placed, opt={SHOWN_OPTION: response_type})
         async def update(key: IdOrSlug, data: JSONBody[change], context: NamedDependency[RequestContext]) -> changed:
@@ -175,7 +177,7 @@ class CrudRoutes:
         @delete(
             "/{key:str}",
             status_code=200,
-            **self._route_options("delete", f"Delete {self._one}", leave),
+            **self._route_options("delete", f"Delete {self._singular}", leave),
             dependencies=self._placed,
         )
         async def remove(key: IdOrSlug, context: NamedDependency[RequestContext]) -> EmptyResponse:

@@ -114,12 +114,12 @@ class GivenFilters(NamedTuple):
         return self._replace(values={**self.values, "time_of_generation_min": start, "time_of_generation_max": end})
 
 
-def parse_filters(given: Mapping[str, Any], path: str = "", known_problems: Sequence[Problem] = ()) -> GivenFilters:
+def parse_filters(sent: Mapping[str, Any], path: str = "", known_problems: Sequence[Problem] = ()) -> GivenFilters:
     """Validates filters. `path` precedes the names in error messages. Raises InvalidError with all problems, those that
     are known already first.
     """
     problems = list(known_problems)
-    sent = {name: value for name, value in given.items() if value is not None}
+    sent = {name: value for name, value in sent.items() if value is not None}
     workspace = sent.pop("workspace_slug", None)
     values: dict[str, Any] = {name: _clamp_time(value) for name, value in sent.items() if name not in LISTS}
     values |= {name: _parse_list(path + name, sent[name], problems) for name in LISTS if name in sent}
@@ -153,12 +153,12 @@ def _clamp_time(value: object) -> object:
 
 
 def _parse_list(path: str, text: str, problems: list[Problem]) -> list[str]:
-    found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not found:
+    values = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not values:
         problems.append(Problem(path, f"{text[:80]!r} is not allowed: expected values separated by commas"))
-    if len(found) > MAX_FILTER_VALUES:
-        problems.append(Problem(path, f"has {len(found)} values: at most {MAX_FILTER_VALUES} are allowed"))
-    return found
+    if len(values) > MAX_FILTER_VALUES:
+        problems.append(Problem(path, f"has {len(values)} values: at most {MAX_FILTER_VALUES} are allowed"))
+    return values
 
 
 def _parse_status_codes(path: str, listed: list[str], problems: list[Problem]) -> list[int]:
@@ -237,12 +237,12 @@ def read_log_filters(  # noqa: PLR0913, PLR0917 - the filters that there are
     rescued: Annotated[str | None, _query("rescued")] = None,
 ) -> GivenFilters:
     """Reads the filters that all routes of logs and analytics accept. A list that is sent again adds its values."""
-    given = dict(locals())
-    del given["context"], given["request"]
+    sent = dict(locals())
+    del sent["context"], sent["request"]
     for name in LISTS:
-        if given[name] is not None:
-            given[name] = ",".join(request.query_params.getall(name))
-    return parse_filters(given, known_problems=_check_parameters(request))
+        if sent[name] is not None:
+            sent[name] = ",".join(request.query_params.getall(name))
+    return parse_filters(sent, known_problems=_check_parameters(request))
 
 
 class ExportFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -288,7 +288,7 @@ class ExportFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     def parse(self) -> GivenFilters:
         """Validates the filters. Raises InvalidError with all problems."""
-        given = msgspec.structs.asdict(self)
+        filters = msgspec.structs.asdict(self)
         for name in ("page_size", "current_page"):
-            del given[name]
-        return parse_filters(given, "filters.")
+            del filters[name]
+        return parse_filters(filters, "filters.")

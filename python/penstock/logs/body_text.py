@@ -60,7 +60,7 @@ STREAMED_KEYS = frozenset(
 
 def _find_strings(document: object) -> list[str]:
     """Returns the strings of a decoded document, in their order. Works without recursion."""
-    found: list[str] = []
+    texts: list[str] = []
     pending: list[Any] = [document]
     pop, extend = pending.pop, pending.extend
     while pending:
@@ -68,29 +68,29 @@ def _find_strings(document: object) -> list[str]:
         kind = cast("type[object]", type(value))
         if kind is str:
             if _is_text(value):
-                found.append(value)
+                texts.append(value)
         elif kind is dict:
             extend(reversed(value.values()))
         elif kind is list:
             extend(reversed(value))
-    return found
+    return texts
 
 
 def _find_streamed_strings(event: object) -> list[str]:
     """Returns the strings of a stream's event below `STREAMED_KEYS`."""
-    found: list[str] = []
+    texts: list[str] = []
     pending: list[tuple[Any, bool]] = [(event, False)]
     while pending:
         value, is_wanted = pending.pop()
         kind = cast("type[object]", type(value))
         if kind is str:
             if is_wanted and _is_text(value):
-                found.append(value)
+                texts.append(value)
         elif kind is dict:
             pending += [(item, key in STREAMED_KEYS) for key, item in reversed(value.items())]
         elif kind is list:
             pending += [(item, is_wanted) for item in reversed(value)]
-    return found
+    return texts
 
 
 def _is_text(text: str) -> bool:

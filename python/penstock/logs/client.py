@@ -52,10 +52,10 @@ class LogClient:
         """Returns the stored bodies of a record by name; empty if none are stored."""
         path = messages.BODIES_PATH.format(id=quote(record_id, safe="")) + "?organisation_id=" + quote(organisation_id)
         content = await self._send("GET", path, BODIES_TIMEOUT_SECONDS)
-        found = msgspec.json.decode(content, type=dict[str, dict[str, str]])
+        bodies_by_log = msgspec.json.decode(content, type=dict[str, dict[str, str]])
         return {
             name: body["text"].encode() if "text" in body else base64.b64decode(body["base64"])
-            for name, body in found.items()
+            for name, body in bodies_by_log.items()
         }
 
     async def tail(self, filters: LogFilters) -> AsyncIterator[dict[str, Any]]:

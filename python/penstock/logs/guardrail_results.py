@@ -103,13 +103,13 @@ def read_feedback(record_id: uuid.UUID, payload: bytes) -> list[dict[str, Any]]:
         return []
     if record.organisation_id is None:
         return []
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     numbers = Counter[tuple[str, str]]()
     for stage, result in record.hook_results.by_stage():
         numbers[stage, result.id] += 1
         if result.feedback is not None:
             name = f"guardrail:{stage}:{result.id}:{numbers[stage, result.id]}"
-            found.append(
+            rows.append(
                 {
                     "id": str(uuid.uuid5(record_id, name)),
                     "organisation_id": record.organisation_id,
@@ -121,4 +121,4 @@ def read_feedback(record_id: uuid.UUID, payload: bytes) -> list[dict[str, Any]]:
                     "created_at": record.created_at,
                 }
             )
-    return found
+    return rows

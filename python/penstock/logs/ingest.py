@@ -99,8 +99,8 @@ class PendingBatch:
     def list_observed(self) -> list[ObservedRecord]:
         """Returns the records and late amendments that request metrics and the access log get."""
         records = enumerate(self.batch.records)
-        found = [ObservedRecord(line) for index, line in records if index not in self.external]
-        return found + [ObservedRecord(line, is_refused=True) for line in self.refused] + self.late_usage
+        observed = [ObservedRecord(line) for index, line in records if index not in self.external]
+        return observed + [ObservedRecord(line, is_refused=True) for line in self.refused] + self.late_usage
 
 
 class StoreIngest:

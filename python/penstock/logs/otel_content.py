@@ -84,10 +84,10 @@ def read_body_attributes(bodies: Mapping[int, bytes], *, with_content: bool) -> 
     """Returns the attributes that the bodies of a request have. Message contents are among them only `with_content`."""
     request = bodies.get(spool.CLIENT_REQUEST, b"")
     response = next((bodies[kind] for kind in RESPONSE_KINDS if bodies.get(kind)), b"")
-    found = {**_read_parameters(request), **_read_head(response)}
+    attributes = {**_read_parameters(request), **_read_head(response)}
     if with_content:
-        found |= _read_content(request, response)
-    return found
+        attributes |= _read_content(request, response)
+    return attributes
 
 
 def iter_events(body: bytes) -> Iterator[bytes]:
@@ -120,20 +120,20 @@ def _is_line_start(body: bytes, at: int) -> bool:
 
 def _read_parameters(body: bytes) -> dict[str, Any]:
     try:
-        given: Any = _decode_parameters(body)
+        parameters: Any = _decode_parameters(body)
     except (msgspec.MsgspecError, RecursionError):
         return {}
-    found: dict[str, Any] = {}
-    for source in (msgspec.structs.asdict(given), given.generationConfig, given.inferenceConfig):
+    attributes: dict[str, Any] = {}
+    for source in (msgspec.structs.asdict(parameters), parameters.generationConfig, parameters.inferenceConfig):
         for name, value in cast("dict[str, Any]", source).items() if isinstance(source, dict) else ():
             if value is None or name not in PARAMETER_NAMES:
                 continue
             attribute, kind = PARAMETER_NAMES[name]
-            if attribute not in found and (checked := _check_value(value, kind)) is not None:
-                found[attribute] = checked
-    if found.get("gen_ai.request.choice.count") == 1:
-        del found["gen_ai.request.choice.count"]
-    return found
+            if attribute not in attributes and (checked := _check_value(value, kind)) is not None:
+                attributes[attribute] = checked
+    if attributes.get("gen_ai.request.choice.count") == 1:
+        del attributes["gen_ai.request.choice.count"]
+    return attributes
 
 
 def _check_value(value: Any, kind: type) -> Any:  # noqa: ANN401 - JSON

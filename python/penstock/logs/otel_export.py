@@ -90,12 +90,12 @@ class WaitingRecord(msgspec.Struct, eq=False):
 class ExportFollower(SpoolFollower):
     """Follows the spool, and holds the segments with bodies of records that wait."""
 
-    held: dict[str, int] = {}  # noqa: RUF012 - replaced as a whole, and read by another thread
+    unread_segments: dict[str, int] = {}  # noqa: RUF012 - replaced as a whole, and read by another thread
 
     def first_needed_segment(self, writer: str) -> int:
         """Number of the oldest segment of a writer that this consumer needs, now or after a restart."""
         needed = super().first_needed_segment(writer)
-        return min(needed, self.held.get(writer, needed))
+        return min(needed, self.unread_segments.get(writer, needed))
 
 
 class OtelExporter:
@@ -211,7 +211,7 @@ class OtelExporter:
             for event in events:
                 self._accept(reader, event, now)
             if events:
-                self.follower.held = self._find_held()
+                self.follower.unread_segments = self._find_unread_segments()
             reader.release_old_bodies()
             count += len(events)
         return count
@@ -383,11 +383,11 @@ class OtelExporter:
             left = set(map(id, self._waiting))
             self._by_id = {key: waiting for key, waiting in self._by_id.items() if id(waiting) in left}
 
-    def _find_held(self) -> dict[str, int]:
-        held: dict[str, int] = {}
+    def _find_unread_segments(self) -> dict[str, int]:
+        unread_segments: dict[str, int] = {}
         for waiting in self._waiting:
-            held[waiting.writer] = min(waiting.segment, held.get(waiting.writer, waiting.segment))
-        return held
+            unread_segments[waiting.writer] = min(waiting.segment, unread_segments.get(waiting.writer, waiting.segment))
+        return unread_segments
 
     def _save_positions(self) -> None:
         """Saves the place of the first record of each writer that waits, or of the end of what was read."""
@@ -404,7 +404,7 @@ class OtelExporter:
         os.replace(draft, self._path)
         self._state = ExportState(positions)
         self.follower.saved = positions
-        self.follower.held = self._find_held()
+        self.follower.unread_segments = self._find_unread_segments()
 
     def _hold_killed(self, positions: dict[str, Position]) -> None:
         """Sets the position of a writer whose killed requests wait to the end of their segment. They are at the place
@@ -429,9 +429,9 @@ class OtelExporter:
 
 def build_resource(settings: Otel) -> dict[str, str]:
     """Returns the attributes of the resource: the service, its version, the node, and those of the settings."""
-    given = parse_pairs(settings.resource_attributes)
+    configured = parse_pairs(settings.resource_attributes)
     own = {SERVICE_NAME: "penstock", "service.version": __version__, "host.name": os.uname().nodename}
-    return {**own, **given, **({SERVICE_NAME: settings.service_name} if settings.service_name else {})}
+    return {**own, **configured, **({SERVICE_NAME: settings.service_name} if settings.service_name else {})}
 
 
 def _size(waiting: WaitingRecord) -> int:

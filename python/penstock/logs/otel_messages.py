@@ -22,24 +22,24 @@ def find_input(request: JsonObject) -> list[JsonObject]:
     for name in ("messages", "contents"):
         if isinstance(request.get(name), list):
             return [_to_message(item) for item in _objects(request[name])]
-    given = request.get("prompt", request.get("input"))
-    if isinstance(given, str):
-        return [{"role": "user", "parts": [_text_part(given)]}]
-    return [_to_message(item) for item in _objects(given)]
+    prompt = request.get("prompt", request.get("input"))
+    if isinstance(prompt, str):
+        return [{"role": "user", "parts": [_text_part(prompt)]}]
+    return [_to_message(item) for item in _objects(prompt)]
 
 
 def find_instructions(request: JsonObject) -> list[JsonObject]:
     """Returns the system instructions that a request has outside of its messages."""
     for name in ("system", "instructions", "systemInstruction", "system_instruction"):
-        if given := request.get(name):
-            return list(_to_parts(_object(given).get("parts", given)))
+        if instructions := request.get(name):
+            return list(_to_parts(_object(instructions).get("parts", instructions)))
     return []
 
 
 def find_tools(request: JsonObject) -> list[JsonObject]:
     """Returns the names and descriptions of the tools of a request."""
-    given = request.get("tools") or _object(request.get("toolConfig")).get("tools")
-    return [tool for item in _objects(given) for tool in _to_tools(item)]
+    tools = request.get("tools") or _object(request.get("toolConfig")).get("tools")
+    return [tool for item in _objects(tools) for tool in _to_tools(item)]
 
 
 def collect_output(documents: Iterable[JsonObject]) -> list[JsonObject]:
@@ -121,16 +121,16 @@ class OutputCollector:
 
     def _add_choice(self, choice: JsonObject) -> None:
         """Adds a choice of OpenAI's chats and completions."""
-        message, given = self._at(_index(choice)), _object(choice.get("message") or choice.get("delta"))
+        message, message_fields = self._at(_index(choice)), _object(choice.get("message") or choice.get("delta"))
         for name in ("reasoning_content", "reasoning"):
-            if isinstance(given.get(name), str):
-                message.append(name, "reasoning", "content", given[name])
-        for text in (choice.get("text"), given.get("content"), given.get("refusal")):
+            if isinstance(message_fields.get(name), str):
+                message.append(name, "reasoning", "content", message_fields[name])
+        for text in (choice.get("text"), message_fields.get("content"), message_fields.get("refusal")):
             if isinstance(text, str) and text:
                 message.append("text", "text", "content", text)
-        if isinstance(given.get("content"), list):
-            self._add_parts(_index(choice), given["content"])
-        for number, call in enumerate(_objects(given.get("tool_calls"))):
+        if isinstance(message_fields.get("content"), list):
+            self._add_parts(_index(choice), message_fields["content"])
+        for number, call in enumerate(_objects(message_fields.get("tool_calls"))):
             function, key = _object(call.get("function")), ("call", _index(call, number))
             message.append(key, "tool_call", "arguments", function.get("arguments"))
             message.parts[key] |= {
@@ -203,15 +203,13 @@ def _to_part(item: JsonObject) -> JsonObject:
     if kind in TEXT_TYPES or (not kind and isinstance(item.get("text"), str)):
         return _text_part(item.get("text"))
     for name in ("functionCall", "function_call", "toolUse"):
-        if given := _object(item.get(name)):
+        if call := _object(item.get(name)):
             return _call_part(
-                given.get("id") or given.get("toolUseId"), given.get("name"), given.get("args", given.get("input"))
+                call.get("id") or call.get("toolUseId"), call.get("name"), call.get("args", call.get("input"))
             )
     for name in ("functionResponse", "toolResult"):
-        if given := _object(item.get(name)):
-            return _response_part(
-                given.get("id") or given.get("toolUseId"), given.get("response", given.get("content"))
-            )
+        if call := _object(item.get(name)):
+            return _response_part(call.get("id") or call.get("toolUseId"), call.get("response", call.get("content")))
     return _to_typed_part(kind, item)
 
 
@@ -236,8 +234,8 @@ def _to_typed_part(kind: str, item: JsonObject) -> JsonObject:
 
 def _to_tools(item: JsonObject) -> Iterator[JsonObject]:
     nested = item.get("functionDeclarations") or item.get("function_declarations")
-    for given in _objects(nested) if nested else [item.get("function") or item.get("toolSpec") or item]:
-        tool = _object(given)
+    for declaration in _objects(nested) if nested else [item.get("function") or item.get("toolSpec") or item]:
+        tool = _object(declaration)
         kind = _text(item.get("type")) or "function"
         name = tool.get("name") or kind
         words = {"description": tool["description"]} if isinstance(tool.get("description"), str) else {}

@@ -233,22 +233,22 @@ def find_error_type(record: SpanRecord) -> str:
 
 def derive_trace_id(record: SpanRecord) -> str:
     """Returns the trace id as 32 hexadecimal digits. Requests of a workspace with the same trace id share a trace."""
-    given = record.trace_id or str(record.id)
-    digits = given.replace("-", "") if is_uuid(given) else given
+    trace_id = record.trace_id or str(record.id)
+    digits = trace_id.replace("-", "") if is_uuid(trace_id) else trace_id
     if TRACE_ID.fullmatch(digits):
         return digits.lower()
-    return _digest(TRACE_ID_BYTES, record.organisation_id, record.workspace_id, given)
+    return _digest(TRACE_ID_BYTES, record.organisation_id, record.workspace_id, trace_id)
 
 
-def derive_span_id(record: SpanRecord, given: str | None) -> str:
+def derive_span_id(record: SpanRecord, span_id: str | None) -> str:
     """Returns a span id as 16 hexadecimal digits. Without a given id, it follows from the id of the record, so that a
     repeated export has the same one.
     """
-    if not given:
+    if not span_id:
         return record.id.bytes[TRACE_ID_BYTES - SPAN_ID_BYTES :].hex()
-    if SPAN_ID.fullmatch(given):
-        return given.lower()
-    return _digest(SPAN_ID_BYTES, derive_trace_id(record), given)
+    if SPAN_ID.fullmatch(span_id):
+        return span_id.lower()
+    return _digest(SPAN_ID_BYTES, derive_trace_id(record), span_id)
 
 
 def parse_time_ns(text: str) -> int:
@@ -349,7 +349,7 @@ def _guardrail_spans(record: SpanRecord, trace_id: str, parent_id: str, times: t
                         "penstock.guardrail.transformed": result.transformed,
                         "penstock.guardrail.skipped": result.skipped,
                         "penstock.guardrail.would_deny": result.would_deny,
-                        "penstock.guardrail.failed_checks": [one.id for one in result.checks if not one.verdict]
+                        "penstock.guardrail.failed_checks": [check.id for check in result.checks if not check.verdict]
                         or None,
                     }
                 ),
@@ -386,14 +386,14 @@ def _encode_value(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any attribute
     return {"stringValue": str(value)}
 
 
-def _read_metadata(given: dict[str, Any] | None) -> dict[str, str]:
+def _read_metadata(metadata: dict[str, Any] | None) -> dict[str, str]:
     """Returns the metadata of a record, which is an object or a pair of parallel lists."""
-    if not given:
+    if not metadata:
         return {}
-    pairs = given
-    if given.keys() == {"key", "value"} and isinstance(given["key"], list):
+    pairs = metadata
+    if metadata.keys() == {"key", "value"} and isinstance(metadata["key"], list):
         try:
-            lists = msgspec.convert(given, Metadata)
+            lists = msgspec.convert(metadata, Metadata)
         except msgspec.ValidationError:
             return {}
         pairs = dict(zip(lists.key, lists.value, strict=False))

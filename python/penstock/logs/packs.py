@@ -306,12 +306,12 @@ def encode_bodies(bodies: Mapping[int, bytes]) -> bytes:
 def decode_bodies(content: bytes) -> dict[str, bytes]:
     """Returns the bodies of one record by name."""
     head, _, rest = content.partition(b"\n")
-    found: dict[str, bytes] = {}
+    bodies: dict[str, bytes] = {}
     at = 0
     for name, length in msgspec.json.decode(head, type=list[tuple[str, int]]):
-        found[name] = rest[at : at + length]
+        bodies[name] = rest[at : at + length]
         at += length
-    return found
+    return bodies
 
 
 def encode_text(body: bytes) -> dict[str, str]:
@@ -345,8 +345,8 @@ def _read_file_range(path: Path, location: BodyLocation) -> bytes:
 
 
 def _hour_path(created_at: str) -> str:
-    found = HOUR_PATTERN.match(created_at)
-    return "-".join(found.groups()[:3]) + f"/{found[4]}" if found else "1970-01-01/00"
+    match = HOUR_PATTERN.match(created_at)
+    return "-".join(match.groups()[:3]) + f"/{match[4]}" if match else "1970-01-01/00"
 
 
 def _is_day(name: str) -> bool:

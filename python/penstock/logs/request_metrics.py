@@ -311,12 +311,12 @@ class RequestMetrics:
     def _count_verdicts(self, record: MeteredRecord, original: MeteredRecord | None) -> None:
         """Counts the verdicts of guardrails; for an amendment, those that the record did not have."""
         try:
-            found = count_verdicts(record.hook_results)
+            verdicts = count_verdicts(record.hook_results)
             known = count_verdicts(original.hook_results if original else msgspec.Raw())
         except msgspec.MsgspecError:
             self.invalid += 1
             return
-        for counts, now, before in zip(self._verdicts, found, known, strict=True):
+        for counts, now, before in zip(self._verdicts, verdicts, known, strict=True):
             for (name, verdict), count in (now - before).items():
                 key = (name[:MAX_LABEL_CHARS], verdict)
                 if key not in counts and len(counts) >= self._max_values:
@@ -342,25 +342,25 @@ class RequestMetrics:
             if not is_full:
                 for text, known in zip(values, self._values, strict=True):
                     known.add(text)
-            shown = dict(zip(self._names, values, strict=True)) | self._fixed
+            label_values = dict(zip(self._names, values, strict=True)) | self._fixed
             counts = self._counts[values] = LabelSetCounts(
-                format_labels({name: text for name, text in shown.items() if text})
+                format_labels({name: text for name, text in label_values.items() if text})
             )
         return counts
 
     def _render_lines(self) -> Iterator[str]:
-        found = self._counts.values()
+        all_counts = self._counts.values()
         yield from _render_head("request_count", "counter", "completed requests")
-        yield from (f"request_count{{{counts.labels}}} {counts.requests}" for counts in found)
+        yield from (f"request_count{{{counts.labels}}} {counts.requests}" for counts in all_counts)
         yield from _render_head("llm_cost_sum", "gauge", "cost of requests in US dollars, since the log worker started")
-        for counts in found:
+        for counts in all_counts:
             yield f"llm_cost_sum{{{counts.labels}}} {format_number(counts.cost_nanodollars / NANODOLLARS_PER_DOLLAR)}"
         yield from _render_head("llm_token_sum", "gauge", "tokens of requests, since the log worker started")
-        yield from (f"llm_token_sum{{{counts.labels}}} {counts.tokens}" for counts in found)
+        yield from (f"llm_token_sum{{{counts.labels}}} {counts.tokens}" for counts in all_counts)
         for index, family in enumerate(HISTOGRAMS):
             yield from _render_head(family.name, "histogram", family.help)
             bounds = [*map(format_number, family.bounds), "+Inf"]
-            for counts in found:
+            for counts in all_counts:
                 if histogram := counts.histograms[index]:
                     yield from _render_histogram(family.name, counts.labels, bounds, histogram)
         for (name, label, about), verdicts in zip(VERDICT_FAMILIES, self._verdicts, strict=True):

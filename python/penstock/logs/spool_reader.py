@@ -186,31 +186,31 @@ class WriterReader:
         if self._skips:
             self._offset += len(data)
             return bool(data)
-        found = spool.decode_frames(data, self._offset, limit)
-        if not found.frames and len(data) == READ_BYTES and found.needed > READ_BYTES and not found.is_broken:
-            data = os.pread(self._file, found.needed, self._offset)
-            found = spool.decode_frames(data, self._offset, limit)
-        for frame in found.frames:
+        decoded = spool.decode_frames(data, self._offset, limit)
+        if not decoded.frames and len(data) == READ_BYTES and decoded.needed > READ_BYTES and not decoded.is_broken:
+            data = os.pread(self._file, decoded.needed, self._offset)
+            decoded = spool.decode_frames(data, self._offset, limit)
+        for frame in decoded.frames:
             self._accept_frame(frame, events)
-        if found.end > self._offset:
-            self._offset, self._grown_at, self._broken_since = found.end, time.monotonic(), 0.0
+        if decoded.end > self._offset:
+            self._offset, self._grown_at, self._broken_since = decoded.end, time.monotonic(), 0.0
             self._gone = False
             return True
-        if found.is_broken:
-            return self._skip_broken(found, is_final=is_final)
+        if decoded.is_broken:
+            return self._skip_broken(decoded, is_final=is_final)
         if data and is_final:
             log.info("the last frame of segment %d of %s is incomplete", self._segment, self.name)
         return False
 
     def _read_header(self) -> bool:
         try:
-            found = _load_header(self._file)
+            header = _load_header(self._file)
         except (ValueError, msgspec.MsgspecError) as error:
             self._abandon_segment(str(error))
             return True
-        if found:
-            self.header, self._offset = found
-        return bool(found)
+        if header:
+            self.header, self._offset = header
+        return bool(header)
 
     def _accept_frame(self, frame: spool.Frame, events: list[SpoolEvent]) -> None:
         kind, record_id = frame.kind, frame.id
@@ -230,7 +230,7 @@ class WriterReader:
             if at >= self._done:
                 events.append(SpoolEvent(kind, frame.flags, record_id, frame.payload, request, at))
 
-    def _skip_broken(self, found: spool.DecodedFrames, *, is_final: bool) -> bool:
+    def _skip_broken(self, decoded: spool.DecodedFrames, *, is_final: bool) -> bool:
         """Skips one frame whose length is plausible, otherwise the rest of the segment. Waits first if it is live."""
         now = time.monotonic()
         if not is_final:
@@ -238,8 +238,8 @@ class WriterReader:
             if now - self._broken_since < BROKEN_GRACE_SECONDS:
                 return False
         self._broken_since = 0.0
-        after = self._offset + found.needed
-        if found.needed and self._has_frame_at(after):
+        after = self._offset + decoded.needed
+        if decoded.needed and self._has_frame_at(after):
             self.broken_segments += 1
             log.error("a frame of segment %d of %s at byte %d is damaged", self._segment, self.name, self._offset)
             self._offset = after
@@ -292,10 +292,10 @@ class WriterReader:
     def _load_header_of(self, number: int) -> spool.SegmentHeader | None:
         file = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            found = _load_header(file)
+            header = _load_header(file)
         finally:
             os.close(file)
-        return found[0] if found else None
+        return header[0] if header else None
 
     def _end_open_requests(self, events: list[SpoolEvent], at: Position) -> None:
         """Ends the requests of a process that no longer runs, at the position behind its last segment."""

@@ -48,8 +48,8 @@ def matches_filters(record: dict[str, Any], filters: LogFilters) -> bool:
     for name, field in FIELD_BY_FILTER.items():
         allowed = getattr(filters, name)
         # A config may be named by its slug or its id.
-        found = {record.get(field), record.get("config_id")} if name == "configs" else {record.get(field)}
-        if allowed is not None and not found & set(allowed):
+        values = {record.get(field), record.get("config_id")} if name == "configs" else {record.get(field)}
+        if allowed is not None and not values & set(allowed):
             return False
     if (own := filters.restricted_to) and not (
         record.get("user_id") in own.user_ids or record.get("api_key_id") in own.api_key_ids
@@ -90,22 +90,22 @@ def _matches_models(record: dict[str, Any], models: list[str] | None) -> bool:
 
 def _find_rescues(record: dict[str, Any]) -> set[str]:
     """Returns what rescued a request, as the filter `rescued` names it."""
-    found: set[str] = set()
+    rescues: set[str] = set()
     if record.get("is_success"):
         if (record.get("retry_success_count") or 0) > 0:
-            found.add("retry")
+            rescues.add("retry")
         steps: list[dict[str, Any]] = record.get("decisions") or []
         if any(step.get("strategy") == "fallback" and step.get("target") for step in steps):
-            found.add("fallback")
-    return found
+            rescues.add("fallback")
+    return rescues
 
 
-def _matches_metadata(record: dict[str, Any], wanted: dict[str, list[str]] | None) -> bool:
-    if not wanted:
+def _matches_metadata(record: dict[str, Any], metadata_filter: dict[str, list[str]] | None) -> bool:
+    if not metadata_filter:
         return True
     metadata: dict[str, Any] = record.get("metadata") or {}
-    return all(str(metadata.get(key)) in values for key, values in wanted.items() if key in metadata) and all(
-        key in metadata for key in wanted
+    return all(str(metadata.get(key)) in values for key, values in metadata_filter.items() if key in metadata) and all(
+        key in metadata for key in metadata_filter
     )
 
 

@@ -289,8 +289,8 @@ class LogWorker:
     async def _handle_bodies(self, request: web.Request) -> web.Response:
         query = GetQuery(organisation_id=request.query.get("organisation_id", ""), id=request.match_info["id"])
         try:
-            found = await self._run_query(QueryRequest(query, BODIES_TIMEOUT_SECONDS))
-            location = found.get("bodies")
+            answer = await self._run_query(QueryRequest(query, BODIES_TIMEOUT_SECONDS))
+            location = answer.get("bodies")
             bodies = await self._store.read(msgspec.convert(location, BodyLocation)) if location else {}
         except NotFoundError:
             bodies = {}
@@ -329,7 +329,7 @@ class LogWorker:
         ingest, files = self._ingest, self._record_file
         followers = [consumer.follower for consumer in (files, ingest) if consumer]
         readers = [reader for follower in followers for reader in follower.readers.values()]
-        found: dict[str, float] = {
+        metrics: dict[str, float] = {
             "log_worker_up": 1,
             "log_spool_bytes": self._spool_bytes,
             "log_spool_age_seconds": round(self._spool_age, 3),
@@ -346,9 +346,9 @@ class LogWorker:
             "log_bodies_dropped": self._packs.dropped + sum(reader.dropped_bodies for reader in readers),
         }
         if files:
-            found["record_file_lag_seconds"] = self._record_file_clock.seconds()
+            metrics["record_file_lag_seconds"] = self._record_file_clock.seconds()
         if self._engine:
-            found |= {
+            metrics |= {
                 "log_store_up": float(self._is_open and not (ingest and ingest.is_failing)),
                 "log_records_stored": ingest.inserted if ingest else 0,
                 "log_records_invalid": ingest.invalid if ingest else 0,
@@ -356,15 +356,15 @@ class LogWorker:
                 "log_worker_lag_seconds": self._ingest_clock.seconds(),
             }
         if self._otel:
-            found |= self._otel.metrics()
+            metrics |= self._otel.metrics()
         if self._bucket:
-            found |= {
+            metrics |= {
                 "log_bodies_waiting_bytes": self._packs.waiting_bytes,
                 "log_uploads": self._store.uploaded,
                 "log_upload_failures": self._store.failed_uploads,
                 "log_breaker_state": self._store.breaker.state.value,
             }
-        return found
+        return metrics
 
 
 class LagClock:

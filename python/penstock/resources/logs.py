@@ -109,10 +109,10 @@ async def list_logs(  # noqa: PLR0913, PLR0917 - what there is to choose
     # A search reveals words of the contents, so it needs the right to view them.
     part, scopes = ("contents", VIEW_SCOPES) if q else ("metadata", ())
     access = await open_log_access(context, filters.workspace, part, only_default=True, scopes=scopes)
-    found = filters.within(access)
-    found.q = q
+    log_filters = filters.within(access)
+    log_filters.q = q
     query = ListQuery(
-        filters=found,
+        filters=log_filters,
         columns=SHOWN_COLUMN_NAMES,
         order=order,
         cursor=cursor,
@@ -167,8 +167,8 @@ async def _write_events(
                     return
                 yield _encode_event("heartbeat", {})
             if done:
-                found, reading = reading.result(), None
-                if event := _to_event(found):
+                event, reading = reading.result(), None
+                if event := _to_event(event):
                     yield event
     except StopAsyncIteration:
         yield _encode_event("error", {"message": "the log store has closed the stream; connect again"})
@@ -182,11 +182,11 @@ async def _write_events(
             await close()
 
 
-def _to_event(found: Mapping[str, Any]) -> bytes | None:
+def _to_event(event: Mapping[str, Any]) -> bytes | None:
     """Returns an event of the log worker as the API sends it; `None` for its heartbeats."""
-    if "dropped" in found:
-        return _encode_event("dropped", {"count": found["dropped"]})
-    return _encode_event("log", to_new_record(found["log"])) if "log" in found else None
+    if "dropped" in event:
+        return _encode_event("dropped", {"count": event["dropped"]})
+    return _encode_event("log", to_new_record(event["log"])) if "log" in event else None
 
 
 def _encode_event(name: str, content: object) -> bytes:
@@ -221,24 +221,24 @@ async def get_log(  # noqa: PLR0913, PLR0917 - services, and what clients send
         workspace_ids=access.workspace_ids,
         restricted_to=access.restriction,
     )
-    found = await log_service.run(query)
-    if found["record"] is None:
+    answer = await log_service.run(query)
+    if answer["record"] is None:
         raise NotFoundError(NO_LOG_MESSAGE.format(log_id[:64]))
     bodies: Mapping[str, bytes] = {}
-    if found.get("bodies"):
+    if answer.get("bodies"):
         try:
-            bodies = await log_service.get_bodies(found["record"]["id"], access.organisation_id)
+            bodies = await log_service.get_bodies(answer["record"]["id"], access.organisation_id)
         except NotFoundError:
             # Bodies are stored for a shorter time than records.
-            found["record"]["body"] = "expired"
+            answer["record"]["body"] = "expired"
         except UnavailableError:
-            found["record"]["body"] = "unavailable"
+            answer["record"]["body"] = "unavailable"
     async with context.read_session(context.caller.workspace_id) as session:
         name = await session.connection.scalar(
             select(organisations.c.name).where(organisations.c.id == access.organisation_id)
         )
     prefixes = ("x-gateway-", *request.app.state["header_aliases"])
-    return to_log(found, bodies, name, prefixes, log_service.body_format)
+    return to_log(answer, bodies, name, prefixes, log_service.body_format)
 
 
 routes = [

@@ -81,7 +81,7 @@ def fallback_config(*targets: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("config", "came", "attempts"),
+    ("config", "reply", "attempts"),
     [
         (fallback_config(mock_target("status=503"), mock_target("chunks=3")), (200, True), 2),
         (mock_target("status=503", retry={"attempts": 2}), (503, "false"), 3),
@@ -89,9 +89,9 @@ def fallback_config(*targets: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_portkey_sdk_does_not_repeat_the_configs_retries(
-    gateway: Callable[..., Gateway], mock: Mock, config: dict[str, Any], came: tuple[Any, Any], attempts: int
+    gateway: Callable[..., Gateway], mock: Mock, config: dict[str, Any], reply: tuple[Any, Any], attempts: int
 ):
     served = gateway({"routing": {"retry_backoff_ms": 1}})
     version, calls = run_sdk_calls("portkey_sdk.py", "portkey-ai-2", served, CONFIG=json.dumps(config))
-    assert (version[:2], calls) == ("2.", [came] * 3)
+    assert (version[:2], calls) == ("2.", [reply] * 3)
     assert len(mock.ledger()) == 3 * attempts

@@ -18,21 +18,21 @@ def make_config(value: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there"),
+    ("declared", "current"),
     [("gold", "*****"), (KEY, MASK), (True, 1), (1, True), ("a", "b"), ("", None), ("2030-01-01", "2030-01-01T00:00")],
 )
-def test_plain_config_values_are_compared_exactly(wanted: object, there: object):
-    assert diff_fields(make_config(wanted), make_config(there)) == make_config(wanted)
-    assert diff_fields(make_config(there), make_config(there)) == {}
+def test_plain_config_values_are_compared_exactly(declared: object, current: object):
+    assert diff_fields(make_config(declared), make_config(current)) == make_config(declared)
+    assert diff_fields(make_config(current), make_config(current)) == {}
 
 
 def test_config_diff_ignores_key_order_and_masked_values():
-    there = {"config": {"provider": "mock", "api_key": MASK}, "name": "a"}
-    assert diff_fields({"name": "a", "config": {"api_key": MASK, "provider": "mock"}}, there) == {}
-    assert diff_fields({"config": {"api_key": MASK, "provider": "openai"}}, there).keys() == {"config"}
+    current = {"config": {"provider": "mock", "api_key": MASK}, "name": "a"}
+    assert diff_fields({"name": "a", "config": {"api_key": MASK, "provider": "mock"}}, current) == {}
+    assert diff_fields({"config": {"api_key": MASK, "provider": "openai"}}, current).keys() == {"config"}
 
 
-@pytest.mark.parametrize(("wanted", "there"), [(KEY, MASK), (MASK, MASK), ("gold", "*****")])
-def test_credential_fields_are_compared_by_mask(wanted: str, there: str):
-    assert diff_fields({"key": wanted}, {"key": there}) == {}
+@pytest.mark.parametrize(("declared", "current"), [(KEY, MASK), (MASK, MASK), ("gold", "*****")])
+def test_credential_fields_are_compared_by_mask(declared: str, current: str):
+    assert diff_fields({"key": declared}, {"key": current}) == {}
     assert diff_fields({"key": "another"}, {"key": MASK}) == {"key": "another"}

@@ -85,7 +85,7 @@ def test_unsupported_values_decide_the_exit_status(folder: Path):
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "why"),
+    ("words", "status", "message"),
     [
         ((), 2, "give a SOURCE, or --database"),
         (("missing.yaml",), 1, "cannot read 'missing.yaml': No such file"),
@@ -95,9 +95,9 @@ def test_unsupported_values_decide_the_exit_status(folder: Path):
         (("--database", "postgresql://h/d", "--salt-key-env", "NOT_SET"), 1, "'NOT_SET' of --salt-key-env is not set"),
     ],
 )
-def test_reports_what_cannot_be_read(folder: Path, words: tuple[str, ...], status: int, why: str):
+def test_reports_what_cannot_be_read(folder: Path, words: tuple[str, ...], status: int, message: str):
     done = run("litellm", *words, status=status)
-    assert why in done.output
+    assert message in done.output
     assert "canary" not in done.output
     assert list(folder.iterdir()) == []
 

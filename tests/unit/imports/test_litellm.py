@@ -332,7 +332,7 @@ general_settings: {master_key: sk-canary-7, database_url: "postgresql://u:canary
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "message"),
     [
         ("a: [", "is not YAML"),
         ("a: sk-canary\na: sk-canary-2", "a key is there twice in line 2"),
@@ -347,8 +347,8 @@ general_settings: {master_key: sk-canary-7, database_url: "postgresql://u:canary
         ("a: !!python/object:os.system x", "is not YAML"),
     ],
 )
-def test_rejects_files_that_are_not_plain_yaml(text: str, why: str):
-    with pytest.raises(SettingsError, match=why) as raised:
+def test_rejects_files_that_are_not_plain_yaml(text: str, message: str):
+    with pytest.raises(SettingsError, match=message) as raised:
         parse_yaml("c.yaml", text)
     assert "canary" not in str(raised.value)
 

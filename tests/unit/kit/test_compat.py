@@ -13,7 +13,7 @@ WIRE_NAMES = {"name": "name", "is_default": "isDefault", "kind": "type"}
 
 
 @pytest.mark.parametrize(
-    ("given", "content", "reported"),
+    ("body", "content", "reported"),
     [
         ({"name": "n", "slug": "pc-1"}, {"id": "pc-1"}, {"name": "n"}),
         ({"name": "n", "slug": "pc-2"}, {"id": "pc-1"}, {"name": "n", "slug": "pc-2"}),
@@ -25,9 +25,9 @@ WIRE_NAMES = {"name": "name", "is_default": "isDefault", "kind": "type"}
     ],
 )
 def test_normalises_aliases_and_leaves_other_fields(
-    given: dict[str, object], content: dict[str, str], reported: dict[str, object]
+    body: dict[str, object], content: dict[str, str], reported: dict[str, object]
 ):
-    assert normalise_body(given, WIRE_NAMES, content) == reported
+    assert normalise_body(body, WIRE_NAMES, content) == reported
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ SECRET_VALUE = "canary-0123456789"
 
 
 @pytest.mark.parametrize(
-    ("provider", "given", "named"),
+    ("provider", "options", "message"),
     [
         ("openai", {"azure_resource_name": "x"}, "configurations.azure_resource_name"),
         ("azure-openai", {**AZURE_OPTIONS, "azure_deployment_config": []}, "configurations.azure_deployment_config"),
@@ -39,9 +39,9 @@ SECRET_VALUE = "canary-0123456789"
         ("azure-openai", {**AZURE_OPTIONS, "azure_resource_name": "a\nb"}, "configurations.azure_resource_name"),
     ],
 )
-def test_rejects_invalid_options_by_name(provider: str, given: dict[str, Any], named: str):
-    with pytest.raises(InvalidError, match=named):
-        check_options("configurations", provider, given)
+def test_rejects_invalid_options_by_name(provider: str, options: dict[str, Any], message: str):
+    with pytest.raises(InvalidError, match=message):
+        check_options("configurations", provider, options)
 
 
 ENTRA_FIELDS = (
@@ -74,7 +74,7 @@ def test_accepts_every_field_that_clients_use(provider: str):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "words"),
     [
         ({"vertex_auth_type": "other"}, "vertex_auth_type"),
         ({"vertex_auth_type": "workloadIdentityFederation"}, "vertex_service_account_json"),
@@ -82,14 +82,14 @@ def test_accepts_every_field_that_clients_use(provider: str):
         ({"vertex_skip_ptu_cost_attribution": 1}, "vertex_skip_ptu_cost_attribution"),
     ],
 )
-def test_rejects_invalid_vertex_ai_options_by_name(given: dict[str, Any], words: str):
-    complete = {"vertex_auth_type": "basic", "vertex_region": "r", **given}
+def test_rejects_invalid_vertex_ai_options_by_name(options: dict[str, Any], words: str):
+    complete = {"vertex_auth_type": "basic", "vertex_region": "r", **options}
     with pytest.raises(InvalidError, match=rf"configurations\.{words}"):
         check_options("configurations", "vertex-ai", complete)
 
 
 @pytest.mark.parametrize(
-    ("provider", "given", "options"),
+    ("provider", "fields", "options"),
     [
         (
             "bedrock",
@@ -109,9 +109,9 @@ def test_rejects_invalid_vertex_ai_options_by_name(given: dict[str, Any], words:
         ),
     ],
 )
-def test_accepts_fields_of_other_clients(provider: str, given: dict[str, Any], options: dict[str, str]):
-    check_options("configurations", provider, given)
-    assert options.items() <= provider_row(provider, given)["options"].items()
+def test_accepts_fields_of_other_clients(provider: str, fields: dict[str, Any], options: dict[str, str]):
+    check_options("configurations", provider, fields)
+    assert options.items() <= provider_row(provider, fields)["options"].items()
 
 
 def test_reports_all_problems_at_once():

@@ -53,9 +53,9 @@ def open_duckdb(folder: Path, **options: Any) -> DuckDbEngine:
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DuckDbEngine | ClickHouseEngine]:
     """Returns an empty engine, once of each kind."""
     if request.param == "duckdb":
-        found = open_duckdb(tmp_path / "store")
-        yield found
-        found.close()
+        opened = open_duckdb(tmp_path / "store")
+        yield opened
+        opened.close()
     else:
         yield request.getfixturevalue("clickhouse")()
 

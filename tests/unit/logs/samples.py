@@ -356,12 +356,12 @@ class Expectation:
         return {"total": counts.total()}, [{"score": score, "total": n} for score, n in sorted(counts.items())]
 
     def _feedbacks_ai_models(self) -> Graph:
-        found = defaultdict(dict)
+        values = defaultdict(dict)
         for record in self.records:
             for item in self.sample.feedback_of(record):
-                found[record["ai_model"]][item["id"]] = item["value"] * item["weight"]
+                values[record["ai_model"]][item["id"]] = item["value"] * item["weight"]
         points = [
             {"ai_model": name, "total": len(at), "avg_weighted_feedback": mean(at.values())}
-            for name, at in found.items()
+            for name, at in values.items()
         ]
         return {}, sorted(points, key=lambda point: (-point["total"], point["ai_model"]))

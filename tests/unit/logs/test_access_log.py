@@ -58,8 +58,8 @@ def test_line_has_the_request_without_its_query(caplog: pytest.LogCaptureFixture
         "access method=POST path=/v1/chat/completions status=429 ms=1500.0 api_key_id=key-1 id=id-1 client=10.0.0.1"
     )
     # The time at which the request ended.
-    shown = json.loads(process_log.JsonFormatter().format(line))
-    assert (shown["time"], shown["message"]) == ("2026-11-26T09:00:02.000+00:00", "access")
+    formatted = json.loads(process_log.JsonFormatter().format(line))
+    assert (formatted["time"], formatted["message"]) == ("2026-11-26T09:00:02.000+00:00", "access")
 
 
 def test_trusted_proxies_name_the_client(caplog: pytest.LogCaptureFixture):

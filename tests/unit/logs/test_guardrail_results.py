@@ -53,7 +53,7 @@ def test_feedback_of_a_guardrail_belongs_to_the_trace():
     assert second["metadata"]["stage"] == "output"
     assert first["id"] != second["id"]
     # An amendment repeats earlier results, which are the same feedback.
-    assert [one["id"] for one in read_feedback(RECORD_ID, payload)] == [first["id"], second["id"]]
+    assert [item["id"] for item in read_feedback(RECORD_ID, payload)] == [first["id"], second["id"]]
 
 
 def test_records_without_feedback_or_owner_have_none():

@@ -47,13 +47,13 @@ def make_observers(folder: Path) -> RecordObservers:
 
 def count_observed(observers: RecordObservers) -> dict[str, float]:
     """Returns requests and tokens by status, as request metrics show them."""
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for family in text_string_to_metric_families(observers.metrics.render()):
         for sample in family.samples:
             if sample.name in {"request_count_total", "llm_token_sum"}:
                 name = f"{sample.name.split('_')[0]} {sample.labels['code']}"
-                found[name] = found.get(name, 0) + sample.value
-    return found
+                totals[name] = totals.get(name, 0) + sample.value
+    return totals
 
 
 def make_ingest(folder: Path, engine: MemoryEngine, **options: Any) -> tuple[StoreIngest, PackStore]:
@@ -105,8 +105,8 @@ def test_inline_data_is_stored_as_its_digest_unless_it_is_kept(tmp_path: Path):
         if is_kept:
             assert bodies == {"client_request": sent, "upstream_response": event}
             continue
-        found = json.loads(bodies["client_request"])["messages"][0]["content"]
-        assert found[1]["image_url"] == {"url": f"[base64 image/png, {digest}"}
+        parts = json.loads(bodies["client_request"])["messages"][0]["content"]
+        assert parts[1]["image_url"] == {"url": f"[base64 image/png, {digest}"}
         assert bodies["upstream_response"].decode() == f'data: {{"data":[{{"b64_json":"[base64, {digest}"}}]}}\n\n'
         # A search for the digest finds all requests with this image.
         assert hashlib.sha256(image).hexdigest() in batch.texts[uuid.UUID(int=1)]

@@ -21,8 +21,8 @@ PAYLOAD = b'{"resourceSpans":[]}'
 
 @pytest.fixture
 def collector() -> Iterator[OtelCollector]:
-    with OtelCollector() as found:
-        yield found
+    with OtelCollector() as server:
+        yield server
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_status_decides_about_a_retry(status: int, outcome: Outcome):
     ],
 )
 def test_partial_success_has_the_number_of_rejected_spans(body: bytes, rejected: int):
-    found = read_delivery(200, None, body)
-    assert (found.outcome, found.rejected_spans) == (Outcome.ACCEPTED, rejected)
+    delivery = read_delivery(200, None, body)
+    assert (delivery.outcome, delivery.rejected_spans) == (Outcome.ACCEPTED, rejected)
 
 
 def test_retry_after_is_a_number_or_a_date():
@@ -80,9 +80,9 @@ def test_idle_connection_that_was_closed_is_opened_again(collector: OtelCollecto
 
 def test_collector_that_is_away_is_tried_again():
     client = OtelClient(Otel(endpoint="http://127.0.0.1:9"))
-    found = client.send(PAYLOAD)
-    assert found.outcome is Outcome.RETRY
-    assert "refused" in found.reason
+    delivery = client.send(PAYLOAD)
+    assert delivery.outcome is Outcome.RETRY
+    assert "refused" in delivery.reason
 
 
 def test_hanging_collector_ends_within_the_timeout(collector: OtelCollector):
@@ -125,8 +125,8 @@ def test_traces_endpoint_is_used_as_it_is(collector: OtelCollector):
 def test_large_responses_are_not_read_to_their_end(collector: OtelCollector):
     collector.replies = [CollectorReply(400, b"x" * 10_000_000), CollectorReply()]
     client = OtelClient(Otel(endpoint=collector.url))
-    found = client.send(PAYLOAD)
-    assert found.outcome is Outcome.REFUSED
-    assert len(found.reason) < 300
+    delivery = client.send(PAYLOAD)
+    assert delivery.outcome is Outcome.REFUSED
+    assert len(delivery.reason) < 300
     assert client.send(PAYLOAD).outcome is Outcome.ACCEPTED
     client.close()

@@ -15,8 +15,8 @@ def read(request: object = None, response: object = None, *, with_content: bool 
     bodies = {spool.CLIENT_REQUEST: json.dumps(request).encode()} if request is not None else {}
     if response is not None:
         bodies[spool.UPSTREAM_RESPONSE] = response if isinstance(response, bytes) else json.dumps(response).encode()
-    found = read_body_attributes(bodies, with_content=with_content)
-    return {name.removeprefix("gen_ai."): value for name, value in found.items() if value is not None}
+    attributes = read_body_attributes(bodies, with_content=with_content)
+    return {name.removeprefix("gen_ai."): value for name, value in attributes.items() if value is not None}
 
 
 def stream(*events: dict[str, Any]) -> bytes:
@@ -102,9 +102,9 @@ def test_response_to_the_client_takes_precedence():
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 11, 12, 400])
 def test_both_ends_of_a_stream_are_read_once(count: int):
     body = stream(*({"n": number} for number in range(count)))
-    found = [json.loads(data)["n"] for data in find_edge_events(body)]
-    assert found == sorted(set(found))
-    assert found == ([*range(3), *range(count - 8, count)] if count > 11 else list(range(count)))
+    numbers = [json.loads(data)["n"] for data in find_edge_events(body)]
+    assert numbers == sorted(set(numbers))
+    assert numbers == ([*range(3), *range(count - 8, count)] if count > 11 else list(range(count)))
 
 
 def test_data_within_a_line_is_no_event():
@@ -117,18 +117,18 @@ def test_contents_are_json_texts():
         "messages": [{"role": "user", "content": "hi"}],
         "tools": [{"type": "function", "function": {"name": "f"}}],
     }
-    found = read(request, stream({"choices": [{"delta": {"content": "yo"}}]}), with_content=True)
-    assert json.loads(found["input.messages"]) == [{"role": "user", "parts": [{"type": "text", "content": "hi"}]}]
-    assert json.loads(found["output.messages"])[0]["parts"] == [{"type": "text", "content": "yo"}]
-    assert json.loads(found["system_instructions"]) == [{"type": "text", "content": "be nice"}]
-    assert json.loads(found["tool.definitions"]) == [{"type": "function", "name": "f"}]
+    attributes = read(request, stream({"choices": [{"delta": {"content": "yo"}}]}), with_content=True)
+    assert json.loads(attributes["input.messages"]) == [{"role": "user", "parts": [{"type": "text", "content": "hi"}]}]
+    assert json.loads(attributes["output.messages"])[0]["parts"] == [{"type": "text", "content": "yo"}]
+    assert json.loads(attributes["system_instructions"]) == [{"type": "text", "content": "be nice"}]
+    assert json.loads(attributes["tool.definitions"]) == [{"type": "function", "name": "f"}]
     assert not {"input.messages", "output.messages"} & read(request, {"choices": []}).keys()
 
 
 def test_oldest_messages_are_left_out_if_there_are_too_many():
     messages = [{"role": "user", "content": f"{number} " + "x" * 1000} for number in range(1000)]
-    found = read({"messages": messages}, with_content=True)["input.messages"]
-    assert len(found) < MAX_CONTENT_BYTES + 1000
-    remaining = json.loads(found)
+    text = read({"messages": messages}, with_content=True)["input.messages"]
+    assert len(text) < MAX_CONTENT_BYTES + 1000
+    remaining = json.loads(text)
     assert remaining[-1]["parts"][0]["content"].startswith("999 ")
     assert len(remaining) > 100

@@ -47,8 +47,8 @@ class Clock:
 
 @pytest.fixture
 def collector() -> Iterator[OtelCollector]:
-    with OtelCollector() as found:
-        yield found
+    with OtelCollector() as server:
+        yield server
 
 
 @pytest.fixture
@@ -439,10 +439,12 @@ def test_killed_requests_survive_restarts(
     for _ in range(2):
         exporter.close()
         exporter = make_exporter(tmp_path, collector, clock, batch_records=2)
-        wait_for("the rest", lambda one=exporter: None if one.run_once() or len(collector.spans) < 9 else True)
-    found = numbers(collector)
-    assert sorted(set(found)) == [1, 2, 3, 4, 5, 6, 7]
-    assert sorted(found) == [1, 2, 2, 3, 3, 4, 5, 6, 7]
+        wait_for(
+            "the rest", lambda restarted=exporter: None if restarted.run_once() or len(collector.spans) < 9 else True
+        )
+    exported = numbers(collector)
+    assert sorted(set(exported)) == [1, 2, 3, 4, 5, 6, 7]
+    assert sorted(exported) == [1, 2, 2, 3, 3, 4, 5, 6, 7]
     errors = {attributes_of(span).get("error.type") for span in collector.spans}
     assert errors == {None, "killed"}
 
@@ -488,7 +490,7 @@ def test_export_is_off_without_an_endpoint_and_if_it_cannot_be_used(
 
 def test_service_name_takes_precedence_over_resource_attributes():
     assert build_resource(Otel())["service.name"] == "penstock"
-    given = "service.name=a,x=1%2C2"
-    assert build_resource(Otel(resource_attributes=given))["service.name"] == "a"
-    found = build_resource(Otel(resource_attributes=given, service_name="b"))
-    assert (found["service.name"], found["x"]) == ("b", "1,2")
+    attributes = "service.name=a,x=1%2C2"
+    assert build_resource(Otel(resource_attributes=attributes))["service.name"] == "a"
+    resource = build_resource(Otel(resource_attributes=attributes, service_name="b"))
+    assert (resource["service.name"], resource["x"]) == ("b", "1,2")

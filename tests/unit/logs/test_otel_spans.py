@@ -67,15 +67,15 @@ def test_w3c_ids_are_preserved():
     assert (span["traceId"], span["spanId"], span["parentSpanId"]) == (TRACE, SPAN, PARENT)
 
 
-@pytest.mark.parametrize("given", ["order-17", "0" * 32, "g" * 32, "4bf92f35"])
-def test_other_trace_ids_are_derived_within_their_workspace(given: str):
+@pytest.mark.parametrize("trace_id", ["order-17", "0" * 32, "g" * 32, "4bf92f35"])
+def test_other_trace_ids_are_derived_within_their_workspace(trace_id: str):
     ids = {
-        make_spans(trace_id=given, workspace_id=workspace, id=str(uuid.uuid4()))[0]["traceId"]
+        make_spans(trace_id=trace_id, workspace_id=workspace, id=str(uuid.uuid4()))[0]["traceId"]
         for workspace in ("w", "w", "x")
     }
     assert len(ids) == 2
-    assert all(len(text) == 32 and text != given and int(text, 16) for text in ids)
-    assert make_attributes(trace_id=given)["penstock.trace_id"] == given
+    assert all(len(text) == 32 and text != trace_id and int(text, 16) for text in ids)
+    assert make_attributes(trace_id=trace_id)["penstock.trace_id"] == trace_id
 
 
 def test_record_id_is_the_trace_without_one():
@@ -182,9 +182,9 @@ def test_hedged_attempts_overlap():
     attempts = [{"provider": "a", "start": 5, "duration": 100}, {"provider": "b", "start": 50.5, "duration": 20}]
     attempts[1] |= {"virtual_key": "b-main", "model": "m", "target": "config.targets[1]"}
     _, *children = make_spans(attempts=attempts, request_parsing_time=1, pre_processing_time=2)
-    named = attributes_of(children[1])
+    attributes = attributes_of(children[1])
     names = ("penstock.attempt.virtual_key", "penstock.attempt.model", "penstock.attempt.target")
-    assert [named[name] for name in names] == ["b-main", "m", "config.targets[1]"]
+    assert [attributes[name] for name in names] == ["b-main", "m", "config.targets[1]"]
     times = [[int(child[f"{edge}TimeUnixNano"]) - START_NS for edge in ("start", "end")] for child in children]
     assert times == [[5_000_000, 105_000_000], [50_500_000, 70_500_000]]
 
@@ -216,14 +216,14 @@ def test_guardrails_are_children_without_their_data():
 
 def test_values_are_encoded_as_otlp_json():
     (span,) = make_spans({"a": ["x", "y"], "b": 1.5, "c": True, "d": 2**60, "e": None, "f": ""})
-    found = {item["key"]: item["value"] for item in span["attributes"]}
-    assert found["a"] == {"arrayValue": {"values": [{"stringValue": "x"}, {"stringValue": "y"}]}}
-    assert (found["b"], found["c"], found["d"]) == (
+    attributes = {item["key"]: item["value"] for item in span["attributes"]}
+    assert attributes["a"] == {"arrayValue": {"values": [{"stringValue": "x"}, {"stringValue": "y"}]}}
+    assert (attributes["b"], attributes["c"], attributes["d"]) == (
         {"doubleValue": 1.5},
         {"boolValue": True},
         {"intValue": "1152921504606846976"},
     )
-    assert not {"e", "f"} & found.keys()
+    assert not {"e", "f"} & attributes.keys()
 
 
 def test_record_with_an_unreadable_time_becomes_a_span():

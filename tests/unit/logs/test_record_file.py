@@ -48,8 +48,8 @@ def amendment(number: int, **fields: Any) -> NewFrame:
 
 
 def read_lines(folder: Path, name: str = "records.jsonl") -> list[dict[str, Any]]:
-    found = [folder / name, *(folder / f"{name}.{number}" for number in range(1, 100))]
-    lines = [path.read_bytes().splitlines() for path in reversed(found) if path.exists()]
+    paths = [folder / name, *(folder / f"{name}.{number}" for number in range(1, 100))]
+    lines = [path.read_bytes().splitlines() for path in reversed(paths) if path.exists()]
     return [json.loads(line) for group in lines for line in group]
 
 
@@ -87,7 +87,9 @@ def test_kill_at_any_write_repeats_and_loses_nothing(tmp_path: Path, monkeypatch
         writer = SpoolWriter(str(folder / "spool"), "edge-1", "n")
         consumer = make_consumer(folder, rotate_bytes=4096, keep=50)
         for number in range(0, 60, 4):
-            writer.append(frame for one in range(number, number + 4) for frame in frames_of(one, metadata="x" * 200))
+            writer.append(
+                frame for index in range(number, number + 4) for frame in frames_of(index, metadata="x" * 200)
+            )
             try:
                 with monkeypatch.context() as patches:
                     killer.install(patches)

@@ -70,8 +70,8 @@ def samples(metrics: RequestMetrics, name: str = "request_count_total") -> list[
     return [sample for family in parse(metrics.render()) for sample in family.samples if sample.name == name]
 
 
-def values_by(label: str, found: list[Sample]) -> dict[str, float]:
-    return {sample.labels.get(label, ""): sample.value for sample in found}
+def values_by(label: str, all_samples: list[Sample]) -> dict[str, float]:
+    return {sample.labels.get(label, ""): sample.value for sample in all_samples}
 
 
 def test_counts_requests_tokens_and_dollars_with_all_labels():
@@ -148,23 +148,23 @@ def test_long_label_values_are_cut():
 def test_ten_thousand_models_make_few_series():
     metrics = make_metrics(include_model=True, label_values=50)
     metrics.observe(make_line(ai_model=f"m{number}") for number in range(10_000))
-    found = values_by("model", samples(metrics))
-    assert len(found) == metrics.label_sets == 51
-    assert (found["m0"], found["m49"], found["other"]) == (1, 1, 9950)
+    counts = values_by("model", samples(metrics))
+    assert len(counts) == metrics.label_sets == 51
+    assert (counts["m0"], counts["m49"], counts["other"]) == (1, 1, 9950)
     assert metrics.overflows == 9950
     # The other labels still have their own values.
     metrics.observe([make_line(ai_model="m77", response_status_code=500)])
-    assert {(one.labels["model"], one.labels["code"]) for one in samples(metrics)} >= {("other", "500")}
+    assert {(sample.labels["model"], sample.labels["code"]) for sample in samples(metrics)} >= {("other", "500")}
 
 
 def test_combinations_beyond_the_limit_share_one_series():
     metrics = make_metrics(include_model=True, label_sets=3)
     metrics.observe(make_line(ai_model=f"m{number}") for number in range(100))
-    found = samples(metrics)
-    assert len(found) == metrics.label_sets == 4
-    rest = next(sample for sample in found if sample.labels["model"] == "other")
+    all_samples = samples(metrics)
+    assert len(all_samples) == metrics.label_sets == 4
+    rest = next(sample for sample in all_samples if sample.labels["model"] == "other")
     assert rest.labels == {**dict.fromkeys([*LABELS, "model"], "other"), "app": "penstock"}
-    assert (rest.value, sum(sample.value for sample in found), metrics.overflows) == (97, 100, 97)
+    assert (rest.value, sum(sample.value for sample in all_samples), metrics.overflows) == (97, 100, 97)
     metrics.observe([make_line(ai_model="m1")])
     assert values_by("model", samples(metrics))["m1"] == 2
 
@@ -184,8 +184,8 @@ def test_paths_and_killed_requests_have_values_of_their_own():
     metrics.observe([make_line(operation="", is_proxy_call=True), make_line(operation="")])
     killed = json.dumps({"id": "x", "operation": "embeddings", "outcome": "killed"}).encode()
     metrics.observe([WaitingLine("edge-1", Position(1, 0), killed, False, 0.0)])
-    found = {sample.labels["endpoint"]: sample.labels["code"] for sample in samples(metrics)}
-    assert found == {"proxy": "200", "unknown": "200", "embeddings": "0"}
+    codes = {sample.labels["endpoint"]: sample.labels["code"] for sample in samples(metrics)}
+    assert codes == {"proxy": "200", "unknown": "200", "embeddings": "0"}
 
 
 def test_late_usage_is_added_to_the_labels_of_its_request():
@@ -223,10 +223,10 @@ def test_guardrail_verdicts_are_counted_once():
     position = Position(1, 0)
     metrics.observe([WaitingLine("w", position, line, is_refused=False, due=0.0)])
     metrics.observe([WaitingLine("w", position, amended, is_refused=False, due=0.0, original=line)])
-    found = {
+    counts = {
         (sample.labels.get("guardrail") or sample.labels["check"], sample.labels["verdict"]): sample.value
         for family in parse(metrics.render())
         for sample in family.samples
         if family.name.startswith("guardrail")
     }
-    assert found == {("pg-a", "denied"): 1, ("pg-b", "passed"): 1, ("default.contains", "failed"): 1}
+    assert counts == {("pg-a", "denied"): 1, ("pg-b", "passed"): 1, ("default.contains", "failed"): 1}

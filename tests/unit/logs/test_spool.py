@@ -48,8 +48,8 @@ def make_reader(folder: Path, done: Position | None = None) -> WriterReader:
 
 def read_all(reader: WriterReader) -> list[SpoolEvent]:
     events: list[SpoolEvent] = []
-    while found := reader.read(1000):
-        events += found
+    while batch := reader.read(1000):
+        events += batch
     return events
 
 
@@ -159,13 +159,13 @@ def test_torn_frame_of_a_live_writer_is_awaited(tmp_path: Path):
     folder.mkdir()
     path = folder / segment_name(1)
     reader = make_reader(tmp_path)
-    seen = []
+    events = []
     with path.open("wb", buffering=0) as file, (folder / spool.LOCK_FILE).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for at in range(0, len(whole), 7):
             file.write(whole[at : at + 7])
-            seen += reader.read(1000)
-    assert payloads(seen) == [b'{"id":0}', b'{"id":1}', b'{"id":2}']
+            events += reader.read(1000)
+    assert payloads(events) == [b'{"id":0}', b'{"id":1}', b'{"id":2}']
     assert reader.position == Position(1, ends[-1])
 
 
@@ -214,14 +214,14 @@ def test_replay_from_any_position_repeats_nothing_and_keeps_bodies(tmp_path: Pat
     writer = SpoolWriter(str(tmp_path), "edge-1", "n", segment_bytes=900)
     for number in range(0, 12, 2):
         writer.append(frame for pair in zip(*map(request_frames, (number, number + 1)), strict=True) for frame in pair)
-    reader, seen, positions = make_reader(tmp_path), [], []
-    while found := reader.read(1):
-        seen += found
-        positions.append((reader.position, len(seen)))
+    reader, all_events, positions = make_reader(tmp_path), [], []
+    while batch := reader.read(1):
+        all_events += batch
+        positions.append((reader.position, len(all_events)))
     for position, count in positions:
         again = make_reader(tmp_path, position)
         events = read_all(again)
-        assert payloads(seen[:count]) + payloads(events) == payloads(seen)
+        assert payloads(all_events[:count]) + payloads(events) == payloads(all_events)
         assert all(event.request and len(again.load_bodies(event.request)) == 2 for event in events)
 
 
@@ -358,5 +358,5 @@ def test_last_segment_and_those_written_to_lately_are_recent(tmp_path: Path):
     for number in (100, 200, 300):
         (tmp_path / segment_name(number)).touch()
     # A segment was written to until the next one began.
-    found = {since: find_recent_segment(tmp_path, since) for since in (50, 200, 201, 300, 301, 10**9)}
-    assert found == {50: 100, 200: 100, 201: 200, 300: 200, 301: 300, 10**9: 300}
+    segments = {since: find_recent_segment(tmp_path, since) for since in (50, 200, 201, 300, 301, 10**9)}
+    assert segments == {50: 100, 200: 100, 201: 200, 300: 200, 301: 300, 10**9: 300}

@@ -77,10 +77,10 @@ def test_filters(filters: dict[str, Any], matches: bool):
 )
 def test_rescues_are_those_of_the_log_store(changes: dict[str, Any], rescues: set[str]):
     record = {**RECORD, **changes}
-    found = {
+    matching = {
         way for way in ("retry", "fallback") if matches_filters(record, LogFilters(organisation_id="o", rescued=[way]))
     }
-    assert found == rescues
+    assert matching == rescues
 
 
 def test_rate_is_bounded_and_dropped_records_are_counted():
@@ -93,8 +93,8 @@ def test_rate_is_bounded_and_dropped_records_are_counted():
         first = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
         tail.publish(lines)
-        seen = [await first, *[await anext(events) for _ in range(MAX_PER_SECOND - 1)]]
-        assert [event["log"]["number"] for event in seen] == list(range(MAX_PER_SECOND))
+        received = [await first, *[await anext(events) for _ in range(MAX_PER_SECOND - 1)]]
+        assert [event["log"]["number"] for event in received] == list(range(MAX_PER_SECOND))
         assert await anext(events) == {"dropped": 7}
         assert await anext(events) == {"heartbeat": True}
         tail.publish(lines[:1])

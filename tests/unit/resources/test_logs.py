@@ -122,10 +122,10 @@ def test_list_of_an_organisation_shows_the_default_workspace_unless_another_is_n
 def test_search_finds_words_of_bodies_for_callers_that_may_view_them(bootstrapped_url: Secret, tmp_path: Path):
     async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
         home, reader = await create_workspace_key(api, READ_SCOPES)
-        found = logs.record((CUSTOM_LOG["request"]["body"], {"choices": [{"message": {"content": "zebra"}}]}), **home)
+        log_id = logs.record((CUSTOM_LOG["request"]["body"], {"choices": [{"message": {"content": "zebra"}}]}), **home)
         logs.record(**home)
         rows = (await reader.request_ok("GET", f"logs?q=zebra&{RANGE}"))["data"]
-        assert [row["id"] for row in rows] == [found]
+        assert [row["id"] for row in rows] == [log_id]
         _, lister = await api.create_key("workspace/service", workspace_id=home["workspace_id"], scopes=["logs.list"])
         assert len((await lister.request_ok("GET", "logs"))["data"]) == 2
         await lister.expect_error(403, "logs.view", "GET", "logs?q=zebra")
@@ -186,8 +186,8 @@ def test_workspace_key_sees_its_workspace_only(bootstrapped_url: Secret, tmp_pat
                 await client.expect_error(404, "no log with the id", "GET", f"logs/{hidden}")
         whole = await api.request_ok("GET", "logs?workspace_slug=*")
         assert {row["id"] for row in whole["data"]} == {log_id, elsewhere}
-        one = await api.request_ok("GET", f"logs?workspace_slug={other['workspace_slug']}")
-        assert [row["id"] for row in one["data"]] == [elsewhere]
+        page = await api.request_ok("GET", f"logs?workspace_slug={other['workspace_slug']}")
+        assert [row["id"] for row in page["data"]] == [elsewhere]
         # Without a workspace, analytics are those of the default workspace.
         for query, total in (("", 0), ("&workspace_slug=*", 2), (f"&workspace_slug={home['workspace_id']}", 1)):
             graph = await api.request_ok("GET", f"analytics/graphs/requests?{RANGE}{query}")
@@ -213,7 +213,7 @@ def test_restricted_roles_see_their_own_requests_only(bootstrapped_url: Secret, 
         _, manager = await join_workspace(api, workspace, "manager")
         own = logs.record(({}, {}), **home, user_id=user, trace_id="t")
         # A token may name its user by email address.
-        (person,) = [one for one in (await api.request_ok("GET", "admin/users"))["data"] if one["id"] == user]
+        (person,) = [person for person in (await api.request_ok("GET", "admin/users"))["data"] if person["id"] == user]
         with_token = logs.record(({}, {}), **home, user_id=person["email"].lower(), trace_id="t")
         others = logs.record(({}, {}), **home, user_id="somebody", trace_id="t")
 
@@ -330,11 +330,14 @@ def test_custom_logs_become_records_without_credentials(bootstrapped_url: Secret
         }
         assert {name: metrics[name] for name in expected} == expected
         failed = {**CUSTOM_LOG, "response": {"status": 429, "body": {}}, "metadata": None}
-        named = {**CUSTOM_LOG, "request": {**CUSTOM_LOG["request"], "provider": "@anthropic", "url": "http://x.test"}}
-        many = await client.request_ok("POST", "logs", [failed, named])
-        found = [(await client.request_ok("GET", f"logs/{one}"))["metrics"] for one in many["ids"]]
-        assert [(row["is_success"], row["ai_org"]) for row in found] == [(False, "openai"), (True, "anthropic")]
-        assert found[0]["trace_id"] == many["ids"][0]
+        with_provider = {
+            **CUSTOM_LOG,
+            "request": {**CUSTOM_LOG["request"], "provider": "@anthropic", "url": "http://x.test"},
+        }
+        many = await client.request_ok("POST", "logs", [failed, with_provider])
+        metrics = [(await client.request_ok("GET", f"logs/{log_id}"))["metrics"] for log_id in many["ids"]]
+        assert [(row["is_success"], row["ai_org"]) for row in metrics] == [(False, "openai"), (True, "anthropic")]
+        assert metrics[0]["trace_id"] == many["ids"][0]
         status, response, _ = await client("POST", "logs", [{"request": {"body": 1}, "response": {"status": 99}}])
         assert status == 400
         assert {"[0].request.url", "[0].response.body", "[0].response.status"} <= {
@@ -372,9 +375,9 @@ def test_custom_logs_have_the_prices_of_the_operator_and_of_saved_providers(boot
 
         assert await price_log("priced") == ("openai", None, 1)
         assert await price_log("made-up") == ("openai", None, None)
-        for named in ({"provider": "@mine"}, {"headers": {"x-gateway-virtual-key": "mine"}}):
-            assert await price_log("own", **named) == ("openai", "mine", 8)
-            assert await price_log("priced", **named) == ("openai", "mine", 2)
+        for source in ({"provider": "@mine"}, {"headers": {"x-gateway-virtual-key": "mine"}}):
+            assert await price_log("own", **source) == ("openai", "mine", 8)
+            assert await price_log("priced", **source) == ("openai", "mine", 2)
         assert await price_log("priced", "http://x.test", provider="@other") == ("", None, None)
         # Operators may price what the gateway does not know, and change prices while it runs.
         prices = (tmp_path / SETTINGS_FILE).read_text()
@@ -436,13 +439,13 @@ def test_tail_streams_new_logs_of_the_workspace(bootstrapped_url: Secret, tmp_pa
         other = await open_workspace(api, "other")
         stream = reader.open_stream("logs/tail?status_code=200")
         assert await anext(stream) == ("connected", {})
-        found = asyncio.ensure_future(anext(stream))
+        next_event = asyncio.ensure_future(anext(stream))
         await asyncio.sleep(0.1)
         for workspace in (other, home):
             logs.record(**workspace, response_status_code=500)
             logs.record(**workspace, metadata={"team": workspace["workspace_slug"]})
         logs.flush()
-        name, log = await found
+        name, log = await next_event
         assert (name, log["workspace_id"], log["cost"]) == ("log", home["workspace_id"], 2)
         assert log["metadata"] == {"team": home["workspace_slug"]}
         await stream.aclose()

@@ -578,15 +578,15 @@ def test_requests_of_the_page_work(bootstrapped_url: Secret):
         scopes = [*SCOPES, "prompts.publish"]
         _, client = await api.create_key("workspace/service", workspace_id=place, scopes=scopes)
         # An integration test sends those to the data plane and those about logs.
-        asked = [
-            one
+        requests = [
+            request
             for page in PAGES
-            for one in read_requests(page)
-            if not one[1].endswith(DATA_PLANE_ACTIONS) and not one[1].startswith("analytics/")
+            for request in read_requests(page)
+            if not request[1].endswith(DATA_PLANE_ACTIONS) and not request[1].startswith("analytics/")
         ]
-        assert len(asked) >= 12
+        assert len(requests) >= 12
         created: dict[str, str] = {"ws-support-1f2e3d": other}
-        for method, path, body in asked:
+        for method, path, body in requests:
             for name, value in created.items():
                 path = path.replace(name, value)  # noqa: PLW2901 - the ids of this run
                 body = fill_in(body, name, value)  # noqa: PLW2901 - as above

@@ -55,8 +55,8 @@ class Shelf:
 
     async def config_version(self, name: str) -> None:
         if "config" not in self.parents:
-            made = await self.post("configs", name=name, config=CONFIG, workspace_id=self.workspace)
-            self.parents["config"] = made["slug"]
+            created = await self.post("configs", name=name, config=CONFIG, workspace_id=self.workspace)
+            self.parents["config"] = created["slug"]
         content = {**CONFIG, "override_params": {"user": name}}
         await self.api.request_ok("PUT", f"configs/{self.parents['config']}", {"config": content})
 
@@ -65,21 +65,21 @@ class Shelf:
 
     async def integration(self, name: str) -> Any:
         body = {"name": name, "ai_provider_id": "openai", "key": "sk-1"}
-        made = await self.post("integrations", **body)
-        given = {"workspaces": [{"id": self.workspace, "enabled": True}]}
-        await self.api.request_ok("PUT", f"integrations/{made['slug']}/workspaces", given)
-        return made
+        created = await self.post("integrations", **body)
+        enabled = {"workspaces": [{"id": self.workspace, "enabled": True}]}
+        await self.api.request_ok("PUT", f"integrations/{created['slug']}/workspaces", enabled)
+        return created
 
     async def provider(self, name: str) -> None:
-        made = await self.integration(name)
-        await self.post("providers", name=name, integration_id=made["slug"], workspace_id=self.workspace)
+        created = await self.integration(name)
+        await self.post("providers", name=name, integration_id=created["slug"], workspace_id=self.workspace)
 
     async def integration_workspace(self, name: str) -> None:
         if "integration" not in self.parents:
             self.parents["integration"] = (await self.integration(name))["slug"]
         workspace = (await self.api.create_workspace(name))["id"]
-        given = {"workspaces": [{"id": workspace, "enabled": True}]}
-        await self.api.request_ok("PUT", f"integrations/{self.parents['integration']}/workspaces", given)
+        enabled = {"workspaces": [{"id": workspace, "enabled": True}]}
+        await self.api.request_ok("PUT", f"integrations/{self.parents['integration']}/workspaces", enabled)
 
     async def integration_model(self, name: str) -> None:
         if "models" not in self.parents:
@@ -104,8 +104,8 @@ class Shelf:
 
     async def guardrail_version(self, name: str) -> None:
         if "guardrail" not in self.parents:
-            made = await self.post("guardrails", name=name, checks=[CHECK], workspace_id=self.workspace)
-            self.parents["guardrail"] = made["slug"]
+            created = await self.post("guardrails", name=name, checks=[CHECK], workspace_id=self.workspace)
+            self.parents["guardrail"] = created["slug"]
         check = {"id": CHECK["id"], "parameters": {"maxWords": 10 + len(name) + int(name[1:])}}
         await self.api.request_ok("PUT", f"guardrails/{self.parents['guardrail']}", {"checks": [check]})
 
@@ -150,8 +150,8 @@ class Shelf:
 
     async def partial_version(self, name: str) -> None:
         if "partial" not in self.parents:
-            made = await self.post("prompts/partials", name=name, string="first", workspace_id=self.workspace)
-            self.parents["partial"] = made["slug"]
+            created = await self.post("prompts/partials", name=name, string="first", workspace_id=self.workspace)
+            self.parents["partial"] = created["slug"]
         await self.api.request_ok("PUT", f"prompts/partials/{self.parents['partial']}", {"string": f"next {name}"})
 
     async def audit_log(self, name: str) -> None:

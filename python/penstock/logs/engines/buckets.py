@@ -103,7 +103,7 @@ def _offset_ms(zone: zoneinfo.ZoneInfo, moment: dt.datetime) -> int:
 
 def _find_offsets(zone: zoneinfo.ZoneInfo, start: dt.datetime, end: dt.datetime) -> tuple[tuple[int | None, int], ...]:
     """Finds the changes of a zone's offset in a range, to the minute."""
-    found: list[tuple[int | None, int]] = []
+    offsets: list[tuple[int | None, int]] = []
     moment = start
     while moment < end:
         later = min(moment + dt.timedelta(days=1), end)
@@ -113,6 +113,6 @@ def _find_offsets(zone: zoneinfo.ZoneInfo, start: dt.datetime, end: dt.datetime)
                 middle = (low + high) // 2
                 same = _offset_ms(zone, EPOCH + dt.timedelta(minutes=middle)) == _offset_ms(zone, moment)
                 low, high = (middle, high) if same else (low, middle)
-            found.append((high * MINUTE_MS, _offset_ms(zone, moment)))
+            offsets.append((high * MINUTE_MS, _offset_ms(zone, moment)))
         moment = later
-    return (*found, (None, _offset_ms(zone, end)))
+    return (*offsets, (None, _offset_ms(zone, end)))

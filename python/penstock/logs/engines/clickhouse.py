@@ -245,8 +245,8 @@ class ClickHouseFragments:
         for moment, operator in ((filters.time_of_generation_min, ">="), (filters.time_of_generation_max, "<=")):
             if moment is not None:
                 conditions.append(f"created_at {operator} {statement.bind(moment, ValueType.TIMESTAMP)}")
-        found = f"SELECT id FROM texts WHERE organisation_id = {organisation} AND {' AND '.join(conditions)}"
-        return f'r."id" IN ({found})'
+        matching = f"SELECT id FROM texts WHERE organisation_id = {organisation} AND {' AND '.join(conditions)}"
+        return f'r."id" IN ({matching})'
 
     def execute(self, sql: str, values: dict[str, Any]) -> list[Row]:
         """Runs a statement in the rest of the query's time."""

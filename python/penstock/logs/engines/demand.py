@@ -62,8 +62,8 @@ def run_demand(fragments: SqlFragments, query: DemandQuery) -> dict[str, Any]:
 
 def _shape_row(names: tuple[str, ...], metadata_keys: list[str], at_ms: int, values: list[Any]) -> dict[str, Any]:
     shaped: dict[str, Any] = dict(zip(names, values, strict=False))
-    found = zip(metadata_keys, values[len(names) :], strict=True)
-    metadata = {key: value for key, value in found if value is not None}
+    pairs = zip(metadata_keys, values[len(names) :], strict=True)
+    metadata = {key: value for key, value in pairs if value is not None}
     if shaped.get("limits"):
         shaped["limits"] = msgspec.Raw(shaped["limits"].encode())
     return {"at": at_ms, **shaped, "metadata": metadata}

@@ -130,11 +130,11 @@ class DuckDbEngine:
         source = self._days.render_source(
             cursor, '"created_at" BETWEEN $first AND $last', first.date(), last.date(), columns="id"
         )
-        found = cursor.execute(
+        rows = cursor.execute(
             f"SELECT id FROM {source} WHERE id IN (SELECT unnest($ids))",
             {"first": first, "last": last, "ids": list(prepared.lines)},
         )
-        return {row[0] for row in found.fetchall()}
+        return {row[0] for row in rows.fetchall()}
 
     def run(self, query: LogQuery, timeout_seconds: float) -> dict[str, Any]:
         """Runs a query in one snapshot of the store, and interrupts it when its time is over."""

@@ -95,12 +95,12 @@ class DuckDbFragments:
             last.astimezone(dt.UTC).date() if last else None,
         )
         seconds = max(0.0, self._deadline - time.monotonic())
-        found = self._text.search(words, filters.organisation_id, days, MAX_TEXT_HITS, seconds)
-        if len(found) >= MAX_TEXT_HITS and not isinstance(self._query, ListQuery):
+        identifiers = self._text.search(words, filters.organisation_id, days, MAX_TEXT_HITS, seconds)
+        if len(identifiers) >= MAX_TEXT_HITS and not isinstance(self._query, ListQuery):
             message = f"q matches {MAX_TEXT_HITS} records or more; choose more words or a shorter range of time"
             raise QueryTooLargeError(message)
         name = f"p{len(statement.values)}"
-        statement.values[name] = [str(identifier) for identifier in found]
+        statement.values[name] = [str(identifier) for identifier in identifiers]
         return f'r."id" IN (SELECT unnest(${name}::UUID[]))'
 
     def execute(self, sql: str, values: dict[str, Any]) -> list[Row]:

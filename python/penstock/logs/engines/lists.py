@@ -125,13 +125,13 @@ def decode_cursor(cursor: str) -> tuple[dt.datetime, str]:
 
 
 def apply_cursor(
-    statement: Statement, given: LogFilters, cursor: str, *, is_descending: bool
+    statement: Statement, all_filters: LogFilters, cursor: str, *, is_descending: bool
 ) -> tuple[LogFilters, str]:
     """Returns the filters with a range of time that begins at the cursor, and the condition on the same millisecond."""
     moment, identifier = decode_cursor(cursor)
     field, choose = ("time_of_generation_max", min) if is_descending else ("time_of_generation_min", max)
-    bound = getattr(given, field)
-    filters = msgspec.structs.replace(given, **{field: moment if bound is None else choose(bound, moment)})
+    bound = getattr(all_filters, field)
+    filters = msgspec.structs.replace(all_filters, **{field: moment if bound is None else choose(bound, moment)})
     operator = "<" if is_descending else ">"
     at, text = statement.bind(moment, ValueType.TIMESTAMP), statement.fragments.id_text('r."id"')
     return filters, f'(r."created_at" {operator} {at} OR {text} {operator} {statement.bind(identifier)})'

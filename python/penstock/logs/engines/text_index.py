@@ -69,19 +69,19 @@ class TextIndex:
         """Returns records that contain all words, the newest days first. Raises `TimeoutError`."""
         pattern = " AND ".join(f'"{word}"' for word in (_tenant_word(organisation), *words))
         deadline = time.monotonic() + seconds
-        found: list[uuid.UUID] = []
+        identifiers: list[uuid.UUID] = []
         for day, path in sorted(self._list_days(), reverse=True):
             if (days[0] and day < days[0]) or (days[1] and day > days[1]):
                 continue
             try:
-                found += _search_file(path, pattern, limit - len(found), deadline)
+                identifiers += _search_file(path, pattern, limit - len(identifiers), deadline)
             except sqlite3.OperationalError as error:
                 if time.monotonic() >= deadline:
                     raise TimeoutError from error
                 raise
-            if len(found) >= limit:
+            if len(identifiers) >= limit:
                 break
-        return found
+        return identifiers
 
     def drop_before(self, day: dt.date) -> None:
         """Deletes the files of earlier days."""

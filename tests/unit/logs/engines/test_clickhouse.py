@@ -81,10 +81,10 @@ def test_insert_that_stops_before_its_positions_is_repeated_once(
     )
     command = engine._client.command
 
-    def fail_for_texts(sql: str, *given: Any) -> None:
+    def fail_for_texts(sql: str, *arguments: Any) -> None:
         if "texts" in sql:
             raise ConnectionError
-        command(sql, *given)
+        command(sql, *arguments)
 
     monkeypatch.setattr(engine._client, "command", fail_for_texts)
     with pytest.raises(ConnectionError):

@@ -254,7 +254,7 @@ def test_insertion_takes_few_microseconds_per_record(tmp_path: Path):
             # Other identifiers, so that every record is new.
             batch = [line.replace(line[8:16], f"{number:02x}{size:06x}".encode(), 1) for line in lines[:size]]
             engine.insert(RecordBatch("n", "w", batch), {"w": Position(0, number)})
-        taken = 1e6 * (time.process_time() - started) / rounds / size
-        print(f"batches of {size}: {taken:.1f} µs of CPU per record")
+        microseconds = 1e6 * (time.process_time() - started) / rounds / size
+        print(f"batches of {size}: {microseconds:.1f} µs of CPU per record")
     engine.close()
-    assert taken < 100
+    assert microseconds < 100

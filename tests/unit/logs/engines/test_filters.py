@@ -88,9 +88,9 @@ def test_both_engines_find_what_plain_python_finds(
     for engine in (loaded_duckdb, loaded_clickhouse):
         result = engine.run(query, 20)
         assert result["total"] == len(expected)
-        found = {record["id"] for record in result["data"]}
-        assert found <= expected
-        assert len(found) == min(1000, len(expected))
+        ids = {record["id"] for record in result["data"]}
+        assert ids <= expected
+        assert len(ids) == min(1000, len(expected))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -151,9 +151,9 @@ def test_operators_of_a_search_are_plain_words(loaded: LogEngine, text: str):
 
 def test_search_finds_no_text_of_another_organisation(loaded: LogEngine, sample: Sample):
     filters = LogFilters(organisation_id="org", q="apple")
-    found = loaded.run(ListQuery(filters=filters, columns=["id"], limit=1000, with_total=True), 20)
+    page = loaded.run(ListQuery(filters=filters, columns=["id"], limit=1000, with_total=True), 20)
     expected = [record["id"] for record in sample.select(filters)]
-    assert found["total"] == len(expected) > 100
+    assert page["total"] == len(expected) > 100
     assert {record["organisation_id"] for record in sample.records if record["id"] in expected} == {"org"}
 
 

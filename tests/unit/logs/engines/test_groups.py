@@ -42,9 +42,9 @@ KEYS: dict[str, tuple[str | Callable[[dict[str, Any]], Any], str]] = {
 
 def ratings(part: list[dict[str, Any]], sample: Sample) -> list[float]:
     return [
-        mean([item["value"] * item["weight"] for item in found])
+        mean([item["value"] * item["weight"] for item in feedback])
         for record in part
-        if (found := sample.feedback_of(record))
+        if (feedback := sample.feedback_of(record))
     ]
 
 
@@ -145,15 +145,15 @@ def test_metadata_group_equals_the_reference(loaded: LogEngine, sample: Sample, 
 def test_groups_are_ordered_and_paged(loaded: LogEngine, sample: Sample, column: Any, direction: Any):
     parts = group(sample.select(DAYS), "ai_model")
     expected = sorted(parts, key=lambda name: measure(parts[name], column), reverse=direction == "desc")
-    found = []
+    models = []
     for page in range(3):
         query = GroupQuery(
             filters=DAYS, group_by="model", order_by=column, order_by_type=direction, current_page=page, page_size=3
         )
         result = loaded.run(query, 20)
         assert result["total"] == 4
-        found += [item["model"] for item in result["data"]]
-    assert found == expected
+        models += [item["model"] for item in result["data"]]
+    assert models == expected
 
 
 def test_metadata_group_needs_a_key(loaded: LogEngine):

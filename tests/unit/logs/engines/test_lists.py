@@ -28,31 +28,31 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
 def test_pages_of_a_list_have_every_record_once(loaded: LogEngine, sample: Sample, order: Any):
-    found: list[str] = []
+    ids: list[str] = []
     cursor = None
     while True:
         page = loaded.run(ListQuery(filters=DAYS, columns=["id"], order=order, limit=300, cursor=cursor), 20)
-        found += [record["id"] for record in page["data"]]
+        ids += [record["id"] for record in page["data"]]
         cursor = page["next_cursor"]
         assert page["has_more"] == (cursor is not None)
         if cursor is None:
             break
     records = sorted(sample.select(DAYS), key=lambda record: (record["created_at"], record["id"]))
     expected = [record["id"] for record in records]
-    assert found == (expected if order == "asc" else expected[::-1])
+    assert ids == (expected if order == "asc" else expected[::-1])
 
 
 def test_records_of_the_same_millisecond_are_paged(engine: LogEngine):
     ids = sorted(str(uuid.uuid4()) for _ in range(7))
     records = [{"id": key, "created_at": START.isoformat(), "organisation_id": "org"} for key in ids]
     engine.insert(RecordBatch("n", "w", [json.dumps(record).encode() for record in records]), {})
-    found, cursor = [], None
+    listed, cursor = [], None
     for _ in range(4):
         query = ListQuery(filters=LogFilters(organisation_id="org"), columns=["id"], limit=2, cursor=cursor)
         page = engine.run(query, 20)
-        found += [record["id"] for record in page["data"]]
+        listed += [record["id"] for record in page["data"]]
         cursor = page["next_cursor"]
-    assert found == ids[::-1]
+    assert listed == ids[::-1]
     assert cursor is None
 
 
@@ -87,8 +87,8 @@ def test_get_returns_all_columns_with_feedback_and_bodies(loaded: LogEngine, sam
     assert result["record"]["metadata"] == expected["metadata"]
     assert result["record"]["node"] == "n1"
     assert result["bodies"] == {"key": "pack", "offset": sample.records.index(expected), "length": 1}
-    wanted = {(item["id"], item["value"], item["weight"]) for item in sample.feedback_of(expected)}
-    assert {(item["id"], item["value"], item["weight"]) for item in result["feedback"]} == wanted
+    feedback = {(item["id"], item["value"], item["weight"]) for item in sample.feedback_of(expected)}
+    assert {(item["id"], item["value"], item["weight"]) for item in result["feedback"]} == feedback
     assert result["feedback"][0]["metadata"] == {"by": "test"}
 
 
@@ -157,7 +157,7 @@ def test_feedback_is_found_by_trace_and_by_identifier(loaded: LogEngine, sample:
         for other in sample.feedback
         if (other["organisation_id"], other["trace_id"]) == ("org", item["trace_id"])
     }
-    found = loaded.run(FeedbackQuery(organisation_id="org", trace_ids=[item["trace_id"]]), 20)
-    assert {other["id"] for other in found["data"]} == same_trace
+    feedback = loaded.run(FeedbackQuery(organisation_id="org", trace_ids=[item["trace_id"]]), 20)
+    assert {other["id"] for other in feedback["data"]} == same_trace
     assert loaded.run(FeedbackQuery(organisation_id="org", ids=[item["id"]]), 20)["total"] == 1
     assert loaded.run(FeedbackQuery(organisation_id="other", ids=[item["id"]]), 20)["total"] == 0

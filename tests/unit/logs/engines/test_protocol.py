@@ -127,10 +127,10 @@ def test_feedback_is_updated_only_by_its_organisation(engine: LogEngine):
     insert(engine, feedback=[item])
     insert(engine, feedback=[{"id": item["id"], "organisation_id": "org", "value": -3, "weight": 0.5}])
     insert(engine, feedback=[{"id": item["id"], "organisation_id": "other", "value": 9, "trace_id": "x"}])
-    found = engine.run(FeedbackQuery(organisation_id="org", ids=[item["id"]]), 20)["data"]
-    assert len(found) == 1
-    assert (found[0]["value"], found[0]["weight"], found[0]["trace_id"]) == (-3, 0.5, "t")
-    assert found[0]["metadata"] == {"a": "b"}
+    feedback = engine.run(FeedbackQuery(organisation_id="org", ids=[item["id"]]), 20)["data"]
+    assert len(feedback) == 1
+    assert (feedback[0]["value"], feedback[0]["weight"], feedback[0]["trace_id"]) == (-3, 0.5, "t")
+    assert feedback[0]["metadata"] == {"a": "b"}
 
 
 def test_feedback_of_another_workspace_with_the_same_trace_does_not_count(engine: LogEngine):

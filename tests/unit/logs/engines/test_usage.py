@@ -21,15 +21,15 @@ NOW = dt.datetime.now(dt.UTC).replace(microsecond=0)
 
 
 def read_pages(engine: LogEngine, filters: LogFilters, limit: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     cursor = None
     while True:
         page = engine.run(UsageQuery(filters=filters, cursor=cursor, limit=limit), 20)
         assert len(page["data"]) <= limit
-        found += page["data"]
+        rows += page["data"]
         cursor = page["next_cursor"]
         if cursor is None:
-            return found
+            return rows
 
 
 def make_line(number: int, **fields: Any) -> bytes:
@@ -51,11 +51,12 @@ def make_line(number: int, **fields: Any) -> bytes:
 
 def test_pages_have_every_record_with_usage_once(loaded: LogEngine, sample: Sample):
     expected = sorted(
-        (record for record in sample.select(DAYS) if not is_hit(record)), key=lambda one: (one["created_at"], one["id"])
+        (record for record in sample.select(DAYS) if not is_hit(record)),
+        key=lambda record: (record["created_at"], record["id"]),
     )
-    found = read_pages(loaded, DAYS, 250)
-    assert [row["id"] for row in found] == [record["id"] for record in expected]
-    first, same = expected[0], found[0]
+    rows = read_pages(loaded, DAYS, 250)
+    assert [row["id"] for row in rows] == [record["id"] for record in expected]
+    first, same = expected[0], rows[0]
     assert same["at"] == int(dt.datetime.fromisoformat(first["created_at"]).timestamp() * 1000)
     assert (same["ai_org"], same["ai_model"], same["virtual_key"]) == (
         first["ai_org"],
