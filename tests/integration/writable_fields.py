@@ -192,6 +192,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         "UpdateApiKey": {**key, "reset_usage": reset},
         "CreateConfig": {
             "name": "other",
+            "status": "archived",
             "slug": own_slug,
             "workspace_id": scene.workspace_id,
             "config": SampleValue({"provider": "mock"}, lambda displayed: json.loads(displayed["config"])),

@@ -35,14 +35,14 @@ class CompatRequest(Request[Any, Any, Any]):
         handler, state = self.route_handler, self.scope["state"]
         field = handler.parsed_data_field
         if field is not None and isinstance(body, dict):
-            names = dict(_field_names(field.annotation))
+            names = dict(iter_field_names(field.annotation))
             body = normalise_body(cast("dict[str, Any]", body), names, self.path_params)
             if "workspace_id" not in names and "workspace_id" in body and takes_workspace(handler):
                 state["body_workspace"] = body.pop("workspace_id")
             if "workspace_id" in names and not takes_workspace(handler):
                 take_query_workspace(body, self.query_params.getall("workspace_id", []))
             if response_type := handler.opt.get(SHOWN_OPTION):
-                only_read = {*dict(_field_names(response_type)).values()} - {*names.values()}
+                only_read = {*dict(iter_field_names(response_type)).values()} - {*names.values()}
                 state["unchanged"] = {name: body.pop(name) for name in only_read & body.keys()}
             body = drop_read_only(field.annotation, body)
         # For the error message, if the body is not valid.
@@ -133,11 +133,11 @@ def _fold_name(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def _field_names(kind: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any type that a body may be of
+def iter_field_names(kind: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any type that a body may be of
     """Yields the names of a struct's fields in Python and in requests. For a union, yields those of all its structs."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         yield from zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
         return
     inside = get_args(kind)[:1] if get_origin(kind) is Annotated else get_args(kind)
     for item in inside:
-        yield from _field_names(item)
+        yield from iter_field_names(item)

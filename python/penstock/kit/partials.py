@@ -51,11 +51,11 @@ async def create_partial(
     row = await PARTIALS.create(
         session,
         {
+            "status": ACTIVE,
             **columns,
             "slug": values.get("slug")
             or await session.generate_unused_slug(prompt_partials, "ppp", values["name"], 10),
             "workspace_id": workspace_id,
-            "status": ACTIVE,
             "default_version": 1,
             "latest_version": 1,
             "partials": used,

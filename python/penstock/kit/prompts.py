@@ -193,10 +193,10 @@ async def create_prompt(
     row = await PROMPTS.create(
         session,
         {
+            "status": ACTIVE,
             **values,
             "slug": values.get("slug") or await session.generate_unused_slug(prompts, "pp", values["name"], 10),
             "workspace_id": workspace_id,
-            "status": ACTIVE,
             "model": content.content["model"],
             "default_version": 1,
             "latest_version": 1,

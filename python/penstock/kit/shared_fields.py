@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -26,6 +26,7 @@ __all__ = [
     "Id",
     "LastName",
     "Name",
+    "NewStatus",
     "Note",
     "ObjectType",
     "OptionalName",
@@ -71,6 +72,9 @@ WorkspaceId = Annotated[str, Meta(description="id of its workspace")]
 CreatedBy = Annotated[str | None, Meta(description="id of the user or key that created it")]
 ExpiryStatus = Annotated[str, Meta(description="`active`, `exhausted` or `expired`")]
 ArchiveStatus = Annotated[str, Meta(description="`active` or `archived`")]
+NewStatus = Annotated[
+    Literal["active", "archived"], Meta(description="`archived`: it cannot be used until it is active")
+]
 ResetUsage = Annotated[bool | None, Meta(description="reset the usage count now")]
 ResetUsageShown = Annotated[int | None, Meta(description="always null; resetting is a write")]
 FirstName = Annotated[str, Meta(description="first name")]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from penstock.errors import Problem
+from penstock.kit.compat import iter_field_names
 from penstock.type_validation import describe_type, find_problems
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class RouteParameter(NamedTuple):
     highest: float | None = None
 
 
+READ_ONLY_MESSAGE = "can only be read: the gateway sets it; leave it out"
 # Placeholder for the body of a request without a body or without JSON.
 NO_BODY = object()
 
@@ -72,7 +74,9 @@ def parse_problems(
     if not (listed or isinstance(error.__cause__, msgspec.ValidationError)):
         return problems
     if body is not NO_BODY and BODY in used:
-        problems += find_problems(used[BODY].annotation, body, strict=False)
+        found = find_problems(used[BODY].annotation, body, strict=False)
+        read_only = _read_only_fields(request, used[BODY].annotation)
+        problems += [Problem(item.path, READ_ONLY_MESSAGE) if item.path in read_only else item for item in found]
     elif any(item.get("message") == MISSING_BODY for item in listed):
         problems.append(Problem("", "a body is needed"))
     # A type that is private to the decoder: its own message is used.
@@ -113,6 +117,22 @@ def _parameter_problems(
                 expected += f" from {parameter.lowest} to {parameter.highest}"
             problems.append(Problem(parameter.name, f"{str(sent)[:80]!r} is not allowed: expected {expected}"))
     return problems
+
+
+def _read_only_fields(request: Request[Any, Any, Any], body_type: object) -> set[str]:
+    """Returns the fields that a client reads of an object but cannot send when it creates one."""
+    if request.method != "POST":
+        return set()
+    path = str(request.scope.get("path_template", "")).rstrip("/")
+    shown: set[str] = set()
+    for route in request.app.routes:
+        parent, _, last = route.path_format.rpartition("/")
+        if parent == path and last.startswith("{"):
+            handlers: Sequence[Any] = getattr(route, "route_handlers", ())
+            for handler in handlers:
+                if "GET" in handler.http_methods:
+                    shown |= {*dict(iter_field_names(handler.parsed_fn_signature.return_type.annotation)).values()}
+    return shown - {*dict(iter_field_names(body_type)).values()}
 
 
 def _field_path(item: Mapping[str, Any]) -> str:

@@ -50,6 +50,10 @@ DryRunParam = Annotated[
 # Requests that name no config use none, regardless of this flag.
 IS_DEFAULT_DESCRIPTION = "1: the config that consoles and clients preselect in the workspace, instead of the previous one; requests use the config that they name"
 
+STATUS_DESCRIPTION = "an archived config is not used; `inactive` is another word for `archived`"
+
+ConfigStatus = Literal["active", "archived", "inactive"]
+
 
 class CreateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A config to save."""
@@ -60,6 +64,7 @@ class CreateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         name="isDefault", default=0
     )
     slug: shared_fields.ChosenSlug = None
+    status: Annotated[ConfigStatus, Meta(description=STATUS_DESCRIPTION)] = "active"
     workspace_id: shared_fields.WorkspaceIdOrSlug = None
 
 
@@ -73,10 +78,7 @@ class UpdateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             description="the config; it becomes a new version, and credentials that are sent back masked are unchanged"
         ),
     ] = UNSET
-    status: Annotated[
-        Literal["active", "archived", "inactive"] | UnsetType,
-        Meta(description="an archived config is not used; `inactive` is another word for `archived`"),
-    ] = UNSET
+    status: Annotated[ConfigStatus | UnsetType, Meta(description=STATUS_DESCRIPTION)] = UNSET
     is_default: Annotated[Annotated[int, Meta(ge=0, le=1)] | UnsetType, Meta(description=IS_DEFAULT_DESCRIPTION)] = (
         msgspec.field(name="isDefault", default=UNSET)
     )
@@ -155,7 +157,7 @@ async def create_config(data: JSONBody[CreateConfig], context: NamedDependency[R
                 **await _encrypt_config(session, row_id, divided),
                 "version_id": version_id,
                 "is_default": bool(data.is_default),
-                "status": "active",
+                "status": _to_stored_status(data.status),
                 "owner_id": context.caller.actor_id,
                 "updated_by": context.caller.actor_id,
             },
@@ -207,8 +209,8 @@ async def update_config(
     masked are unchanged.
     """
     values = {name: value for name, value in sent_fields(data).items() if name != "config"}
-    if values.get("status") == "inactive":
-        values["status"] = "archived"
+    if "status" in values:
+        values["status"] = _to_stored_status(values["status"])
     sent = UNSET if data.config is UNSET else _parse_config(data.config)
     valid = None if sent is UNSET else await _validate_update(context, workspace_id, key, sent)
     async with context.write_session(workspace_id) as session:
@@ -258,6 +260,10 @@ async def delete_config(session: TenantSession, row: Row) -> None:
     references.reject_if_used("config", row["slug"], await _find_users(session, row))
     await versions.delete_versions(session, row["id"])
     await CONFIGS.delete(session, row)
+
+
+def _to_stored_status(status: ConfigStatus) -> str:
+    return "archived" if status == "inactive" else status
 
 
 def _parse_config(config: dict[str, Any] | str) -> dict[str, Any]:

@@ -59,6 +59,7 @@ class CreateGuardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     name: shared_fields.Name
     checks: kit.ChecksField
     actions: kit.ActionsField = msgspec.field(default_factory=Actions)
+    status: shared_fields.NewStatus = ACTIVE
     workspace_id: Annotated[
         str | None, Meta(description="id or slug of the workspace that owns it; default: the workspace of the key")
     ] = None
@@ -160,7 +161,7 @@ async def create_guardrail(data: JSONBody[CreateGuardrail], context: NamedDepend
                 "slug": await session.generate_unused_slug(guardrails, "pg", data.name, 6),
                 "name": data.name,
                 **await kit.seal_content(session, row_id, content),
-                "status": ACTIVE,
+                "status": data.status,
                 "owner_id": session.caller.actor_id,
                 "updated_by": session.caller.actor_id,
             },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
 import msgspec
@@ -20,6 +20,7 @@ from penstock.ids import is_uuid
 from penstock.jobs.log_exports import LogExporter
 from penstock.kit import log_exports as kit
 from penstock.kit.client_ip import public_base_url
+from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.listing import PageRequest
 from penstock.kit.log_access import denied_export_fields, find_log_access
 from penstock.kit.log_exports import ExportField, RequestedData
@@ -75,7 +76,6 @@ class CreateExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class UpdateExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An export to update. Omitted fields keep their values."""
 
-    READ_ONLY: ClassVar = ("object",)
     filters: FiltersField
     requested_data: RequestedData | UnsetType = UNSET
     workspace_id: WorkspaceField = None
@@ -162,7 +162,13 @@ async def create_export(
     return SavedExport(id=row["id"], total=total)
 
 
-@put("/{export_id:str}", guards=[EXPORT_GUARD], summary="Update log export", tags=TAGS)
+@put(
+    "/{export_id:str}",
+    guards=[EXPORT_GUARD],
+    summary="Update log export",
+    tags=TAGS,
+    opt={SHOWN_OPTION: ExportDetail},
+)
 async def update_export(
     export_id: ExportId,
     data: JSONBody[UpdateExport],
@@ -178,6 +184,7 @@ async def update_export(
     total = await _count_logs(log_service, access, data.filters)
     async with context.write_session(workspace_id) as session:
         row = await _find_export(session, export_id)
+        await context.check_unchanged(session, _to_detail(row))
         if row["status"] != kit.DRAFT:
             raise ConflictError(f"this export cannot be changed: it is {row['status']}; only a draft can be")
         values: dict[str, Any] = {

@@ -64,6 +64,7 @@ class CreatePartial(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ] = None
     collection_id: CollectionField = None
     slug: shared_fields.ChosenSlug = None
+    status: shared_fields.NewStatus = "active"
     workspace_id: shared_fields.WorkspaceIdOrSlug = None
 
 
@@ -160,7 +161,8 @@ async def create_partial(session: TenantSession, data: CreatePartial) -> Created
     with problems.check():
         await check_template(kit.template_content(data.string))
     problems.raise_all()
-    values = {"name": data.name, "slug": data.slug, "string": data.string, "collection_id": home["id"]}
+    values = {name: getattr(data, name) for name in ("name", "slug", "string", "status")}
+    values["collection_id"] = home["id"]
     row, version_id = await kit.create_partial(session, home["workspace_id"], values, data.version_description)
     return CreatedPartial(id=row["id"], slug=row["slug"], version_id=version_id)
 

@@ -61,6 +61,7 @@ class CreatePrompt(VersionFields, frozen=True, forbid_unknown_fields=True, kw_on
     model: kit.ModelField = None
     collection_id: CollectionField = None
     slug: shared_fields.ChosenSlug = None
+    status: shared_fields.NewStatus = "active"
     workspace_id: shared_fields.WorkspaceIdOrSlug = None
 
 
@@ -112,7 +113,7 @@ async def create_prompt(session: TenantSession, data: CreatePrompt) -> CreatedPr
         await kit.check_new_slug(session, home["workspace_id"] if home else None, data.slug)
     problems.raise_all()
     home = home or {}
-    values = {"name": data.name, "slug": data.slug, "collection_id": home["id"]}
+    values = {"name": data.name, "slug": data.slug, "collection_id": home["id"], "status": data.status}
     row, version_id = await kit.create_prompt(session, home["workspace_id"], values, content)
     warnings = await kit.find_warnings(session, row, content)
     return CreatedPrompt(id=row["id"], slug=row["slug"], version_id=version_id, warnings=warnings)

@@ -4,8 +4,10 @@ gateway. Each test has the body that the client sends.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
+from penstock.app import openapi_json
 from tests.unit.resources.management_api import ManagementClient, run_scenario
 from tests.unit.resources.prompted import TEMPLATE, create_partial, create_prompt
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from penstock.settings.secret import Secret
 
 ONE_STORE = True
+
+DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 
 VIRTUAL_KEY = {"provider": "openai", "key": "sk-0123456789"}
 
@@ -114,6 +118,70 @@ def test_fields_that_can_only_be_read_are_not_changed_silently(bootstrapped_url:
         other = (await api.create_workspace("o"))["id"]
         await api.expect_error(400, "workspace_id", "PUT", f"api-keys/{key}", {"workspace_id": other})
         await api.expect_error(400, "unknown field", "PUT", f"api-keys/{key}", {"colour": "red"})
+
+    run_scenario(bootstrapped_url, scenario)
+
+
+def test_fields_of_updates_can_be_sent_at_creation():
+    schemas = DESCRIPTION["components"]["schemas"]
+
+    def fields(content: dict[str, Any] | None) -> set[str]:
+        schema = (content or {}).get("content", {}).get("application/json", {}).get("schema", {})
+        named = schemas.get(schema.get("$ref", "").rpartition("/")[2], schema)
+        # Bodies may have another spelling: `isDefault` is shown as `is_default`.
+        return {name.replace("_", "").lower() for name in named.get("properties", ())}
+
+    compared = 0
+    missing: dict[str, set[str]] = {}
+    for path, operations in DESCRIPTION["paths"].items():
+        parent, _, last = path.rpartition("/")
+        creation = DESCRIPTION["paths"].get(parent, {}).get("post", {}).get("requestBody")
+        if path.startswith("/v1/") and last.startswith("{") and creation and {"get", "put"} <= operations.keys():
+            shown = fields(operations["get"]["responses"]["200"])
+            compared += bool(shown)
+            if rest := (shown & fields(operations["put"].get("requestBody"))) - fields(creation):
+                missing[parent] = rest
+    assert compared > 10
+    # Members are added as a list `users`; resetting the usage of a new object has no effect.
+    members = {path for path in missing if path.endswith("/workspaces/{workspace}/users")}
+    assert {path: rest for path, rest in missing.items() if path not in members} == {
+        "/v1/providers": {"resetusage"},
+        "/v1/virtual-keys": {"resetusage"},
+    }
+
+
+def test_objects_can_be_created_archived(bootstrapped_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        home = (await api.create_workspace())["id"]
+        folder = (await api.request_ok("GET", "collections"))["data"][0]["id"]
+        checks = [{"id": "default.wordCount", "parameters": {"maxWords": 9}}]
+        archived = {"name": "x", "workspace_id": home, "status": "archived"}
+        bodies: dict[str, dict[str, Any]] = {
+            "configs": {**archived, "config": {"provider": "openai"}},
+            "guardrails": {**archived, "checks": checks},
+            "prompts": {"name": "x", "status": "archived", "collection_id": folder, **TEMPLATE},
+            "prompts/partials": {"name": "x", "status": "archived", "collection_id": folder, "string": "hello"},
+        }
+        for path, body in bodies.items():
+            slug = (await api.request_ok("POST", path, body))["slug"]
+            assert (await api.request_ok("GET", f"{path}/{slug}"))["status"] == "archived", path
+        inactive = await api.request_ok("POST", "configs", {**bodies["configs"], "status": "inactive"})
+        assert (await api.request_ok("GET", f"configs/{inactive['slug']}"))["status"] == "archived"
+        await api.expect_error(
+            400, "active, archived or inactive", "POST", "configs", {**bodies["configs"], "status": ""}
+        )
+
+    run_scenario(bootstrapped_url, scenario)
+
+
+def test_creation_says_which_fields_can_only_be_read(bootstrapped_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        home = (await api.create_workspace())["id"]
+        body = {"name": "c", "config": {"provider": "openai"}, "workspace_id": home}
+        read = await api.request_ok("GET", f"configs/{(await api.request_ok('POST', 'configs', body))['slug']}")
+        await api.expect_error(400, "owner_id can only be read", "POST", "configs", {**body, "owner_id": "someone"})
+        await api.expect_error(400, "colour is an unknown field", "POST", "configs", {**body, "colour": "red"})
+        await api.expect_error(400, "id can only be read", "POST", "configs", read)
 
     run_scenario(bootstrapped_url, scenario)
 

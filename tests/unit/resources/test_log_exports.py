@@ -124,7 +124,11 @@ def test_only_drafts_can_be_changed_and_stopped_exports_start_again(bootstrapped
         change = {"filters": {"status_code": "500"}, "requested_data": ["id"], "workspace_id": home["workspace_slug"]}
         assert (await client.request_ok("PUT", f"logs/exports/{export_id}", change))["total"] == 0
         assert (await client.request_ok("PUT", f"logs/exports/{export_id}", {"filters": {}}))["total"] == 1
-        assert (await client.request_ok("GET", f"logs/exports/{export_id}"))["requested_data"] == ["id"]
+        read = await client.request_ok("GET", f"logs/exports/{export_id}")
+        assert read["requested_data"] == ["id"]
+        await client.request_ok("PUT", f"logs/exports/{export_id}", read)
+        changed = {"filters": {}, "created_by": "someone"}
+        await client.expect_error(400, "created_by cannot be changed", "PUT", f"logs/exports/{export_id}", changed)
         await client.request_ok("POST", f"logs/exports/{export_id}/start")
         await client.expect_error(409, "it is in_progress", "PUT", f"logs/exports/{export_id}", {"filters": {}})
         await client.request_ok("POST", f"logs/exports/{export_id}/cancel")
