@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, openSignedIn } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openSignedIn, until } from "./console-kit.mjs";
 
 const { PICTURES, WORKSPACE } = process.env;
 const TREE = {
@@ -39,7 +39,7 @@ test("completes keys and values of a config from its schema", async () => {
   await editor.press("ArrowLeft");
   await page.keyboard.press("Control+Space");
   await offers.getByText("@mock-main", { exact: true }).click();
-  assert.equal(await editor.textContent(), '{"provider": "@mock-main"}');
+  await expectText(editor, /^\{"provider": "@mock-main"\}$/);
   await editor.fill('{"strategy": {"mode": }}');
   for (const key of ["Control+End", "ArrowLeft", "ArrowLeft", "Control+Space"]) await editor.press(key);
   for (const mode of ["fallback", "loadbalance", "conditional"]) await offers.getByText(mode, { exact: true }).waitFor();
@@ -55,7 +55,7 @@ test("marks what is wrong in a config, and draws its routing tree", async () => 
   await page.locator(".cm-content").fill('{"provider": "mock", "retry": {"atempts": 1}}');
   const mark = page.locator(".cm-lintRange-error");
   await mark.first().waitFor();
-  assert.ok((await mark.allTextContents()).join().includes("atempts"), (await mark.allTextContents()).join());
+  await until("the mark", async () => (await mark.allTextContents()).join().includes("atempts"));
   await mark.filter({ hasText: "atempts" }).first().hover();
   await page.getByText("config.retry.atempts is not a known key").waitFor();
   await page.locator(".cm-content").fill('{"provider": "mock" "retry"}');
@@ -72,7 +72,7 @@ test("explains a request in the picture of the routing tree", async () => {
   await page.getByRole("button", { name: "Explain" }).click();
   const tree = page.getByRole("region", { name: "Routing tree" });
   await tree.getByText("1", { exact: true }).waitFor();
-  assert.equal(await tree.locator(".chosen").count(), 2);
+  await expectCount(tree.locator(".chosen"), 2);
   await page.getByText("loadbalance", { exact: false }).first().waitFor();
   assert.deepEqual(faults, []);
   await context.close();

@@ -2,23 +2,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, openSignedIn, openTab } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openPage, openSignedIn, openTab, refreshUntil, sendChat, settle, until } from "./console-kit.mjs";
 
-const { GATEWAY, ADMIN_KEY, KEY, CONFIG, GUARDRAIL, PROMPT, LOG, PICTURES, WORKSPACE } = process.env;
-const NARROW = { width: 390, height: 844 };
-const NARROW_PAGES = [
-  "overview", "logs", `logs/${LOG}`, "traces", "analytics", "playground?pair=1", `prompts/${PROMPT}`, "configs", `configs/${CONFIG}`,
-  `guardrails/${GUARDRAIL}`, "guardrails/new", "providers", "models", "keys", "keys?new=1", "limits", "limits?tab=usage", "users", "workspaces", "audit", "system",
-];
+const { GATEWAY, ADMIN_KEY, GUARDRAIL, LOG, WORKSPACE } = process.env;
 const MAX_DOM_ROWS = 300;
-
-function sendChat(model, key = KEY, headers = {}) {
-  return fetch(`${GATEWAY}/v1/chat/completions`, {
-    method: "POST",
-    headers: { "content-type": "application/json", "x-gateway-api-key": key, "x-gateway-provider": "mock", ...headers },
-    body: JSON.stringify({ model, messages: [{ role: "user", content: "Say hello" }] }),
-  });
-}
 
 /** Records the bodies that the page sends. The debugger does not see those of `Request` objects. */
 async function recordBodies(page) {
@@ -39,6 +26,7 @@ test("guides a new workspace to its first request in three steps", async () => {
   const { id, slug } = await callApi("POST", "/v1/workspaces", { name: "Toured" });
   const { page, context, faults } = await openSignedIn(`overview?ws=${slug}`);
   await page.getByText("Three steps to the first one").waitFor();
+  await settle(page);
   assert.equal(await page.locator("main .badge.good").count(), 0);
 
   await page.getByRole("link", { name: "Add a provider" }).click();
@@ -56,7 +44,7 @@ test("guides a new workspace to its first request in three steps", async () => {
   await dialog.getByRole("button", { name: "Create" }).click();
   const key = await dialog.locator("pre").textContent();
   await page.goto(`${GATEWAY}/console/overview?ws=${slug}`);
-  await page.waitForFunction(() => document.querySelectorAll("main .badge.good").length === 2);
+  await expectCount(page.locator("main .badge.good"), 2);
 
   // The line to paste, sent as it is shown.
   const line = await page.locator("main pre, main code").filter({ hasText: "curl" }).first().textContent();
@@ -64,13 +52,10 @@ test("guides a new workspace to its first request in three steps", async () => {
   const url = line.match(/curl (\S+)/)[1];
   const body = line.match(/-d '(.*)'/)[1];
   const sent = () => fetch(url, { method: "POST", headers, body });
-  while ((await sent()).status === 401) await new Promise((resolve) => setTimeout(resolve, 200));
+  await until("the key works", async () => (await sent()).status !== 401);
   const tile = page.locator("main a.panel").first();
-  while (!(await tile.count())) {
-    await page.getByRole("button", { name: "Refresh" }).click();
-    await page.waitForLoadState("networkidle");
-  }
-  assert.match(await tile.textContent(), /Requests\s*[1-9]/);
+  await refreshUntil(page, tile);
+  await expectText(tile, /Requests\s*[1-9]/);
   assert.deepEqual(faults, []);
   await context.close();
   await callApi("DELETE", `/v1/workspaces/${id}`, { name: "Toured", force_delete: true });
@@ -78,7 +63,7 @@ test("guides a new workspace to its first request in three steps", async () => {
 
 test("needs no mouse: signs in, makes, filters, opens and closes with the keyboard", async () => {
   for (let count = 0; count < 3; count += 1) assert.equal((await sendChat("mock-keys")).status, 200);
-  while ((await callApi("GET", "/v1/logs?ai_model=mock-keys&workspace_slug=*")).data.length < 3) await new Promise((resolve) => setTimeout(resolve, 200));
+  await until("the logs", async () => (await callApi("GET", "/v1/logs?ai_model=mock-keys&workspace_slug=*")).data.length >= 3);
   const { page, context } = await openTab();
   await page.waitForSelector("input[name=key]");
   const focused = (expression) => page.evaluate((text) => new RegExp(text).test(document.activeElement?.textContent || document.activeElement?.getAttribute("name") || ""), expression);
@@ -137,34 +122,13 @@ test("needs no mouse: signs in, makes, filters, opens and closes with the keyboa
   await context.close();
 });
 
-test("fits a narrow window", async () => {
-  const { page, context, faults } = await openSignedIn();
-  await page.setViewportSize(NARROW);
-  const wide = [];
-  for (const path of NARROW_PAGES) {
-    await page.goto(`${GATEWAY}/console/${path}`);
-    await page.waitForSelector("main h1");
-    await page.waitForLoadState("networkidle");
-    // Tables and code scroll on their own.
-    const excess = await page.evaluate(() => {
-      const main = document.querySelector("main");
-      return Math.max(main.scrollWidth - main.clientWidth, document.documentElement.scrollWidth - innerWidth);
-    });
-    if (excess > 0) wide.push(`${path}: ${excess} pixels`);
-    if (PICTURES) await page.screenshot({ path: `${PICTURES}/${path.replace(/\W+/g, "-")}-narrow.png` });
-  }
-  assert.deepEqual(wide, []);
-  assert.deepEqual(faults, []);
-  await context.close();
-});
-
 test("shows times in the zone of the browser or in UTC", async () => {
   const shown = async (zone) => {
     const { page, context } = await openSignedIn("", undefined, { timezoneId: zone });
     const created = (await callApi("GET", `/v1/logs/${LOG}?workspace_slug=*`)).created_at;
     const read = async (name) => {
       await page.evaluate((text) => localStorage.setItem("penstock.zone", text), name);
-      await page.goto(`${GATEWAY}/console/logs/${LOG}`);
+      await openPage(page, `logs/${LOG}`);
       return page.locator("dl.facts dd").first().textContent();
     };
     const found = { created, local: await read("local"), utc: await read("utc") };
@@ -208,10 +172,11 @@ test("follows a running load with few rows in the document", async () => {
   }
   // The gateway sends at most some logs a second to a live tail, and says that it left others out.
   const last = page.getByRole("row", { name: /mock-last/ });
-  while (!(await last.count())) {
+  await until("the last row", async () => {
     assert.equal((await sendChat("mock-last")).status, 200);
-    await last.first().waitFor({ timeout: 2000 }).catch(() => undefined);
-  }
+    await last.first().waitFor({ timeout: 2000 });
+    return true;
+  });
   assert.ok((await page.getByRole("row", { name: /mock-load/ }).count()) > 10);
   assert.ok((await page.locator("table[aria-label=Logs] tbody tr").count()) <= MAX_DOM_ROWS);
   assert.deepEqual(faults, []);
@@ -225,16 +190,15 @@ test("lists what uses a guardrail, and tries edits with its stored credentials",
   const { page, context, faults } = await openSignedIn(`guardrails/${GUARDRAIL}`);
   const used = page.getByRole("region", { name: "Where it is used" });
   await used.getByRole("link", { name: "user of the guardrail" }).waitFor();
-  assert.match(await used.textContent(), /config\.input_guardrails/);
+  await expectText(used, /config\.input_guardrails/);
   await page.getByRole("region", { name: /^Check 1/ }).getByLabel("Max words").fill("1");
   await page.getByLabel(/^Text/).fill("two words");
   const sent = await recordBodies(page);
   await page.getByRole("button", { name: "Test", exact: true }).click();
   const result = page.getByRole("status", { name: "Result" });
-  await result.waitFor();
+  await expectText(result, /failed|denied|did not pass/i);
   const [trial] = sent.filter((one) => one.url.endsWith(`/v1/guardrails/${GUARDRAIL}/test`));
   assert.match(JSON.parse(trial.body).checks[1].parameters.headers.authorization, /\*{5}/);
-  assert.match(await result.textContent(), /failed|denied|did not pass/i);
   await used.getByRole("link", { name: "user of the guardrail" }).click();
   await page.getByRole("button", { name: "Leave" }).click();
   await page.getByRole("heading", { name: "user of the guardrail" }).waitFor();
@@ -245,22 +209,20 @@ test("lists what uses a guardrail, and tries edits with its stored credentials",
 
 test("shows budgets near their limit, and costs without a price as unknown", async () => {
   const key = await callApi("POST", "/v1/api-keys/workspace/service", { name: "nearly used up", workspace_id: WORKSPACE, scopes: ["completions.write"], usage_limits: { type: "requests", credit_limit: 5 } });
-  while ((await sendChat("mock-unpriced", key.key)).status === 401) await new Promise((resolve) => setTimeout(resolve, 200));
+  await until("the key works", async () => (await sendChat("mock-unpriced", key.key)).status !== 401);
   for (let count = 0; count < 3; count += 1) await sendChat("mock-unpriced", key.key);
   const { page, context, faults } = await openSignedIn("overview");
   const near = page.getByRole("region", { name: "Budgets near their limit" });
-  while (!(await near.getByText("4 of 5 requests").count())) {
+  await until("the usage", async () => {
     await page.reload();
-    await page.waitForLoadState("networkidle");
-  }
-  assert.match(await near.textContent(), /nearly used up.*80 %/s);
+    await settle(page);
+    return near.getByText("4 of 5 requests").count();
+  });
+  await expectText(near, /nearly used up.*80 %/s);
   await page.goto(`${GATEWAY}/console/analytics?group=model&ai_model=mock-unpriced`);
   const row = page.getByRole("row", { name: /mock-unpriced/ });
-  while (!(await row.count())) {
-    await page.getByRole("button", { name: "Refresh" }).click();
-    await page.waitForLoadState("networkidle");
-  }
-  assert.match(await row.textContent(), /no price/);
+  await refreshUntil(page, row);
+  await expectText(row, /no price/);
   assert.deepEqual(faults, []);
   await context.close();
   await callApi("DELETE", `/v1/api-keys/${key.id}`);

@@ -1,21 +1,60 @@
-// Tabs of the console in Debian's Chromium, for its tests.
+// Tabs of the console in Debian's Chromium, for its tests. All files of a run share one browser.
 import assert from "node:assert/strict";
 import { after, before } from "node:test";
 
 import { chromium } from "playwright-core";
 
-const { GATEWAY, ADMIN_KEY, CHROMIUM } = process.env;
+const { GATEWAY, ADMIN_KEY, BROWSER, KEY } = process.env;
 const WINDOW = { width: 1360, height: 860 };
+/** Generous, because other tests may use the processors at the same time. */
+const WAIT_MS = 60_000;
+const POLL_MS = 50;
+/** Time without a request of the page after which it has shown everything. */
+const QUIET_MS = 120;
 
 let browser;
+let session;
 before(async () => {
-  browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox"] });
+  browser = await chromium.connect(BROWSER);
+  session = await createSession();
 });
 after(() => browser.close());
 
+/** Signs in through the API and returns the cookie. */
+async function createSession() {
+  const response = await fetch(`${GATEWAY}/v1/auth/sessions`, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({ api_key: ADMIN_KEY }),
+  });
+  assert.equal(response.status, 200);
+  const [name, value] = response.headers.get("set-cookie").split(";")[0].split("=");
+  return { name, value, url: GATEWAY, httpOnly: true, sameSite: "Strict" };
+}
+
+/** Tells `settle` whether the page waits for a response, or has just got one. */
+function watchRequests(quiet) {
+  let open = 0;
+  let timer;
+  window.isQuiet = true;
+  const send = window.fetch.bind(window);
+  window.fetch = (...request) => {
+    open += 1;
+    window.isQuiet = false;
+    clearTimeout(timer);
+    return send(...request).finally(() => {
+      open -= 1;
+      clearTimeout(timer);
+      if (!open) timer = setTimeout(() => (window.isQuiet = true), quiet);
+    });
+  };
+}
+
 /** Opens a tab that collects everything that went wrong in it. */
 export async function openTab(address = `${GATEWAY}/console/`, options = {}) {
-  const context = await browser.newContext({ viewport: WINDOW, ...options });
+  const { isSignedIn, ...others } = options;
+  const context = await browser.newContext({ viewport: WINDOW, ...others });
+  if (isSignedIn) await context.addCookies([session]);
   const faults = [];
   await context.exposeFunction("reportFault", (text) => faults.push(text));
   await context.addInitScript(() => {
@@ -23,8 +62,9 @@ export async function openTab(address = `${GATEWAY}/console/`, options = {}) {
       window.reportFault(`policy ${event.violatedDirective} ${event.blockedURI} ${event.sample}`);
     });
   });
+  await context.addInitScript(watchRequests, QUIET_MS);
   const page = await context.newPage();
-  page.setDefaultTimeout(20_000);
+  page.setDefaultTimeout(WAIT_MS);
   page.on("pageerror", (error) => faults.push(`error ${error.message}`));
   page.on("response", (response) => {
     if (response.status() >= 400) faults.push(`${response.status()} ${response.url()}`);
@@ -41,11 +81,60 @@ export async function signIn(page, key = ADMIN_KEY) {
 
 /** Opens a tab that is signed in with the admin key. */
 export async function openSignedIn(path = "", address = `${GATEWAY}/console/`, options = {}) {
-  const tab = await openTab(address + path, options);
-  await signIn(tab.page);
-  // Before the sign-in, the gateway says that nobody is signed in.
-  tab.faults.length = 0;
+  const tab = await openTab(address + path, { isSignedIn: true, ...options });
+  await tab.page.waitForSelector("nav");
   return tab;
+}
+
+/** Waits until the page has shown the responses to all its requests. */
+export async function settle(page) {
+  await page.waitForSelector("main h1");
+  await page.waitForFunction(() => {
+    const isLoading = [...document.querySelectorAll("main [role=status], dialog [role=status]")].some((one) => one.textContent.startsWith("Loading"));
+    return !isLoading && window.isQuiet;
+  });
+}
+
+/** Opens an address of the console, and waits until everything is shown. */
+export async function openPage(page, path) {
+  await page.goto(`${GATEWAY}/console/${path}`);
+  await settle(page);
+}
+
+/** Waits until `read` returns something true, and returns it. Errors count as nothing. */
+export async function until(what, read, timeout = WAIT_MS) {
+  const end = Date.now() + timeout;
+  for (;;) {
+    const problem = {};
+    const found = await Promise.resolve().then(read).catch((error) => void (problem.error = error));
+    if (found) return found;
+    if (Date.now() > end) throw new Error(`${what} does not happen`, { cause: problem.error });
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+  }
+}
+
+/** Waits until the text of an element matches. */
+export async function expectText(locator, pattern) {
+  let text;
+  await until("the text", async () => {
+    text = await locator.textContent();
+    return pattern.test(text);
+  }).catch(() => assert.match(text ?? "", pattern));
+}
+
+/** Waits until so many elements are in the document. */
+export async function expectCount(locator, count) {
+  await until("the number of elements", async () => (await locator.count()) === count).catch(async () => assert.equal(await locator.count(), count));
+}
+
+/** Presses Refresh until the element is shown, for what the gateway records after a response. */
+export async function refreshUntil(page, locator) {
+  await until("the element", async () => {
+    if (await locator.count()) return true;
+    await page.getByRole("button", { name: "Refresh" }).click();
+    await settle(page);
+    return false;
+  });
 }
 
 export async function callApi(method, path, body, headers = {}) {
@@ -56,6 +145,15 @@ export async function callApi(method, path, body, headers = {}) {
   });
   assert.equal(response.status, 200, await response.clone().text());
   return response.json();
+}
+
+/** Sends a chat to the mock provider. */
+export function sendChat(model, key = KEY, headers = {}, messages = [{ role: "user", content: "Say hello" }]) {
+  return fetch(`${GATEWAY}/v1/chat/completions`, {
+    method: "POST",
+    headers: { "content-type": "application/json", "x-gateway-api-key": key, "x-gateway-provider": "mock", ...headers },
+    body: JSON.stringify({ model, messages }),
+  });
 }
 
 /** Replaces the responses of some addresses inside the page. Rows of a million real logs take too long to write. */

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, openSignedIn } from "./console-kit.mjs";
+import { callApi, expectText, openSignedIn } from "./console-kit.mjs";
 
 const { GATEWAY, PICTURES, WORKSPACE } = process.env;
 const MESSAGES = [{ role: "user", content: "Greet {{name}}" }];
@@ -40,7 +40,7 @@ test("edits a prompt, and labels and publishes the new version", async () => {
   await page.getByRole("button", { name: "Version 1" }).click();
   await page.getByText("From version 1 to the text in the editor").waitFor();
   await page.getByText("asks for a language").waitFor();
-  assert.match(await page.textContent("main"), /Greet \{\{name\}\} in \{\{language\}\}/);
+  await expectText(page.locator("main"), /Greet \{\{name\}\} in \{\{language\}\}/);
   await page.getByLabel("Label of version 2").selectOption("production");
   await page.getByText("Label set").waitFor();
   await takePictures(page, "versions");

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { openTab, signIn } from "./console-kit.mjs";
+import { openTab, settle } from "./console-kit.mjs";
 
 const { GATEWAY, README_PICTURE } = process.env;
 const NOW = "2026-03-12T16:00:00Z";
@@ -44,16 +44,15 @@ function pretendFigures({ now, hours, models, keys, providers }) {
 }
 
 test("draws the overview", async () => {
-  const tab = await openTab(undefined, { viewport: WINDOW, timezoneId: "UTC", locale: "en-GB", colorScheme: "light" });
+  const tab = await openTab(undefined, { isSignedIn: true, viewport: WINDOW, timezoneId: "UTC", locale: "en-GB", colorScheme: "light" });
   const { page, context } = tab;
   await context.addInitScript(pretendFigures, { now: NOW, hours: HOURS, models: MODELS, keys: KEYS, providers: PROVIDERS });
   await page.clock.setFixedTime(NOW);
   await page.evaluate(() => localStorage.setItem("penstock.theme", "light"));
   await page.goto(`${GATEWAY}/console/overview`);
-  await signIn(page);
   await page.getByText("claude-sonnet-4-5").waitFor();
   await page.locator("figure canvas").nth(1).waitFor();
-  await page.waitForLoadState("networkidle");
+  await settle(page);
   await page.mouse.move(WINDOW.width - 20, WINDOW.height - 20);
   const shot = () => page.screenshot({ animations: "disabled", caret: "hide" });
   const [first, second] = [await shot(), await shot()];
