@@ -23,7 +23,7 @@ from penstock.jobs.alert_webhook import AlertWebhook
 from penstock.jobs.usage_alerts import mark_used_groups
 from penstock.kit.limit_usage import ACTIVE, NO_ALERTS, USAGE_COLUMNS
 from penstock.logs import spool_format as spool
-from penstock.logs.ledger_state import STATE_FILE, LedgerState, UsageKey, UsageSum, save_member_count
+from penstock.logs.ledger_state import STATE_FILE, KnownMembers, LedgerState, UsageKey, UsageSum
 from penstock.logs.record_lines import PREVIOUS_COST, decode_fields
 from penstock.logs.spool_reader import KILLED, SpoolFollower
 from penstock.metrics import JobMetrics
@@ -49,9 +49,10 @@ MAX_PENDING = 100_000
 MAX_BATCH = 1000
 # Other nodes' usage is read again this often.
 SYNC_SECONDS = 1.0
-# A node shows that it is alive this often. It counts for a while after it was stopped: a share that is too small does no
-# harm, and nodes are often restarted together.
-REPORT_SECONDS, NODE_EXPIRY_MS = 5.0, 10 * 60 * 1000
+# A node shows that it is alive this often. It counts for longer than it uses shares of limits after the last time.
+REPORT_SECONDS, NODE_EXPIRY_MS = 5.0, 3 * 60 * 1000
+# Time after which all nodes know a new one, and leave shares for it.
+JOIN_MS, NEVER_MS = 15_000, 2**63 - 1
 # Clocks of nodes may differ, and transactions take time.
 SYNC_OVERLAP_MS = 10_000
 # Entries of past periods are deleted after this time, in batches.
@@ -73,6 +74,9 @@ class UsageLedger:
         self._synced_until = now() - SYNC_OVERLAP_MS
         self._worker_count = settings.server.workers
         self._report_due = 0.0
+        # When this node became one that the others did not know, and what follows from it.
+        self._registered_at: int | None = None
+        self._share_start: int | None = None
         self._is_failing = False
         self._unmarked: set[str] | None = None
         self._figures = figures or JobMetrics()
@@ -265,14 +269,35 @@ class UsageLedger:
         column, workers = usage_ledger_nodes.c, self._worker_count
         await asyncio.to_thread(self._save_new_state)
         async with self._database.write_transaction() as connection:
-            alive = {"workers": workers, "seen_at": now()}
+            is_shared, seen_at = connection.dialect.name == "postgresql", now()
+            alive, is_alive = {"workers": workers, "seen_at": seen_at}, column.seen_at > seen_at - NODE_EXPIRY_MS
             own = column.node == self._state.node
+            before = await connection.scalar(select(column.node).where(own, is_alive))
             if (await connection.execute(update(usage_ledger_nodes).where(own).values(alive))).rowcount == 0:
                 new = {"node": self._state.node, "sequence": self._state.sequence - 1}
                 await connection.execute(insert(usage_ledger_nodes).values({**new, **alive}))
-            is_alive = column.seen_at > now() - NODE_EXPIRY_MS
-            total = await connection.scalar(select(func.sum(column.workers)).where(is_alive))
-        await asyncio.to_thread(save_member_count, self._folder, int(total or workers))
+            total, nodes = (
+                await connection.execute(select(func.sum(column.workers), func.count()).where(is_alive))
+            ).one()
+        members = KnownMembers(int(total or workers))
+        if is_shared:
+            share_start = self._find_share_start(is_known=before is not None, is_alone=nodes <= 1)
+            members = KnownMembers(members.workers, seen_at, share_start)
+        await asyncio.to_thread(members.save, self._folder)
+
+    def _find_share_start(self, *, is_known: bool, is_alone: bool) -> int:
+        """Returns the start of the first windows in which the other nodes leave a share for this one. A node that they do
+        not know yet gets none of windows under way, unless it is alone.
+        """
+        if self._share_start is None and self._registered_at is None:
+            if is_known:
+                self._share_start = 0
+            else:
+                self._registered_at = now()
+        elif self._share_start is None and self._registered_at is not None:
+            # Nodes that start at the same time see each other by now.
+            self._share_start = 0 if is_alone else self._registered_at + JOIN_MS
+        return NEVER_MS if self._share_start is None else self._share_start
 
     def _save_new_state(self) -> None:
         """Saves the state if there is no file yet, so that the node has the same id after a restart."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -12,7 +13,7 @@ from penstock.logs.batch import Position
 
 log = logging.getLogger("penstock")
 
-# Files beside the counters of the data plane. It reads the second: the number of workers of all nodes.
+# Files beside the counters of the data plane. It reads the second: what is known of the workers of all nodes.
 STATE_FILE, MEMBERS_FILE = "usage-ledger.json", "members"
 
 
@@ -65,9 +66,18 @@ class LedgerState(msgspec.Struct):
         _replace_file(folder, STATE_FILE, msgspec.json.encode(self))
 
 
-def save_member_count(folder: str, count: int) -> None:
-    """Tells the data plane how many workers all nodes have."""
-    _replace_file(folder, MEMBERS_FILE, b"%d" % count)
+class KnownMembers(NamedTuple):
+    """What the data plane must know of the workers of all nodes."""
+
+    workers: int
+    # When this node last showed the store that it is alive; 0: the nodes share no store.
+    seen_ms: int = 0
+    # Start of the first windows in which the other nodes leave a share for this node.
+    from_ms: int = 0
+
+    def save(self, folder: str) -> None:
+        """Replaces what the data plane knows."""
+        _replace_file(folder, MEMBERS_FILE, b"%d %d %d" % self)
 
 
 def _replace_file(folder: str, name: str, content: bytes) -> None:

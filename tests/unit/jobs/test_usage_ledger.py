@@ -119,6 +119,7 @@ def test_nodes_learn_how_many_workers_all_of_them_have(
     bootstrapped_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     counts: list[int] = []
+    shares: list[tuple[bool, int]] = []
 
     async def steps(writer: SpoolWriter, make_ledger: Any, folder: Path) -> None:
         async def report(workers: int, *, is_new: bool = False) -> UsageLedger:
@@ -127,13 +128,21 @@ def test_nodes_learn_how_many_workers_all_of_them_have(
             ledger = make_ledger()
             ledger._worker_count = workers
             await ledger.report_workers()
-            counts.append(int((folder / MEMBERS_FILE).read_text()))
+            count, seen, start = map(int, (folder / MEMBERS_FILE).read_text().split())
+            counts.append(count)
+            shares.append((seen > 0, start))
             return ledger
 
         ledger = await report(2, is_new=True)
         await report(3)
         # Another node has no state of its own.
-        await report(4, is_new=True)
+        late = await report(4, is_new=True)
+        late._report_due = 0.0
+        began = usage_ledger.now()
+        await late.report_workers()
+        *_, start = map(int, (folder / MEMBERS_FILE).read_text().split())
+        # The other nodes do not know it yet, so it gets nothing of windows under way.
+        assert start == 0 if shares[-1][1] == 0 else began < start <= began + usage_ledger.JOIN_MS
         monkeypatch.setattr(usage_ledger, "NODE_EXPIRY_MS", -1000)
         await report(4)
         # A node whose first entry is a sign of life adds its usage once.
@@ -142,6 +151,10 @@ def test_nodes_learn_how_many_workers_all_of_them_have(
 
     (row,) = run_ledger(bootstrapped_url, tmp_path, steps)
     assert counts == [2, 3, 7, 4]
+    # SQLite belongs to one node. A restarted node is known.
+    is_shared = not bootstrapped_url.reveal().startswith("sqlite")
+    never = usage_ledger.NEVER_MS if is_shared else 0
+    assert shares == [(is_shared, never), (is_shared, 0), (is_shared, never), (is_shared, never)]
     assert row["tokens"] == 10
 
 

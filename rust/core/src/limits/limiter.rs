@@ -54,7 +54,7 @@ pub struct Hold {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remaining {
     pub left: u64,
-    /// What requests of this worker hold until they end. They may use less.
+    /// What requests of all workers hold until they end, and other workers have taken in advance. They may use less.
     pub held: u64,
     /// When the count starts again. `None`: never.
     pub reset_ms: Option<u64>,
@@ -181,7 +181,7 @@ impl Limiter {
     pub fn with_redis(self, redis: Option<&Arc<RedisClient>>, number: u32) -> Self {
         let cluster = redis.map(|redis| {
             let name = format!("{:x}-{number}", self.counters.node_id());
-            ClusterLimiter::new(Arc::clone(redis), name, self.worker_count)
+            ClusterLimiter::new(Arc::clone(redis), name, self.worker_count, &self.counters)
         });
         Self { cluster, ..self }
     }

@@ -36,12 +36,23 @@ const LOCK_PAUSE: Duration = Duration::from_micros(50);
 const MAX_FILES: usize = 500_000;
 /// Bytes of a counter file at most.
 const MAX_FILE_BYTES: usize = 16 * 1024;
-/// File beside the counters with the number of workers of all nodes, which the control process writes.
+/// File beside the counters with the workers of all nodes, which the control process writes.
 const MEMBERS_FILE: &str = "members";
 /// File beside the counters with a random id of the node.
 const NODE_ID_FILE: &str = "node-id";
 /// Bytes before the encoded counter: its length, and when it no longer counts.
 const HEADER_BYTES: usize = 16;
+
+/// Workers of all nodes, as the store knows them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KnownMembers {
+    /// Their number; 0: not known.
+    pub count: u64,
+    /// When this node last showed the store that it is alive; 0: the nodes share no store.
+    pub seen_ms: u64,
+    /// Start of the first windows in which the other nodes leave a share for this node.
+    pub from_ms: u64,
+}
 
 /// Folder of counters.
 #[derive(Debug)]
@@ -105,11 +116,20 @@ impl NodeCounters {
         self.update(limit_id, group, window, |counter| counter.set_recorded(window, now_ms(), known))
     }
 
-    /// Returns the number of workers of all nodes, as the control process last learned it from the store; 0: not known.
-    pub fn member_count(&self) -> u64 {
-        let Self::Folder(folder) = self else { return 0 };
-        let text = fs::read_to_string(folder.path.join(MEMBERS_FILE)).unwrap_or_default();
-        text.trim().parse().unwrap_or(0)
+    /// Returns what the control process last learned from the store of the workers of all nodes.
+    pub fn known_members(&self) -> KnownMembers {
+        let text = self.folder().and_then(|folder| fs::read_to_string(folder.join(MEMBERS_FILE)).ok());
+        let mut numbers = text.iter().flat_map(|text| text.split_whitespace()).map(|word| word.parse().unwrap_or(0));
+        let mut next = || numbers.next().unwrap_or(0);
+        KnownMembers { count: next(), seen_ms: next(), from_ms: next() }
+    }
+
+    /// Returns the folder of the counters, if they are in one.
+    pub fn folder(&self) -> Option<&Path> {
+        match self {
+            Self::Folder(folder) => Some(&folder.path),
+            Self::Memory(_) => None,
+        }
     }
 
     /// Returns an id of this node, which outlives its processes if there is a folder.
@@ -345,11 +365,11 @@ mod tests {
         };
         assert_eq!((left(60_000), left(60_001)), (3, 1));
         // Files of the control process are ignored.
-        fs::write(folder.0.join(MEMBERS_FILE), "7").unwrap();
+        fs::write(folder.0.join(MEMBERS_FILE), "7 9").unwrap();
         let counters = NodeCounters::new(Some(&folder.0));
         assert_eq!((counters.remove_past(119_999).unwrap(), counters.remove_past(120_000).unwrap()), (0, 1));
         assert!(files(&folder.0).is_empty());
-        assert_eq!(counters.member_count(), 7);
+        assert_eq!(counters.known_members(), KnownMembers { count: 7, seen_ms: 9, from_ms: 0 });
         assert_eq!(left(120_000), 3);
     }
 

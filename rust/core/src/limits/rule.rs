@@ -387,6 +387,17 @@ fn counter_id(id: &str, window: LimitWindow) -> Box<str> {
     }
 }
 
+/// Returns the window in the name of the counters of a rate limit.
+pub fn window_of_counter(counter_id: &str) -> Option<LimitWindow> {
+    let (rest, unit) = counter_id.rsplit_once(':')?;
+    let unit = RateUnit::ALL.into_iter().find(|one| one.name() == unit)?;
+    match rest.rsplit_once(':')?.1 {
+        "fixed" => Some(LimitWindow::Fixed(unit)),
+        "sliding" => Some(LimitWindow::Sliding(unit)),
+        _ => None,
+    }
+}
+
 fn compile_limit(row: PublishedLimit) -> Result<LimitRule, (&'static str, String)> {
     let window = match (row.window, row.period) {
         (Some(PublishedWindow { unit, sliding: true }), None) => LimitWindow::Sliding(unit),

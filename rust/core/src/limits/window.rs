@@ -24,6 +24,8 @@ pub enum RateUnit {
 }
 
 impl RateUnit {
+    pub const ALL: [Self; 5] = [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week];
+
     pub fn milliseconds(self) -> u64 {
         match self {
             Self::Second => 1000,

@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashMap,
+    path::PathBuf,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -10,15 +11,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use penstock_core::limits::{limiter::RuleRef, now_ms};
+use penstock_core::limits::{
+    limiter::{Limiter, RuleRef},
+    node_counters::NodeCounters,
+    now_ms,
+};
 use redis::aio::MultiplexedConnection;
 use serde_json::json;
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::harness::{
+    TestGateway,
     faulty_relay::{FaultyRelay, RelayMode},
     limited_nodes::{LimitedNodes, NODES, admit, budget, rule},
-    redis_server::{MAX_REDIS_WAIT, RedisServer, is_redis_available, timed_out_lookups},
+    redis_server::{MAX_REDIS_WAIT, RedisServer, is_redis_available, start_node_that_waits, timed_out_lookups},
     wait_until,
 };
 
@@ -205,11 +211,11 @@ async fn limits_hold_without_scripts() {
 }
 
 /// Sends more than a limit admits from all nodes. Returns how many were admitted in each part of time, by node.
-async fn overload(nodes: &LimitedNodes, rule: &RuleRef, time: Duration) -> Vec<HashMap<u64, u64>> {
+async fn overload(limiters: Vec<Arc<Limiter>>, rule: &RuleRef, time: Duration) -> Vec<HashMap<u64, u64>> {
     let is_over = Arc::<AtomicBool>::default();
     let mut tasks = JoinSet::new();
-    let admitted: Vec<_> = (0..nodes.nodes.len()).map(|_| Arc::<Mutex<HashMap<u64, u64>>>::default()).collect();
-    for (limiter, admitted) in nodes.limiters().into_iter().zip(&admitted) {
+    let admitted: Vec<_> = (0..limiters.len()).map(|_| Arc::<Mutex<HashMap<u64, u64>>>::default()).collect();
+    for (limiter, admitted) in limiters.into_iter().zip(&admitted) {
         for _ in 0..3 {
             let (limiter, rule, admitted) = (Arc::clone(&limiter), rule.clone(), Arc::clone(admitted));
             let is_over = Arc::clone(&is_over);
@@ -250,7 +256,7 @@ async fn cut_off_one_node(mode: RelayMode) {
             sleep(Duration::from_millis(4500)).await;
             relay.set_mode(RelayMode::Forward);
         };
-        let (admitted, ()) = tokio::join!(overload(&nodes, &rule, Duration::from_millis(8500)), control);
+        let (admitted, ()) = tokio::join!(overload(nodes.limiters(), &rule, Duration::from_millis(8500)), control);
         let starts: Vec<u64> = admitted.iter().flat_map(HashMap::keys).copied().collect();
         for start in starts {
             // Parts of 50 ms: every 21 of them hold at most the limit.
@@ -280,7 +286,7 @@ async fn replies_that_are_often_late_admit_no_more_than_the_limit() {
     // Many replies take longer than nodes wait.
     let nodes = LimitedNodes::start_that_wait(&server.url(), Duration::from_millis(1)).await;
     let rule = rule(&json!({"limit": 90, "window": {"unit": "second"}}));
-    let admitted = overload(&nodes, &rule, Duration::from_secs(5)).await;
+    let admitted = overload(nodes.limiters(), &rule, Duration::from_secs(5)).await;
     for start in admitted.iter().flat_map(HashMap::keys) {
         let sum = sum_between(&admitted, *start, *start);
         assert!(sum <= 90, "{sum} from {start}");
@@ -298,4 +304,140 @@ async fn soft_budget_is_shared_further_while_redis_is_away() {
     }
     // Half of each share at once.
     assert_eq!(nodes.spend(&soft, 1, 9000, 1).await, 4500);
+}
+
+/// Worker whose process can be killed. Its files stay.
+struct KillableWorker {
+    folder: PathBuf,
+    client: TestGateway,
+    reports: JoinSet<()>,
+}
+
+impl KillableWorker {
+    async fn start(redis_url: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("penstock-worker-{:x}", fastrand::u128(..)));
+        std::fs::create_dir(&folder).unwrap();
+        let client = start_node_that_waits("http://127.0.0.1:18080", redis_url, MAX_REDIS_WAIT).await;
+        Self { folder, client, reports: JoinSet::new() }
+    }
+
+    /// Writes what the store knows of the workers of all nodes.
+    fn set_members(&self, count: u64, seen_ms: u64, from_ms: u64) {
+        std::fs::write(self.folder.join("members"), format!("{count} {seen_ms} {from_ms}")).unwrap();
+    }
+
+    /// Starts a process of this worker, in the place of the one before.
+    fn restart(&mut self) -> Arc<Limiter> {
+        self.reports.abort_all();
+        let counters = NodeCounters::new(Some(&self.folder));
+        let limiter = Arc::new(
+            Limiter::new(counters, fastrand::u64(..), 1).with_redis(self.client.state.shared.redis.as_ref(), 0),
+        );
+        let reporter = Arc::clone(&limiter);
+        self.reports.spawn(async move {
+            loop {
+                reporter.report_shared(false).await;
+                sleep(Duration::from_millis(50)).await;
+            }
+        });
+        limiter
+    }
+}
+
+impl Drop for KillableWorker {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.folder));
+    }
+}
+
+fn second(id: &str, sliding: bool) -> RuleRef {
+    rule(&json!({"id": format!("{id}{sliding}"), "limit": 90, "window": {"unit": "second", "sliding": sliding}}))
+}
+
+/// Checks that no window of a second was exceeded.
+fn check_windows(admitted: &[HashMap<u64, u64>], sliding: bool) {
+    for start in admitted.iter().flat_map(HashMap::keys) {
+        // Parts of 50 ms: every 21 of them hold at most the limit.
+        let sum = sum_between(admitted, *start, if sliding { start + 1000 } else { *start });
+        assert!(sum <= 90, "{sliding}: {sum} from {start}");
+    }
+}
+
+#[tokio::test]
+async fn worker_that_is_killed_and_restarted_without_redis_admits_no_more_than_its_share() {
+    let server = RedisServer::start().await;
+    let relay = FaultyRelay::start(server.addr()).await;
+    let nodes = LimitedNodes::start_each(&[&server.url(), &server.url()], MAX_REDIS_WAIT).await;
+    let mut worker = KillableWorker::start(&format!("redis://{}/", relay.addr)).await;
+    for sliding in [false, true] {
+        let (rule, day) = (second("r", sliding), rule(&json!({"id": "d", "limit": 900, "window": {"unit": "day"}})));
+        worker.restart();
+        sleep(Duration::from_millis(800)).await;
+        // The nodes use what they get all the time, and the worker dies often.
+        let restarts = async {
+            let mut admitted = Vec::new();
+            for number in 0..16 {
+                match number {
+                    2 => relay.set_mode(RelayMode::Refuse),
+                    12 => relay.set_mode(RelayMode::Forward),
+                    _ => {}
+                }
+                let limiter = worker.restart();
+                admitted.append(&mut overload(vec![limiter], &rule, Duration::from_millis(430)).await);
+                if number == 11 {
+                    // This window began when the worker reached Redis, so nobody has reserved a share of it.
+                    let limiter = worker.restart();
+                    assert!(admit(&limiter, &day, 1).await.is_none());
+                }
+            }
+            admitted
+        };
+        let (mut admitted, of_worker) =
+            tokio::join!(overload(nodes.limiters(), &rule, Duration::from_secs(7)), restarts);
+        let share: u64 = of_worker.iter().flat_map(HashMap::values).sum();
+        admitted.extend(of_worker);
+        check_windows(&admitted, sliding);
+        assert!(share >= 30, "{sliding}: {share}");
+        let client = &worker.client;
+        wait_until("Redis is well again", || is_redis_available(client)).await;
+    }
+}
+
+/// Writes for each worker that the store knows so many workers now.
+fn set_members(workers: &[KillableWorker], count: u64) {
+    for worker in workers {
+        worker.set_members(count, now_ms(), 0);
+    }
+}
+
+#[tokio::test]
+async fn node_that_starts_without_redis_uses_only_shares_that_the_others_leave_for_it() {
+    let server = RedisServer::start().await;
+    let relay = FaultyRelay::start(server.addr()).await;
+    let mut known = [KillableWorker::start(&server.url()).await, KillableWorker::start(&server.url()).await];
+    let mut new = KillableWorker::start(&format!("redis://{}/", relay.addr)).await;
+    relay.set_mode(RelayMode::Refuse);
+    let client = &new.client;
+    wait_until("Redis is away", || !is_redis_available(client)).await;
+    for sliding in [false, true] {
+        let rule = second("n", sliding);
+        let from_ms = now_ms() / 1000 * 1000 + 4000;
+        set_members(&known, 2);
+        new.set_members(3, now_ms(), from_ms);
+        let mut limiters: Vec<_> = known.iter_mut().map(KillableWorker::restart).collect();
+        limiters.push(new.restart());
+        sleep(Duration::from_millis(600)).await;
+        let control = async {
+            sleep(Duration::from_millis(700)).await;
+            set_members(&known, 3);
+            sleep(Duration::from_millis(5800)).await;
+            // The store does not see the node any more, so the others will take its shares.
+            new.set_members(3, now_ms() - 120_000, from_ms);
+            now_ms()
+        };
+        let (admitted, unseen_ms) = tokio::join!(overload(limiters, &rule, Duration::from_millis(9500)), control);
+        check_windows(&admitted, sliding);
+        assert!(admitted[2].keys().all(|start| (from_ms..=unseen_ms).contains(start)), "{:?}", admitted[2]);
+        assert!(admitted[2].values().sum::<u64>() >= 30, "{:?}", admitted[2]);
+    }
 }

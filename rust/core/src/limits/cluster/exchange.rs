@@ -98,7 +98,7 @@ impl ClusterLimiter {
             self.announce(ledger, now_ms).await;
         }
         if is_last {
-            self.redis.remove_workers(std::slice::from_ref(&self.name)).await;
+            self.announce_end(now_ms).await;
             return;
         }
         self.refresh_reserves(ledger, now_ms).await;

@@ -62,17 +62,38 @@ pub(super) struct ClusterLease {
 impl ClusterLease {
     pub fn new(rule: &LimitRule, group: &str) -> Self {
         Self {
-            counter_id: rule.counter_id.clone(),
-            group: group.into(),
-            window: rule.window,
             limit: rule.limit,
+            left: rule.limit,
             is_hard: rule.enforcement == Enforcement::Hard,
+            ..Self::of_counter(rule.counter_id.clone(), group.into(), rule.window)
+        }
+    }
+
+    /// Returns the lease of a worker whose last process took an amount that Redis does not know.
+    pub fn restored(counter: (Box<str>, Box<str>), window: LimitWindow, taken: u64, now_ms: u64) -> Self {
+        Self {
+            start_ms: window.part_at(now_ms).start_ms,
+            settled: taken,
+            used_ms: now_ms,
+            is_dirty: true,
+            is_share: true,
+            ..Self::of_counter(counter.0, counter.1, window)
+        }
+    }
+
+    fn of_counter(counter_id: Box<str>, group: Box<str>, window: LimitWindow) -> Self {
+        Self {
+            counter_id,
+            group,
+            window,
+            limit: 0,
+            is_hard: false,
             start_ms: 0,
             settled: 0,
             held: 0,
             free: 0,
             past: Vec::new(),
-            left: rule.limit,
+            left: 0,
             granted: 0,
             confirmed_ms: 0,
             retry_ms: 0,

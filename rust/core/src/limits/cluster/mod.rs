@@ -2,6 +2,7 @@
 //! memory. While Redis is away, it uses what it took before, and its share of windows that begin meanwhile, which is
 //! reserved for it (see `workers`).
 
+mod contact;
 mod exchange;
 mod lease;
 mod share;
@@ -17,6 +18,7 @@ use std::{
 };
 
 use self::{
+    contact::RedisContact,
     lease::ClusterLease,
     share::SentAnnouncement,
     workers::{OtherWorkers, SILENT_MS, SharedPart, parse_announcements},
@@ -25,6 +27,7 @@ use super::{
     counter::{Amount, RecordedUsage},
     limiter::{Hold, Remaining, RuleRef},
     node_counters::NodeCounters,
+    now_ms as current_ms,
     rule::LimitRule,
     shared_counter::OthersUsage,
     window::SLIDING_PARTS,
@@ -58,6 +61,9 @@ pub struct ClusterLimiter {
     others: Mutex<OtherWorkers>,
     /// Locked while this worker announces itself.
     announcement: tokio::sync::Mutex<SentAnnouncement>,
+    /// What a process of this worker that was killed told Redis, and the time of it.
+    contact: RedisContact,
+    started_ms: u64,
     /// When this worker announced itself last, or tried to.
     announced_ms: AtomicU64,
     /// Name of the counters in Redis. Another one appears when Redis has lost them.
@@ -80,6 +86,8 @@ struct LeaseClaim {
     part: SharedPart,
     /// What the worker has used and holds if it gets everything.
     target: u64,
+    /// What a request needs at least beyond the lease.
+    needed: u64,
 }
 
 /// What other workers use of a limit, as Redis knows it.
@@ -102,7 +110,10 @@ struct ClusterLeases {
 }
 
 impl ClusterLimiter {
-    pub fn new(redis: Arc<RedisClient>, name: String, worker_count: u64) -> Self {
+    /// Creates the leases of a worker. Its processes before this one left their traces in `ledger`.
+    pub fn new(redis: Arc<RedisClient>, name: String, worker_count: u64, ledger: &NodeCounters) -> Self {
+        let contact = RedisContact::open(ledger, &name);
+        let sent = SentAnnouncement { time_ms: contact.time_ms, divisor: contact.divisor };
         Self {
             redis,
             member: fastrand::u64(..),
@@ -111,7 +122,9 @@ impl ClusterLimiter {
             hasher: RandomState::new(),
             leases: Mutex::default(),
             others: Mutex::default(),
-            announcement: tokio::sync::Mutex::default(),
+            announcement: tokio::sync::Mutex::new(sent),
+            contact,
+            started_ms: current_ms(),
             announced_ms: AtomicU64::new(0),
             generation: Mutex::default(),
             restored_ms: AtomicU64::new(0),
@@ -121,6 +134,7 @@ impl ClusterLimiter {
             failed_trips: Metric::default(),
             shared_groups: Metric::default(),
         }
+        .with_restored_shares(ledger)
     }
 
     /// Takes an amount from this worker's lease.
@@ -233,6 +247,9 @@ impl ClusterLimiter {
         let others = OthersUsage::add_up(&fields, self.member, claim.part.window, now_ms);
         let announcements = parse_announcements(&workers, &self.name);
         let (reserved, is_incomplete) = {
+            if self.redis.is_available() {
+                self.contact.save(now_ms, 0);
+            }
             let workers = self.others();
             let reserved = workers.reserved(&announcements, claim.part, &others, now_ms);
             (reserved, workers.is_incomplete(&announcements, claim.part.start_ms))
@@ -270,7 +287,9 @@ impl ClusterLimiter {
         let members = self.known_members();
         let reserve = lease.left.saturating_add(lease.free) / (RESERVE_FRACTION * members);
         let free = amount.max(reserve).max(lease.free);
-        Some(self.claim(hash, lease, free, now_ms))
+        let needed = amount.saturating_sub(lease.free);
+        let (claim, write) = self.claim(hash, lease, free, now_ms);
+        Some((LeaseClaim { needed, ..claim }, write))
     }
 
     /// Returns the claim of a lease with `free` amounts, and the fields to write.
@@ -279,13 +298,13 @@ impl ClusterLimiter {
         let write = lease.prepare_write(self.member, free, now_ms);
         // Redis may not take this.
         lease.is_dirty = lease.is_share;
-        (LeaseClaim { hash, part: lease.shared_part(), target }, write)
+        (LeaseClaim { hash, part: lease.shared_part(), target, needed: 0 }, write)
     }
 
     /// Adds what was granted. Returns the fields to write if that is less than claimed.
     fn end_acquire(
         &self,
-        LeaseClaim { hash, part, target }: LeaseClaim,
+        LeaseClaim { hash, part, target, .. }: LeaseClaim,
         CountedUsage { others, reserved, is_complete }: CountedUsage,
         now_ms: u64,
     ) -> Option<CounterWrite> {

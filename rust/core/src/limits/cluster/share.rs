@@ -4,11 +4,15 @@ use std::sync::atomic::Ordering;
 
 use super::{
     ClusterLimiter, LeaseClaim,
+    lease::ClusterLease,
     workers::{Announcement, SILENT_MS, parse_announcements},
 };
 use crate::{
     limits::{
-        node_counters::NodeCounters,
+        counter::{Amount, WorkerReport},
+        node_counters::{KnownMembers, NodeCounters},
+        now_ms,
+        rule::window_of_counter,
         window::{LimitWindow, SLIDING_PARTS},
     },
     state::shared::redis::QueryError,
@@ -19,6 +23,11 @@ use crate::{
 const BUDGET_SHARE_INTERVAL_MS: u64 = 10_000;
 /// Part of its share of a budget that a worker takes at once, because the ledger may lack what was taken before.
 const BUDGET_SHARE_PARTS: u64 = 2;
+
+/// Part of its share of a fixed window that a worker takes at once. What it has taken is lost if it is killed.
+const SHARE_PARTS: u64 = 8;
+/// Time after which a node that the store no longer sees uses no shares. The others leave them unused for longer.
+const UNSEEN_MS: u64 = 2 * 60 * 1000;
 
 /// What Redis may know of this worker.
 #[derive(Debug, Default)]
@@ -38,17 +47,22 @@ impl ClusterLimiter {
             return false;
         }
         self.announced_ms.fetch_max(now_ms, Ordering::Relaxed);
-        let alive_count = ledger.member_count();
-        let divisor = self.known_members().max(alive_count);
+        let members = ledger.known_members();
+        let divisor = self.known_members().max(members.count);
+        if self.redis.is_available() {
+            // Redis may keep the announcement before.
+            self.contact.save(now_ms, divisor.max(sent.divisor));
+        }
         let announcement = Announcement { time_ms: now_ms, divisor, member: self.member };
         let new_generation = format!("{:x}-{now_ms}", self.member);
         match self.redis.announce_worker(&self.name, &announcement.encode(), &new_generation).await {
             Ok((generation, workers)) => {
                 (sent.time_ms, sent.divisor) = (sent.time_ms.max(now_ms), divisor);
+                self.contact.save(now_ms, divisor);
                 self.is_lost.store(false, Ordering::Relaxed);
                 self.check_generation(Some(generation), now_ms);
                 let announcements = parse_announcements(&workers, &self.name);
-                let expired = self.others().update(announcements, alive_count, now_ms);
+                let expired = self.others().update(announcements, members, now_ms);
                 self.redis.remove_workers(&expired).await;
             }
             Err(error) => {
@@ -59,6 +73,13 @@ impl ClusterLimiter {
             }
         }
         true
+    }
+
+    /// Shows the other workers that this one has ended, and uses no shares.
+    pub(super) async fn announce_end(&self, now_ms: u64) {
+        let announcement = Announcement { time_ms: now_ms, divisor: 0, member: self.member };
+        let new_generation = format!("{:x}-{now_ms}", self.member);
+        drop(self.redis.announce_worker(&self.name, &announcement.encode(), &new_generation).await);
     }
 
     /// Returns true if this worker used shares, and Redis does not know yet how much.
@@ -76,25 +97,36 @@ impl ClusterLimiter {
     pub(super) async fn add_share(&self, claim: LeaseClaim, ledger: &NodeCounters, now_ms: u64) {
         // An announcement on its way would release the share.
         let sent = self.announcement.lock().await;
-        let divisor = self.known_members().max(ledger.member_count()).max(sent.divisor).max(1);
+        let members = ledger.known_members();
+        let divisor = self.known_members().max(members.count).max(sent.divisor).max(1);
         let mut leases = self.lock();
         let super::ClusterLeases { by_hash, active, .. } = &mut *leases;
         let Some(lease) = by_hash.get_mut(&claim.hash).filter(|lease| lease.start_ms == claim.part.start_ms) else {
             return;
         };
-        let used = lease.own_settled().saturating_add(lease.held).saturating_add(lease.free);
-        let share = match lease.window {
-            LimitWindow::Fixed(_) if sent.time_ms < lease.start_ms => (lease.limit / divisor).saturating_sub(used),
+        // The window holds this part and those before it, in which others may have used everything.
+        let length = lease.window.sliding_part_ms() * (SLIDING_PARTS + 1);
+        let is_reserved = match lease.window {
+            _ if !is_share_known(members, now_ms) => false,
+            LimitWindow::Fixed(_) => sent.time_ms < lease.start_ms && members.from_ms <= lease.start_ms,
             LimitWindow::Sliding(_) => {
-                // The window holds this part and those before it, in which others may have used everything.
-                let length = lease.window.sliding_part_ms() * (SLIDING_PARTS + 1);
-                let is_reserved = sent.time_ms == 0 || lease.start_ms > sent.time_ms + SILENT_MS + length;
-                if is_reserved { (lease.limit / divisor).saturating_sub(used) } else { 0 }
+                let is_silent = sent.time_ms == 0 || lease.start_ms > sent.time_ms + SILENT_MS + length;
+                is_silent
+                    && lease.start_ms >= members.from_ms.saturating_add(if members.from_ms > 0 { length } else { 0 })
             }
-            LimitWindow::Fixed(_) => 0,
+            _ => now_ms >= members.from_ms,
+        };
+        // A process of this worker that was killed may have taken an amount that the ledger does not know yet.
+        let before_ms = if self.contact.is_restart { self.started_ms } else { 0 };
+        let share = match lease.window {
+            LimitWindow::Fixed(_) | LimitWindow::Sliding(_) if is_reserved => {
+                let part = SharePart { limit: lease.limit / divisor, needed: claim.needed };
+                self.take_share(lease, part, ledger, now_ms)
+            }
+            LimitWindow::Fixed(_) | LimitWindow::Sliding(_) => 0,
             // What others used since is not known, so only the lease is certain.
             _ if lease.is_hard => return,
-            _ if now_ms < lease.share_ms + BUDGET_SHARE_INTERVAL_MS => 0,
+            _ if !is_reserved || now_ms < lease.share_ms.max(before_ms) + BUDGET_SHARE_INTERVAL_MS => 0,
             _ => {
                 lease.share_ms = now_ms;
                 let unused = lease.held.saturating_add(lease.free);
@@ -105,4 +137,72 @@ impl ClusterLimiter {
         (lease.is_share, lease.is_dirty, lease.left) = (true, true, 0);
         active.insert(claim.hash);
     }
+
+    /// Adds what the last process of this worker took of shares, so that Redis learns of it before this one announces itself.
+    pub(super) fn with_restored_shares(self, ledger: &NodeCounters) -> Self {
+        let now_ms = now_ms();
+        let count_taken = |(counter_id, group): &(Box<str>, Box<str>)| {
+            let window = window_of_counter(counter_id)?;
+            let left = ledger
+                .update(&self.share_id(counter_id), group, window, |counter| counter.left(window, now_ms, u64::MAX));
+            Some((window, u64::MAX - left.ok()?)).filter(|(_, taken)| *taken > 0)
+        };
+        let shares = self.contact.load_shares(|counter| count_taken(counter).is_some());
+        let mut leases = self.lock();
+        for counter in shares {
+            let Some((window, taken)) = count_taken(&counter) else { continue };
+            let hash = self.hash(&counter.0, &counter.1);
+            leases.active.insert(hash);
+            leases.by_hash.insert(hash, ClusterLease::restored(counter, window, taken, now_ms));
+        }
+        drop(leases);
+        self
+    }
+
+    /// Returns the id of the counter in the node's files that counts this worker's shares of a limit.
+    fn share_id(&self, counter_id: &str) -> String {
+        format!("share:{}:{counter_id}", self.name)
+    }
+
+    /// Takes a part of the share of a rate limit. What processes of this worker have taken is counted in a file, so that one
+    /// that takes the place of a killed one does not take it again.
+    fn take_share(&self, lease: &ClusterLease, part: SharePart, ledger: &NodeCounters, now_ms: u64) -> u64 {
+        let used = lease.own_settled().saturating_add(lease.held).saturating_add(lease.free);
+        let unused = part.limit.saturating_sub(used);
+        // What is left over of a part of a sliding window would count for longer than the file says.
+        let advance = if lease.window.sliding_part_ms() > 0 { 0 } else { unused / SHARE_PARTS };
+        let wanted = part.needed.max(advance).min(unused);
+        if wanted == 0 {
+            return 0;
+        }
+        self.contact.add_share(&lease.counter_id, &lease.group);
+        let (id, window) = (self.share_id(&lease.counter_id), lease.window);
+        let taken = ledger.update(&id, &lease.group, window, |counter| {
+            let granted = counter.take(window, now_ms, part.limit, 0, Amount::at_most(wanted)).amount;
+            let returned = granted.saturating_sub(wanted);
+            counter.settle(
+                window,
+                now_ms,
+                window.part_at(now_ms).start_ms,
+                0,
+                WorkerReport { returned, ..WorkerReport::default() },
+            );
+            granted.min(wanted)
+        });
+        taken.unwrap_or(wanted)
+    }
+}
+
+/// Part of a limit that belongs to this worker.
+#[derive(Debug, Clone, Copy)]
+struct SharePart {
+    limit: u64,
+    /// What a request needs at least.
+    needed: u64,
+}
+
+/// Returns true if the other nodes still know this one, and leave its shares unused: it has shown the store lately that it is
+/// alive, or the nodes share no store.
+fn is_share_known(members: KnownMembers, now_ms: u64) -> bool {
+    members.seen_ms == 0 || now_ms < members.seen_ms.saturating_add(UNSEEN_MS)
 }

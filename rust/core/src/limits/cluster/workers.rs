@@ -5,12 +5,17 @@
 use std::collections::HashMap;
 
 use crate::{
-    limits::{shared_counter::OthersUsage, window::LimitWindow},
+    limits::{node_counters::KnownMembers, shared_counter::OthersUsage, window::LimitWindow},
     state::shared::redis_counters::HashFields,
 };
 
-/// Time after which a worker that no longer announces itself is forgotten, unless the store says that its node is alive.
-const FORGET_AFTER_MS: u64 = 10 * 60 * 1000;
+/// Time after which a worker that no longer announces itself is forgotten, unless the store says that its node is alive. By
+/// then, the node uses no shares (see `UNSEEN_MS`).
+const FORGET_AFTER_MS: u64 = 3 * 60 * 1000;
+/// The same if the nodes share no store, so that nothing else is known of the worker.
+const FORGET_WITHOUT_STORE_MS: u64 = 10 * 60 * 1000;
+/// Age of what the store said of other nodes, from which it is not used to forget one.
+const MAX_STORE_AGE_MS: u64 = 30_000;
 /// Time after which a worker that no longer announces itself may use its share of windows that are under way.
 pub const SILENT_MS: u64 = 1000;
 
@@ -18,7 +23,7 @@ pub const SILENT_MS: u64 = 1000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announcement {
     pub time_ms: u64,
-    /// Number by which the worker divides a limit to get its share.
+    /// Number by which the worker divides a limit to get its share; 0: it has ended, and uses none.
     pub divisor: u64,
     /// Id of the process in the fields of counters.
     pub member: u64,
@@ -64,6 +69,8 @@ pub struct OtherWorkers {
     missing: Announcements,
     /// When Redis lost the counters last.
     lost_ms: u64,
+    /// Number of workers of all nodes, as the store knows it; 0: not known.
+    alive_count: u64,
 }
 
 impl OtherWorkers {
@@ -74,11 +81,17 @@ impl OtherWorkers {
     }
 
     /// Replaces what is known by the announcements in Redis. Returns the names of workers that can be removed there: those
-    /// that are silent for long, unless the store counts them among `alive_count` workers.
-    pub fn update(&mut self, mut announcements: Announcements, alive_count: u64, now_ms: u64) -> Vec<String> {
-        let is_old = |announcement: &Announcement| announcement.time_ms + FORGET_AFTER_MS < now_ms;
+    /// that are silent for long, unless the store counts them among its members.
+    pub fn update(&mut self, mut announcements: Announcements, members: KnownMembers, now_ms: u64) -> Vec<String> {
+        let forget_after_ms = match members.seen_ms {
+            0 => FORGET_WITHOUT_STORE_MS,
+            seen_ms if now_ms < seen_ms + MAX_STORE_AGE_MS => FORGET_AFTER_MS,
+            _ => u64::MAX,
+        };
+        let is_old = |announcement: &Announcement| announcement.time_ms.saturating_add(forget_after_ms) < now_ms;
         let mut expired = Vec::new();
-        let excess = (announcements.len() as u64 + 1).saturating_sub(alive_count);
+        let excess = (announcements.len() as u64 + 1).saturating_sub(members.count);
+        self.alive_count = if members.seen_ms > 0 { members.count } else { 0 };
         announcements.retain(|name, announcement| {
             let is_kept = !is_old(announcement) || expired.len() as u64 >= excess;
             if !is_kept {
@@ -91,8 +104,15 @@ impl OtherWorkers {
         expired
     }
 
+    /// Returns how many other workers there are.
     pub fn count(&self) -> u64 {
-        (self.known.len() + self.missing.len()) as u64
+        self.known.values().chain(self.missing.values()).filter(|announcement| announcement.divisor > 0).count() as u64
+    }
+
+    /// Returns how many workers the store knows that have never announced themselves.
+    fn unseen_count(&self, announcements: &Announcements) -> u64 {
+        let missing = self.missing.keys().filter(|name| !announcements.contains_key(*name)).count();
+        self.alive_count.saturating_sub((announcements.len() + missing) as u64 + 1)
     }
 
     /// Returns true if Redis may lack what another worker used in a part of time that starts at `start_ms`.
@@ -112,13 +132,15 @@ impl OtherWorkers {
             LimitWindow::Fixed(_) => announcement.time_ms < part.start_ms,
             _ => announcement.time_ms + SILENT_MS < now_ms,
         };
-        let shares = announcements.values().chain(missing).filter(may_use_share).map(|announcement| {
+        let has_share = |announcement: &&Announcement| announcement.divisor > 0 && may_use_share(announcement);
+        let unseen = self.unseen_count(announcements) * (part.amount / self.alive_count.max(1));
+        let shares = announcements.values().chain(missing).filter(has_share).map(|announcement| {
             let share = part.amount / announcement.divisor.max(1);
             let used = others.by_member.get(&announcement.member).copied().unwrap_or(0);
             // The share of a budget is what a worker may use further.
             if part.window.is_budget() { share } else { share.saturating_sub(used) }
         });
-        shares.fold(0, u64::saturating_add)
+        shares.fold(unseen, u64::saturating_add)
     }
 }
 
@@ -135,6 +157,10 @@ mod tests {
             ((*name).to_owned(), Announcement { time_ms: *time_ms, divisor: *divisor, member: *member }.encode())
         });
         parse_announcements(&rows.collect(), "own")
+    }
+
+    fn members(count: u64) -> KnownMembers {
+        KnownMembers { count, seen_ms: NOW, from_ms: 0 }
     }
 
     fn part(window: LimitWindow) -> SharedPart {
@@ -168,25 +194,50 @@ mod tests {
     fn knows_whose_usage_is_missing_after_redis_lost_the_counters() {
         let mut workers = OtherWorkers::default();
         let all = announcements(&[("b", NOW, 3, 2), ("c", NOW, 3, 3)]);
-        assert_eq!(workers.update(all, 0, NOW), Vec::<String>::new());
+        assert_eq!(workers.update(all, members(0), NOW), Vec::<String>::new());
         workers.lose(NOW + 5);
         let announcement = announcements(&[("b", NOW + 6, 3, 2)]);
-        workers.update(announcement.clone(), 0, NOW + 6);
+        workers.update(announcement.clone(), members(0), NOW + 6);
         assert!(workers.is_incomplete(&announcement, NOW + 5) && !workers.is_incomplete(&announcement, NOW + 6));
         let window = SharedPart { start_ms: NOW + 6, ..part(LimitWindow::Fixed(RateUnit::Minute)) };
         assert_eq!(workers.reserved(&announcement, window, &OthersUsage::default(), NOW + 7), 30);
         assert_eq!(workers.count(), 2);
         let both = announcements(&[("b", NOW + 8, 3, 2), ("c", NOW + 8, 3, 3)]);
         assert!(!workers.is_incomplete(&both, NOW + 5));
-        workers.update(both.clone(), 0, NOW + 8);
+        workers.update(both.clone(), members(0), NOW + 8);
         assert!(!workers.is_incomplete(&announcement, NOW + 5));
     }
 
     #[test]
     fn forgets_workers_that_neither_redis_nor_the_store_knows_as_alive() {
-        let announcements = || announcements(&[("b", NOW - FORGET_AFTER_MS - 1, 3, 2), ("c", NOW, 3, 3)]);
-        assert_eq!(OtherWorkers::default().update(announcements(), 3, NOW), Vec::<String>::new());
-        assert_eq!(OtherWorkers::default().update(announcements(), 2, NOW), ["b"]);
+        let update = |silent_ms: u64, members: KnownMembers| {
+            let announcements = announcements(&[("b", NOW - silent_ms - 1, 3, 2), ("c", NOW, 3, 3)]);
+            OtherWorkers::default().update(announcements, members, NOW)
+        };
+        assert_eq!(update(FORGET_AFTER_MS, members(3)), Vec::<String>::new());
+        assert_eq!(update(FORGET_AFTER_MS - 1, members(2)), Vec::<String>::new());
+        assert_eq!(update(FORGET_AFTER_MS, members(2)), ["b"]);
+        // What the store said is too old to be certain.
+        let old = KnownMembers { seen_ms: NOW - MAX_STORE_AGE_MS, ..members(2) };
+        assert_eq!(update(FORGET_WITHOUT_STORE_MS, old), Vec::<String>::new());
+        let unshared = KnownMembers { seen_ms: 0, ..members(1) };
+        assert_eq!(update(FORGET_AFTER_MS, unshared), Vec::<String>::new());
+        assert_eq!(update(FORGET_WITHOUT_STORE_MS, unshared), ["b"]);
+    }
+
+    #[test]
+    fn reserves_shares_of_workers_that_only_the_store_knows() {
+        let mut workers = OtherWorkers::default();
+        let ended = [("b", NOW, 3, 2), ("c", NOW - FORGET_AFTER_MS, 0, 3)];
+        let reserved = |workers: &OtherWorkers| {
+            let window = part(LimitWindow::Fixed(RateUnit::Minute));
+            workers.reserved(&announcements(&ended), window, &OthersUsage::default(), NOW)
+        };
+        workers.update(announcements(&ended), members(3), NOW);
+        // One that has ended is known, and has no share.
+        assert_eq!((reserved(&workers), workers.count()), (0, 1));
+        workers.update(announcements(&ended), members(5), NOW);
+        assert_eq!(reserved(&workers), 2 * 18);
     }
 
     #[test]
