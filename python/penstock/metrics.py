@@ -380,6 +380,10 @@ class MetricsPush(msgspec.Struct, frozen=True):
     duration_bounds_ms: tuple[float, ...] = ()
     durations: tuple[int, ...] = ()
     duration_us: int = 0
+    held: list[tuple[str, str, int]] = []
+    """What requests in progress hold of budgets: id of the limit, group value, and amount. Those of other workers are
+    included, as far as this one knows.
+    """
 
 
 class MetricsStore:
@@ -405,6 +409,14 @@ class MetricsStore:
     def live_workers(self) -> list[MetricsPush]:
         """Returns the last pushes of the workers that reported recently."""
         return [push for push, _ in self.recent_pushes()]
+
+    def held_amounts(self) -> dict[tuple[str, str], int]:
+        """Returns what requests in progress hold of budgets, by id of the limit and group value."""
+        held: dict[tuple[str, str], int] = {}
+        for push in self.live_workers():
+            for limit_id, group, amount in push.held:
+                held[limit_id, group] = max(amount, held.get((limit_id, group), 0))
+        return held
 
     def render(self, control_metrics: Mapping[str, float]) -> str:
         """Renders all metrics in the Prometheus text format. `control_metrics` has the control process's metrics."""

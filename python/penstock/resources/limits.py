@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from litestar import get, post
@@ -33,9 +33,13 @@ from penstock.kit.policies import Conditions, Groups, KeyRules
 from penstock.kit.route_parameters import WorkspaceFilter
 from penstock.kit.shared_fields import ObjectType, OptionalTimestamp, WorkspaceId, WorkspaceIdOrSlug
 from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.metrics import MetricsStore
 from penstock.resources._analytics_graphs import Partial
 from penstock.schemas import ListResponse, format_timestamp, invalid_error
 from penstock.store.limit_tables import rate_limits_policies, usage_limits_policies
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TAGS = ["Limits"]
 LIST_SCOPE, FIGURES_SCOPE = "policies.list", "analytics.view"
@@ -89,6 +93,12 @@ class LimitUsage(LimitedGroup, frozen=True, kw_only=True):
     credit_limit: Annotated[_Number | None, Meta(description="the limit; null: only an alert")]
     alert_threshold: Annotated[_Number | None, Meta(description="usage at which an alert is sent")]
     current_usage: Annotated[_Number, Meta(description="usage in the current period")]
+    held: Annotated[
+        _Number,
+        Meta(
+            description="what requests in progress hold and workers have taken in advance, as this node knew it some seconds ago; they return what they do not use"
+        ),
+    ]
     used_percent: Annotated[float, Meta(description="usage in percent of the limit")]
     status: Annotated[str, Meta(description="`active` or `exhausted`")]
     enforcement: Annotated[str, Meta(description="`soft` or `hard`")]
@@ -227,8 +237,9 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @get("/usage", guards=[require_scopes(LIST_SCOPE)], summary="List usage of budgets", tags=TAGS)
-async def list_limit_usage(
+async def list_limit_usage(  # noqa: PLR0913, PLR0917 - the filters that there are
     context: NamedDependency[RequestContext],
+    figures: NamedDependency[MetricsStore],
     workspace_id: WorkspaceFilter = None,
     status: EntityStatus = None,
     min_used_percent: MinUsed = 0,
@@ -242,7 +253,8 @@ async def list_limit_usage(
         entries = await limit_status.list_usage(session, await limit_status.list_rules(session), status)
     selected = [entry for entry in entries if entry.used_percent >= min_used_percent]
     first = current_page * page_size
-    return ListResponse(len(selected), [_to_usage(entry) for entry in selected[first : first + page_size]])
+    held = figures.held_amounts()
+    return ListResponse(len(selected), [_to_usage(entry, held) for entry in selected[first : first + page_size]])
 
 
 @get(
@@ -446,7 +458,7 @@ def _parse_policy(data: SimulationRequest) -> SimulatedPolicy:
     return SimulatedPolicy(**common, limit=limit)
 
 
-def _to_usage(entry: limit_status.UsageEntry) -> LimitUsage:
+def _to_usage(entry: limit_status.UsageEntry, held: Mapping[tuple[str, str], int]) -> LimitUsage:
     rule, row = entry.found_rule.rule, entry.row
     is_limited = rule["limit"] < limit_status.UNLIMITED
     owner = LimitOwner(**rule["owner"])
@@ -461,6 +473,7 @@ def _to_usage(entry: limit_status.UsageEntry) -> LimitUsage:
         credit_limit=shown_amount(rule["type"], rule["limit"]) if is_limited else None,
         alert_threshold=None if rule["alert"] is None else shown_amount(rule["type"], rule["alert"]),
         current_usage=shown_amount(rule["type"], entry.used),
+        held=shown_amount(rule["type"], held.get((rule["id"], row["value_key"]), 0)),
         used_percent=entry.used_percent,
         status=row["status"],
         enforcement=rule["enforcement"],

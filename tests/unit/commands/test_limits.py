@@ -20,6 +20,7 @@ USAGE = {
     "type": "cost",
     "credit_limit": 20,
     "current_usage": 18.5,
+    "held": 0.25,
     "used_percent": 92.5,
     "status": "active",
     "next_usage_reset_at": "2026-12-01T00:00:00.000Z",
@@ -85,7 +86,7 @@ def test_lists_budgets_that_are_close_to_their_limit(api: PretendedApi):
     done = api.run("limits", "near", "--min-used", "90", "--workspace", "here")
     assert (api.query["min_used_percent"], api.query["workspace_id"]) == (["90.0"], ["here"])
     rows = [line.split() for line in done.output.splitlines()]
-    assert rows[1] == ["policy", "budget", "ada", "$18.50", "$20.00", "92.5", "active", "2026-12-01"]
+    assert rows[1] == ["policy", "budget", "ada", "$18.50", "$0.2500", "$20.00", "92.5", "active", "2026-12-01"]
     assert rows[3] == ["api_key", "app", "-", "7", "57", "60", "requests", "rpm", "95"]
     output = json.loads(api.run("limits", "near", "--json").output)
     assert (output["budgets"]["data"], output["rates"]["data"]) == ([USAGE], [RATE])

@@ -87,6 +87,12 @@ impl UsageCounter {
         Grant { amount, left: left - amount }
     }
 
+    /// Returns what other workers hold of a budget, or have taken in advance.
+    pub fn held_by_others(&self, worker: u64) -> u64 {
+        let others = self.holders.iter().filter(|holder| holder.worker != worker);
+        others.fold(0, |sum: u64, holder| sum.saturating_add(holder.amount))
+    }
+
     /// Returns what is left, without taking anything.
     pub fn left(&mut self, window: LimitWindow, now_ms: u64, limit: u64) -> u64 {
         self.advance(window, now_ms);

@@ -10,18 +10,22 @@ use std::{
 use super::{
     cluster::ClusterLimiter,
     counter::{Amount, WorkerReport},
+    limit_metrics::LimitMetrics,
     node_counters::NodeCounters,
     now_ms as current_ms,
     recent::RecentAmounts,
     rule::{Enforcement, LimitRule},
     window::{LimitWindow, WindowPart},
 };
-use crate::{process::metrics::Counter as Metric, state::shared::redis::RedisClient};
+use crate::state::shared::redis::RedisClient;
 
 /// Group values of one limit that have counters of their own. Further ones share one.
 const MAX_GROUPS: usize = 100_000;
 /// Group value of those that share a counter.
 const OTHER_GROUPS: &str = "(others)";
+/// Budgets whose held amounts are listed, and how long what other workers hold is known.
+pub const MAX_HELD_SHOWN: usize = 1000;
+pub const HELD_SHOWN_MS: u64 = 10_000;
 /// Time after which an unused counter is forgotten here. The node's counter stays.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1000;
 
@@ -62,19 +66,6 @@ pub struct Remaining {
     pub is_share: bool,
 }
 
-/// Counters of admissions, exported as metrics.
-#[derive(Debug, Default)]
-pub struct LimitMetrics {
-    pub rejected: Metric,
-    /// Rejections that a dry run only counted.
-    pub would_reject: Metric,
-    /// Accesses to the node's counters, and those that failed.
-    pub counter_updates: Metric,
-    pub counter_failures: Metric,
-    /// Requests whose group value shares a counter, because there are too many values.
-    pub shared_groups: Metric,
-}
-
 /// State of one limit and group value in this worker.
 #[derive(Debug)]
 struct Lease {
@@ -87,6 +78,8 @@ struct Lease {
     free: u64,
     /// Held by requests.
     held: u64,
+    /// Held by other workers when the node's counter was reached last.
+    held_by_others: u64,
     /// Used by requests beyond their holds and not reported yet.
     exceeded: u64,
     /// Taken without the node's counter, or not reported because it could not be reached.
@@ -112,6 +105,7 @@ impl Lease {
             end_ms: 0,
             free: 0,
             held: 0,
+            held_by_others: 0,
             exceeded: 0,
             unreported: 0,
             left: rule.limit,
@@ -128,6 +122,11 @@ impl Lease {
         let report = WorkerReport { returned: self.free, exceeded, held: self.held };
         (self.free, self.exceeded, self.unreported, self.is_changed) = (0, 0, 0, false);
         report
+    }
+
+    /// Returns what requests of all workers hold.
+    fn held_by_all(&self) -> u64 {
+        self.held.saturating_add(self.held_by_others)
     }
 
     fn has_report(&self) -> bool {
@@ -247,7 +246,8 @@ impl Limiter {
             lease.held = lease.held.saturating_add(amount);
         }
         let left = lease.left.saturating_add(lease.free);
-        let remaining = Remaining { left, held: lease.held, reset_ms: part.reset_ms, is_share: lease.is_share };
+        let remaining =
+            Remaining { left, held: lease.held_by_all(), reset_ms: part.reset_ms, is_share: lease.is_share };
         if !is_left {
             return Err(remaining);
         }
@@ -289,6 +289,18 @@ impl Limiter {
         lease.recent.largest()
     }
 
+    /// Returns what requests hold of budgets that were used lately: id of the limit, group value, and amount.
+    pub fn list_held(&self, now_ms: u64) -> Vec<(Box<str>, Box<str>, u64)> {
+        if let Some(cluster) = &self.cluster {
+            return cluster.list_held(now_ms);
+        }
+        let leases = self.lock();
+        let used = leases.by_hash.values().filter(|lease| lease.window.is_budget() && lease.held_by_all() > 0);
+        let recent = used.filter(|lease| lease.held > 0 || now_ms < lease.used_ms + HELD_SHOWN_MS);
+        let held = recent.map(|lease| (lease.counter_id.clone(), lease.group.clone(), lease.held_by_all()));
+        held.take(MAX_HELD_SHOWN).collect()
+    }
+
     /// Returns what is left without taking anything.
     pub fn remaining(&self, rule: &LimitRule, group: &str, now_ms: u64) -> Remaining {
         if let Some(cluster) = &self.cluster {
@@ -301,14 +313,19 @@ impl Limiter {
         let lease =
             leases.by_hash.get(&self.hash(&rule.counter_id, group)).filter(|lease| lease.start_ms == part.start_ms);
         let own = lease.map_or(0, |lease| lease.free);
-        let left = self
-            .counters
-            .update(&rule.counter_id, group, rule.window, |counter| counter.left(rule.window, now_ms, rule.limit));
-        let known = || lease.map_or(rule.limit / self.worker_count, |lease| lease.left);
+        let counted = self.counters.update(&rule.counter_id, group, rule.window, |counter| {
+            (counter.left(rule.window, now_ms, rule.limit), counter.held_by_others(self.worker))
+        });
+        let known = || {
+            let left = lease.map_or(rule.limit / self.worker_count, |lease| lease.left);
+            (left, lease.map_or(0, |lease| lease.held_by_others))
+        };
+        let is_share = counted.is_err();
+        let (left, held_by_others) = counted.unwrap_or_else(|_| known());
         Remaining {
-            is_share: left.is_err(),
-            left: left.unwrap_or_else(|_| known()).saturating_add(own),
-            held: lease.map_or(0, |lease| lease.held),
+            is_share,
+            left: left.saturating_add(own),
+            held: lease.map_or(0, |lease| lease.held).saturating_add(held_by_others),
             reset_ms: part.reset_ms,
         }
     }
@@ -377,7 +394,7 @@ impl Limiter {
         }
         (lease.start_ms, lease.end_ms) = (part.start_ms, 0);
         (lease.free, lease.held, lease.exceeded, lease.unreported) = (0, 0, 0, 0);
-        (lease.left, lease.known_left) = (limit, limit);
+        (lease.left, lease.known_left, lease.held_by_others) = (limit, limit, 0);
     }
 
     /// Takes a new lease from the node's counter. Without it, takes from this worker's share of the limit.
@@ -387,13 +404,14 @@ impl Limiter {
         self.metrics.counter_updates.add(1);
         let granted = self.counters.update(&lease.counter_id, &lease.group, window, |counter| {
             counter.settle(window, now_ms, start_ms, worker, report);
-            counter.take(window, now_ms, rule.limit, worker, requested)
+            let grant = counter.take(window, now_ms, rule.limit, worker, requested);
+            (grant, counter.held_by_others(worker))
         });
         lease.is_share = granted.is_err();
-        if let Ok(grant) = &granted {
-            lease.known_left = grant.left;
+        if let Ok((grant, held_by_others)) = &granted {
+            (lease.known_left, lease.held_by_others) = (grant.left, *held_by_others);
         }
-        let granted = granted.or_else(|_| {
+        let granted = granted.map(|(grant, _)| grant).or_else(|_| {
             self.metrics.counter_failures.add(1);
             // Each worker may use its part of what was left.
             let share = lease.known_left / self.worker_count;
@@ -537,7 +555,8 @@ mod tests {
         let (one, other) = (Limiter::new(counters(), 1, 2), Limiter::new(counters(), 2, 2));
         let (hold, _) = one.take(rule.clone(), "", 10, NOW).unwrap();
         // The first worker has taken a hundredth in advance.
-        assert!(other.take(rule.clone(), "", 9_901, NOW).is_err());
+        let remaining = other.take(rule.clone(), "", 9_901, NOW).unwrap_err();
+        assert_eq!((remaining.left, remaining.held), (9_900, 100));
         one.settle(&hold, 10, NOW);
         one.report_all(NOW + 1500);
         assert!(other.take(rule.clone(), "", 9_990, NOW + 1600).is_ok());

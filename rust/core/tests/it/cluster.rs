@@ -6,7 +6,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use penstock_core::limits::now_ms;
@@ -111,6 +111,23 @@ async fn soft_budget_is_exceeded_by_one_request_of_each_node_at_most() {
         while tasks.join_next().await.is_some() {}
         let used = used.load(Ordering::Relaxed);
         assert!((limit - COST..=limit + NODES as u64 * COST).contains(&used), "{used} of {limit}");
+    }
+}
+
+#[tokio::test]
+async fn rejected_request_knows_what_other_nodes_hold() {
+    let server = RedisServer::start().await;
+    let nodes = LimitedNodes::start_that_wait(&server.url(), Duration::from_secs(5)).await;
+    let (rule, limiters) = (budget(1000, "hard"), nodes.limiters());
+    let hold = admit(&limiters[0], &rule, 900).await.unwrap();
+    assert!(admit(&limiters[1], &rule, 200).await.is_none());
+    let remaining = limiters[1].take(rule.clone(), "", 200, now_ms()).unwrap_err();
+    assert!(remaining.held >= 900 && remaining.left + remaining.held <= 1000, "{remaining:?}");
+    limiters[0].settle(&hold, 100, now_ms());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while admit(&limiters[1], &rule, 200).await.is_none() {
+        assert!(Instant::now() < deadline, "nothing came back");
+        sleep(Duration::from_millis(50)).await;
     }
 }
 

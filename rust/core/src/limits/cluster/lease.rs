@@ -32,6 +32,8 @@ pub(super) struct ClusterLease {
     pub start_ms: u64,
     pub settled: u64,
     pub held: u64,
+    /// What other workers held or had taken in advance, as Redis said last.
+    pub held_by_others: u64,
     pub free: u64,
     /// Amounts of past parts of a sliding window, by their start.
     pub past: Vec<(u64, u64)>,
@@ -91,6 +93,7 @@ impl ClusterLease {
             start_ms: 0,
             settled: 0,
             held: 0,
+            held_by_others: 0,
             free: 0,
             past: Vec::new(),
             left: 0,
@@ -132,6 +135,7 @@ impl ClusterLease {
         }
         (self.start_ms, self.settled, self.held, self.free, self.granted) = (start_ms, 0, 0, carried, carried);
         (self.is_share, self.retry_ms, self.share_ms, self.reserved_ms) = (false, 0, 0, 0);
+        self.held_by_others = 0;
     }
 
     /// Moves times into the past that are in the future, because the clock went back.
@@ -140,6 +144,11 @@ impl ClusterLease {
         for time in [&mut self.used_ms, &mut self.share_ms, &mut self.reserved_ms, &mut self.confirmed_ms] {
             *time = (*time).min(now_ms);
         }
+    }
+
+    /// Returns what requests of all workers hold, as far as this one knows.
+    pub fn held_by_all(&self) -> u64 {
+        self.held.saturating_add(self.held_by_others)
     }
 
     pub fn usable(&self, now_ms: u64) -> u64 {

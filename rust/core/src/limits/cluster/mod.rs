@@ -25,7 +25,7 @@ use self::{
 };
 use super::{
     counter::{Amount, RecordedUsage},
-    limiter::{Hold, Remaining, RuleRef},
+    limiter::{HELD_SHOWN_MS, Hold, MAX_HELD_SHOWN, Remaining, RuleRef},
     node_counters::NodeCounters,
     now_ms as current_ms,
     rule::LimitRule,
@@ -169,7 +169,7 @@ impl ClusterLimiter {
         }
         let reset_ms = rule.window.part_at(now_ms).reset_ms;
         let left = lease.left.saturating_add(lease.free);
-        let remaining = Remaining { left, held: lease.held, reset_ms, is_share: lease.is_share };
+        let remaining = Remaining { left, held: lease.held_by_all(), reset_ms, is_share: lease.is_share };
         if !is_enough {
             return Err(remaining);
         }
@@ -201,6 +201,15 @@ impl ClusterLimiter {
         self.lock().by_hash.get(&self.hash(&rule.counter_id, group))?.recent.largest()
     }
 
+    /// Returns what requests hold of budgets, as `Limiter::list_held` does.
+    pub fn list_held(&self, now_ms: u64) -> Vec<(Box<str>, Box<str>, u64)> {
+        let leases = self.lock();
+        let used = leases.by_hash.values().filter(|lease| lease.window.is_budget() && lease.held_by_all() > 0);
+        let recent = used.filter(|lease| lease.held > 0 || now_ms < lease.used_ms + HELD_SHOWN_MS);
+        let held = recent.map(|lease| (lease.counter_id.clone(), lease.group.clone(), lease.held_by_all()));
+        held.take(MAX_HELD_SHOWN).collect()
+    }
+
     /// Returns what is left as far as this worker knows.
     pub fn remaining(&self, rule: &LimitRule, group: &str, recorded: u64, now_ms: u64) -> Remaining {
         let part = rule.window.part_at(now_ms);
@@ -210,7 +219,7 @@ impl ClusterLimiter {
         let left = known.map_or(rule.limit.saturating_sub(recorded), |lease| lease.left.saturating_add(lease.free));
         Remaining {
             left,
-            held: known.map_or(0, |lease| lease.held),
+            held: known.map_or(0, ClusterLease::held_by_all),
             reset_ms: part.reset_ms,
             is_share: known.is_some_and(|lease| lease.is_share),
         }
@@ -238,6 +247,9 @@ impl ClusterLimiter {
 
     /// Sends the claim of a lease, and adds what is granted. Returns false if Redis did not reply.
     async fn send_claim(&self, claim: LeaseClaim, write: &CounterWrite, now_ms: u64) -> bool {
+        if self.redis.is_available() {
+            self.contact.save(now_ms, 0);
+        }
         let Some((generation, workers, fields)) = self.redis.exchange_counter(write).await else {
             self.is_lost.store(true, Ordering::Relaxed);
             return false;
@@ -247,9 +259,6 @@ impl ClusterLimiter {
         let others = OthersUsage::add_up(&fields, self.member, claim.part.window, now_ms);
         let announcements = parse_announcements(&workers, &self.name);
         let (reserved, is_incomplete) = {
-            if self.redis.is_available() {
-                self.contact.save(now_ms, 0);
-            }
             let workers = self.others();
             let reserved = workers.reserved(&announcements, claim.part, &others, now_ms);
             (reserved, workers.is_incomplete(&announcements, claim.part.start_ms))
@@ -318,7 +327,7 @@ impl ClusterLimiter {
         }
         let allowed = others.allowed(lease.limit, lease.own_settled(), lease.recorded, lease.corrected);
         let allowed = allowed.saturating_sub(reserved);
-        lease.stale = others.stale;
+        (lease.stale, lease.held_by_others) = (others.stale, others.outstanding);
         // What requests used meanwhile is settled and no longer outstanding, so the lease cannot grow beyond the claim.
         let claimed = target.saturating_sub(lease.settled);
         let granted = if is_complete { claimed.min(allowed) } else { lease.held.saturating_add(lease.free) };
