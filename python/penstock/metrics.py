@@ -412,11 +412,11 @@ class MetricsStore:
 
     def held_amounts(self) -> dict[tuple[str, str], int]:
         """Returns what requests in progress hold of budgets, by id of the limit and group value."""
-        held: dict[tuple[str, str], int] = {}
+        amounts: dict[tuple[str, str], int] = {}
         for push in self.live_workers():
             for limit_id, group, amount in push.held:
-                held[limit_id, group] = max(amount, held.get((limit_id, group), 0))
-        return held
+                amounts[limit_id, group] = max(amount, amounts.get((limit_id, group), 0))
+        return amounts
 
     def render(self, control_metrics: Mapping[str, float]) -> str:
         """Renders all metrics in the Prometheus text format. `control_metrics` has the control process's metrics."""

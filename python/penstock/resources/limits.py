@@ -253,8 +253,10 @@ async def list_limit_usage(  # noqa: PLR0913, PLR0917 - the filters that there a
         entries = await limit_status.list_usage(session, await limit_status.list_rules(session), status)
     selected = [entry for entry in entries if entry.used_percent >= min_used_percent]
     first = current_page * page_size
-    held = figures.held_amounts()
-    return ListResponse(len(selected), [_to_usage(entry, held) for entry in selected[first : first + page_size]])
+    held_amounts = figures.held_amounts()
+    return ListResponse(
+        len(selected), [_to_usage(entry, held_amounts) for entry in selected[first : first + page_size]]
+    )
 
 
 @get(
@@ -458,7 +460,7 @@ def _parse_policy(data: SimulationRequest) -> SimulatedPolicy:
     return SimulatedPolicy(**common, limit=limit)
 
 
-def _to_usage(entry: limit_status.UsageEntry, held: Mapping[tuple[str, str], int]) -> LimitUsage:
+def _to_usage(entry: limit_status.UsageEntry, held_amounts: Mapping[tuple[str, str], int]) -> LimitUsage:
     rule, row = entry.found_rule.rule, entry.row
     is_limited = rule["limit"] < limit_status.UNLIMITED
     owner = LimitOwner(**rule["owner"])
@@ -473,7 +475,7 @@ def _to_usage(entry: limit_status.UsageEntry, held: Mapping[tuple[str, str], int
         credit_limit=shown_amount(rule["type"], rule["limit"]) if is_limited else None,
         alert_threshold=None if rule["alert"] is None else shown_amount(rule["type"], rule["alert"]),
         current_usage=shown_amount(rule["type"], entry.used),
-        held=shown_amount(rule["type"], held.get((rule["id"], row["value_key"]), 0)),
+        held=shown_amount(rule["type"], held_amounts.get((rule["id"], row["value_key"]), 0)),
         used_percent=entry.used_percent,
         status=row["status"],
         enforcement=rule["enforcement"],

@@ -128,9 +128,9 @@ def test_nodes_learn_how_many_workers_all_of_them_have(
             ledger = make_ledger()
             ledger._worker_count = workers
             await ledger.report_workers()
-            count, seen, start = map(int, (folder / MEMBERS_FILE).read_text().split())
+            count, seen_ms, start = map(int, (folder / MEMBERS_FILE).read_text().split())
             counts.append(count)
-            shares.append((seen > 0, start))
+            shares.append((seen_ms > 0, start))
             return ledger
 
         ledger = await report(2, is_new=True)

@@ -83,7 +83,7 @@ impl UsageCounter {
         }
         let amount = requested.amount.max(left / LEASE_FRACTION).min(left);
         self.add(window, amount);
-        self.change_holder(window, worker, now_ms, |held| held.saturating_add(amount));
+        self.change_holder(window, worker, now_ms, |amount_held| amount_held.saturating_add(amount));
         Grant { amount, left: left - amount }
     }
 
@@ -120,9 +120,9 @@ impl UsageCounter {
         if window.part_at(now_ms).start_ms != self.start_ms {
             return;
         }
-        let held = self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.amount));
+        let total_held = self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.amount));
         self.used = if known.resets > self.resets {
-            known.recorded.saturating_add(held)
+            known.recorded.saturating_add(total_held)
         } else {
             let corrected = known.corrected.saturating_sub(self.corrected);
             self.used.saturating_add_signed(corrected).max(known.recorded)
@@ -175,8 +175,8 @@ impl UsageCounter {
             is_alive
         });
         if expired > 0 {
-            let held = self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.amount));
-            self.used = self.used.saturating_sub(expired).max(self.recorded.saturating_add(held));
+            let total_held = self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.amount));
+            self.used = self.used.saturating_sub(expired).max(self.recorded.saturating_add(total_held));
         }
     }
 

@@ -297,8 +297,8 @@ impl Limiter {
         let leases = self.lock();
         let used = leases.by_hash.values().filter(|lease| lease.window.is_budget() && lease.held_by_all() > 0);
         let recent = used.filter(|lease| lease.held > 0 || now_ms < lease.used_ms + HELD_SHOWN_MS);
-        let held = recent.map(|lease| (lease.counter_id.clone(), lease.group.clone(), lease.held_by_all()));
-        held.take(MAX_HELD_SHOWN).collect()
+        let rows = recent.map(|lease| (lease.counter_id.clone(), lease.group.clone(), lease.held_by_all()));
+        rows.take(MAX_HELD_SHOWN).collect()
     }
 
     /// Returns what is left without taking anything.
@@ -415,12 +415,12 @@ impl Limiter {
             self.metrics.counter_failures.add(1);
             // Each worker may use its part of what was left.
             let share = lease.known_left / self.worker_count;
-            let taken = self.shares.update(&lease.counter_id, &lease.group, window, |counter| {
+            let grant = self.shares.update(&lease.counter_id, &lease.group, window, |counter| {
                 counter.take(window, now_ms, share, worker, requested)
             });
-            lease.unreported = report.exceeded.saturating_add(taken.as_ref().map_or(0, |grant| grant.amount));
+            lease.unreported = report.exceeded.saturating_add(grant.as_ref().map_or(0, |grant| grant.amount));
             lease.free = report.returned;
-            taken
+            grant
         });
         if let Ok(grant) = granted {
             lease.free = lease.free.saturating_add(grant.amount);
@@ -552,13 +552,13 @@ mod tests {
         let id = format!("{:x}", fastrand::u128(..));
         let rule =
             rule(&json!({"id": id, "period": {"start": 1}, "type": "tokens", "limit": 10_000, "enforcement": "hard"}));
-        let (one, other) = (Limiter::new(counters(), 1, 2), Limiter::new(counters(), 2, 2));
-        let (hold, _) = one.take(rule.clone(), "", 10, NOW).unwrap();
+        let (first, other) = (Limiter::new(counters(), 1, 2), Limiter::new(counters(), 2, 2));
+        let (hold, _) = first.take(rule.clone(), "", 10, NOW).unwrap();
         // The first worker has taken a hundredth in advance.
         let remaining = other.take(rule.clone(), "", 9_901, NOW).unwrap_err();
         assert_eq!((remaining.left, remaining.held), (9_900, 100));
-        one.settle(&hold, 10, NOW);
-        one.report_all(NOW + 1500);
+        first.settle(&hold, 10, NOW);
+        first.report_all(NOW + 1500);
         assert!(other.take(rule.clone(), "", 9_990, NOW + 1600).is_ok());
         assert!(other.take(rule.clone(), "", 1, NOW + 1600).is_err());
     }

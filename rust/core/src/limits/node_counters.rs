@@ -199,7 +199,7 @@ fn read_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(folder) {
         // The control process stores files of its own beside the folders.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(Vec::new()),
-        found => found?.map(|entry| Ok(entry?.path())).collect(),
+        entries => entries?.map(|entry| Ok(entry?.path())).collect(),
     }
 }
 
@@ -258,12 +258,14 @@ impl CounterFolder {
                 open()?
             }
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            found => found?,
+            file => file?,
         };
         let began = Instant::now();
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(Some(file).filter(|file| file.metadata().is_ok_and(|found| found.nlink() > 0))),
+                Ok(()) => {
+                    return Ok(Some(file).filter(|file| file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)));
+                }
                 Err(TryLockError::Error(error)) => return Err(error),
                 Err(TryLockError::WouldBlock) if began.elapsed() > self.max_lock_wait(began) => {
                     *self.stalled_until() = Some(Instant::now() + STALL);
@@ -342,9 +344,10 @@ mod tests {
                 let counters = NodeCounters::new(Some(&folder.0));
                 scope.spawn(move || {
                     let take = |_| {
-                        let taken = counters
-                            .update("l", "a", MINUTE, |one| one.take(MINUTE, 60_000, 100, worker, Amount::exactly(1)));
-                        taken.map_or(0, |grant| grant.amount)
+                        let grant = counters.update("l", "a", MINUTE, |counter| {
+                            counter.take(MINUTE, 60_000, 100, worker, Amount::exactly(1))
+                        });
+                        grant.map_or(0, |grant| grant.amount)
                     };
                     (0..60).map(take).sum::<u64>()
                 })
@@ -409,16 +412,16 @@ mod tests {
         let counters = NodeCounters::new(Some(&folder.0));
         let update = || counters.update("l", "a", MINUTE, |_| ());
         update().unwrap();
-        let held = File::open(&files(&folder.0)[0]).unwrap();
-        held.lock().unwrap();
+        let locked_file = File::open(&files(&folder.0)[0]).unwrap();
+        locked_file.lock().unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(Duration::from_millis(20));
-                held.unlock().unwrap();
+                locked_file.unlock().unwrap();
             });
             update().unwrap();
         });
-        held.lock().unwrap();
+        locked_file.lock().unwrap();
         let began = Instant::now();
         let errors = [update(), update(), update()].map(|result| result.unwrap_err().kind());
         assert_eq!(errors, [ErrorKind::TimedOut; 3]);

@@ -389,8 +389,8 @@ fn counter_id(id: &str, window: LimitWindow) -> Box<str> {
 
 /// Returns the window in the name of the counters of a rate limit.
 pub fn window_of_counter(counter_id: &str) -> Option<LimitWindow> {
-    let (rest, unit) = counter_id.rsplit_once(':')?;
-    let unit = RateUnit::ALL.into_iter().find(|one| one.name() == unit)?;
+    let (rest, unit_name) = counter_id.rsplit_once(':')?;
+    let unit = RateUnit::ALL.into_iter().find(|unit| unit.name() == unit_name)?;
     match rest.rsplit_once(':')?.1 {
         "fixed" => Some(LimitWindow::Fixed(unit)),
         "sliding" => Some(LimitWindow::Sliding(unit)),

@@ -91,13 +91,13 @@ impl RedisContact {
         let text = fs::read_to_string(path).unwrap_or_default();
         let all: BTreeSet<(Box<str>, Box<str>)> =
             text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        let kept: Vec<_> = all.into_iter().filter(is_kept).collect();
+        let current: Vec<_> = all.into_iter().filter(is_kept).collect();
         if !text.is_empty() {
-            let lines: String = kept.iter().map(|(counter_id, group)| encode_share(counter_id, group)).collect();
+            let lines: String = current.iter().map(|(counter_id, group)| encode_share(counter_id, group)).collect();
             let draft = path.with_extension("new");
             drop(fs::write(&draft, lines).and_then(|()| fs::rename(&draft, path)));
         }
-        kept
+        current
     }
 
     fn write(&self, time_ms: u64, divisor: u64) {
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn next_process_of_a_worker_knows_what_the_last_one_told_redis() {
+    fn next_process_of_a_worker_reads_what_the_last_one_sent_to_redis() {
         let folder = std::env::temp_dir().join(format!("penstock-contact-{:x}", fastrand::u128(..)));
         std::fs::create_dir(&folder).unwrap();
         let open = || RedisContact::open(&NodeCounters::new(Some(&folder)), "a-1");

@@ -72,14 +72,14 @@ impl ClusterLease {
     }
 
     /// Returns the lease of a worker whose last process took an amount that Redis does not know.
-    pub fn restored(counter: (Box<str>, Box<str>), window: LimitWindow, taken: u64, now_ms: u64) -> Self {
+    pub fn restored(counter_id: Box<str>, group: Box<str>, window: LimitWindow, used: u64, now_ms: u64) -> Self {
         Self {
             start_ms: window.part_at(now_ms).start_ms,
-            settled: taken,
+            settled: used,
             used_ms: now_ms,
             is_dirty: true,
             is_share: true,
-            ..Self::of_counter(counter.0, counter.1, window)
+            ..Self::of_counter(counter_id, group, window)
         }
     }
 

@@ -206,8 +206,8 @@ impl ClusterLimiter {
         let leases = self.lock();
         let used = leases.by_hash.values().filter(|lease| lease.window.is_budget() && lease.held_by_all() > 0);
         let recent = used.filter(|lease| lease.held > 0 || now_ms < lease.used_ms + HELD_SHOWN_MS);
-        let held = recent.map(|lease| (lease.counter_id.clone(), lease.group.clone(), lease.held_by_all()));
-        held.take(MAX_HELD_SHOWN).collect()
+        let rows = recent.map(|lease| (lease.counter_id.clone(), lease.group.clone(), lease.held_by_all()));
+        rows.take(MAX_HELD_SHOWN).collect()
     }
 
     /// Returns what is left as far as this worker knows.

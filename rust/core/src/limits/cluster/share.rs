@@ -145,15 +145,16 @@ impl ClusterLimiter {
             let window = window_of_counter(counter_id)?;
             let left = ledger
                 .update(&self.share_id(counter_id), group, window, |counter| counter.left(window, now_ms, u64::MAX));
-            Some((window, u64::MAX - left.ok()?)).filter(|(_, taken)| *taken > 0)
+            Some((window, u64::MAX - left.ok()?)).filter(|(_, used)| *used > 0)
         };
         let shares = self.contact.load_shares(|counter| count_taken(counter).is_some());
         let mut leases = self.lock();
         for counter in shares {
-            let Some((window, taken)) = count_taken(&counter) else { continue };
+            let Some((window, used)) = count_taken(&counter) else { continue };
             let hash = self.hash(&counter.0, &counter.1);
+            let (counter_id, group) = counter;
             leases.active.insert(hash);
-            leases.by_hash.insert(hash, ClusterLease::restored(counter, window, taken, now_ms));
+            leases.by_hash.insert(hash, ClusterLease::restored(counter_id, group, window, used, now_ms));
         }
         drop(leases);
         self
@@ -171,15 +172,15 @@ impl ClusterLimiter {
         let unused = part.limit.saturating_sub(used);
         // What is left over of a part of a sliding window would count for longer than the file says.
         let advance = if lease.window.sliding_part_ms() > 0 { 0 } else { unused / SHARE_PARTS };
-        let wanted = part.needed.max(advance).min(unused);
-        if wanted == 0 {
+        let requested = part.needed.max(advance).min(unused);
+        if requested == 0 {
             return 0;
         }
         self.contact.add_share(&lease.counter_id, &lease.group);
         let (id, window) = (self.share_id(&lease.counter_id), lease.window);
-        let taken = ledger.update(&id, &lease.group, window, |counter| {
-            let granted = counter.take(window, now_ms, part.limit, 0, Amount::at_most(wanted)).amount;
-            let returned = granted.saturating_sub(wanted);
+        let granted = ledger.update(&id, &lease.group, window, |counter| {
+            let granted = counter.take(window, now_ms, part.limit, 0, Amount::at_most(requested)).amount;
+            let returned = granted.saturating_sub(requested);
             counter.settle(
                 window,
                 now_ms,
@@ -187,9 +188,9 @@ impl ClusterLimiter {
                 0,
                 WorkerReport { returned, ..WorkerReport::default() },
             );
-            granted.min(wanted)
+            granted.min(requested)
         });
-        taken.unwrap_or(wanted)
+        granted.unwrap_or(requested)
     }
 }
 
