@@ -5,7 +5,7 @@ body and of the parameters, in terms that API clients know.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -123,7 +123,8 @@ def _read_only_fields(request: Request[Any, Any, Any], body_type: object) -> set
     """Returns the fields that a client reads of an object but cannot send when it creates one."""
     if request.method != "POST":
         return set()
-    path = str(request.scope.get("path_template", "")).rstrip("/")
+    scope = cast("dict[str, Any]", request.scope)
+    path = str(scope.get("path_template", "")).rstrip("/")
     shown: set[str] = set()
     for route in request.app.routes:
         parent, _, last = route.path_format.rpartition("/")
