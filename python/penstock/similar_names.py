@@ -30,6 +30,14 @@ def find_misspelt(variable: str, known: Iterable[str]) -> str | None:
     return None
 
 
+def describe_unknown(name: str, allowed: Iterable[str]) -> str:
+    """Returns the message about an unknown name, with the most similar allowed one and the list of all."""
+    names = list(allowed)
+    similar = NameSuggester().find(name, names)
+    hint = f"did you mean {similar!r}? " if similar else ""
+    return f"is not known; {hint}allowed: {', '.join(names)}"
+
+
 class NameSuggester:
     """Finds similar names for the misspelt names of one response."""
 

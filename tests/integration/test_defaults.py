@@ -116,8 +116,8 @@ def test_removing_all_keys_keeps_authentication_on(provider: Mock, tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[server]\nprot = 1", "server.prot: is not known; allowed: host, port"),
-        ("[sever]\nport = 1", "sever: is not known; allowed: server, security"),
+        ("[server]\nprot = 1", "server.prot: is not known; did you mean 'port'? allowed: host, port"),
+        ("[sever]\nport = 1", "sever: is not known; did you mean 'server'? allowed: server, security"),
         ("[server]\nbacklog = 1", "server.backlog: 1 is not allowed"),
         ("[server]\nport = 1\n[limits]\nbody_bytes = 'x'", "limits.body_bytes"),
         ("server = 1", "server: must be a table"),

@@ -19,6 +19,7 @@ from penstock.kit.resource import Resource
 from penstock.schemas import field_error, now
 from penstock.secrets import mappings
 from penstock.secrets.masks import MOVED_MESSAGE
+from penstock.similar_names import describe_unknown
 from penstock.store.tables import integration_models, integration_workspaces, integrations, providers, workspaces
 from penstock.store.tenant import select_by_id_or_slug
 
@@ -75,7 +76,7 @@ def resolve_provider(path: str, name: str) -> str:
     known_slugs = sorted(provider["slug"] for provider in engine.catalogue())
     slug = PROVIDER_ALIASES.get(name, name)
     if slug not in known_slugs:
-        raise field_error(path, f"{name!r} is not known; allowed: {', '.join(known_slugs)}")
+        raise field_error(path, f"{name!r} {describe_unknown(name, known_slugs)}")
     return slug
 
 

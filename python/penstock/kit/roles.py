@@ -11,6 +11,7 @@ from penstock.authorization import WORKSPACE_SCOPES, RoleOverrides, member_scope
 from penstock.errors import ForbiddenError, Problem
 from penstock.kit.rules import OVERRIDES
 from penstock.schemas import field_error
+from penstock.similar_names import describe_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -142,7 +143,7 @@ def merge_flags(
     holds, without = effective_flags(settings, above), effective_flags(NO_SETTINGS, above)
     for name, is_allowed in (dict.fromkeys(flags) if configured is None else configured).items():
         if name not in DEFAULT_FLAGS:
-            raise field_error(f"{SETTINGS_FIELD}.{name}", f"is not known: use {', '.join(sorted(DEFAULT_FLAGS))}")
+            raise field_error(f"{SETTINGS_FIELD}.{name}", describe_unknown(name, sorted(DEFAULT_FLAGS)))
         if is_organisation_controlled(above, name):
             if is_allowed not in {None, holds[name]}:
                 raise organisation_controlled_error(f"{SETTINGS_FIELD}.{name}", SECTION_BY_FLAG[name])

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from penstock.errors import ConflictError, ForbiddenError, Problem
 from penstock.ids import TARGET_FIELD_PATTERN
 from penstock.schemas import field_error, unknown_reference_error
+from penstock.similar_names import describe_unknown
 from penstock.store.tables import integrations, secret_references
 
 if TYPE_CHECKING:
@@ -54,8 +55,9 @@ async def check_mappings(
         if any(mapping.target_field == other["target_field"] for other in listed):
             raise field_error(f"{path}.target_field", f"{mapping.target_field!r} is mapped twice")
         if mapping.target_field != "key" and mapping.target_field.removeprefix(OPTION_PREFIX) not in allowed:
-            names = ", ".join(["key", *(f"{OPTION_PREFIX}{name}" for name in allowed)])
-            raise field_error(f"{path}.target_field", f"{mapping.target_field!r} is not known here; allowed: {names}")
+            names = ["key", *(f"{OPTION_PREFIX}{name}" for name in allowed)]
+            reason = describe_unknown(mapping.target_field, names)
+            raise field_error(f"{path}.target_field", f"{mapping.target_field!r} {reason}")
         reference_path, key, description = (
             f"{path}.secret_reference_id",
             mapping.secret_reference_id,

@@ -25,7 +25,7 @@ from penstock.settings.secret import Secret
 from penstock.settings.store import Store
 from penstock.settings.upstream import Mock, Upstream
 from penstock.settings.validation import validate_settings
-from penstock.similar_names import find_misspelt
+from penstock.similar_names import describe_unknown, find_misspelt
 from penstock.type_validation import describe_type
 
 if TYPE_CHECKING:
@@ -527,15 +527,16 @@ def _find_unknown_keys(document: dict[str, Any]) -> Iterator[Problem]:
         if table in {*SNAPSHOT_TABLES, PRICES_TABLE, ISSUERS_TABLE}:
             continue
         if table not in sections:
-            yield Problem(
-                table, f"is not known; allowed: {', '.join([*sections, *SNAPSHOT_TABLES, PRICES_TABLE, ISSUERS_TABLE])}"
-            )
+            known_tables = [*sections, *SNAPSHOT_TABLES, PRICES_TABLE, ISSUERS_TABLE]
+            yield Problem(table, describe_unknown(table, known_tables))
         elif not isinstance(content, dict):
             yield Problem(table, f"must be a table: [{table}]")
         else:
             keys = cast("dict[str, object]", content)
-            allowed = f"is not known; allowed: {', '.join(sections[table])}"
-            yield from (Problem(f"{table}.{key}", allowed) for key in keys if key not in sections[table])
+            known_keys = sections[table]
+            yield from (
+                Problem(f"{table}.{key}", describe_unknown(key, known_keys)) for key in keys if key not in known_keys
+            )
 
 
 def _find_unknown_variables(environ: Mapping[str, str], document: dict[str, Any]) -> Iterator[Problem]:
@@ -548,8 +549,9 @@ def _find_unknown_variables(environ: Mapping[str, str], document: dict[str, Any]
         if name in known_names:
             continue
         if section:
-            allowed = ", ".join(entry.env for entry in iter_setting_specs() if entry.section == section)
-            yield Problem(name, f"is not known; allowed: {allowed}")
+            yield Problem(
+                name, describe_unknown(name, [entry.env for entry in iter_setting_specs() if entry.section == section])
+            )
         elif (
             name.startswith("PENSTOCK_") and f"${{{name}" not in text and (similar := find_misspelt(name, known_names))
         ):

@@ -21,6 +21,7 @@ from penstock.errors import Problem, SettingsError
 from penstock.pricing import engine_export
 from penstock.settings import SNAPSHOT_TABLES, decode_secret, read_toml_file
 from penstock.settings.secret import Secret
+from penstock.similar_names import describe_unknown
 from penstock.snapshot.append_log import AppendLog, Chunk, changed_chunks, chunk_digests
 from penstock.store.snapshot_sections import section_member
 
@@ -415,8 +416,7 @@ def _parse_rows(
     for index, raw in enumerate(cast("list[dict[str, Any]]", tables)):
         path = f"{table}[{index}]"
         if unknown := sorted(set(raw) - set(fields)):
-            message = f"is not known; allowed: {', '.join(fields)}"
-            problems += [Problem(f"{path}.{key}", message) for key in unknown]
+            problems += [Problem(f"{path}.{key}", describe_unknown(key, fields)) for key in unknown]
             continue
         try:
             yield (

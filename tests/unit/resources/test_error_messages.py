@@ -43,6 +43,11 @@ def test_messages_say_what_is_allowed_without_patterns(bootstrapped_url: Secret)
                 {"name": "x", "slug": "a b"},
                 "slug 'a b' is not allowed: expected 1 to 255 letters, digits",
             ),
+            (
+                "integrations",
+                {"name": "i", "ai_provider_id": "opneai", "key": "sk-012345"},
+                "ai_provider_id 'opneai' is not known; did you mean 'openai'? allowed: 302ai",
+            ),
             ("workspaces", {}, "name is needed: a string of 1 to 255 characters"),
             ("workspaces", [], "a list is not allowed: expected an object"),
             (
