@@ -80,7 +80,11 @@ export const GROUPS: Record<string, string> = {
   workspace: "Workspace",
   ai_service: "AI service",
   status_code: "Status",
+  guardrail: "Guardrail",
+  guardrail_check: "Guardrail check",
 };
+/** Verdicts that groups of guardrails and checks have. */
+export const VERDICTS = ["passed", "failed", "denied", "would_deny", "skipped", "errors"];
 
 export const COLUMNS = ["cost", "total_tokens", "avg_latency", "p95_latency", "error_count", "cache_hit_rate", "last_seen"];
 const LABELS: Record<string, string> = {
@@ -91,6 +95,12 @@ const LABELS: Record<string, string> = {
   error_count: "Errors",
   cache_hit_rate: "Cache hits",
   last_seen: "Last request",
+  passed: "Passed",
+  failed: "Failed",
+  denied: "Denied",
+  would_deny: "Would deny",
+  skipped: "Skipped",
+  errors: "Check errors",
 };
 
 export function groupLabel(column: string): string {

@@ -35,7 +35,13 @@ GROUPS = {
     "prompt": "prompt",
     "prompt-version": "prompt-versions",
     "status": "status_code",
+    "guardrail": "guardrail",
+    "guardrail-check": "guardrail_check",
 }
+# Groups whose value has another name in a row.
+GROUP_KEYS = {"users": "user", "prompt-versions": "prompt_version"}
+# Figures that only groups of guardrails have.
+VERDICTS = ("passed", "failed", "denied", "would_deny", "skipped", "errors")
 METADATA_PREFIX = "metadata."
 # More buckets without requests in a row than this are shown as one line.
 MAX_EMPTY_ROWS = 2
@@ -169,7 +175,7 @@ def _find_group(measure: str, group: str) -> tuple[str, str]:
         return f"groups/metadata/{quote_path_segment(group.removeprefix(METADATA_PREFIX))}", "metadata_value"
     if group in GROUPS:
         name = GROUPS[group]
-        return f"groups/{name}", "user" if name == "users" else name
+        return f"groups/{name}", GROUP_KEYS.get(name, name)
     raise click.BadParameter(
         f"{group!r} is not allowed; expected {', '.join(GROUPS)} or metadata.KEY", param_hint="--by"
     )
@@ -239,6 +245,7 @@ def _sum_point(point: Mapping[str, Any]) -> float:
 def _show_groups(response: Mapping[str, Any], measure: Measure, group: str, key: str) -> None:
     rows: list[dict[str, Any]] = response["data"]
     names = [*measure.columns, *(["unpriced_requests"] if "cost" in measure.columns else [])]
+    names += [name for name in VERDICTS if rows and name in rows[0]]
     values = [float(row[measure.columns[0]] or 0) for row in rows]
     largest = max(values, default=0)
     table = [

@@ -105,7 +105,7 @@ GraphName = Literal[
 
 GroupName = Literal[
     "users", "ai-models", "metadata", "ai_service", "model", "status_code", "api_key", "config", "workspace", "provider",
-    "prompt", "prompt-versions",
+    "prompt", "prompt-versions", "guardrail", "guardrail_check",
 ]  # fmt: skip
 
 GroupColumn = Literal[

@@ -30,6 +30,7 @@ GROUPS: dict[str, GroupName] = {
 GROUP_PATHS = ("/groups/{group_by:str}", "/groups/metadata/{metadata_key:str}")
 
 _Text = str | UnsetType
+_Verdicts = int | UnsetType
 _Figure = Number | str | UnsetType | None
 
 
@@ -48,7 +49,17 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     provider: Annotated[_Text, Meta(description="slug of the saved provider")] = UNSET
     prompt: Annotated[_Text, Meta(description="slug of the prompt")] = UNSET
     prompt_version: Annotated[_Text, Meta(description="slug and version of the prompt, such as `greeting@3`")] = UNSET
-    requests: Annotated[_Figure, Meta(description="number of requests")] = UNSET
+    guardrail: Annotated[_Text, Meta(description="slug or id of the guardrail")] = UNSET
+    guardrail_check: Annotated[_Text, Meta(description="id of the check, such as `gateway.pii`")] = UNSET
+    passed: Annotated[_Verdicts, Meta(description="results that passed, for `guardrail` and `guardrail_check`")] = UNSET
+    failed: Annotated[_Verdicts, Meta(description="results that failed without a denial")] = UNSET
+    denied: Annotated[_Verdicts, Meta(description="results that denied a request or response")] = UNSET
+    would_deny: Annotated[_Verdicts, Meta(description="results of dry runs that would have denied")] = UNSET
+    skipped: Annotated[_Verdicts, Meta(description="results of guardrails that were skipped")] = UNSET
+    errors: Annotated[_Verdicts, Meta(description="results of checks that could not decide")] = UNSET
+    requests: Annotated[
+        _Figure, Meta(description="number of requests; for guardrails and checks, number of results")
+    ] = UNSET
     cost: Annotated[_Figure, Meta(description="cost in cents; may be fractional")] = UNSET
     unpriced_requests: Annotated[
         _Figure, Meta(description="number of requests without a known price, whose cost is not included; beside `cost`")

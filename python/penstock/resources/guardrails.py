@@ -27,9 +27,11 @@ from penstock.kit.guardrail_trial import (
     build_subject,
     run_trial,
 )
+from penstock.kit.guardrail_warnings import find_warnings
 from penstock.kit.guardrails import GUARDRAILS, Actions, Check
 from penstock.kit.listing import PageRequest
 from penstock.kit.route_parameters import IdOrSlug, WorkspaceFilter
+from penstock.kit.saved_providers import WarningsField
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.kit.trial_plans import plan_trials
 from penstock.schemas import EmptyResponse, ListResponse, field_error, row_to_struct, sent_fields
@@ -86,6 +88,7 @@ class SavedGuardrail(msgspec.Struct, frozen=True):
     slug: shared_fields.Slug
     version_id: VersionId
     object: shared_fields.ObjectType = "guardrail"
+    warnings: WarningsField = UNSET
 
 
 class GuardrailSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +170,7 @@ async def create_guardrail(data: JSONBody[CreateGuardrail], context: NamedDepend
             },
         )
         await kit.save_version(session, row, content)
-        return SavedGuardrail(row["id"], row["slug"], row["version_id"])
+        return await _to_saved(session, row, content)
 
 
 @get("/", guards=[kit.require_either_scope("list")], summary="List guardrails", tags=TAGS)
@@ -285,7 +288,7 @@ async def update_guardrail(
         row = await GUARDRAILS.update(session, before, {**values, "updated_by": session.caller.actor_id})
         if is_changed:
             await kit.save_version(session, row, content)
-        return SavedGuardrail(row["id"], row["slug"], row["version_id"])
+        return await _to_saved(session, row, content)
 
 
 @delete(
@@ -386,6 +389,11 @@ async def _changed_content(
         await kit.load_older_checks(session, row) if guardrail_credentials.has_unknown_masks(checks, old.checks) else []
     )
     return await kit.make_content(checks, actions, old.checks, older)
+
+
+async def _to_saved(session: TenantSession, row: Row, content: kit.Content) -> SavedGuardrail:
+    warnings = await find_warnings(session, row["workspace_id"], content)
+    return SavedGuardrail(row["id"], row["slug"], row["version_id"], warnings=warnings)
 
 
 def _to_version_detail(row: Row, version: Row) -> GuardrailDetail:

@@ -24,7 +24,7 @@ ERRORS = [{"response_status_code": 429, "count": 3}, {"response_status_code": 50
 def respond(_method: str, path: str, _body: Any) -> Any:  # noqa: PLR0911 - one line per kind of response
     name = path.rpartition("/")[2]
     if "/groups/" in path:
-        key = {"users": "user"}.get(name, name)
+        key = {"users": "user", "prompt-versions": "prompt_version"}.get(name, name)
         key = "metadata_value" if "metadata" in path else key
         row = {
             key: "a",
@@ -32,6 +32,7 @@ def respond(_method: str, path: str, _body: Any) -> Any:  # noqa: PLR0911 - one 
             **dict.fromkeys(("avg_latency", "p95_latency", "p99_latency", "success_rate", "cache_hit_rate"), 50),
             "cost": "800",
             "unpriced_requests": 2,
+            **({"passed": 3, "failed": 0, "denied": 1} if name == "guardrail" else {}),
         }
         return {"data": [row, {**row, key: "b", "cost": "400"}], "total": 3, "object": "list", "partial": True}
     if name == "unpriced":
@@ -77,6 +78,18 @@ def test_graph_is_drawn_with_bars_and_without_empty_times(api: PretendedApi):
     assert "3 times nothing" in rows[-1]
     assert "3 requests have no price" in done.stderr
     assert (api.query["time_zone"], urlsplit(api.paths[-1]).path) == (["Asia/Tokyo"], "/v1/analytics/graphs/cost")
+
+
+def test_groups_of_guardrails_have_their_verdicts(api: PretendedApi):
+    done = api.run("analytics", "requests", "--by", "guardrail")
+    head, first, *_ = done.stdout.splitlines()
+    assert head.split() == ["guardrail", "requests", "success_rate", "passed", "failed", "denied"]
+    assert first.split()[:6] == ["a", "4", "50%", "3", "0", "1"]
+
+
+def test_every_group_is_shown(api: PretendedApi):
+    for group in GROUPS:
+        assert api.run("analytics", "requests", "--by", group).exit_code == 0, group
 
 
 @pytest.mark.parametrize("measure", sorted(MEASURES))

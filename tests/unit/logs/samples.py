@@ -87,7 +87,28 @@ def make_record(source: random.Random, moment: dt.datetime, organisation: str = 
     if units:
         cost = None if source.random() < 0.2 else source.randrange(10**8)
         record |= {"req_units": units[0], "res_units": units[1], "total_units": sum(units), "cost_nanodollars": cost}
+    if source.random() < 0.6:
+        record["hook_results"] = {
+            stage: [make_result(source) for _ in range(source.randrange(3))]
+            for stage in ("before_request_hooks", "after_request_hooks")
+        }
     return record
+
+
+def make_result(source: random.Random) -> dict[str, Any]:
+    """Returns the result of a guardrail, as the engine writes it."""
+    name = source.choice(["pg-words", "pg-people", "it's"])
+    if source.random() < 0.1:
+        return {"id": name, "type": "guardrail", "skipped": True, **source.choice([{}, {"deny": True}])}
+    checks: list[dict[str, Any]] = [
+        {"id": source.choice(["gateway.pii", "default.contains"]), "verdict": source.random() < 0.7, "data": None}
+        for _ in range(source.randrange(3))
+    ]
+    if checks and source.random() < 0.3:
+        checks[0] |= {"verdict": False, "error": {"name": "Check error", "message": "m"}}
+    verdict = source.random() < 0.6
+    dry_run = source.choice([{}, {"dry_run": True, "would_deny": not verdict}])
+    return {"id": name, "verdict": verdict, "deny": not verdict and source.random() < 0.5, **dry_run, "checks": checks}
 
 
 class Sample:

@@ -71,7 +71,7 @@ def test_every_field_is_read_back_and_versions_are_kept(bootstrapped_url: Secret
         body = {"name": "My guardrail!", "checks": checks, "actions": actions, "workspace_id": workspace["slug"]}
         guardrail = await api.request_ok("POST", "guardrails", body)
         assert re.fullmatch("pg-my-gua-[0-9a-f]{6}", guardrail["slug"])
-        assert set(guardrail) == {"id", "slug", "version_id", "object"}
+        assert set(guardrail) == {"id", "slug", "version_id", "object", "warnings"}
         fetched = await api.request_ok("GET", f"guardrails/{guardrail['slug']}")
         expected = {
             **FULL_ACTIONS,
@@ -118,6 +118,24 @@ def test_mistakes_are_reported_with_their_paths(bootstrapped_url: Secret):
             # Clients of these routes read the error in another envelope, too.
             assert set(response["error"]) == {"message", "type", "param", "code"}
         assert (await api.request_ok("GET", f"guardrails?workspace_id={workspace['id']}"))["total"] == 0
+
+    run_scenario(bootstrapped_url, scenario)
+
+
+def test_guardrail_that_will_not_work_is_saved_with_warnings(bootstrapped_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        workspace = await api.request_ok("POST", "workspaces", {"name": "warned"})
+        judge = {"id": "gateway.promptInjection", "parameters": {"model": "@nobody/gpt-4o-mini"}}
+        body = {"name": "G", "workspace_id": workspace["id"], "checks": [WORDS, judge], "actions": {}}
+        created = await api.request_ok("POST", "guardrails", {**body, "actions": {"deny": True, "async": True}})
+        assert [warning["path"] for warning in created["warnings"]] == ["actions.async", "checks[1].parameters.model"]
+        assert "never denies" in created["warnings"][0]["message"]
+        assert "'@nobody', which does not exist in this workspace" in created["warnings"][1]["message"]
+        path = f"guardrails/{created['slug']}"
+        updated = await api.request_ok("PUT", path, {"actions": {"async": True}})
+        assert [warning["path"] for warning in updated["warnings"]] == ["checks[1].parameters.model"]
+        fixed = await api.request_ok("PUT", path, {"checks": [WORDS, {**judge, "is_enabled": False}]})
+        assert "warnings" not in fixed
 
     run_scenario(bootstrapped_url, scenario)
 

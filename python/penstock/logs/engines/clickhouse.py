@@ -214,6 +214,28 @@ class ClickHouseFragments:
         """Converts a UUID to text."""
         return f"toString({expression})"
 
+    def json_items(self, column: str, paths: Sequence[Sequence[str]]) -> str:
+        """Returns one row for each item of the lists at these paths."""
+        lists: list[str] = []
+        for first, *further in paths:
+            items = f"JSONExtractArrayRaw(assumeNotNull({column}), '{first}')"
+            for field in further:
+                items = f"arrayFlatten(arrayMap(item -> JSONExtractArrayRaw(item, '{field}'), {items}))"
+            lists.append(items)
+        return f"arrayJoin(arrayConcat({', '.join(lists)}))"
+
+    def json_text(self, item: str, field: str) -> str:
+        """Returns a string field of an item."""
+        return f"JSONExtractString({item}, '{field}')"
+
+    def json_is_true(self, item: str, field: str) -> str:
+        """Returns a condition: a boolean field of an item is true."""
+        return f"JSONExtractBool({item}, '{field}')"
+
+    def json_has(self, item: str, field: str) -> str:
+        """Returns a condition: an item has a field with a value."""
+        return f"(JSONType({item}, '{field}') != 'Null')"
+
     def records(self, where: str, filters: LogFilters) -> str:
         """Returns the relation of records, joined with amendments if there are any."""
         source = f"SELECT * FROM records WHERE {where}"

@@ -72,6 +72,23 @@ class DuckDbFragments:
         """Converts a UUID to text."""
         return f"CAST({expression} AS VARCHAR)"
 
+    def json_items(self, column: str, paths: Sequence[Sequence[str]]) -> str:
+        """Returns one row for each item of the lists at these paths."""
+        lists = [f"json_extract({column}, '$.{'[*].'.join(path)}[*]')" for path in paths]
+        return f"unnest(flatten([{', '.join(lists)}]))"
+
+    def json_text(self, item: str, field: str) -> str:
+        """Returns a string field of an item."""
+        return f"json_extract_string({item}, '$.{field}')"
+
+    def json_is_true(self, item: str, field: str) -> str:
+        """Returns a condition: a boolean field of an item is true."""
+        return f"coalesce(json_extract_string({item}, '$.{field}') = 'true', false)"
+
+    def json_has(self, item: str, field: str) -> str:
+        """Returns a condition: an item has a field with a value."""
+        return f"(json_extract_string({item}, '$.{field}') IS NOT NULL)"
+
     def records(self, where: str, filters: LogFilters) -> str:
         """Returns the relation of records: the latest days, and the files of the days in the range."""
         first, last = filters.time_of_generation_min, filters.time_of_generation_max

@@ -10,6 +10,13 @@ import msgspec
 from penstock.logs.columns import COMPARISON_SOURCE
 from penstock.logs.engines.buckets import format_ms
 from penstock.logs.engines.filters import build_tenant_scope, select_records
+from penstock.logs.engines.guardrail_groups import (
+    CHECK,
+    GUARDRAIL,
+    count_verdicts,
+    list_verdict_columns,
+    select_results,
+)
 from penstock.logs.engines.measures import END_USER, FAILED, HIT, SUCCEEDED, UNPRICED, Number, count_if, to_cents
 from penstock.logs.engines.sql import SqlFragments, Statement
 from penstock.logs.query import GroupQuery, LogFilterError
@@ -29,6 +36,8 @@ GROUPS: dict[str, tuple[str, str]] = {
     "provider": ('r."virtual_key"', "provider"),
     "prompt": (_PROMPT, "prompt"),
     "prompt-versions": (f"({_PROMPT} || '@' || {{version}})", "prompt_version"),
+    # Results of a record are rows of their own.
+    **{name: ('r."hook_results"', name) for name in (GUARDRAIL, CHECK)},
 }
 
 
@@ -80,7 +89,11 @@ def run_group(fragments: SqlFragments, query: GroupQuery) -> dict[str, Any]:
         columns.append("unpriced_requests")
     selected = list(dict.fromkeys((*columns, query.order_by)))
     measures = [f"{_render_measure(fragments, column)} AS m_{column}" for column in selected]
+    verdicts = list_verdict_columns(query.group_by)
+    measures += [f"{count_verdicts(fragments, query.group_by, verdict)} AS m_{verdict}" for verdict in verdicts]
     records = select_records(fragments, query.filters, statement, f"{key} IS NOT NULL")
+    if verdicts:
+        records, key = select_results(fragments, query.group_by, records)
     if not set(FEEDBACK_COLUMNS).isdisjoint(selected):
         records = _join_weighted(statement, query, records)
     direction = "ASC" if query.order_by_type == "asc" else "DESC"
@@ -92,7 +105,10 @@ def run_group(fragments: SqlFragments, query: GroupQuery) -> dict[str, Any]:
     total = rows[0][1] if rows else 0
     if not rows and query.current_page:
         total = statement.fetch(f"SELECT count(DISTINCT {key}) FROM {records}")[0][0]
-    data = [_shape_group(query, name, columns, row) for row in rows]
+    data = [
+        _shape_group(query, name, [*columns, *verdicts], (*row[: 2 + len(columns)], *row[2 + len(selected) :]))
+        for row in rows
+    ]
     return {"object": "list", "total": total, "data": data}
 
 
@@ -137,7 +153,10 @@ def _join_weighted(statement: Statement, query: GroupQuery, records: str) -> str
 def _shape_group(query: GroupQuery, name: str, columns: list[str], row: tuple[Any, ...]) -> dict[str, Any]:
     key, _, *values = row
     group: dict[str, Any] = {name: key}
-    group |= {column: MEASURES[column].convert(value) for column, value in zip(columns, values, strict=False)}
+    group |= {
+        column: MEASURES[column].convert(value) if column in MEASURES else int(value or 0)
+        for column, value in zip(columns, values, strict=True)
+    }
     if query.group_by in {"users", "ai-models"}:
         # The API's description has strings here.
         group |= {column: str(group[column]) for column in _fixed_columns(query.group_by)}

@@ -60,6 +60,24 @@ class SqlFragments(Protocol):
         """Converts a UUID to text, which both engines sort in the same way."""
         ...
 
+    def json_items(self, column: str, paths: Sequence[Sequence[str]]) -> str:
+        """Returns one row for each item of the lists at these paths in a column of JSON. A path names fields; each but the
+        last is a list too.
+        """
+        ...
+
+    def json_text(self, item: str, field: str) -> str:
+        """Returns a string field of such an item."""
+        ...
+
+    def json_is_true(self, item: str, field: str) -> str:
+        """Returns a condition: a boolean field of such an item is true."""
+        ...
+
+    def json_has(self, item: str, field: str) -> str:
+        """Returns a condition: such an item has a field with a value."""
+        ...
+
     def records(self, where: str, filters: LogFilters) -> str:
         """Returns a relation of the records that meet a condition, with amendments applied."""
         ...

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, get_args
 
+import msgspec
 import pytest
 
+from penstock.logs.guardrail_results import GuardrailResults
 from penstock.logs.query import GroupColumn, GroupName, GroupQuery, LogFilterError, LogFilters
 from tests.unit.logs.engines.test_graphs import DAYS, approximate
 from tests.unit.logs.samples import Sample, is_hit, is_unpriced, mean, percentile
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.logs.engines.protocol import LogEngine
+
+
+GUARDRAIL_RESULTS = msgspec.json.Decoder(GuardrailResults)
 
 
 def requested_prompt(record: dict[str, Any]) -> str | None:
@@ -83,7 +89,7 @@ def group(records: list[dict[str, Any]], key: str | Callable[[dict[str, Any]], A
     return dict(sorted(parts.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
-@pytest.mark.parametrize("group_by", sorted(set(get_args(GroupName)) - {"metadata"}))
+@pytest.mark.parametrize("group_by", sorted(set(get_args(GroupName)) - {"metadata", "guardrail", "guardrail_check"}))
 def test_group_with_all_columns_equals_the_reference(loaded: LogEngine, sample: Sample, group_by: Any):
     columns = list(get_args(GroupColumn))
     key, name = KEYS[group_by]
@@ -102,6 +108,30 @@ def test_group_with_all_columns_equals_the_reference(loaded: LogEngine, sample: 
         for item in result["data"]:
             item["cost"] = float(item["cost"])
     assert result == {"object": "list", "total": len(expected), "data": approximate(expected)}
+
+
+@pytest.mark.parametrize("group_by", ["guardrail", "guardrail_check"])
+def test_verdicts_of_guardrails_and_checks_equal_the_reference(loaded: LogEngine, sample: Sample, group_by: Any):
+    words = ("passed", "failed", "denied", "would_deny", "skipped", "errors")
+    used = words[:-1] if group_by == "guardrail" else ("passed", "failed", "errors")
+    expected: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(("requests", "error_count", *used), 0))
+    for record in sample.select(DAYS):
+        results = GUARDRAIL_RESULTS.decode(json.dumps(record.get("hook_results") or {}).encode())
+        for _, result in results.by_stage():
+            items = [result] if group_by == "guardrail" else result.checks
+            for item in items:
+                word = "errors" if item.word == "error" else item.word
+                for column, count in (("requests", 1), (word, 1), ("error_count", not record["is_success"])):
+                    expected[item.id][column] += count
+    query = GroupQuery(filters=DAYS, group_by=group_by, columns=["error_count"], order_by="avg_latency")
+    result = loaded.run(query, 20)
+    assert result["total"] == len(expected) > 1
+    rows = {row.pop(group_by): row for row in result["data"]}
+    assert all(row.pop("object") == "analytics-group" for row in rows.values())
+    assert rows == expected
+    assert all(expected[name][word] for name in expected for word in used)
+    second = loaded.run(GroupQuery(filters=DAYS, group_by=group_by, page_size=1, current_page=1), 20)
+    assert (second["total"], len(second["data"])) == (len(expected), 1)
 
 
 def test_fixed_groups_have_the_fields_of_the_api(loaded: LogEngine):

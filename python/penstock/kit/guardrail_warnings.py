@@ -1,0 +1,41 @@
+"""Warnings about guardrails that are saved, but will not do what they say: actions that exclude each other, and models of
+providers that do not exist.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET, UnsetType
+
+from penstock.kit.saved_providers import MissingProvider, find_missing_providers
+
+if TYPE_CHECKING:
+    from penstock.kit.guardrails import Content
+    from penstock.kit.tenant_session import TenantSession
+
+NEVER_DENIES = "an asynchronous guardrail never denies, so `deny` has no effect; remove one of the two"
+
+
+async def find_warnings(
+    session: TenantSession, workspace_id: str | None, content: Content
+) -> list[MissingProvider] | UnsetType:
+    """Returns what will not work in a guardrail; UNSET if there is nothing. The models of a guardrail of the organisation
+    are those of each workspace that uses it, so they are not looked up.
+    """
+    warnings: list[MissingProvider] = []
+    if content.actions.get("async") and content.actions.get("deny"):
+        warnings.append(MissingProvider("actions.async", NEVER_DENIES))
+    models = [
+        (index, check["parameters"].get("model"))
+        for index, check in enumerate(content.checks.masked)
+        if check.get("is_enabled", True)
+    ]
+    for index, model in models:
+        if workspace_id is None or not isinstance(model, str) or not model.startswith("@"):
+            continue
+        provider = {"provider": model.partition("/")[0]}
+        missing = await find_missing_providers(session, workspace_id, provider)
+        if missing is not UNSET:
+            warnings += [MissingProvider(f"checks[{index}].parameters.model", item.message) for item in missing]
+    return warnings or UNSET
