@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import queue
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 
 from tests.integration.management_client import Client, expect_error, expect_ok
 from tests.integration.raw_http import CHAT_PATH, MOCK_HEADERS, Response
 from tests.integration.serving import run_gateway
+from tests.otel_collector import OtelCollector
 from tests.processes import free_port, wait_for
 
 if TYPE_CHECKING:
@@ -30,11 +34,22 @@ CHECKS = [{"id": "default.contains", "parameters": {"words": ["canary"], "operat
 
 
 @pytest.fixture(scope="module")
-def served(provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def collector() -> Iterator[OtelCollector]:
+    with OtelCollector() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def served(
+    provider: Mock, collector: OtelCollector, new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
     folder: Path = tmp_path_factory.mktemp("guardrails")
     tables = {"mock": {"host": provider.url}, "server": {"workers": 2}, "log_store": {"enabled": True}}
     tables["upstream"] = {"trusted_custom_hosts": ["localhost"]}
-    with run_gateway(folder, tables, env=new_store(folder)) as gateway:
+    # Bodies are one file per record, as in a bucket.
+    tables["log_store"]["format"] = "v2"
+    env = {**new_store(folder), "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "PENSTOCK_OTEL_CONTENT": "true"}
+    with run_gateway(folder, tables, env=env) as gateway:
         yield gateway
 
 
@@ -71,6 +86,7 @@ def test_default_guardrail_denies_requests_until_it_is_changed(
     guardrail = team.create("/v1/guardrails", {"name": "No canary", "checks": CHECKS, "actions": {"deny": True}})
     assert ask(team, "a canary").status == 200
     set_defaults(admin, workspace, [guardrail["slug"]])
+    wait_for("the default", lambda: "hook_results" in ask(team, "hello").json() or None)
     provider.clear_ledger()
     denied = ask(team, "a canary")
     (result,) = denied.json()["hook_results"]["before_request_hooks"]
@@ -87,11 +103,11 @@ def test_default_guardrail_denies_requests_until_it_is_changed(
     assert [(item["id"], item["verdict"]) for item in recorded] == [(guardrail["slug"], False)]
     # A new version applies to the next request.
     expect_ok(team.put(f"/v1/guardrails/{guardrail['slug']}", {"actions": {"deny": False}}))
-    assert ask(team, "a canary").status == 246
+    wait_for("the new version", lambda: ask(team, "a canary").status == 246 or None)
     in_use = admin.delete(f"/v1/guardrails/{guardrail['slug']}")
     assert in_use.status == 409
     set_defaults(admin, workspace, [])
-    assert ask(team, "a canary").status == 200
+    wait_for("the removed default", lambda: ask(team, "a canary").status == 200 or None)
 
 
 def test_config_names_a_guardrail(team: Client):
@@ -340,6 +356,62 @@ def test_dry_run_of_a_saved_guardrail_is_in_the_log_as_feedback(admin: Client, w
     (result,) = log["details"]["hook_results"]["before_request_hooks"]
     assert (result["dry_run"], result["would_deny"], result["deny"]) == (True, True, False)
     assert [entry["value"] for entry in log["feedback"]] == [-7]
+
+
+def test_redacted_texts_are_in_no_log(admin: Client, workspace: str, team: Client, collector: OtelCollector):
+    secret, trace = "heron@mail.example", "a-trace-of-a-redaction"
+    excerpt = {"id": "default.regexMatch", "parameters": {"rule": "never", "not": True}}
+    redaction = {"id": "gateway.pii", "parameters": {"categories": ["EMAIL_ADDRESS"], "redact": True}}
+    created = team.create("/v1/guardrails", {"name": "Redact", "checks": [excerpt, redaction], "actions": {}})
+    tailed = queue.SimpleQueue[bytes]()
+
+    def follow() -> None:
+        headers = {"x-gateway-api-key": team.key}
+        with httpx2.stream("GET", f"{team.gateway.base_url}/v1/logs/tail", headers=headers, timeout=60) as response:
+            for line in response.iter_lines():
+                tailed.put(line.encode())
+                if trace in line:
+                    return
+
+    follower = Thread(target=follow, daemon=True)
+    follower.start()
+    assert b"connected" in tailed.get(timeout=30)
+    config = json.dumps({"provider": "mock", "input_guardrails": [created["slug"]], "output_guardrails": []})
+    response = ask(team, f"write to {secret}", **{"x-gateway-config": config, "x-gateway-trace-id": trace})
+    assert response.status == 200
+    follower.join(30)
+
+    def find_log() -> dict[str, Any] | None:
+        rows = team.read("/v1/logs?time_of_generation_min=2020-01-01T00:00:00Z&page_size=20")["data"]
+        ids = [row["id"] for row in rows if row["trace_id"] == trace]
+        return team.read(f"/v1/logs/{ids[0]}") if ids else None
+
+    log = wait_for("the log", find_log, 30)
+    assert log["request"]["body"]["messages"][0]["content"] == "write to {{EMAIL_ADDRESS_1}}"
+    exporting = admin.with_new_key(workspace_id=workspace, scopes=["logs.export", "logs.list", "logs.view"])
+    requested = {"filters": {"trace_id": trace}, "requested_data": ["id", "trace_id", "request", "response"]}
+    export = exporting.create("/v1/logs/exports", requested)
+    expect_ok(exporting.post(f"/v1/logs/exports/{export['id']}/start", {}))
+
+    def find_download() -> bytes | None:
+        if exporting.read(f"/v1/logs/exports/{export['id']}")["status"] != "success":
+            return None
+        url = urlsplit(exporting.read(f"/v1/logs/exports/{export['id']}/download")["signed_url"])
+        return httpx2.get(f"{team.gateway.base_url}{url.path}?{url.query}").content
+
+    def find_spans() -> bytes | None:
+        received = b"".join(collector.received)
+        return received if b"EMAIL_ADDRESS_1" in received else None
+
+    sinks = {
+        "log": json.dumps(log).encode(),
+        "export": wait_for("the export", find_download, 30),
+        "spans": wait_for("the spans", find_spans, 30),
+        "tail": b"".join(tailed.get() for _ in range(tailed.qsize())),
+        "files": b"".join(path.read_bytes() for path in team.gateway.folder.rglob("*") if path.is_file()),
+    }
+    assert {name for name, text in sinks.items() if b"EMAIL_ADDRESS_1" not in text} <= {"tail"}
+    assert {name for name, text in sinks.items() if b"heron" in text} == set()
 
 
 @pytest.mark.parametrize("path", ["/v1//configs", "/v1/v1/configs", "/v1/%61pi-keys", "/v1/Configs", "/v1//files"])

@@ -78,6 +78,7 @@ def test_core_tests_are_named_after_modules():
         "fine_tuning",
         "guardrail_checks",
         "guardrail_fields",
+        "guardrail_logs",
         "guardrail_matrix",
         "guardrail_routes",
         "guardrail_ways_around",

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{
     checks::{CompiledCheck, compile_check},
-    results::Feedback,
+    results::{Feedback, redacts},
 };
 use crate::parse::document_reader::{ConfigReader, to_snake_case};
 
@@ -158,6 +158,11 @@ impl Hook {
     /// Returns true if a check can change texts or bodies.
     pub fn may_change(&self) -> bool {
         self.checks.iter().any(|check| check.check.check.may_change())
+    }
+
+    /// Returns true if a check can remove parts of texts, which the log must not show then.
+    pub fn may_redact(&self) -> bool {
+        self.checks.iter().any(|check| check.check.check.may_change() && redacts(&check.check.id))
     }
 }
 

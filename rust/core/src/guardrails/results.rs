@@ -10,6 +10,26 @@ use tokio::sync::Notify;
 
 use super::check::{CheckError, Stage};
 
+/// Checks that only add something to a body when they change it.
+const ADDING_CHECKS: [&str; 5] =
+    ["default.addPrefix", "default.inlineImages", "default.jwt", "exa.online", "tavily.online"];
+/// Checks whose data hold nothing of the texts, apart from the excerpt.
+const TEXTLESS_CHECKS: [&str; 4] = ["default.regexReplace", "gateway.pii", "gateway.profanity", "gateway.secrets"];
+
+/// Returns true if the check removes parts of the texts when it changes them.
+pub fn redacts(check_id: &str) -> bool {
+    !ADDING_CHECKS.contains(&check_id)
+}
+
+/// How much of the data of checks is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShownData {
+    All,
+    /// Nothing that may hold a part of a text.
+    WithoutTexts,
+    Nothing,
+}
+
 /// Result of one check.
 #[derive(Debug, Clone)]
 pub struct CheckResult {
@@ -30,8 +50,18 @@ impl CheckResult {
         self.verdict || self.error.as_ref().is_some_and(|error| !error.is_failure && !self.fails_on_error)
     }
 
-    fn to_json(&self, shows_data: bool) -> Value {
-        let data = if shows_data { &self.data } else { &Value::Null };
+    fn to_json(&self, extent: ShownData) -> Value {
+        let data = match extent {
+            ShownData::All => self.data.clone(),
+            ShownData::WithoutTexts if TEXTLESS_CHECKS.contains(&self.id.as_str()) => {
+                let mut data = self.data.clone();
+                if let Some(fields) = data.as_object_mut() {
+                    fields.shift_remove("textExcerpt");
+                }
+                data
+            }
+            ShownData::WithoutTexts | ShownData::Nothing => Value::Null,
+        };
         let mut json = json!({"data": data, "verdict": self.verdict, "id": self.id,
             "execution_time": self.milliseconds, "transformed": self.is_transformed, "created_at": self.created_at,
             "log": null, "fail_on_error": self.fails_on_error});
@@ -79,8 +109,13 @@ impl HookResult {
         self.skipped.is_none() && !self.verdict
     }
 
+    /// Returns true if a check removed parts of the texts.
+    fn has_redacted(&self) -> bool {
+        !self.is_async && self.checks.iter().any(|check| check.is_transformed && redacts(&check.id))
+    }
+
     /// Returns the result. Without data, nothing of the texts is in it.
-    pub fn to_json(&self, shows_data: bool) -> Value {
+    pub fn to_json(&self, extent: ShownData) -> Value {
         if let Some(reason) = self.skipped {
             let mut json = json!({"id": self.id, "type": self.kind, "skipped": true});
             if !reason.is_empty() {
@@ -93,7 +128,7 @@ impl HookResult {
             return json;
         }
         let feedback = self.feedback.as_ref().map(|feedback| self.feedback_json(feedback));
-        let checks: Vec<_> = self.checks.iter().map(|check| check.to_json(shows_data)).collect();
+        let checks: Vec<_> = self.checks.iter().map(|check| check.to_json(extent)).collect();
         let mut json = json!({"verdict": self.verdict, "id": self.id, "transformed": self.is_transformed,
             "checks": checks, "feedback": feedback, "execution_time": self.milliseconds, "async": self.is_async,
             "type": self.kind, "created_at": self.created_at, "deny": self.denies});
@@ -190,6 +225,8 @@ pub struct HookResults {
     /// True if the client may not see the texts of its request, because they are those of a prompt that it may not
     /// render.
     pub hides_request: bool,
+    /// True if the response is a stream from which guardrails may remove texts while it is delivered.
+    pub redacts_stream: bool,
 }
 
 impl HookResults {
@@ -206,20 +243,39 @@ impl HookResults {
         if stage == Stage::Input { self.before.extend(results) } else { self.after.extend(results) }
     }
 
+    /// Returns true if guardrails removed texts at a stage, or may do so. The log shows none of these texts.
+    pub fn has_redacted(&self, stage: Stage) -> bool {
+        stage == Stage::Output && self.redacts_stream || self.results_at(stage).iter().any(HookResult::has_redacted)
+    }
+
+    /// Returns how much of the data of a stage may be shown.
+    fn shown_data(&self, stage: Stage, shows_data: bool) -> ShownData {
+        match (shows_data, self.has_redacted(stage)) {
+            (false, _) => ShownData::Nothing,
+            (true, true) => ShownData::WithoutTexts,
+            (true, false) => ShownData::All,
+        }
+    }
+
     /// Returns the results for the log.
     pub fn to_json(&self, shows_data: bool) -> Value {
-        let list = |results: &[HookResult]| results.iter().map(|result| result.to_json(shows_data)).collect::<Vec<_>>();
-        json!({"before_request_hooks": list(&self.before), "after_request_hooks": list(&self.after)})
+        let list = |stage| -> Vec<Value> {
+            let extent = self.shown_data(stage, shows_data);
+            self.results_at(stage).iter().map(|result| result.to_json(extent)).collect()
+        };
+        json!({"before_request_hooks": list(Stage::Input), "after_request_hooks": list(Stage::Output)})
     }
 
     /// Returns the results that a client sees: those of asynchronous hooks are only in the log. The data of checks of a
     /// response that was denied or changed may hold what the client must not see.
     pub fn to_client_json(&self) -> Value {
         let hides_data = self.after.iter().any(|result| result.denies || result.is_transformed);
-        let list = |results: &[HookResult], shows_data: bool| -> Vec<Value> {
-            results.iter().filter(|result| !result.is_async).map(|result| result.to_json(shows_data)).collect()
+        let list = |stage, shows_data: bool| -> Vec<Value> {
+            let extent = self.shown_data(stage, shows_data);
+            let results = self.results_at(stage).iter().filter(|result| !result.is_async);
+            results.map(|result| result.to_json(extent)).collect()
         };
-        json!({"before_request_hooks": list(&self.before, !self.hides_request), "after_request_hooks": list(&self.after, !hides_data)})
+        json!({"before_request_hooks": list(Stage::Input, !self.hides_request), "after_request_hooks": list(Stage::Output, !hides_data)})
     }
 
     /// Returns true if clients see any result.

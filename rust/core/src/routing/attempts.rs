@@ -307,7 +307,9 @@ impl<'w> RouteExecutor<'w> {
         if self.parameters_for(node).overrides_or_drops("stream_options") {
             target.stream_usage = StreamUsage::AsConfigured;
         }
-        if node.features.reads_response(self.call.route, &self.call.head.method) || hooks::read_responses(self, node) {
+        if node.features.reads_response(self.call.route, &self.call.head.method)
+            || hooks::read_responses(self.resolver, node)
+        {
             target.response_coding = ResponseCoding::Uncompressed;
         }
         Ok(target)

@@ -28,7 +28,7 @@ use crate::{
     response::delivery::UpstreamResponse,
     routing::{
         fallback_level::{FallbackLevel, TriedFailure},
-        hooks::TargetHooks,
+        hooks::{self, TargetHooks},
         pattern_jobs::PatternJobs,
         replay_body::ReplayBody,
         upstream_response::triggers_fallback,
@@ -65,7 +65,9 @@ pub(crate) async fn route_request(
     })?;
     log.metadata.validate()?;
     limit_admission::admit_request(state, resolver.call, resolver.caller, log).await?;
-    let body = log.begin_record(resolver.call.head, &state.record_sink, body);
+    let may_be_redacted =
+        !resolver.call.head.is_guardrail_question && hooks::may_redact_request(resolver, &plan.config.root);
+    let body = log.begin_record_of_checked(resolver.call.head, &state.record_sink, body, may_be_redacted);
     let operation = resolver.call.requested_operation();
     if let (true, Body::Complete(bytes)) = (operation.has_countable_text(), &body) {
         log.count_input = Some(state.record_sink.token_counter.retain_body(operation, bytes));

@@ -33,6 +33,7 @@ mod fine_tuning;
 mod forward_headers;
 mod guardrail_checks;
 mod guardrail_fields;
+mod guardrail_logs;
 mod guardrail_matrix;
 mod guardrail_routes;
 mod guardrail_ways_around;

@@ -34,7 +34,7 @@ use crate::harness::{
 };
 
 pub const BEGIN: u8 = 1;
-const CLIENT_REQUEST: u8 = 2;
+pub const CLIENT_REQUEST: u8 = 2;
 const UPSTREAM_REQUEST: u8 = 3;
 const UPSTREAM_RESPONSE: u8 = 4;
 const CLIENT_RESPONSE: u8 = 5;
@@ -83,8 +83,14 @@ impl SpoolFolder {
         self.frames().iter().map(|frame| frame.kind).collect()
     }
 
+    /// Returns everything that is in the files now.
+    pub fn text(&self) -> String {
+        let payloads: Vec<_> = self.frames().into_iter().map(|frame| frame.payload).collect();
+        String::from_utf8_lossy(&payloads.concat()).into_owned()
+    }
+
     /// Returns the concatenated pieces of a body.
-    fn body(&self, kind: u8) -> String {
+    pub fn body(&self, kind: u8) -> String {
         let chunks = self.frames().into_iter().filter(|frame| frame.kind == kind).map(|frame| frame.payload);
         String::from_utf8(chunks.collect::<Vec<_>>().concat()).unwrap()
     }

@@ -309,6 +309,7 @@ impl Record {
             return took;
         }
         self.log.apply_form_fields();
+        self.log.bodies.record_client_request();
         let took = self.started_at.elapsed();
         self.end = Some((outcome, took));
         let metrics = &self.sink.metrics;

@@ -11,12 +11,33 @@ use penstock_net::ResponseBody;
 
 use crate::accounting::spool::{SpoolEntry, frame::FrameKind};
 
+/// Recorded in place of a request that a guardrail should have redacted, and never checked.
+const UNCHECKED_REQUEST: &[u8] = br#"{"withheld":"not recorded, because no guardrail has redacted it"}"#;
+
+/// The client's body as the record shows it.
+#[derive(Debug, Default)]
+enum ClientRequest {
+    /// It is recorded already, or there is none.
+    #[default]
+    Recorded,
+    /// Guardrails may redact it, and have not checked it yet.
+    Unchecked(Bytes),
+    /// Guardrails have checked it, and redacted nothing.
+    Unchanged(Bytes),
+    /// The body without what guardrails redacted.
+    Redacted(Bytes),
+}
+
 /// Bodies of a request and of its current attempt.
 #[derive(Debug, Default)]
 pub struct RecordedBodies {
     /// Entry that takes the bodies; `None` if they are not recorded.
     pub(super) entry: Option<Arc<SpoolEntry>>,
-    pub(super) client_request: Option<Bytes>,
+    /// The client's body, until the record knows if it differs from the one that was sent upstream.
+    client_bytes: Option<Bytes>,
+    client_request: ClientRequest,
+    /// True if a body was recorded in place of the client's own.
+    hides_client_request: bool,
     /// Body that the current attempt sent.
     upstream_request: Option<Bytes>,
     /// Response of the current attempt, if the client gets it changed.
@@ -29,12 +50,23 @@ impl RecordedBodies {
     /// Returns the initial state for a concurrent attempt.
     #[must_use]
     pub fn fork(&self) -> Self {
-        Self { entry: self.entry.clone(), is_forwarded: self.is_forwarded, ..Self::default() }
+        let client_request = match &self.client_request {
+            ClientRequest::Unchecked(bytes) => ClientRequest::Unchecked(bytes.clone()),
+            _ => ClientRequest::Recorded,
+        };
+        Self { entry: self.entry.clone(), is_forwarded: self.is_forwarded, client_request, ..Self::default() }
     }
 
     /// Takes over what belongs to the attempt that responded.
     pub fn adopt_target(&mut self, other: Self) {
-        let Self { upstream_request, response_tap, is_forwarded, .. } = other;
+        let Self { upstream_request, response_tap, is_forwarded, client_request, .. } = other;
+        match (&self.client_request, client_request) {
+            (ClientRequest::Unchecked(_), checked @ ClientRequest::Unchanged(_))
+            | (ClientRequest::Unchecked(_) | ClientRequest::Unchanged(_), checked @ ClientRequest::Redacted(_)) => {
+                self.client_request = checked;
+            }
+            _ => (),
+        }
         (self.upstream_request, self.response_tap, self.is_forwarded) = (upstream_request, response_tap, is_forwarded);
     }
 
@@ -45,6 +77,51 @@ impl RecordedBodies {
 
     pub fn is_recording(&self) -> bool {
         self.entry.is_some()
+    }
+
+    /// Records the client's body. One that guardrails may redact waits for them.
+    pub(super) fn set_client_request(&mut self, body: &Bytes, may_be_redacted: bool) {
+        let Some(entry) = &self.entry else { return };
+        if may_be_redacted {
+            self.client_request = ClientRequest::Unchecked(body.clone());
+        } else {
+            self.client_bytes = Some(body.clone());
+            entry.add_complete_body(FrameKind::ClientRequest, body.clone());
+        }
+    }
+
+    /// Takes note that guardrails have checked the client's body, and of what they made of it if they redacted anything.
+    pub fn set_checked_request(&mut self, redacted: Option<Bytes>) {
+        self.client_request = match (mem::take(&mut self.client_request), redacted) {
+            (ClientRequest::Recorded, _) => ClientRequest::Recorded,
+            (_, Some(redacted)) => ClientRequest::Redacted(redacted),
+            (ClientRequest::Unchecked(bytes), None) => ClientRequest::Unchanged(bytes),
+            (checked, None) => checked,
+        };
+    }
+
+    /// Returns true if the record must not show what the client sent.
+    pub(super) fn hides_client_request(&self) -> bool {
+        self.hides_client_request
+    }
+
+    /// Records the client's body if it has waited for guardrails.
+    pub(super) fn record_client_request(&mut self) {
+        let Some(entry) = &self.entry else { return };
+        let (body, is_hidden) = match mem::take(&mut self.client_request) {
+            ClientRequest::Recorded => return,
+            ClientRequest::Unchecked(_) => (Bytes::from_static(UNCHECKED_REQUEST), true),
+            ClientRequest::Unchanged(bytes) => (bytes, false),
+            ClientRequest::Redacted(bytes) => (bytes, true),
+        };
+        self.hides_client_request = is_hidden;
+        self.client_bytes = Some(body.clone());
+        entry.add_complete_body(FrameKind::ClientRequest, body);
+    }
+
+    /// Forgets what the provider sent, because guardrails have removed something of it.
+    pub(super) fn hide_response(&mut self) {
+        self.response_tap = None;
     }
 
     /// Stores the body that is sent upstream. Stored secrets must be masked in it.
@@ -68,7 +145,8 @@ impl RecordedBodies {
 
     /// Records the bodies of the current attempt, because the client gets its response.
     pub fn deliver(&mut self) {
-        let (sent, received) = (self.upstream_request.take(), self.client_request.take());
+        self.record_client_request();
+        let (sent, received) = (self.upstream_request.take(), self.client_bytes.take());
         if let (Some(entry), Some(sent)) = (&self.entry, sent)
             && received.as_ref() != Some(&sent)
         {

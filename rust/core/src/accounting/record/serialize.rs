@@ -238,9 +238,10 @@ fn write_full_record(
         write_events(line, &record.log);
         write_caller(line, &record.log);
         write_prompt(line, &record.head);
-        write_prompt_variables(line, &record.head, bodies.is_some_and(|bodies| bodies != BodyStatus::Off));
+        let shows_bodies = bodies.is_some_and(|bodies| bodies != BodyStatus::Off);
+        write_prompt_variables(line, &record.head, shows_bodies && !record.log.bodies.hides_client_request());
         write_limits(line, &record.log);
-        write_hook_results(line, &record.log, bodies.is_some_and(|bodies| bodies != BodyStatus::Off));
+        write_hook_results(line, &record.log, shows_bodies);
         write_sdk(line, &record.head, &record.sink.control_prefixes);
         write_peer(line, record);
         line.optional_text("body", bodies.map(BodyStatus::name));

@@ -9,6 +9,7 @@ use penstock_net::{body::Body, headers::Headers};
 use super::{Detail, Record, RecordSink, RequestLog, serialize};
 use crate::{
     accounting::spool::{Source, SpoolEntry, frame::FrameKind},
+    guardrails::checks::Stage,
     ingress::message::RequestHead,
 };
 
@@ -16,14 +17,24 @@ impl RequestLog {
     /// Writes the beginning of the record to the spool, with the request's body. To be called before anything is sent
     /// upstream.
     pub fn begin_record(&mut self, head: &RequestHead, sink: &RecordSink, body: Body) -> Body {
+        self.begin_record_of_checked(head, sink, body, false)
+    }
+
+    /// Writes the beginning of the record to the spool. A body that guardrails may redact is written after they ran.
+    pub fn begin_record_of_checked(
+        &mut self,
+        head: &RequestHead,
+        sink: &RecordSink,
+        body: Body,
+        may_be_redacted: bool,
+    ) -> Body {
         self.details.mark_parsed();
         let (Some(entry), Some(workspace)) = (self.spool.clone(), self.admitted_workspace) else { return body };
         self.bodies.entry = self.body_entry().cloned();
         if let Body::Complete(bytes) = &body {
             entry.request_bytes.store(bytes.len() as u64, Ordering::Relaxed);
             if self.bodies.is_recording() && !bytes.is_empty() {
-                self.bodies.client_request = Some(bytes.clone());
-                entry.add_complete_body(FrameKind::ClientRequest, bytes.clone());
+                self.bodies.set_client_request(bytes, may_be_redacted);
             }
         }
         entry.begin(Source::Admitted(workspace), |out| serialize::write_begin(out, &entry, head, self, sink.worker));
@@ -37,6 +48,14 @@ impl RequestLog {
                 entry.add_body_piece(FrameKind::ClientRequest, bytes);
             }
         }))
+    }
+
+    /// Leaves out what the provider sent if guardrails removed something of it.
+    fn hide_redacted_response(&mut self) {
+        let results = self.details.hook_results.as_ref();
+        if results.is_some_and(|results| results.lock().has_redacted(Stage::Output)) {
+            self.bodies.hide_response();
+        }
     }
 
     /// Returns the entry in the spool if bodies of this request may be recorded.
@@ -58,6 +77,7 @@ impl Record {
 
     /// Records a complete response: as it was received, and as it is delivered if that differs.
     pub fn record_complete_response(&mut self, received: &Bytes, delivered: Option<&Bytes>) {
+        self.log.hide_redacted_response();
         let bodies = &mut self.log.bodies;
         // A translation or normalisation may have changed nothing.
         let is_received = bodies.is_forwarded || bodies.drop_equal_response(received);
@@ -74,11 +94,13 @@ impl Record {
     /// Records that the client gets a stream.
     pub fn begin_stream(&mut self) {
         self.sink.metrics.streams.add(1);
+        self.log.hide_redacted_response();
         self.log.bodies.deliver();
     }
 
     /// Records a response that the gateway made itself.
     pub fn record_own_response(&mut self, body: &Bytes) {
+        self.log.hide_redacted_response();
         self.log.bodies.deliver();
         if let Some(entry) = self.log.body_entry() {
             entry.add_complete_body(FrameKind::ClientResponse, body.clone());

@@ -13,12 +13,11 @@ use crate::{
         hook::{Hook, HookReference},
     },
     resolve::target_resolver::TargetResolver,
-    routing::executor::RouteExecutor,
 };
 
 /// Where a guardrail comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin {
+pub(super) enum Origin {
     Config,
     /// Defaults of the API key.
     Key,
@@ -51,8 +50,8 @@ fn default_lists<'s>(resolver: &TargetResolver<'s>) -> [Option<&'s DefaultGuardr
 }
 
 /// Returns true if hooks of a node or the defaults of the caller read responses, which must not be compressed then.
-pub(crate) fn read_responses(executor: &RouteExecutor<'_>, node: &Node) -> bool {
-    let defaults = default_lists(executor.resolver);
+pub(crate) fn read_responses(resolver: &TargetResolver<'_>, node: &Node) -> bool {
+    let defaults = default_lists(resolver);
     node.features.guardrails.has_after() || defaults.into_iter().flatten().any(|defaults| !defaults.output.is_empty())
 }
 
@@ -60,7 +59,7 @@ pub(crate) fn read_responses(executor: &RouteExecutor<'_>, node: &Node) -> bool 
 ///
 /// # Errors
 /// If a guardrail does not exist or cannot run: it must not be left out.
-fn find_hooks(resolver: &TargetResolver<'_>, node: &Node, stage: Stage) -> Result<Vec<(Arc<Hook>, Origin)>> {
+pub(super) fn find_hooks(resolver: &TargetResolver<'_>, node: &Node, stage: Stage) -> Result<Vec<(Arc<Hook>, Origin)>> {
     let workspace = resolver.caller.workspace();
     let find = |name: &str| {
         let found = resolver.snapshot.find_guardrail(workspace, name);

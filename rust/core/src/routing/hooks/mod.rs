@@ -6,6 +6,7 @@ mod effective;
 mod external;
 mod model_call;
 mod reading;
+mod request_check;
 mod restorations;
 mod restore;
 mod rewriting;
@@ -27,6 +28,7 @@ use penstock_net::{ResponseBody, body::Body, memory_budget::BudgetedBytes};
 use serde_json::Value;
 
 pub(crate) use effective::{describe_guardrails, has_defaults, read_responses};
+pub(crate) use request_check::may_redact_request;
 pub use trial::Trial;
 
 use self::{
@@ -34,7 +36,7 @@ use self::{
     reading::{Reading, has_known_texts},
     restorations::Restorations,
     restore::build_rewriter,
-    rewriting::{decides, has_rewritten, may_rewrite},
+    rewriting::may_rewrite,
     runner::{HookRun, HookRunner, run_hooks},
     stream_end::StreamHooks,
     subject::HookSubject,
@@ -44,12 +46,9 @@ use self::{
     },
 };
 use crate::{
-    accounting::{
-        record::{RecordSink, RequestLog},
-        routing_decision::RoutingStep,
-    },
+    accounting::record::{RecordSink, RequestLog},
     config::Node,
-    error::{Error, PromptError, Result},
+    error::{Error, Result},
     gateway_state::GatewayState,
     guardrails::{
         checks::Stage,
@@ -166,7 +165,8 @@ impl TargetHooks {
                 let trace_id =
                     executor.call.control.trace_id.map(ToOwned::to_owned).or_else(|| executor.log.trace_id.clone());
                 let asked = executor.log.details.guardrail_questions();
-                ModelAccess::new(state, resolver.caller, trace_id, asked, route_question)
+                let hides_texts = before.iter().chain(&after).any(|hook| !hook.is_async && hook.may_redact());
+                ModelAccess::new(state, resolver.caller, trace_id, asked, hides_texts, route_question)
             }),
         };
         let is_strict = target.is_strict;
@@ -201,50 +201,6 @@ impl TargetHooks {
         hooks.flat_map(|hook| hook.fingerprint.to_le_bytes()).collect()
     }
 
-    /// Runs the hooks before the request, and applies their changes to its body. Returns the response if they deny it.
-    pub async fn check_request(
-        &mut self,
-        executor: &mut RouteExecutor<'_>,
-        node: &Node,
-        prepared: &mut PreparedBody,
-    ) -> Result<Option<UpstreamResponse>> {
-        self.report_unreadable_output(executor.state);
-        let run = self.run(executor.state, &self.before, Arc::clone(&self.subject)).await;
-        let denial = {
-            let results = self.results.lock();
-            denying(&results.before).or_else(|| denying(&results.after)).cloned()
-        };
-        self.subject = run.subject;
-        self.restorations = run.restorations;
-        if let Some(denied_by) = denial {
-            let at = node.path.clone();
-            executor.record_step(|| RoutingStep::Failed { at, error: "guardrail_denied" });
-            let api_format = executor.call.client_api_format();
-            return Ok(Some(self.deny(executor.state, &denied_by, api_format)));
-        }
-        if let Some(prompt) = &self.lender
-            && has_rewritten(&self.results.lock().before)
-        {
-            return Err(Error::Prompt(PromptError::field_of_owner(prompt, "messages")));
-        }
-        // A provider may read a repeated key otherwise than these hooks did, so it gets what they read.
-        let is_checked = self.before.iter().any(|hook| decides(hook)) && self.subject.request.is_object();
-        if run.is_changed || is_checked {
-            self.replace_request(prepared).await?;
-        }
-        Ok(None)
-    }
-
-    /// Adds the results of hooks after the response, if they will not be able to read it.
-    fn report_unreadable_output(&self, gateway: &GatewayState) {
-        let reading = self.subject.reading;
-        let Some(reason) = reading.unreadable_reason() else { return };
-        let result = |hook: &Arc<Hook>| runner::skipped_result(hook, reason, reading.is_denied_by(hook));
-        let results: Vec<_> = self.after.iter().map(result).collect();
-        count(&gateway.record_sink, &results);
-        self.results.lock().add(Stage::Output, results);
-    }
-
     /// Runs hooks and adds their results. Asynchronous ones go on in the background, and add theirs when they are done.
     async fn run(&self, gateway: &GatewayState, hooks: &[Arc<Hook>], subject: Arc<HookSubject>) -> HookRun {
         let stage = subject.stage;
@@ -273,28 +229,6 @@ impl TargetHooks {
         count(&gateway.record_sink, &run.results);
         self.results.lock().add(stage, std::mem::take(&mut run.results));
         run
-    }
-
-    /// Replaces the body of the request by the changed one. The model stays: target and credential belong to it.
-    async fn replace_request(&mut self, prepared: &mut PreparedBody) -> Result<()> {
-        let subject = Arc::make_mut(&mut self.subject);
-        let before: Option<Value> = {
-            let bytes = prepared.body.complete_bytes();
-            penstock_llm::json::edit::pick_values(bytes, &["model".to_owned()]).into_iter().next().flatten()
-        };
-        if subject.request.get("model") != before.as_ref()
-            && let Some(fields) = Arc::make_mut(&mut subject.request).as_object_mut()
-        {
-            match before {
-                Some(model) => drop(fields.insert("model".to_owned(), model)),
-                None => drop(fields.shift_remove("model")),
-            }
-        }
-        let request = Arc::clone(&subject.request);
-        let length = prepared.body.complete_bytes().len().max(subject.body_bytes);
-        let bytes = run_offloaded(length, move || request.to_string().into_bytes()).await?;
-        prepared.body = Body::Complete(bytes.into());
-        Ok(())
     }
 
     /// Returns the response of a denied request or response.
@@ -414,6 +348,7 @@ impl TargetHooks {
         let of_mode =
             |mode: StreamMode| self.after.iter().filter(move |hook| runs && hook.stream_mode() == mode).cloned();
         let mut late = StreamHooks { window: of_mode(StreamMode::Window).collect(), end: Vec::new() };
+        self.results.lock().redacts_stream = late.window.iter().any(|hook| hook.may_redact());
         // The items of an array are only complete at its end.
         let must_hold = of_mode(StreamMode::Hold).next().is_some()
             || !late.window.is_empty() && encoding == StreamEncoding::JsonArrayItems

@@ -12,7 +12,7 @@ use penstock_net::{body::Body, headers::Headers};
 use serde_json::{Value, json};
 
 use crate::{
-    accounting::record::{Record, RequestLog},
+    accounting::record::{Detail, Record, RequestLog},
     auth::{
         caller::{self, Caller},
         gateway_key::GatewayKey,
@@ -50,6 +50,8 @@ pub struct ModelAccess {
     route: RouteQuestion,
     /// Questions that the request has asked, at all of its targets.
     asked: Arc<AtomicUsize>,
+    /// True if the logs of the questions have no bodies, because guardrails redact the texts that are asked about.
+    hides_texts: bool,
 }
 
 /// Routes a request. Given by the executor, which runs the hooks itself.
@@ -74,6 +76,7 @@ impl ModelAccess {
         caller: &Caller<'_>,
         trace_id: Option<String>,
         asked: Arc<AtomicUsize>,
+        hides_texts: bool,
         route: RouteQuestion,
     ) -> Arc<Self> {
         let key = caller.key.map(|key| GatewayKey {
@@ -82,14 +85,14 @@ impl ModelAccess {
             limits: key.limits.clone(),
             ..questioner(key.id.clone(), key.workspace.clone(), key.user_id.clone())
         });
-        Arc::new(Self { state, key, trace_id, route, asked })
+        Arc::new(Self { state, key, trace_id, route, asked, hides_texts })
     }
 
     /// Returns the access of somebody who tries a guardrail of a workspace. Questions have the limits of the workspace,
     /// and of the key with this id if there is one.
     pub fn for_trial(state: Arc<GatewayState>, id: Box<str>, workspace: Arc<str>, route: RouteQuestion) -> Arc<Self> {
         let key = Some(questioner(id, Some(workspace), None));
-        Arc::new(Self { state, key, trace_id: None, route, asked: Arc::default() })
+        Arc::new(Self { state, key, trace_id: None, route, asked: Arc::default(), hides_texts: false })
     }
 
     /// Asks a model, and returns its text.
@@ -114,6 +117,9 @@ impl ModelAccess {
         record.log.billing.tariff.prices = Arc::clone(&snapshot.prices);
         let caller = self.key.as_ref().map(|key| caller::admit_upload(key, &snapshot)).unwrap_or_default();
         record.log.set_caller(&caller, &snapshot);
+        if self.hides_texts {
+            record.log.detail = Detail::MetricsOnly;
+        }
         let resolver = self.state.target_resolver(&snapshot, &call, &caller);
         let plan = resolver.build_plan().map_err(|error| failed(&error))?;
         let body = Body::Complete(build_body(question).into());

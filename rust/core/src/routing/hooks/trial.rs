@@ -20,7 +20,7 @@ use super::{
 use crate::{
     error::Problem,
     gateway_state::GatewayState,
-    guardrails::{checks::Stage, hook::Hook, saved::compile_content},
+    guardrails::{checks::Stage, hook::Hook, results::ShownData, saved::compile_content},
     parse::{document_reader::Strictness, json_fault::describe_json_fault},
     process::{net_settings, settings::Settings},
     state::shared::check_hosts::CheckHosts,
@@ -131,7 +131,7 @@ impl Trial {
             denied |= result.denies;
             is_transformed |= result.is_transformed;
             result.id.clone_from(&trial.slug);
-            results.push(result.to_json(true));
+            results.push(result.to_json(ShownData::All));
         }
         json!({"verdict": verdict, "denied": denied, "transformed": is_transformed, "texts": texts, "body": body,
             "results": results, "object": "guardrail_trial"})

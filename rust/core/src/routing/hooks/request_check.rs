@@ -1,0 +1,118 @@
+//! Checks of a request before it is sent: its denial, its changes, and what the log shows of it.
+
+use std::sync::Arc;
+
+use penstock_net::body::Body;
+use serde_json::Value;
+
+use super::{
+    TargetHooks, count, denying,
+    effective::find_hooks,
+    rewriting::{decides, has_rewritten},
+    runner,
+};
+use crate::{
+    accounting::routing_decision::RoutingStep,
+    config::Node,
+    error::{Error, PromptError, Result},
+    gateway_state::GatewayState,
+    guardrails::{checks::Stage, hook::Hook},
+    resolve::target_resolver::TargetResolver,
+    response::{delivery::UpstreamResponse, offload::run_offloaded},
+    routing::{executor::RouteExecutor, replay_body::PreparedBody},
+};
+
+/// Returns true if a guardrail of any target may redact the request, so that its log must wait for the guardrails.
+pub(crate) fn may_redact_request(resolver: &TargetResolver<'_>, node: &Node) -> bool {
+    let redacts = |hook: &Hook| !hook.is_async && hook.may_redact();
+    let own = match find_hooks(resolver, node, Stage::Input) {
+        Ok(hooks) => hooks.iter().any(|(hook, _)| redacts(hook)),
+        // The request will fail.
+        Err(_) => true,
+    };
+    own || node.targets.iter().any(|target| may_redact_request(resolver, target))
+}
+
+/// Lets the log record the request as the client sent it, or without what guardrails redacted.
+fn record_checked_request(executor: &mut RouteExecutor<'_>, prepared: &PreparedBody, is_redacted: bool) {
+    let redacted = match &prepared.body {
+        Body::Complete(bytes) if is_redacted => Some(bytes.clone()),
+        _ => None,
+    };
+    executor.log.bodies.set_checked_request(redacted);
+}
+
+impl TargetHooks {
+    /// Runs the hooks before the request, and applies their changes to its body. Returns the response if they deny it.
+    pub async fn check_request(
+        &mut self,
+        executor: &mut RouteExecutor<'_>,
+        node: &Node,
+        prepared: &mut PreparedBody,
+    ) -> Result<Option<UpstreamResponse>> {
+        self.report_unreadable_output(executor.state);
+        let run = self.run(executor.state, &self.before, Arc::clone(&self.subject)).await;
+        let denial = {
+            let results = self.results.lock();
+            denying(&results.before).or_else(|| denying(&results.after)).cloned()
+        };
+        self.subject = run.subject;
+        self.restorations = run.restorations;
+        let is_redacted = self.results.lock().has_redacted(Stage::Input);
+        if let Some(denied_by) = denial {
+            if is_redacted {
+                // The log shows what the denied request was without the texts that were redacted.
+                self.replace_request(prepared).await?;
+            }
+            record_checked_request(executor, prepared, is_redacted);
+            let at = node.path.clone();
+            executor.record_step(|| RoutingStep::Failed { at, error: "guardrail_denied" });
+            let api_format = executor.call.client_api_format();
+            return Ok(Some(self.deny(executor.state, &denied_by, api_format)));
+        }
+        if let Some(prompt) = &self.lender
+            && has_rewritten(&self.results.lock().before)
+        {
+            return Err(Error::Prompt(PromptError::field_of_owner(prompt, "messages")));
+        }
+        // A provider may read a repeated key otherwise than these hooks did, so it gets what they read.
+        let is_checked = self.before.iter().any(|hook| decides(hook)) && self.subject.request.is_object();
+        if run.is_changed || is_checked {
+            self.replace_request(prepared).await?;
+        }
+        record_checked_request(executor, prepared, is_redacted);
+        Ok(None)
+    }
+
+    /// Adds the results of hooks after the response, if they will not be able to read it.
+    fn report_unreadable_output(&self, gateway: &GatewayState) {
+        let reading = self.subject.reading;
+        let Some(reason) = reading.unreadable_reason() else { return };
+        let result = |hook: &Arc<Hook>| runner::skipped_result(hook, reason, reading.is_denied_by(hook));
+        let results: Vec<_> = self.after.iter().map(result).collect();
+        count(&gateway.record_sink, &results);
+        self.results.lock().add(Stage::Output, results);
+    }
+
+    /// Replaces the body of the request by the changed one. The model stays: target and credential belong to it.
+    async fn replace_request(&mut self, prepared: &mut PreparedBody) -> Result<()> {
+        let subject = Arc::make_mut(&mut self.subject);
+        let before: Option<Value> = {
+            let bytes = prepared.body.complete_bytes();
+            penstock_llm::json::edit::pick_values(bytes, &["model".to_owned()]).into_iter().next().flatten()
+        };
+        if subject.request.get("model") != before.as_ref()
+            && let Some(fields) = Arc::make_mut(&mut subject.request).as_object_mut()
+        {
+            match before {
+                Some(model) => drop(fields.insert("model".to_owned(), model)),
+                None => drop(fields.shift_remove("model")),
+            }
+        }
+        let request = Arc::clone(&subject.request);
+        let length = prepared.body.complete_bytes().len().max(subject.body_bytes);
+        let bytes = run_offloaded(length, move || request.to_string().into_bytes()).await?;
+        prepared.body = Body::Complete(bytes.into());
+        Ok(())
+    }
+}
