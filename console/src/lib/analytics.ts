@@ -29,7 +29,7 @@ interface Line {
   color: string;
 }
 
-type GraphPath = "requests" | "cost" | "tokens" | "latency" | "errors" | "errors/rate" | "cache/hit-rate" | "users";
+type GraphPath = "requests" | "cost" | "tokens" | "latency" | "errors" | "errors/rate" | "cache/hit-rate" | "users" | "feedbacks/weighted";
 
 function define(title: string, path: GraphPath, format: (value: number) => string, lines: Line[], summary: (found: Record<string, number>) => string, isBar = true): Metric {
   return {
@@ -67,6 +67,7 @@ export const METRICS: Record<string, Metric> = {
   errors: define("Errors", "errors", formatCompact, total("Errors", "bad"), (found) => formatNumber(found.total)),
   "errors-rate": define("Error rate", "errors/rate", formatPercent, [{ field: "rate", label: "Rate", color: "bad" }], (found) => formatPercent(found.rate), false),
   cache: define("Cache hit rate", "cache/hit-rate", formatPercent, [{ field: "rate", label: "Rate", color: "accent" }], (found) => formatPercent(found.rate), false),
+  feedback: define("Feedback", "feedbacks/weighted", (value) => formatNumber(value, 1), [{ field: "avg", label: "Rating times weight, mean", color: "accent" }], (found) => `mean ${formatNumber(found.avg, 1)}`, false),
   users: define("Users", "users", formatCompact, total("Users"), (found) => formatNumber(found.total)),
 };
 

@@ -63,11 +63,19 @@ export class Draft<T extends object> {
       this.error = null;
       return true;
     } catch (error) {
-      if (error instanceof ApiError && error.status === PRECONDITION_FAILED) this.theirs = await this.#source.load();
+      if (error instanceof ApiError && error.status === PRECONDITION_FAILED) await this.#openTheirs();
       else this.error = error;
       return false;
     } finally {
       this.isSaving = false;
+    }
+  }
+
+  async #openTheirs(): Promise<void> {
+    try {
+      this.theirs = await this.#source.load();
+    } catch (error) {
+      this.error = error;
     }
   }
 

@@ -68,6 +68,13 @@ export function verdictsOf(log: Schema["Log"]): GuardrailVerdict[] {
   });
 }
 
+/** Returns a rating of the request, as a line of text. */
+export function describeFeedback(one: Dictionary): string {
+  const metadata = one.metadata && Object.keys(one.metadata).length ? JSON.stringify(one.metadata) : "";
+  const weight = Number(one.weight ?? 1) === 1 ? "" : `weight ${String(one.weight)}`;
+  return [`Rated ${String(one.value ?? "–")}`, weight, metadata].filter(Boolean).join(" · ");
+}
+
 /** Returns the text of a response in any of the usual API formats; empty if there is none. */
 export function responseText(body: unknown): string {
   const found = body as Dictionary | null;

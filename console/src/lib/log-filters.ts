@@ -22,6 +22,8 @@ export const FILTERS: FilterField[] = [
   { name: "rescued", label: "Rescued by", placeholder: "retry, fallback" },
   { name: "metadata", label: "Metadata", placeholder: '{"team": "search"}' },
   { name: "cost_min", label: "Cost from", placeholder: "cents" },
+  { name: "weighted_feedback_min", label: "Rating from", placeholder: "-10 to 10" },
+  { name: "weighted_feedback_max", label: "Rating to", placeholder: "-10 to 10" },
   { name: "total_units_min", label: "Tokens from", placeholder: "1000" },
 ];
 

@@ -36,6 +36,7 @@ export const PAGE_GROUPS: PageGroup[] = [
       { name: "prompts", title: "Prompts", key: "p", scopes: ["prompts.list"], load: () => import("../pages/Prompts.svelte") },
       { name: "configs", title: "Configs", key: "c", scopes: ["configs.list"], load: () => import("../pages/Configs.svelte") },
       { name: "guardrails", title: "Guardrails", key: "r", scopes: ["guardrails.list", "organisation_guardrails.list"], load: () => import("../pages/Guardrails.svelte") },
+      { name: "batches", title: "Batches and files", key: "f", scopes: ["completions.write", "workspace_service_api_keys.create"], load: () => import("../pages/Batches.svelte") },
     ],
   },
   {

@@ -3,13 +3,22 @@ import { consoleUrl, pageUrl } from "./paths";
 
 type Query = Record<string, string | null | undefined>;
 
+/** Decodes a segment of a path; one that is no valid encoding stays as it is. */
+function decodeSegment(segment: string): string {
+  try {
+    return decodeURIComponent(segment);
+  } catch {
+    return segment;
+  }
+}
+
 class Route {
   path = $state("");
   query = $state(new URLSearchParams());
 
   /** Path segments: the page, then its parameters. */
   get segments(): string[] {
-    return this.path.split("/").filter(Boolean).map(decodeURIComponent);
+    return this.path.split("/").filter(Boolean).map(decodeSegment);
   }
 
   /** Name of the page. */
@@ -62,7 +71,7 @@ export function link(page: string, query: Query = {}): string {
 }
 
 function readLocation(): void {
-  route.path = decodeURI(location.pathname).slice(decodeURI(consoleUrl.pathname).length);
+  route.path = location.pathname.slice(consoleUrl.pathname.length);
   route.query = new URLSearchParams(location.search);
 }
 

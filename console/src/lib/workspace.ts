@@ -27,6 +27,11 @@ export function logScope(): { workspace_slug: string } {
   return { workspace_slug: selectedSlug() || "*" };
 }
 
+/** Returns the slug of a workspace, which routes accept in place of its id. */
+export function workspaceSlug(id: string): string {
+  return workspaces().find((one) => one.id === id || one.slug === id)?.slug ?? id;
+}
+
 export function workspaceName(id: string | null | undefined): string {
   if (!id) return "–";
   return workspaces().find((one) => one.id === id || one.slug === id)?.name ?? id.slice(0, 8);

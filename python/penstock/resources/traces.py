@@ -36,14 +36,16 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     object: Annotated[str, Meta(description="`trace`")] = "trace"
 
 
-@get("/{trace_id:str}", guards=[require_scopes("logs.list")], summary="Get trace", tags=["Logs"])
+@get("/{trace_id:path}", guards=[require_scopes("logs.list")], summary="Get trace", tags=["Logs"])
 async def get_trace(
-    trace_id: Annotated[str, PathParameter(max_length=MAX_TRACE_ID_CHARS, description="trace id")],
+    trace_id: Annotated[str, PathParameter(max_length=MAX_TRACE_ID_CHARS + 1, description="trace id")],
     context: NamedDependency[RequestContext],
     log_service: NamedDependency[LogService],
     workspace_slug: Annotated[str | None, QueryParameter(description=WORKSPACE_WORDS)] = None,
 ) -> Trace:
     """Returns the requests of a trace as a tree of spans, from all workspaces that are open to the caller."""
+    # Clients choose the id, so it may contain slashes. A path parameter starts with one.
+    trace_id = trace_id.removeprefix("/")
     access = await open_log_access(context, workspace_slug, "metadata")
     query = TraceQuery(
         organisation_id=access.organisation_id,

@@ -14,7 +14,7 @@ const PAGES = [
   "overview", "logs", `logs/${LOG}`, `logs/${LOG}?tab=request`, "traces", "analytics", "playground?pair=1", "prompts", `prompts/${PROMPT}`,
   "configs", `configs/${CONFIG}`, "configs?new=1", "guardrails", "guardrails/new", "guardrails/new?add=1", `guardrails/${GUARDRAIL}`,
   `guardrails/${GUARDRAIL}?tab=versions`, "providers", "providers?new=1", "providers/integrations", "models", "keys", "keys?new=1",
-  "limits", "limits?tab=usage", "limits?tab=refusals", "limits?new=1", "users", "users/invites", "users?new=1", "workspaces", "audit", "system",
+  "limits", "limits?tab=usage", "limits?tab=refusals", "limits?new=1", "users", "users/invites", "users?new=1", "workspaces", "batches", "logs?exports=1", "audit", "system",
 ];
 const PARTS = 2;
 /** Rules whose findings depend on the theme. */

@@ -1,0 +1,34 @@
+// Requests to the data plane, such as those for files and batches, with the API key of the playground.
+import { parseError } from "./errors";
+import { apiUrl } from "./paths";
+import { playgroundKey } from "./playground-key.svelte";
+
+/** A new key works as soon as the workers have the next snapshot. */
+const NEW_KEY_DELAYS_MS = [200, 500, 1000, 2000];
+
+/** Sends a request; raises ApiError if the gateway rejects it. */
+export async function sendWithKey(path: string, init: RequestInit = {}): Promise<Response> {
+  for (let attempt = 0; ; attempt += 1) {
+    // Without the cookie of the console: the API key alone decides.
+    const response = await fetch(apiUrl(path), { ...init, credentials: "omit", headers: { ...(init.headers as Record<string, string>), "x-gateway-api-key": playgroundKey.text } });
+    if (response.ok) return response;
+    const delay = NEW_KEY_DELAYS_MS[attempt];
+    if (response.status !== 401 || !playgroundKey.workspace || delay === undefined) throw parseError(response.status, await response.json().catch(() => null));
+    await new Promise((resolve) => setTimeout(resolve, delay));
+  }
+}
+
+/** Returns the body of a response as JSON. */
+export async function readWithKey<T>(path: string, init: RequestInit = {}): Promise<T> {
+  return (await (await sendWithKey(path, init)).json()) as T;
+}
+
+/** Saves the body of a response as a file. */
+export async function downloadWithKey(path: string, name: string): Promise<void> {
+  const blob = await (await sendWithKey(path)).blob();
+  const anchor = document.createElement("a");
+  anchor.href = URL.createObjectURL(blob);
+  anchor.download = name;
+  anchor.click();
+  setTimeout(() => URL.revokeObjectURL(anchor.href), 60_000);
+}

@@ -1,0 +1,144 @@
+// Places of the console where people look for the other features: tests of providers, exports, feedback, invitations.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { callApi, expectCount, expectText, openPage, openSignedIn, sendChat, until } from "./console-kit.mjs";
+
+const { KEY, WORKSPACE } = process.env;
+
+test("tests a provider and its integration with a short request", async () => {
+  const { data } = await callApi("GET", "/v1/providers");
+  const provider = data.find((one) => one.slug === "mock-main");
+  const { page, context, faults } = await openSignedIn(`providers/${provider.id}`);
+  const trial = page.getByRole("region", { name: "Test" });
+  await trial.getByLabel("Model to test").fill("mock");
+  await trial.getByRole("button", { name: "Test" }).click();
+  await expectText(trial, /It works: .* 12 → 8 tokens/);
+  // A new key is unknown to the workers for a moment.
+  assert.deepEqual(faults.filter((fault) => !fault.startsWith("401 ")), []);
+
+  await openPage(page, `providers/integrations/${provider.integration_id}`);
+  await page.getByRole("link", { name: "@mock-main" }).waitFor();
+  await trial.getByLabel("Model to test").fill("mock");
+  await trial.getByRole("button", { name: "Test" }).click();
+  await expectText(trial, /It works: /);
+  await context.close();
+});
+
+test("says why a provider does not work", async () => {
+  const integration = await callApi("POST", "/v1/integrations", { name: "Broken", ai_provider_id: "openai", key: "sk-0123456789", configurations: { custom_host: "http://127.0.0.1:47999" } });
+  await callApi("PUT", `/v1/integrations/${integration.slug}/workspaces`, { workspaces: [{ id: WORKSPACE, enabled: true }] });
+  const { id } = await callApi("POST", "/v1/providers", { name: "Broken", integration_id: integration.slug, workspace_id: WORKSPACE });
+  const { page, context } = await openSignedIn(`providers/${id}`);
+  const trial = page.getByRole("region", { name: "Test" });
+  await trial.getByLabel("Model to test").fill("gpt-4o-mini");
+  await trial.getByRole("button", { name: "Test" }).click();
+  await trial.getByRole("alert").waitFor();
+  await context.close();
+  await callApi("DELETE", `/v1/providers/${id}`);
+  await callApi("DELETE", `/v1/integrations/${integration.slug}`);
+});
+
+test("exports the filtered logs to a file", async () => {
+  for (let count = 0; count < 2; count += 1) assert.equal((await sendChat("mock-exported")).status, 200);
+  await until("the logs", async () => (await callApi("GET", "/v1/logs?ai_model=mock-exported&workspace_slug=*")).data.length >= 2);
+  const { page, context, faults } = await openSignedIn("logs?ai_model=mock-exported");
+  await page.getByRole("button", { name: "Export" }).click();
+  await page.waitForURL(/exports=1/);
+  await page.getByLabel("What it is for").fill("for the auditors");
+  await page.getByRole("button", { name: "Start the export" }).click();
+  const list = page.getByRole("region", { name: "Exports" });
+  await expectText(list, /for the auditors.*2 logs.*success/s);
+  const [download] = await Promise.all([page.waitForEvent("download"), list.getByRole("button", { name: "Download" }).click()]);
+  const lines = (await streamText(await download.createReadStream())).trim().split("\n").map((line) => JSON.parse(line));
+  assert.deepEqual(lines.map((line) => line.ai_model), ["mock-exported", "mock-exported"]);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+async function streamText(stream) {
+  const parts = [];
+  for await (const part of stream) parts.push(part);
+  return Buffer.concat(parts).toString();
+}
+
+test("shows the ratings of a request, and its trace with any characters", async () => {
+  const trace = "order/17?part=1#a%2F%zz";
+  const sent = await sendChat("mock-rated", KEY, { "x-gateway-trace-id": trace });
+  const id = sent.headers.get("x-gateway-request-id");
+  const writer = await callApi("POST", "/v1/api-keys/workspace/service", { name: "of ratings", workspace_id: WORKSPACE, scopes: ["logs.write"] });
+  await callApi("POST", "/v1/feedback", { trace_id: trace, value: -4, weight: 0.5, metadata: { reason: "too long" } }, { "x-gateway-api-key": writer.key });
+  await until("the rating", async () => (await callApi("GET", `/v1/logs/${id}?workspace_slug=*`)).feedback.length === 1);
+  const { page, context, faults } = await openSignedIn(`logs/${id}`);
+  await page.getByText('Rated -4 · weight 0.5 · {"reason":"too long"}').waitFor();
+  await page.getByRole("link", { name: trace }).click();
+  await page.getByRole("heading", { name: `Trace ${trace}` }).waitFor();
+  await page.getByText("1 request", { exact: false }).first().waitFor();
+  await page.reload();
+  await page.getByRole("heading", { name: `Trace ${trace}` }).waitFor();
+  await openPage(page, "logs?weighted_feedback_max=-1&ai_model=mock-rated");
+  await page.getByRole("row", { name: /mock-rated/ }).first().waitFor();
+  await openPage(page, "analytics?metric=feedback");
+  await expectText(page.locator("main"), /mean/);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("makes a new link for an invitation, after which the earlier one no longer works", async () => {
+  const first = await callApi("POST", "/v1/admin/users/invites", { email: "late@example.com", role: "member", workspaces: [] });
+  const { page, context, faults } = await openSignedIn("users/invites?find=late");
+  await page.getByRole("row", { name: /late@example.com/ }).getByRole("button", { name: "New link" }).click();
+  const link = page.locator("dialog pre");
+  await expectText(link, /\/v1\/auth\/invites\?token=/);
+  assert.notEqual(await link.textContent(), first.invite_link);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("uploads a file, runs it as a batch, and downloads the output", async () => {
+  const line = { custom_id: "first", method: "POST", url: "/v1/chat/completions", body: { model: "mock", messages: [{ role: "user", content: "Say hello" }] } };
+  const { page, context, faults } = await openSignedIn("batches");
+  await page.getByRole("button", { name: "Make one for an hour" }).click();
+  await page.getByText("No batches yet").waitFor();
+  await page.getByLabel("File to upload").setInputFiles({ name: "lines.jsonl", mimeType: "application/jsonl", buffer: Buffer.from(JSON.stringify(line)) });
+  await page.getByText("Uploaded", { exact: true }).waitFor();
+  await page.getByRole("tab", { name: "Files" }).click();
+  await page.getByRole("row", { name: /lines\.jsonl.*batch/ }).waitFor();
+  await page.getByRole("button", { name: "Run a batch" }).click();
+  const dialog = page.locator("dialog");
+  await dialog.getByLabel("Provider").selectOption("mock-main");
+  await dialog.getByRole("button", { name: "Run", exact: true }).click();
+  const row = page.getByRole("row", { name: /gw_batch_.*completed.*1 of 1/ });
+  await row.waitFor();
+  const [download] = await Promise.all([page.waitForEvent("download"), row.getByRole("button", { name: "Output" }).click()]);
+  const output = JSON.parse(await streamText(await download.createReadStream()));
+  assert.deepEqual([output.custom_id, output.response.status_code], ["first", 200]);
+  assert.deepEqual(faults.filter((fault) => !fault.startsWith("401 ")), []);
+  await context.close();
+});
+
+test("lists objects that have the same name", async () => {
+  const create = (path, body) => callApi("POST", path, { name: "Namesake", workspace_id: WORKSPACE, ...body });
+  const keys = [];
+  for (let count = 0; count < 2; count += 1) {
+    await create("/v1/configs", { config: { provider: "mock" } });
+    keys.push(await create("/v1/api-keys/workspace/service", { scopes: ["completions.write"] }));
+  }
+  for (const { key } of keys) await until("the key works", async () => (await sendChat("mock-namesake", key)).status === 200);
+  await until("the logs", async () => (await callApi("GET", "/v1/logs?ai_model=mock-namesake&workspace_slug=*")).data.length >= 2);
+  const { page, context, faults } = await openSignedIn("analytics?group=api_key&ai_model=mock-namesake");
+  await expectCount(page.getByRole("row", { name: /Namesake/ }), 2);
+  await page.keyboard.press("Control+k");
+  await page.keyboard.type("namesake");
+  await expectCount(page.getByRole("option", { name: /Namesake/ }), 2);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("opens an address that is no valid encoding", async () => {
+  const { page, context, faults } = await openSignedIn("logs/%zz");
+  await page.getByRole("heading", { name: "Logs" }).waitFor();
+  await page.goBack();
+  assert.deepEqual(faults.filter((fault) => fault.startsWith("error ")), []);
+  await context.close();
+});
