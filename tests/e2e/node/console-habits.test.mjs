@@ -40,7 +40,7 @@ test("guides a new workspace to its first request in three steps", async () => {
   await page.goto(`${GATEWAY}/console/overview?ws=${slug}`);
   await page.locator("main .badge.good").first().waitFor();
   await page.getByRole("link", { name: "Create a key" }).click();
-  await dialog.getByLabel("Name").fill("first key");
+  await dialog.getByLabel("Name", { exact: true }).fill("first key");
   await dialog.getByRole("button", { name: "Create" }).click();
   const key = await dialog.locator("pre").textContent();
   await page.goto(`${GATEWAY}/console/overview?ws=${slug}`);

@@ -118,19 +118,19 @@ test("uploads a file, runs it as a batch, and downloads the output", async () =>
 });
 
 test("lists objects that have the same name", async () => {
-  const create = (path, body) => callApi("POST", path, { name: "Namesake", workspace_id: WORKSPACE, ...body });
+  const create = (path, body) => callApi("POST", path, { name: "Twin", workspace_id: WORKSPACE, ...body });
   const keys = [];
   for (let count = 0; count < 2; count += 1) {
     await create("/v1/configs", { config: { provider: "mock" } });
     keys.push(await create("/v1/api-keys/workspace/service", { scopes: ["completions.write"] }));
   }
-  for (const { key } of keys) await until("the key works", async () => (await sendChat("mock-namesake", key)).status === 200);
-  await until("the logs", async () => (await callApi("GET", "/v1/logs?ai_model=mock-namesake&workspace_slug=*")).data.length >= 2);
-  const { page, context, faults } = await openSignedIn("analytics?group=api_key&ai_model=mock-namesake");
-  await expectCount(page.getByRole("row", { name: /Namesake/ }), 2);
+  for (const { key } of keys) await until("the key works", async () => (await sendChat("mock-twin", key)).status === 200);
+  await until("the logs", async () => (await callApi("GET", "/v1/logs?ai_model=mock-twin&workspace_slug=*")).data.length >= 2);
+  const { page, context, faults } = await openSignedIn("analytics?group=api_key&ai_model=mock-twin");
+  await expectCount(page.getByRole("row", { name: /Twin/ }), 2);
   await page.keyboard.press("Control+k");
-  await page.keyboard.type("namesake");
-  await expectCount(page.getByRole("option", { name: /Namesake/ }), 2);
+  await page.keyboard.type("twin");
+  await expectCount(page.getByRole("option", { name: /Twin/ }), 2);
   assert.deepEqual(faults, []);
   await context.close();
 });

@@ -33,7 +33,7 @@ test("signs in with a link once, and removes its secret from the address", async
 
 test("shows a new key once; its requests appear in the logs", async () => {
   const { page, context, faults } = await openSignedIn("keys?new=1");
-  await page.getByLabel("Name").fill("key of the browser");
+  await page.getByLabel("Name", { exact: true }).fill("key of the browser");
   await page.click("dialog button.primary");
   const shown = page.locator("dialog pre");
   await shown.waitFor();
