@@ -8,9 +8,22 @@ function read<T extends string>(name: string, allowed: readonly T[], usual: T): 
   return stored && allowed.includes(stored) ? stored : usual;
 }
 
+const systemDark = matchMedia("(prefers-color-scheme: dark)");
+
 class Preferences {
   theme = $state<Theme>(read("theme", ["system", "light", "dark"], "system"));
   zone = $state<Zone>(read("zone", ["local", "utc"], "local"));
+  #isSystemDark = $state(systemDark.matches);
+
+  constructor() {
+    systemDark.addEventListener("change", (event) => (this.#isSystemDark = event.matches));
+  }
+
+  /** The theme in force. Charts draw with its colours, so they are drawn anew when the system changes its theme. */
+  get shownTheme(): Theme {
+    if (this.theme !== "system") return this.theme;
+    return this.#isSystemDark ? "dark" : "light";
+  }
 
   get timeZone(): string {
     return this.zone === "utc" ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone;
