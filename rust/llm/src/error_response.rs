@@ -216,7 +216,7 @@ const CONTEXT_LENGTH_CODE: &str = "context_length_exceeded";
 
 /// Parts of the messages with which providers reject a request that is longer than the context of the model. All parts
 /// of one entry must occur.
-const CONTEXT_LENGTH_MESSAGES: [&[&str]; 15] = [
+const CONTEXT_LENGTH_MESSAGES: [&[&str]; 22] = [
     &["prompt is too long"],
     &["input is too long"],
     &["input tokens exceeded"],
@@ -233,6 +233,15 @@ const CONTEXT_LENGTH_MESSAGES: [&[&str]; 15] = [
     &["exceed", "available context size"],
     &["keep the first", "context length"],
     &["cannot truncate prompt", "n_ctx"],
+    // Servers with TGI, such as Together's and Hugging Face's.
+    &["`inputs` tokens"],
+    &["`inputs` must have less than", "tokens"],
+    // Vertex AI, Databricks, DashScope, Z.ai, GitHub Models.
+    &["input token count", "only supports up to"],
+    &["prompt token count", "cannot exceed"],
+    &["range of input length should be"],
+    &["prompt exceeds max length"],
+    &["request body too large", "tokens"],
 ];
 
 /// Returns true if the error says that the request is longer than the context of the model.
@@ -328,7 +337,7 @@ fn complete_openai_error(error_json: &mut Value, origin: ErrorOrigin<'_>) -> Res
         .or_insert_with(|| status_name.unwrap_or_else(|| openai_chat::error_type_for_status(origin.status).into()));
     error.entry("param").or_insert(Value::Null);
     let code = error.entry("code").or_insert(Value::Null);
-    if is_too_long && (code.is_null() || code.is_number()) {
+    if is_too_long {
         *code = CONTEXT_LENGTH_CODE.into();
     } else if code.is_number() {
         *code = code.to_string().into();
@@ -497,6 +506,16 @@ mod tests {
                 true,
             ),
             ("Cannot truncate prompt with n_keep (15028) >= n_ctx (7424)", true),
+            ("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000", true),
+            ("Input validation error: `inputs` must have less than 4096 tokens. Given: 5000", true),
+            (
+                "Unable to submit request because the input token count is 50000 but model only supports up to 32768.",
+                true,
+            ),
+            ("Bad request: prompt token count (9000) cannot exceed 8192", true),
+            ("Range of input length should be [1, 30720]", true),
+            ("Prompt exceeds max length", true),
+            ("Request body too large for gpt-4o model. Max size: 8000 tokens.", true),
             ("max_tokens must be at most 8192", false),
             ("too many tokens per minute", false),
         ] {
@@ -514,6 +533,14 @@ mod tests {
             assert_eq!((&error["code"], &error["type"]), (&json!(expected.0), &json!(expected.1)), "{message}");
         }
         assert!(!exceeds_context(429, "prompt is too long"));
+        // In the client's own API format, the provider's code is replaced.
+        let native = json!({"error": {"message": "Prompt exceeds max length", "code": "1261"}}).to_string();
+        let completed =
+            complete_native_error(ApiFormat::OpenAi, ErrorOrigin { status: 400, ..ORIGIN }, native.as_bytes())
+                .unwrap()
+                .unwrap();
+        let error = serde_json::from_slice::<Value>(&completed).unwrap()["error"].take();
+        assert_eq!(error["code"], CONTEXT_LENGTH_CODE);
     }
 
     #[test]

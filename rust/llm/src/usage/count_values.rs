@@ -51,13 +51,42 @@ pub(super) fn sum_counts_by_kind(array: &[u8], name: &[u8], kinds: [&[u8]; 2], c
     counts
 }
 
-/// Parses a count from any JSON number; negative numbers are zero.
+/// Parses a count from any JSON number, or from a string that has one; negative numbers are zero.
 pub(crate) fn parse_count(value: &[u8]) -> Option<u64> {
+    let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
     // Fewer digits than `u64::MAX` has, so the sum cannot overflow.
     if (1..20).contains(&value.len()) && value.iter().all(u8::is_ascii_digit) {
         return Some(value.iter().fold(0, |count, digit| count * 10 + u64::from(digit - b'0')));
     }
     let text = std::str::from_utf8(value).ok()?;
+    let number = || text.parse().ok().filter(|number: &f64| number.is_finite());
     #[allow(clippy::cast_sign_loss)] // The cast saturates, so negative numbers become zero.
-    text.parse().ok().or_else(|| text.parse::<f64>().ok().map(|number| number as u64))
+    text.parse().ok().or_else(|| number().map(|number| number as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_numbers_of_any_spelling() {
+        for (value, count) in [
+            ("12", Some(12)),
+            ("\"12\"", Some(12)),
+            ("12.0", Some(12)),
+            ("\"12.5\"", Some(12)),
+            ("1.2e1", Some(12)),
+            ("-3", Some(0)),
+            ("-0", Some(0)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("null", None),
+            ("\"\"", None),
+            ("\"inf\"", None),
+            ("1e400", None),
+            ("\"many\"", None),
+            ("{}", None),
+        ] {
+            assert_eq!(parse_count(value.as_bytes()), count, "{value}");
+        }
+    }
 }
