@@ -2,6 +2,10 @@
 
 use crate::process::metrics::Counter as Metric;
 
+/// Budgets whose held amounts are listed, and how long what other workers hold is known.
+pub const MAX_HELD_SHOWN: usize = 1000;
+pub const HELD_SHOWN_MS: u64 = 10_000;
+
 /// Counters of admissions, exported as metrics.
 #[derive(Debug, Default)]
 pub struct LimitMetrics {

@@ -10,7 +10,7 @@ use std::{
 use super::{
     cluster::ClusterLimiter,
     counter::{Amount, WorkerReport},
-    limit_metrics::LimitMetrics,
+    limit_metrics::{HELD_SHOWN_MS, LimitMetrics, MAX_HELD_SHOWN},
     node_counters::NodeCounters,
     now_ms as current_ms,
     recent::RecentAmounts,
@@ -23,9 +23,6 @@ use crate::state::shared::redis::RedisClient;
 const MAX_GROUPS: usize = 100_000;
 /// Group value of those that share a counter.
 const OTHER_GROUPS: &str = "(others)";
-/// Budgets whose held amounts are listed, and how long what other workers hold is known.
-pub const MAX_HELD_SHOWN: usize = 1000;
-pub const HELD_SHOWN_MS: u64 = 10_000;
 /// Time after which an unused counter is forgotten here. The node's counter stays.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1000;
 
@@ -72,6 +69,8 @@ struct Lease {
     counter_id: Box<str>,
     group: Box<str>,
     window: LimitWindow,
+    /// Limit of the last request.
+    limit: u64,
     start_ms: u64,
     end_ms: u64,
     /// Taken from the node's counter and not used yet.
@@ -101,6 +100,7 @@ impl Lease {
             counter_id: rule.counter_id.clone(),
             group: group.into(),
             window: rule.window,
+            limit: rule.limit,
             start_ms: 0,
             end_ms: 0,
             free: 0,
@@ -235,6 +235,10 @@ impl Limiter {
         lease.used_ms = now_ms;
         if lease.start_ms < part.start_ms {
             self.start_part(lease, &part, rule.limit, now_ms);
+        }
+        if std::mem::replace(&mut lease.limit, rule.limit) > rule.limit {
+            // What was taken in advance may exceed a limit that was lowered, and goes back.
+            (lease.end_ms, lease.known_left) = (0, lease.known_left.min(rule.limit));
         }
         if lease.free < amount || now_ms >= lease.end_ms {
             self.renew(lease, &rule, &part, requested, now_ms);

@@ -132,6 +132,21 @@ async fn rejected_request_knows_what_other_nodes_hold() {
 }
 
 #[tokio::test]
+async fn limit_that_is_lowered_holds_at_once() {
+    let server = RedisServer::start().await;
+    let nodes = LimitedNodes::start_that_wait(&server.url(), Duration::from_secs(5)).await;
+    let limited = |limit: u64| rule(&json!({"id": "lowered", "limit": limit, "window": {"unit": "week"}}));
+    let mut admitted = 0;
+    for limiter in nodes.limiters() {
+        admitted += usize::from(admit(&limiter, &limited(9000), 1).await.is_some());
+    }
+    for limiter in nodes.limiters().into_iter().cycle().take(30) {
+        admitted += usize::from(admit(&limiter, &limited(8), 1).await.is_some());
+    }
+    assert!((NODES..=8).contains(&admitted), "{admitted}");
+}
+
+#[tokio::test]
 async fn flushed_counters_are_restored_and_nothing_is_admitted_twice() {
     let server = RedisServer::start().await;
     let nodes = LimitedNodes::start(&server.url()).await;

@@ -10,6 +10,8 @@ use penstock_core::limits::{
 };
 use serde_json::json;
 
+use crate::harness::limited_nodes;
+
 const START_MS: u64 = 1_795_612_440_000;
 const WORKERS: u64 = 3;
 const LIMIT: u64 = 40;
@@ -115,6 +117,27 @@ fn run(seed: u64, measure: &str, (unit, length_ms): (&str, u64), is_sliding: boo
     }
     let admitted: u64 = simulation.log.iter().map(|one| one.amount).sum();
     admitted as f64 / (LIMIT * windows) as f64
+}
+
+#[test]
+fn limit_that_is_lowered_holds_at_once() {
+    let folder = Folder(std::env::temp_dir().join(format!("penstock-lowered-{:x}", fastrand::u128(..))));
+    std::fs::create_dir(&folder.0).unwrap();
+    let workers: Vec<_> =
+        (1..=WORKERS).map(|id| Limiter::new(NodeCounters::new(Some(&folder.0)), id, WORKERS)).collect();
+    let limited = |limit: u64| limited_nodes::rule(&json!({"id": "lowered", "limit": limit, "period": {"start": 1}}));
+    let count_admitted = |limit: u64, requests: usize| {
+        let requests = workers.iter().cycle().take(requests);
+        requests.filter(|worker| worker.take(limited(limit), "", 1, START_MS).is_ok()).count()
+    };
+    // Each worker takes a hundredth in advance.
+    assert_eq!(count_admitted(10_000, 3), 3);
+    assert!(count_admitted(5, 30) <= 2);
+    for worker in &workers {
+        worker.report_all(START_MS + 2000);
+    }
+    let admitted: usize = (0..20).map(|_| count_admitted(8, 3)).sum();
+    assert!((1..=5).contains(&admitted), "{admitted}");
 }
 
 #[test]

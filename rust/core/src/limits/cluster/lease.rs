@@ -117,6 +117,11 @@ impl ClusterLease {
     /// Starts the part of time that contains `now_ms`. A clock that went back continues the newest one. If the amounts of a
     /// sliding window cannot be returned, because Redis is away, `keeps_free` leaves them in the lease.
     pub fn advance(&mut self, rule: &LimitRule, keeps_free: impl FnOnce(&Self) -> bool, now_ms: u64) {
+        if rule.limit < self.limit {
+            // What was taken in advance may exceed a limit that was lowered, and goes back.
+            (self.free, self.granted, self.retry_ms, self.left) = (0, 0, 0, self.left.min(rule.limit));
+            self.is_dirty = true;
+        }
         (self.window, self.limit, self.is_hard) = (rule.window, rule.limit, rule.enforcement == Enforcement::Hard);
         let start_ms = rule.window.part_at(now_ms).start_ms;
         if start_ms <= self.start_ms {

@@ -25,7 +25,8 @@ use self::{
 };
 use super::{
     counter::{Amount, RecordedUsage},
-    limiter::{HELD_SHOWN_MS, Hold, MAX_HELD_SHOWN, Remaining, RuleRef},
+    limit_metrics::{HELD_SHOWN_MS, MAX_HELD_SHOWN},
+    limiter::{Hold, Remaining, RuleRef},
     node_counters::NodeCounters,
     now_ms as current_ms,
     rule::LimitRule,
