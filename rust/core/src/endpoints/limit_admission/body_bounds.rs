@@ -24,12 +24,13 @@ pub struct BodyBounds {
 }
 
 impl BodyBounds {
-    /// Reads a body. One that is no JSON object is rejected elsewhere, and sets no bounds.
+    /// Reads a body. One that cannot be read has no bound; most of those are rejected before.
     pub fn parse(body: &[u8]) -> Self {
         let mut bounds = Self { choices: 1, prompts: 1, ..Self::default() };
         let mut reader = serde_json::Deserializer::from_slice(body);
         if BodySeed(&mut bounds).deserialize(&mut reader).is_err() {
             bounds.each_output = None;
+            bounds.mark_unbounded("a body that cannot be read");
         }
         bounds
     }
@@ -42,6 +43,15 @@ impl BodyBounds {
     /// The largest limit counts: which of several a provider respects is not known.
     fn limit_output(&mut self, most: Option<u64>) {
         self.each_output = self.each_output.max(most);
+    }
+
+    /// Returns the number in a field. A value that is no number has no bound: each provider reads it in its own way.
+    fn read_count(&mut self, field: &str, count: Option<&Count>) -> Option<u64> {
+        let number = count?.whole();
+        if number.is_none() {
+            self.mark_unbounded(format!("`{field}`, which is no whole number"));
+        }
+        number
     }
 
     fn mark_unbounded(&mut self, what: impl Into<String>) {
@@ -82,7 +92,7 @@ fn shorten(name: &str) -> Cow<'_, str> {
     if name.chars().count() <= MAX_NAME_CHARS { name.into() } else { name.chars().take(MAX_NAME_CHARS).collect() }
 }
 
-/// A number of tokens or responses. Anything else is no limit.
+/// A number of tokens or responses.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Count {
@@ -91,8 +101,9 @@ enum Count {
 }
 
 impl Count {
-    fn whole(self) -> Option<u64> {
-        if let Self::Whole(count) = self { Some(count) } else { None }
+    /// Returns the number. `None` for what only some providers read as one, such as `"5"`, 5.0 or -1.
+    fn whole(&self) -> Option<u64> {
+        if let Self::Whole(count) = self { Some(*count) } else { None }
     }
 }
 
@@ -128,14 +139,21 @@ impl<'de> Visitor<'de> for BodySeed<'_> {
         while let Some(key) = map.next_key::<Cow<'de, str>>()? {
             match &*key {
                 "max_tokens" | "max_completion_tokens" | "max_output_tokens" | "max_tokens_to_sample" => {
-                    bounds.limit_output(map.next_value::<Count>()?.whole());
+                    let count: Option<Count> = map.next_value()?;
+                    let most = bounds.read_count(&key, count.as_ref());
+                    bounds.limit_output(most);
                 }
-                "n" | "best_of" => bounds.choices = bounds.choices.max(map.next_value::<Count>()?.whole().unwrap_or(1)),
+                "n" | "best_of" => {
+                    let count: Option<Count> = map.next_value()?;
+                    bounds.choices = bounds.choices.max(bounds.read_count(&key, count.as_ref()).unwrap_or(1));
+                }
                 "generationConfig" | "generation_config" | "inferenceConfig" => {
                     let nested: Option<NestedLimits> = map.next_value()?;
                     let nested = nested.unwrap_or_default();
-                    bounds.limit_output(nested.most.and_then(Count::whole));
-                    bounds.choices = bounds.choices.max(nested.choices.and_then(Count::whole).unwrap_or(1));
+                    let most = bounds.read_count("maxOutputTokens", nested.most.as_ref());
+                    bounds.limit_output(most);
+                    let choices = bounds.read_count("candidateCount", nested.choices.as_ref());
+                    bounds.choices = bounds.choices.max(choices.unwrap_or(1));
                 }
                 "prompt" => {
                     let read = map.next_value_seed(ValueSeed { bounds, section: BodySection::Content })?;
@@ -392,9 +410,16 @@ mod tests {
             json!({"tools": [{"googleSearch": {}}]}),
             json!({"web_search_options": {}}),
             json!({"cachedContent": "c"}),
+            json!({"max_tokens": 5, "max_completion_tokens": "900"}),
+            json!({"max_tokens": -1}),
+            json!({"max_tokens": 5, "n": "1000"}),
+            json!({"max_tokens": 5, "n": 1000.0}),
+            json!({"max_tokens": 5, "n": [2]}),
+            json!({"generationConfig": {"maxOutputTokens": 5, "candidateCount": "8"}}),
         ] {
             assert!(parse(&body).unbounded.is_some(), "{body}");
         }
+        assert!(BodyBounds::parse(br#"{"max_tokens": 1e400, "n": 1000}"#).unbounded.is_some());
     }
 
     #[test]
