@@ -20,7 +20,9 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def prints_field(name: str, prefix: str = "") -> Callable[[Callable[..., dict[str, Any]]], Callable[..., None]]:
-    """Makes a command print one field of the object that it returns, or with `--json` the whole object."""
+    """Makes a command print one field of the object that it returns, or with `--json` the whole object. Warnings in the
+    object go to standard error.
+    """
 
     def decorate(command: Callable[..., dict[str, Any]]) -> Callable[..., None]:
         @JSON_OPTION
@@ -31,6 +33,8 @@ def prints_field(name: str, prefix: str = "") -> Callable[[Callable[..., dict[st
                 print_json(result)
             else:
                 click.echo(f"{prefix}{result[name]}")
+            for warning in result.get("warnings") or ():
+                click.echo(f"warning: {warning['path']} {warning['message']}", err=True)
 
         return run
 

@@ -64,6 +64,19 @@ DEFAULT_VALUES: dict[str, Any] = {
 }
 
 
+class IntegrationWarning(msgspec.Struct, frozen=True):
+    """A part of an integration that will fail when a request uses it."""
+
+    path: Annotated[str, Meta(description="JSON path, such as `configurations.custom_host`")]
+    message: Annotated[str, Meta(description="why it will fail")]
+
+
+WarningsField = Annotated[
+    list[IntegrationWarning] | UnsetType,
+    Meta(description="parts that will fail, such as an empty key or a private host that is not trusted"),
+]
+
+
 class SentCredentials(NamedTuple):
     """Credentials of an integration in a request: its key and its secret options."""
 
@@ -132,6 +145,25 @@ async def remove_if_unused(session: TenantSession, integration_id: str) -> None:
     row = await session.find(integrations, integration_id)
     if row and row["brought_along"] and not await session.count(providers, [providers.c.integration_id == row["id"]]):
         await _remove_with_details(session.organisation(), row)
+
+
+def find_warnings(row: Mapping[str, Any], trusted_hosts: Sequence[str]) -> list[IntegrationWarning] | UnsetType:
+    """Returns a warning for a missing credential and for a host that the gateway will refuse; UNSET if there is none.
+    Names of hosts are not resolved.
+    """
+    warnings: list[IntegrationWarning] = []
+    host: str | None = row["configurations"].get("custom_host")
+    has_credential = row["sealed_key"] or row["sealed_configurations"] or row["secret_mappings"]
+    if not has_credential and not host and forms.needs_key(row["ai_provider_id"]):
+        message = "is empty: requests to this provider will be sent without a credential"
+        warnings.append(IntegrationWarning("key", message))
+    if host:
+        parts = urlsplit(host)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        name = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+        if reason := engine.refuse_destination(list(trusted_hosts), name, port, []):
+            warnings.append(IntegrationWarning("configurations.custom_host", f"will be refused: {reason}"))
+    return warnings or UNSET
 
 
 async def seal_key(session: TenantSession, owner: str, key: str, row: Row | None = None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -289,6 +290,15 @@ def field_names(provider: str) -> tuple[str, ...]:
     return (*form.__struct_fields__, *_extra_fields(provider, form))
 
 
+def needs_key(provider: str) -> bool:
+    """Returns true if requests to a provider fail without a credential: it is a public service that knows no identity
+    of the machine.
+    """
+    form = OPTIONS_BY_PROVIDER.get(provider, ProviderOptions)
+    host = urlsplit(_base_urls().get(provider, "")).hostname or ""
+    return not issubclass(form, KeylessOptions) and bool(host) and not engine.refuse_destination([], host, 443, [])
+
+
 def check_partial_options(path: str, provider: str, fields: Mapping[str, Any], allowed: Iterable[str]) -> None:
     """Rejects fields that the provider does not have; required fields may be missing. `allowed` lists extra field names
     of older clients.
@@ -483,6 +493,10 @@ def _list_deployments(configurations: Mapping[str, Any]) -> list[tuple[str, dict
         if item.get("is_default") or len(listed) == 1:
             forms.append(("", deployment))
     return forms
+
+
+def _base_urls() -> dict[str, str]:
+    return {provider["slug"]: provider["base_url"] or "" for provider in engine.catalogue()}
 
 
 def _engine_options() -> dict[str, list[tuple[str, str]]]:

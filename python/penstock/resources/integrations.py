@@ -29,6 +29,7 @@ from penstock.resources import _integration_models, _integration_workspaces
 from penstock.schemas import Created, EmptyResponse, ListResponse, format_timestamp, row_to_struct, sent_fields
 from penstock.secrets import mappings
 from penstock.secrets.mappings import SecretMapping
+from penstock.settings import Settings
 from penstock.store.tables import integrations
 
 if TYPE_CHECKING:
@@ -87,6 +88,18 @@ class UpdateIntegration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     tags: shared_fields.OptionalTags = UNSET
 
 
+class CreatedIntegration(Created, frozen=True, kw_only=True):
+    """Id and slug of a new integration, and what in it will fail."""
+
+    warnings: kit.WarningsField = UNSET
+
+
+class UpdatedIntegration(msgspec.Struct, frozen=True):
+    """What in the updated integration will fail."""
+
+    warnings: kit.WarningsField = UNSET
+
+
 class IntegrationSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One integration in a list."""
 
@@ -139,7 +152,11 @@ KindParam = Annotated[
     summary="Create integration",
     tags=TAGS,
 )
-async def create_integration(data: JSONBody[CreateIntegration], context: NamedDependency[RequestContext]) -> Created:
+async def create_integration(
+    data: JSONBody[CreateIntegration],
+    context: NamedDependency[RequestContext],
+    settings: NamedDependency[Settings],
+) -> CreatedIntegration:
     """Stores a provider's credential, for one workspace or for the organisation. An organisation's integration is open
     only to workspaces that are given access.
     """
@@ -167,7 +184,8 @@ async def create_integration(data: JSONBody[CreateIntegration], context: NamedDe
         row = await kit.create_integration(session, row_id, values)
         if data.create_default_provider and workspace_id:
             await kit.create_missing_providers(session, row, [workspace_id], data.default_provider_slug)
-        return Created(row["id"], row["slug"], "integration")
+        warnings = kit.find_warnings(row, settings.upstream.trusted_custom_hosts)
+        return CreatedIntegration(row["id"], row["slug"], "integration", warnings=warnings)
 
 
 @get("/", guards=[kit.require_either_scope("list")], summary="List integrations", tags=TAGS)
@@ -210,8 +228,11 @@ async def get_integration(key: IdOrSlug, context: NamedDependency[RequestContext
     opt={SHOWN_OPTION: IntegrationDetail},
 )
 async def update_integration(
-    key: IdOrSlug, data: JSONBody[UpdateIntegration], context: NamedDependency[RequestContext]
-) -> EmptyResponse:
+    key: IdOrSlug,
+    data: JSONBody[UpdateIntegration],
+    context: NamedDependency[RequestContext],
+    settings: NamedDependency[Settings],
+) -> UpdatedIntegration:
     """Updates an integration; omitted fields keep their values. Credentials that are sent back masked are unchanged,
     unless the address changes: then they must be sent again.
     """
@@ -242,7 +263,7 @@ async def update_integration(
         if data.pricing_adjustments is not UNSET:
             values["pricing_adjustments"] = msgspec.to_builtins(data.pricing_adjustments)
         await kit.INTEGRATIONS.update(session.organisation(), row, values)
-        return EmptyResponse()
+        return UpdatedIntegration(kit.find_warnings({**row, **values}, settings.upstream.trusted_custom_hosts))
 
 
 @delete(

@@ -36,7 +36,9 @@ def api() -> Iterator[PretendedApi]:
             return {"records": [{"timestamp": str(at), "action": "create"} for at in range(PAGE_SIZE)], "total": 1000}
         if method == "GET":
             return {"data": ROWS[path], "total": 1}
-        return {"slug": "made-1", "invite_link": "https://gateway.example/invite?token=t", "body": body}
+        created = {"slug": "made-1", "invite_link": "https://gateway.example/invite?token=t", "body": body}
+        warning = {"path": "key", "message": "is empty"}
+        return {**created, "warnings": [warning]} if path == "/v1/integrations" and "key" not in body else created
 
     with pretended_api(respond) as running:
         yield running
@@ -99,6 +101,11 @@ def test_creates_print_the_whole_object_as_json(api: PretendedApi, words: tuple[
     done = api.run(*words, "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["slug"] == "made-1"
+
+
+def test_warnings_go_to_standard_error(api: PretendedApi):
+    done = api.run("integrations", "create", "a", "--provider", "openai")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "made-1\n", "warning: key is empty\n")
 
 
 def test_credential_comes_from_a_file_and_is_not_printed(api: PretendedApi, tmp_path: Path):

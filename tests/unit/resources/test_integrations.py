@@ -411,3 +411,27 @@ def test_last_usage_reset_is_shown_to_permitted_callers_only(bootstrapped_url: S
         assert await fetch_reset_flags() == [True, False, True]
 
     run_scenario(bootstrapped_url, scenario)
+
+
+def test_warns_of_a_missing_key_and_of_a_host_that_will_be_refused(bootstrapped_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        async def warn(**fields: Any) -> dict[str, str]:
+            made = await api.request_ok("POST", "integrations", {"name": "i", "ai_provider_id": "openai", **fields})
+            return {warning["path"]: warning["message"] for warning in made.get("warnings", [])}
+
+        assert list(await warn()) == ["key"]
+        assert await warn(key=KEY) == {}
+        for keyless in ("ollama", "bedrock", "mock"):
+            assert await warn(ai_provider_id=keyless) == {}
+        assert await warn(configurations={"custom_headers": {"authorization": KEY}}) == {}
+        for host in ("http://10.9.9.9:8000/v1", "http://[::1]:8000", "https://vllm.internal", "http://localhost:1"):
+            warnings = await warn(configurations={"custom_host": host})
+            assert list(warnings) == ["configurations.custom_host"], host
+            assert "TRUSTED_CUSTOM_HOSTS" in warnings["configurations.custom_host"]
+        assert await warn(configurations=HOST) == {}
+        created = await api.request_ok("POST", "integrations", {"name": "i", "ai_provider_id": "openai", "key": KEY})
+        changed = await api.request_ok("PUT", f"integrations/{created['slug']}", {"key": ""})
+        assert [warning["path"] for warning in changed["warnings"]] == ["key"]
+        assert await api.request_ok("PUT", f"integrations/{created['slug']}", {"key": KEY}) == {}
+
+    run_scenario(bootstrapped_url, scenario)
