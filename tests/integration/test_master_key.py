@@ -15,7 +15,8 @@ from sqlalchemy import text
 from penstock.settings import Store
 from penstock.settings.secret import Secret
 from penstock.store.database import Database
-from penstock.store.migrate import current_revision, migrate, newest_revision
+from penstock.store.migrate import migrate, newest_revision
+from penstock.store.revision import current_revision
 from tests.fork_server import run_penstock
 from tests.gateway import Gateway
 from tests.integration import vaults as fakes

@@ -23,7 +23,8 @@ from penstock.settings import Settings, Store
 from penstock.settings.secret import Secret
 from penstock.snapshot.query import SnapshotReader
 from penstock.store.database import Database
-from penstock.store.migrate import MIGRATION_LOCK_ID, current_revision, migrate, newest_revision
+from penstock.store.migrate import MIGRATION_LOCK_ID, migrate, newest_revision
+from penstock.store.revision import current_revision
 from penstock.store.tables import audit_log, configs, versions, workspaces
 from tests.fork_server import run_penstock
 from tests.integration.conftest import run_init

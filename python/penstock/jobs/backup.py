@@ -36,7 +36,8 @@ from penstock.schemas import format_required_timestamp, now
 from penstock.secrets.references import resolve_master_key
 from penstock.secrets.vault import Vault, load_master_keys
 from penstock.settings.buckets import FOLDER
-from penstock.store.migrate import acquire_migration_lock, current_revision, migrate, newest_revision
+from penstock.store.migrate import acquire_migration_lock, migrate, newest_revision
+from penstock.store.revision import current_revision
 
 if TYPE_CHECKING:
     import zipfile

@@ -30,7 +30,8 @@ from penstock.secrets.references import resolve_master_key
 from penstock.secrets.vault import MissingMasterKeyError, Vault, has_data_keys, load_master_keys
 from penstock.settings import MASTER_KEY_FILE, read_toml_file
 from penstock.snapshot.build import build_valid_snapshot, find_missing_providers
-from penstock.store.migrate import current_revision, newest_revision
+from penstock.store.migrate import newest_revision
+from penstock.store.revision import current_revision
 from penstock.store.tables import integrations
 
 if TYPE_CHECKING:

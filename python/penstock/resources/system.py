@@ -17,7 +17,7 @@ from penstock.logs.client import LogClient
 from penstock.metrics import MetricsStore
 from penstock.settings import Settings
 from penstock.snapshot.build import SnapshotChannel
-from penstock.store.migrate import current_revision
+from penstock.store.revision import current_revision
 
 PartState = Literal["up", "down", "off"]
 

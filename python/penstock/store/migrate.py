@@ -15,6 +15,7 @@ from sqlalchemy.util import await_only
 
 from penstock.errors import StartupError
 from penstock.store.database import create_private_file
+from penstock.store.revision import current_revision
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,12 +72,6 @@ async def migrate(
         if database.embedded and done[0] != done[1]:
             await _check_foreign_keys(connection)
         return done
-
-
-async def current_revision(database: Database) -> str | None:
-    """Returns the revision of the tables; `None` if the database has never been migrated."""
-    async with database.read_connection() as connection:
-        return await connection.run_sync(_read_revision)
 
 
 def newest_revision() -> str | None:

@@ -22,8 +22,9 @@ from penstock.jobs.prepare import initialise_store
 from penstock.settings import Settings, load_settings
 from penstock.settings.secret import Secret
 from penstock.store.database import Database
-from penstock.store.migrate import current_revision, migrate, newest_revision
+from penstock.store.migrate import migrate, newest_revision
 from penstock.store.prompt_tables import collections
+from penstock.store.revision import current_revision
 from penstock.store.tables import organisations
 from tests.bootstrapped_store import PATIENT_STORE
 

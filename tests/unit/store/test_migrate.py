@@ -16,8 +16,9 @@ from penstock.kit.prompt_defaults import UNIVERSAL_LABELS
 from penstock.secrets.vault import MasterKeys
 from penstock.settings.secret import Secret
 from penstock.store.database import Database
-from penstock.store.migrate import SCRIPTS_DIR, current_revision, migrate, newest_revision
+from penstock.store.migrate import SCRIPTS_DIR, migrate, newest_revision
 from penstock.store.prompt_tables import collections, labels
+from penstock.store.revision import current_revision
 from penstock.store.tables import audit_log, key_digests, metadata, organisations, removed_members, users, versions
 from tests.bootstrapped_store import PATIENT_STORE
 
