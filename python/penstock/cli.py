@@ -21,7 +21,7 @@ import msgspec
 from penstock import __version__, process, process_log
 from penstock import settings as settings_module
 from penstock.commands import analytics, imports, limits, logs, operations, prompts, rerate, resources, state
-from penstock.commands.terminal_output import print_json
+from penstock.commands.terminal_output import JSON_OPTION, print_json, print_result
 from penstock.errors import PenstockError, SettingsError
 
 if TYPE_CHECKING:
@@ -57,9 +57,14 @@ class SecondsRange(click.FloatRange):
 
 def describe_version() -> str:
     """Returns the version, with the commit that a wheel was built from."""
-    file = Path(__file__).with_name("bin") / "commit"
-    commit = file.read_text(encoding="ascii").strip() if file.exists() else ""
+    commit = read_commit()
     return f"penstock {__version__}" + (f" ({commit})" if commit else "")
+
+
+def read_commit() -> str:
+    """Returns the commit that this wheel was built from; an empty text in a checkout."""
+    file = Path(__file__).with_name("bin") / "commit"
+    return file.read_text(encoding="ascii").strip() if file.exists() else ""
 
 
 @click.group(
@@ -156,16 +161,15 @@ def serve(  # noqa: PLR0913, PLR0917 - an option each
 @main.command(epilog="Example: penstock init --email ann@example.com")
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 @click.option("--email", help="E-mail address of the organisation's owner.")
-def init(config: str | None, email: str | None) -> None:
+@JSON_OPTION
+def init(config: str | None, email: str | None, *, as_json: bool) -> None:
     """Create the store with its first organisation, and print the admin key once."""
     settings = load_settings(config, {})
     from penstock.jobs.prepare import initialise_store
 
     admin_key = initialise_store(settings, email)
-    if admin_key:
-        print_admin_key(admin_key)
-    else:
-        click.echo("the store is ready; its admin key was configured, or was printed when the store was created")
+    known = "the store is ready; its admin key was configured, or was printed when the store was created"
+    print_admin_key(admin_key, known, as_json=as_json)
 
 
 @main.command(epilog="Example: penstock migrate --wait 120")
@@ -177,13 +181,15 @@ def init(config: str | None, email: str | None) -> None:
     metavar="SECONDS",
     help="Wait so long for a database that does not answer. [default: 0]",
 )
-def migrate(config: str | None, wait: float) -> None:
+@JSON_OPTION
+def migrate(config: str | None, wait: float, *, as_json: bool) -> None:
     """Migrate the store's tables to the current revision."""
     settings = load_settings(config, {})
     from penstock.jobs.prepare import migrate_store
 
     before, after = migrate_store(settings, wait_seconds=wait)
-    click.echo(f"the store is at revision {after}" + ("" if before == after else f", it was at {before or 'none'}"))
+    text = f"the store is at revision {after}" + ("" if before == after else f", it was at {before or 'none'}")
+    print_result(text, {"revision": after, "previous_revision": before}, as_json=as_json)
 
 
 @main.command(epilog="Example: penstock health --url http://127.0.0.1:8787")
@@ -202,7 +208,7 @@ def migrate(config: str | None, wait: float) -> None:
     metavar="SECONDS",
     help="Time limit of the whole check.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON_OPTION
 def health(url: str | None, config: str | None, timeout: float, as_json: bool) -> None:
     """Report if the gateway is ready for requests; the exit status is 0 if it is, and 1 if not."""
     from penstock import health_check
@@ -230,15 +236,19 @@ def find_gateway_url(config: str | None) -> tuple[str, str | None]:
 
 @main.command(epilog="Example: penstock check penstock.toml")
 @click.argument("file", required=False)
-def check(file: str | None) -> None:
+@JSON_OPTION
+def check(file: str | None, *, as_json: bool) -> None:
     """Validate a settings file, or a routing config (a file that ends in .json), and report all errors.
 
-    Without FILE, validate the settings file that the gateway would read: PENSTOCK_CONFIG, or ./penstock.toml. Rejects
-    everything that `penstock serve` would reject; nothing is created and no other machine is asked.
+    Without FILE, validate the settings that the gateway would read: PENSTOCK_CONFIG or ./penstock.toml, if there is
+    one, and the environment. Rejects everything that `penstock serve` would reject; nothing is created and no other
+    machine is asked.
     """
-    file = file or os.environ.get("PENSTOCK_CONFIG") or settings_module.DEFAULT_SETTINGS_FILE
-    if file.endswith(".json"):
+    default = settings_module.DEFAULT_SETTINGS_FILE
+    file = file or os.environ.get("PENSTOCK_CONFIG") or (default if Path(default).exists() else None)
+    if file and file.endswith(".json"):
         check_config(file)
+        print_result(f"{file} is good", {"file": file, "is_good": True}, as_json=as_json)
         return
     from penstock.jobs.prepare import check_store
     from penstock.listen import check_open_host
@@ -247,7 +257,8 @@ def check(file: str | None) -> None:
 
     settings = load_settings(file, {})
     snapshot = build_valid_snapshot(settings)
-    price_book.read_price_rows(file)
+    if file:
+        price_book.read_price_rows(file)
     check_open_host(settings, snapshot.keys)
     if problems := find_missing_providers(settings):
         if settings.store_url is None:
@@ -256,7 +267,9 @@ def check(file: str | None) -> None:
         for problem in problems:
             click.echo(f"warning: {problem}, unless the store has it", err=True)
     check_store(settings)
-    click.echo(f"{file} is good: {snapshot.keys} keys, snapshot {snapshot.epoch[:12]}")
+    text = f"{file or 'the environment, without a settings file,'} is good: {snapshot.keys} keys, snapshot {snapshot.epoch[:12]}"
+    fields = {"file": file, "is_good": True, "keys": snapshot.keys, "snapshot": snapshot.epoch}
+    print_result(text, fields, as_json=as_json)
 
 
 def check_config(file: str) -> None:
@@ -272,7 +285,6 @@ def check_config(file: str) -> None:
         details = "\n".join(f"  {problem['path']} {problem['message']}" for problem in error.problems)
         message = f"{file!r} cannot be used:\n{details}"
         raise SettingsError(message) from None
-    click.echo(f"{file} is good")
 
 
 @main.command(epilog="Example: penstock openapi > openapi.json")
@@ -292,14 +304,16 @@ def settings() -> None:
 
 
 @main.command(epilog="Example: penstock version")
-def version() -> None:
+@JSON_OPTION
+def version(*, as_json: bool) -> None:
     """Print the version."""
-    click.echo(describe_version())
+    print_result(describe_version(), {"version": __version__, "commit": read_commit() or None}, as_json=as_json)
 
 
 @resources.keys.command("reset-admin", epilog="Example: penstock keys reset-admin")
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
-def reset_admin(config: str | None) -> None:
+@JSON_OPTION
+def reset_admin(config: str | None, *, as_json: bool) -> None:
     """Replace a lost admin key, on the machine that has the store; the old one stops working.
 
     The new key is PENSTOCK_ADMIN_KEY if that is set; otherwise a generated key is printed once. The audit log records
@@ -308,17 +322,15 @@ def reset_admin(config: str | None) -> None:
     settings = load_settings(config, {})
     from penstock.jobs.prepare import reset_admin_key
 
-    if admin_key := reset_admin_key(settings):
-        print_admin_key(admin_key)
-    else:
-        click.echo("PENSTOCK_ADMIN_KEY is the admin key now")
+    print_admin_key(reset_admin_key(settings), "PENSTOCK_ADMIN_KEY is the admin key now", as_json=as_json)
 
 
 @resources.users.command("sign-in-link", epilog="Example: penstock users sign-in-link --email ann@example.com")
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 @click.option("--email", help="E-mail address of the user. [default: the owner]")
 @click.option("--url", help="Base URL of the gateway. [default: server.public_url, or the address in the settings]")
-def sign_in_link(config: str | None, email: str | None, url: str | None) -> None:
+@JSON_OPTION
+def sign_in_link(config: str | None, email: str | None, url: str | None, *, as_json: bool) -> None:
     """Print a link that signs a user in to the console once, on the machine that has the store.
 
     It works for an hour. Earlier links of the user stop working. The audit log records it.
@@ -330,7 +342,8 @@ def sign_in_link(config: str | None, email: str | None, url: str | None) -> None
         message = f"--url {url!r} is not allowed: expected http://… or https://…"
         raise SettingsError(message)
     token = issue_sign_in_link(settings, email)
-    click.echo(format_sign_in_url(url or browser_url(settings), token))
+    link = format_sign_in_url(url or browser_url(settings), token)
+    print_result(link, {"link": link}, as_json=as_json)
 
 
 for command in (
@@ -362,9 +375,10 @@ def prepare_store(settings: Settings, *, with_demo: bool = False) -> PreparedSto
     return msgspec.msgpack.decode(process.run_in_child(run_preparation), type=PreparedStore)
 
 
-def print_admin_key(admin_key: str) -> None:
-    """Prints the admin key; it cannot be shown again."""
-    click.echo(f"admin key (it is shown this once): {admin_key}")
+def print_admin_key(admin_key: str | None, known: str = "", *, as_json: bool = False) -> None:
+    """Prints the admin key; it cannot be shown again. Without a new one, prints `known`."""
+    text = f"admin key (it is shown this once): {admin_key}" if admin_key else known
+    print_result(text, {"admin_key": admin_key}, as_json=as_json)
 
 
 def load_settings(config: str | None, options: dict[str, object]) -> Settings:

@@ -285,6 +285,7 @@ class Supervisor:
             log.warning("the %s process exited unexpectedly (%s); restarting it", child.name, exit_reason)
 
     def _stop(self) -> None:
+        log.info("stopping; open requests may finish within %g s", self.settings.server.drain_seconds)
         for listener in self.edge_sockets:
             listener.close()
         allowed_signals = self._stop_signals
@@ -300,6 +301,7 @@ class Supervisor:
         if self.plugin_socket:
             self.plugin_socket.close()
         listen.remove_run_dir(self.settings)
+        log.info("stopped")
 
     def _stop_children(self, children: list[ChildProcess], seconds: float, allowed_signals: int) -> None:
         deadline = time.monotonic() + seconds

@@ -24,6 +24,7 @@ def run_cli(*words: str, **env: str) -> Result:
 
 def test_version_is_printed():
     assert run_cli("version").output == f"penstock {__version__}\n"
+    assert json.loads(run_cli("version", "--json").output) == {"version": __version__, "commit": None}
 
 
 def test_settings_are_printed_as_a_table():
@@ -48,12 +49,17 @@ def test_check_reports_all_config_problems_and_setting_limits(tmp_path: Path):
 
 def test_check_reads_the_file_that_the_gateway_would_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    missing = run_cli("check")
-    assert (missing.exit_code, "penstock.toml': No such file" in missing.output) == (1, True)
+    assert run_cli("check").output.startswith("the environment, without a settings file, is good")
+    misspelt = run_cli("check", PENSTOCK_SERVER_PROT="1")
+    assert (misspelt.exit_code, "PENSTOCK_SERVER_PROT" in misspelt.output) == (1, True)
+    missing = run_cli("check", PENSTOCK_CONFIG="none.toml")
+    assert (missing.exit_code, "none.toml': No such file" in missing.output) == (1, True)
     (tmp_path / "other.toml").write_text("")
     assert "other.toml is good" in run_cli("check", PENSTOCK_CONFIG=str(tmp_path / "other.toml")).output
     (tmp_path / "penstock.toml").write_text("")
     assert run_cli("check").output.startswith("penstock.toml is good")
+    checked = json.loads(run_cli("check", "--json").output)
+    assert (checked["file"], checked["is_good"], checked["keys"]) == ("penstock.toml", True, 0)
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.commands.terminal_output import JSON_OPTION, print_result
 from penstock.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def with_output_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--report", required=True, metavar="FILE", help="Report to write (JSON)."),
         click.option("--allow", is_flag=True, help="Exit with status 0 even if values are unsupported."),
         click.option("--force", is_flag=True, help="Replace existing files."),
+        JSON_OPTION,
     )
     for option in options:
         command = option(command)
@@ -166,13 +168,15 @@ def _finish(imported: ImportedState, output: Mapping[str, Any]) -> None:
     checked = check_state(imported)
     write_results(checked, Path(out), Path(report))
     counts = count_statuses(checked.findings)
-    click.echo(", ".join(f"{count} {status}" for status, count in counts.items()))
+    summary = ", ".join(f"{count} {status}" for status, count in counts.items())
+    print_result(summary, {"out": out, "report": report, "counts": counts}, as_json=output["as_json"])
     unsupported = [finding for finding in checked.findings if finding.status is Status.UNSUPPORTED]
     for item in unsupported[:MAX_SHOWN_FINDINGS]:
         location = f"{item.source}:{item.line}" if item.line else item.source
         click.echo(f"unsupported: {location}: {item.path}: {item.message}", err=True)
     if len(unsupported) > MAX_SHOWN_FINDINGS:
         click.echo(f"and {len(unsupported) - MAX_SHOWN_FINDINGS} more in {report}", err=True)
-    click.echo(f"next: read {report}, set the variables that {out} names, then `penstock apply {out} --plan`")
+    if not output["as_json"]:
+        click.echo(f"next: read {report}, set the variables that {out} names, then `penstock apply {out} --plan`")
     if unsupported and not output["allow"]:
         sys.exit(EXIT_UNSUPPORTED)

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import click
 
 from penstock.commands.connection import open_remote, with_connection_options
-from penstock.commands.terminal_output import format_cost, format_number, print_json, print_table
+from penstock.commands.terminal_output import JSON_OPTION, format_cost, format_number, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,6 @@ WORKSPACE_OPTION = click.option("--workspace", help="Only this workspace: id or 
 DAYS_OPTION = click.option(
     "--days", type=click.IntRange(1, 90), default=7, show_default=True, help="Days before now whose logs count."
 )
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @limits.command(epilog="Example: penstock limits near --min-used 90")

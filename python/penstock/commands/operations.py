@@ -13,7 +13,7 @@ import msgspec
 from click.shell_completion import get_completion_class
 
 from penstock.commands.connection import load_local_settings
-from penstock.commands.terminal_output import print_json
+from penstock.commands.terminal_output import JSON_OPTION, print_json
 from penstock.errors import SettingsError
 from penstock.settings import MASTER_KEY_FILE
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from penstock.jobs.doctor import Finding
 
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 CONFIG_OPTION = click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "skipped"}
 SHELLS = ("bash", "zsh", "fish")

@@ -10,13 +10,11 @@ import click
 import msgspec
 
 from penstock.commands.connection import open_remote, quote_path_segment, with_connection_options
-from penstock.commands.terminal_output import print_json, print_table
+from penstock.commands.terminal_output import JSON_OPTION, print_json, print_table
 from penstock.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def prints_field(name: str, prefix: str = "") -> Callable[[Callable[..., dict[str, Any]]], Callable[..., None]]:
@@ -75,9 +73,12 @@ def _list_rows(connection: tuple[str, str], path: str, columns: tuple[str, ...],
         _print_rows(remote.iter_rows(path), columns, as_json=as_json)
 
 
-def _delete(url: str, api_key: str, path: str, name: str) -> None:
-    with open_remote(url, api_key) as remote:
+def _delete(connection: tuple[str, str], path: str, name: str, *, as_json: bool) -> None:
+    """Deletes an object. Prints nothing but the JSON that was asked for."""
+    with open_remote(*connection) as remote:
         remote.request("DELETE", f"{path}/{quote_path_segment(name)}")
+    if as_json:
+        print_json({"deleted": name})
 
 
 def _without_empty(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,9 +114,10 @@ def create_workspace(url: str, api_key: str, name: str, slug: str | None, descri
 @workspaces.command("delete", epilog="Example: penstock workspaces delete ws-team-a-1f2e3d")
 @with_connection_options
 @click.argument("workspace")
-def delete_workspace(url: str, api_key: str, workspace: str) -> None:
+@JSON_OPTION
+def delete_workspace(url: str, api_key: str, workspace: str, *, as_json: bool) -> None:
     """Archive a workspace that has no providers, configs and keys left."""
-    _delete(url, api_key, "/v1/workspaces", workspace)
+    _delete((url, api_key), "/v1/workspaces", workspace, as_json=as_json)
 
 
 @click.group()
@@ -154,9 +156,10 @@ def invite_user(
 @users.command("remove", epilog="Example: penstock users remove 0199aaaa-0000-7000-8000-000000000001")
 @with_connection_options
 @click.argument("user_id")
-def remove_user(url: str, api_key: str, user_id: str) -> None:
+@JSON_OPTION
+def remove_user(url: str, api_key: str, user_id: str, *, as_json: bool) -> None:
     """Remove a user from the organisation; the user's keys and sessions end."""
-    _delete(url, api_key, "/v1/admin/users", user_id)
+    _delete((url, api_key), "/v1/admin/users", user_id, as_json=as_json)
 
 
 @click.group()
@@ -231,9 +234,10 @@ def _read_credential(file: Any) -> str:  # noqa: ANN401 - click says no more
 @integrations.command("delete", epilog="Example: penstock integrations delete openai-1f2e3d")
 @with_connection_options
 @click.argument("slug")
-def delete_integration(url: str, api_key: str, slug: str) -> None:
+@JSON_OPTION
+def delete_integration(url: str, api_key: str, slug: str, *, as_json: bool) -> None:
     """Delete an integration that no provider uses any more."""
-    _delete(url, api_key, "/v1/integrations", slug)
+    _delete((url, api_key), "/v1/integrations", slug, as_json=as_json)
 
 
 @click.group()
@@ -271,11 +275,14 @@ def create_provider(
 @with_connection_options
 @click.argument("slug")
 @click.option("--workspace", help="Workspace of the provider: id or slug.")
-def delete_provider(url: str, api_key: str, slug: str, workspace: str | None) -> None:
+@JSON_OPTION
+def delete_provider(url: str, api_key: str, slug: str, workspace: str | None, *, as_json: bool) -> None:
     """Delete a provider of a workspace."""
     with open_remote(url, api_key) as remote:
         path = f"/v1/providers/{quote_path_segment(slug)}"
         remote.request("DELETE", _list_path(path, {"workspace_id": workspace}))
+    if as_json:
+        print_json({"deleted": slug})
 
 
 @click.command("audit", epilog="Example: penstock audit --action delete --resource api_keys --limit 20")
@@ -343,10 +350,13 @@ def rotate_key(url: str, api_key: str, key_id: str) -> dict[str, Any]:
 @keys.command("delete", epilog="Example: penstock keys delete 0199aaaa-0000-7000-8000-000000000001")
 @with_connection_options
 @click.argument("key_id")
-def delete_key(url: str, api_key: str, key_id: str) -> None:
+@JSON_OPTION
+def delete_key(url: str, api_key: str, key_id: str, *, as_json: bool) -> None:
     """Delete a key."""
     with open_remote(url, api_key) as remote:
         remote.request("DELETE", f"/v1/api-keys/{quote_path_segment(key_id)}")
+    if as_json:
+        print_json({"deleted": key_id})
 
 
 @click.group()

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 BAR_WIDTH, COLUMN_WIDTH, SPARKLINE_WIDTH = 40, 48, 72
 BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -18,6 +18,7 @@ SPARKS = "▁▂▃▄▅▆▇█"
 NUMBER_CHARACTERS = frozenset("0123456789.,-+$% ")
 CENTS_PER_DOLLAR = 100
 WIDE = frozenset("WF")
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def format_number(value: float) -> str:
@@ -91,6 +92,14 @@ def clean_text(text: str) -> str:
 
 def _width(text: str) -> int:
     return len(text) if text.isascii() else sum(2 if unicodedata.east_asian_width(item) in WIDE else 1 for item in text)
+
+
+def print_result(text: str, fields: Mapping[str, Any], *, as_json: bool) -> None:
+    """Prints what a command did: one line of text, or with `--json` its fields."""
+    if as_json:
+        print_json(dict(fields))
+    else:
+        click.echo(text)
 
 
 def print_json(content: object) -> None:
