@@ -351,7 +351,7 @@ def citations_section() -> list[str]:
 def providers_page() -> str:
     """Renders the list of providers with their operations and options."""
     catalogue_rows = engine.catalogue()
-    rows = [[f"`{row['slug']}`", row["dialect"], row["base_url"] or "–"] for row in catalogue_rows]
+    rows = [[f"`{row['slug']}`", row["api_format"], row["base_url"] or "–"] for row in catalogue_rows]
     names = [[f"`{row['slug']}`", " ".join(f"`{name}`" for name in row["offers"])] for row in catalogue_rows]
     options = [
         [f"`{row['slug']}`", f"`x-gateway-{header}`", f"`{key}`"]

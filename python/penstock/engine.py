@@ -76,7 +76,7 @@ __all__ = [
 
 
 def catalogue() -> list[dict[str, Any]]:
-    """Returns the providers that the engine supports, with `slug`, `base_url` and `dialect`."""
+    """Returns the providers that the engine supports, with `slug`, `base_url` and `api_format`."""
     return msgspec.json.decode(_catalogue())
 
 

@@ -42,8 +42,8 @@ fn bench_meter(c: &mut Criterion) {
         ("delta with null usage", ApiFormat::OpenAi, NULL_USAGE_EVENT),
         ("text_delta", ApiFormat::Anthropic, ANTHROPIC_DELTA_EVENT),
     ];
-    for (name, dialect, chunk) in cases {
-        let mut meter = warm_meter(dialect);
+    for (name, format, chunk) in cases {
+        let mut meter = warm_meter(format);
         group.bench_function(name, |b| b.iter(|| meter.feed(black_box(chunk))));
     }
     let mut meter = Meter::with_deltas(ApiFormat::OpenAi, Operation::ChatComplete);
@@ -93,8 +93,8 @@ fn bench_injected_usage(c: &mut Criterion) {
 }
 
 /// Returns a meter past the first events, in which it looks for the model name.
-fn warm_meter(dialect: ApiFormat) -> Meter {
-    let mut meter = Meter::new(dialect);
+fn warm_meter(format: ApiFormat) -> Meter {
+    let mut meter = Meter::new(format);
     (0..8).for_each(|_| meter.feed(OPENAI_DELTA_EVENT));
     meter
 }

@@ -33,7 +33,10 @@ impl Error {
                     .into()
             }
             Self::NoMatchingTarget => "no condition of the config matches and it has no default target".into(),
-            Self::ProviderUnknown(slug) => format!("invalid provider: unknown provider `{slug}`"),
+            Self::ProviderUnknown { slug, similar } => {
+                let hint = similar.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+                format!("invalid provider: unknown provider `{slug}`{hint}")
+            }
             Self::NotFoundInWorkspace { kind, slug } => {
                 let built_in = slug.strip_prefix('@').filter(|name| catalog::find_provider(name).is_some());
                 let hint =

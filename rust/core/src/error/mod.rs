@@ -55,7 +55,10 @@ pub enum Error {
         claim: &'static str,
     },
     ProviderRequired,
-    ProviderUnknown(String),
+    ProviderUnknown {
+        slug: String,
+        similar: Option<&'static str>,
+    },
     ProviderUnresolved,
     NoMatchingTarget,
     NotFoundInWorkspace {
@@ -239,7 +242,7 @@ impl Error {
             Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => "AB03",
             Self::TokenVerificationUnavailable => "token_verification_unavailable",
             Self::ProviderRequired => "provider_required",
-            Self::ProviderUnknown(_) => "invalid_provider",
+            Self::ProviderUnknown { .. } => "invalid_provider",
             Self::ProviderUnresolved => "provider_unresolved",
             Self::NoMatchingTarget => "no_matching_target",
             Self::NotFoundInWorkspace { .. } => "not_found_in_workspace",
@@ -297,7 +300,7 @@ impl Error {
             | Self::TokenExpired
             | Self::TokenSubjectRemoved => 401,
             Self::ProviderRequired
-            | Self::ProviderUnknown(_)
+            | Self::ProviderUnknown { .. }
             | Self::ProviderUnresolved
             | Self::NoMatchingTarget
             | Self::NotFoundInWorkspace { .. }

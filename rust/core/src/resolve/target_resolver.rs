@@ -5,7 +5,7 @@ use std::{borrow::Cow, time::Duration};
 
 use penstock_llm::{
     api_format::ApiFormat,
-    catalog::{Credential, Provider},
+    catalog::{self, Credential, Provider},
     operation::Operation,
 };
 use penstock_net::headers;
@@ -22,6 +22,7 @@ use crate::{
         message::RequestHead,
         route::{self, Route},
     },
+    parse::similar_name::find_similar,
     process::settings::Settings,
     resolve::{
         base_urls::BaseUrls,
@@ -313,7 +314,7 @@ impl<'c> TargetResolver<'c> {
         if let Some(slug) = name.strip_prefix('@') {
             return self.find_saved_provider(slug);
         }
-        let (provider, base_url) = self.base_urls.find(name).ok_or_else(|| Error::ProviderUnknown(name.to_owned()))?;
+        let (provider, base_url) = self.base_urls.find(name).ok_or_else(|| unknown_provider(name))?;
         Ok(NamedProvider { provider, base_url, saved: None })
     }
 
@@ -349,6 +350,12 @@ fn is_form_content_type(kind: &[u8]) -> bool {
 fn lacks_provider(config: &str) -> bool {
     let read = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(config);
     read.is_ok_and(|map| !["provider", "targets", "virtual_key"].iter().any(|key| map.contains_key(*key)))
+}
+
+/// Returns the error for a name that is no provider, with the provider that it most likely stands for.
+fn unknown_provider(name: &str) -> Error {
+    let known: Vec<&str> = catalog::all_providers().map(<dyn Provider>::slug).collect();
+    Error::ProviderUnknown { slug: name.to_owned(), similar: find_similar(name, &known) }
 }
 
 #[cfg(test)]
@@ -550,6 +557,17 @@ mod tests {
         for fields in [("x-gateway-virtual-key", "mine"), ("x-gateway-provider", "@mine"), ("x-gateway-config", "pc-1")]
         {
             assert_eq!(code(&[fields, ("authorization", "Bearer sk-1")]), None);
+        }
+    }
+
+    #[test]
+    fn a_misspelt_provider_is_recognised() {
+        for (name, similar) in [("opnai", Some("openai")), ("antropic", Some("anthropic")), ("my-server", None)] {
+            let resolved = resolve_root_target(&Settings::default(), AZURE_SNAPSHOT, &[("x-gateway-provider", name)]);
+            assert!(
+                matches!(&resolved, Err(Error::ProviderUnknown { slug, similar: found }) if slug == name && *found == similar),
+                "{name}"
+            );
         }
     }
 }

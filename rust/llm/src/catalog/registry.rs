@@ -32,10 +32,10 @@ pub fn all_providers() -> impl Iterator<Item = &'static dyn Provider> {
     modules.into_iter().chain(rows).chain(placed).chain(drawing)
 }
 
-/// Returns the providers as a JSON array of `{"slug", "base_url", "dialect", "offers", "options"}`.
+/// Returns the providers as a JSON array of `{"slug", "base_url", "api_format", "offers", "options"}`.
 pub fn providers_json() -> serde_json::Value {
     let row = |provider: &'static dyn Provider| {
-        let dialect = match provider.row().api_format {
+        let api_format = match provider.row().api_format {
             ApiFormat::OpenAi => "openai",
             ApiFormat::Anthropic => "anthropic",
             ApiFormat::Gemini => "gemini",
@@ -48,7 +48,7 @@ pub fn providers_json() -> serde_json::Value {
             .collect();
         let options: Vec<_> = provider.row().options.iter().map(|option| (option.key, option.header)).collect();
         serde_json::json!({
-            "slug": provider.slug(), "base_url": provider.row().base_url, "dialect": dialect,
+            "slug": provider.slug(), "base_url": provider.row().base_url, "api_format": api_format,
             "offers": offers, "options": options,
         })
     };
