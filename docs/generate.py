@@ -474,7 +474,7 @@ def prefill_rows() -> list[list[str]]:
 def dropped_headers() -> str:
     """Returns the names of the headers that the engine never forwards, read from its source."""
     header_functions = [
-        (CORE_SRC / "request/request_head.rs", "fn is_never_forwarded"),
+        (CORE_SRC / "request/upstream_head.rs", "fn is_never_forwarded"),
         (NET_SRC / "headers.rs", "fn is_hop_by_hop"),
         (NET_SRC / "headers.rs", "fn is_cloud_metadata"),
     ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.dialects import PATH_PREFIXES, provider_rows
+from tests.e2e.saved_providers import PATH_PREFIXES, provider_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

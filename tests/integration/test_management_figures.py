@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import insert
 
 from penstock.kit.bootstrap import bootstrap_organisation
-from penstock.kit.listing import PageRequest, fetch_page
+from penstock.kit.numbered_pages import PageRequest, fetch_page
 from penstock.settings import Secret, Store
 from penstock.store.database import Database
 from penstock.store.migrate import migrate

@@ -14,9 +14,9 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 import msgspec
 from sqlalchemy import insert, select, update
 
+from penstock.batches.batch_object import COMPLETED, EXPIRED
 from penstock.batches.edge_messages import JSON_MEDIA_TYPE, EdgeRequest
 from penstock.batches.files import BATCH
-from penstock.batches.model import COMPLETED, EXPIRED
 from penstock.errors import EdgeUnavailableError, IncompleteResponseError, PenstockError, UnavailableError
 from penstock.job_loop import wait_for_event
 from penstock.store.job_tables import batch_lines, batches

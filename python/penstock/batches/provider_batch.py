@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
+from penstock.batches.batch_object import CANCELLED, COMPLETED, EXPIRED, FAILED
 from penstock.batches.gateway_batch import format_output_line
-from penstock.batches.guarded import require_unguarded
-from penstock.batches.model import CANCELLED, COMPLETED, EXPIRED, FAILED
+from penstock.batches.provider_batch_guardrails import require_unguarded
 from penstock.batches.providers import batch_provider_for
 from penstock.batches.providers.batch_provider import LineResult
 from penstock.batches.providers.client import ProviderBusyError, RequestRejectedError

@@ -13,11 +13,7 @@ from uuid import UUID, uuid5
 import msgspec
 from sqlalchemy import delete, insert, or_, select, update
 
-from penstock.batches.files import MS_PER_SECOND, new_file_row
-from penstock.batches.gateway_batch import BatchDependencies, GatewayBatch, format_output_line
-from penstock.batches.guarded import GuardrailDeniedError
-from penstock.batches.input import BatchInput, InputError
-from penstock.batches.model import (
+from penstock.batches.batch_object import (
     ACTIVE_STATUSES,
     CANCELLED,
     CANCELLING,
@@ -32,7 +28,11 @@ from penstock.batches.model import (
     load_allowed_models,
     status_change,
 )
+from penstock.batches.files import MS_PER_SECOND, new_file_row
+from penstock.batches.gateway_batch import BatchDependencies, GatewayBatch, format_output_line
+from penstock.batches.input import BatchInput, InputError
 from penstock.batches.provider_batch import ProviderBatch
+from penstock.batches.provider_batch_guardrails import GuardrailDeniedError
 from penstock.batches.providers import batch_provider_for
 from penstock.batches.providers.client import BatchClient
 from penstock.batches.redaction import SecretRedactor, secrets_in_headers, secrets_of_integration

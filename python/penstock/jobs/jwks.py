@@ -11,7 +11,7 @@ from penstock.fetch import FETCH_ERRORS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.kit.tokens import IssuerKeys, TokenVerifier
+    from penstock.kit.token_verification import IssuerKeys, TokenVerifier
 
 log = logging.getLogger("penstock")
 

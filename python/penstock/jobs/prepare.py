@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.kit.tokens import TokenVerifier
+    from penstock.kit.token_verification import TokenVerifier
     from penstock.secrets.vault import MasterKeys
     from penstock.settings import Settings
 
@@ -207,7 +207,7 @@ def load_token_verifier(settings: Settings, saved_snapshot: SavedSnapshot) -> To
     if not settings.jwt.enabled:
         return None
     # The JWT code is a tenth of what the control process imports, and most gateways accept no tokens.
-    from penstock.kit.tokens import TokenVerifier  # noqa: PLC0415 - as said above
+    from penstock.kit.token_verification import TokenVerifier  # noqa: PLC0415 - as said above
 
     tokens = TokenVerifier(settings)
     if last := saved_snapshot.load():

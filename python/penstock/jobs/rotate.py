@@ -13,7 +13,7 @@ from penstock.authorization import Caller
 from penstock.errors import PenstockError
 from penstock.kit.audit import RequestInfo
 from penstock.kit.keys import rotate_on_schedule
-from penstock.kit.rules import MAX_SESSION_SECONDS
+from penstock.kit.tenant_rules import MAX_SESSION_SECONDS
 from penstock.schemas import format_timestamp, now
 from penstock.store.tables import (
     api_keys,

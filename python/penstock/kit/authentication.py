@@ -13,7 +13,7 @@ from penstock.authorization import Caller, PresentedCredential, UserRights, user
 from penstock.errors import ForbiddenError, UnauthorisedError, UnavailableError
 from penstock.ids import sha256_hex
 from penstock.kit import roles
-from penstock.kit.rules import DEFAULT_SESSION_SECONDS, MAX_SESSION_SECONDS
+from penstock.kit.tenant_rules import DEFAULT_SESSION_SECONDS, MAX_SESSION_SECONDS
 from penstock.schemas import now
 from penstock.store.tables import (
     api_keys,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.authorization import RoleOverrides
-    from penstock.kit.tokens import Claims, TokenVerifier
+    from penstock.kit.token_verification import Claims, TokenVerifier
     from penstock.store.database import Database
 
 # How long a key may stay valid here after another node revoked it.

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement
 
 from penstock.authorization import require_scopes
 from penstock.kit.compat import SHOWN_OPTION
-from penstock.kit.listing import PageRequest, PageSizes
+from penstock.kit.numbered_pages import PageRequest, PageSizes
 from penstock.kit.resource import Resource
 from penstock.kit.route_parameters import IdOrSlug, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext, Services, TenantSession

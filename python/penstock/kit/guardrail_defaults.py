@@ -11,7 +11,7 @@ from sqlalchemy import or_, select
 from penstock.errors import Problem, UnknownReferenceError, join_problems, shorten
 from penstock.kit.guardrail_documents import ACTIVE, DEFAULT_FIELDS
 from penstock.kit.references import MAX_FIELDS, Reference, make_reference
-from penstock.kit.rules import organisation_rules
+from penstock.kit.tenant_rules import organisation_rules
 from penstock.store.guardrail_tables import guardrails
 from penstock.store.tables import configs, organisations, workspaces
 

@@ -126,9 +126,9 @@ def build_subject(trial: TrialRequest, slug: str = "") -> _JsonObject:
     if trial.response is not None and not is_output:
         raise field_error("response", "is not allowed with the stage input")
     text = trial.text or ""
-    question = {"messages": [{"role": "user", "content": "" if is_output else text}]}
+    chat_request = {"messages": [{"role": "user", "content": "" if is_output else text}]}
     response = {"choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}
-    request = trial.request if trial.request is not None else question
+    request = trial.request if trial.request is not None else chat_request
     return {
         "is_output": is_output,
         "slug": slug,

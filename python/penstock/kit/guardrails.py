@@ -13,7 +13,7 @@ from penstock.ids import new_id
 from penstock.kit import versions as saved_versions
 from penstock.kit.engine_validation import validate_document
 from penstock.kit.guardrail_documents import JsonObject, to_engine_document
-from penstock.kit.listing import PageRequest
+from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.resource import Resource
 from penstock.schemas import field_error
 from penstock.secrets import config_credentials, guardrail_credentials

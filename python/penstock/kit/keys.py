@@ -14,7 +14,7 @@ from penstock.kit import limits, roles
 from penstock.kit.default_metadata import check_default_metadata
 from penstock.kit.resource import Resource
 from penstock.kit.rotation import SHORTEST_TRANSITION, build_policy, check_transition_length, next_rotation
-from penstock.kit.rules import auto_creates_keys, effective_rules, organisation_rules
+from penstock.kit.tenant_rules import auto_creates_keys, effective_rules, organisation_rules
 from penstock.schemas import field_error, format_timestamp, now, to_milliseconds
 from penstock.store.snapshot_sections import section_name
 from penstock.store.tables import api_keys, key_digests

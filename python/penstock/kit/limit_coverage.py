@@ -110,12 +110,12 @@ class ReferenceCheck:
         workspace_id = row["workspace_id"]
         if not needed <= self._session.caller.granted_scopes(workspace_id):
             return False
-        question = key, value, workspace_id
-        if question not in self._known:
+        reference = key, value, workspace_id
+        if reference not in self._known:
             if not self.is_complete:
                 return False
-            self._known[question] = await self._exists(table, value, workspace_id)
-        return not self._known[question]
+            self._known[reference] = await self._exists(table, value, workspace_id)
+        return not self._known[reference]
 
     async def _exists(self, table: Table, value: str, workspace_id: str) -> bool:
         names = [table.c.id == value, *([table.c.slug == value] if "slug" in table.c else [table.c.name == value])]

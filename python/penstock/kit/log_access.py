@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from penstock.errors import ForbiddenError
 from penstock.kit.roles import effective_flags
-from penstock.kit.rules import organisation_rules
+from penstock.kit.tenant_rules import organisation_rules
 from penstock.logs.query import Restriction
 from penstock.store.tables import users, workspaces
 

@@ -15,8 +15,8 @@ from penstock.ids import new_id
 from penstock.kit import keys
 from penstock.kit.resource import Resource
 from penstock.kit.roles import non_default_flags, role_scopes
-from penstock.kit.rules import organisation_rules
 from penstock.kit.shared_fields import CreatedAt, Email, FirstName, Id, LastName, ObjectType, UpdatedAt
+from penstock.kit.tenant_rules import organisation_rules
 from penstock.schemas import now, row_to_struct
 from penstock.store.tables import api_keys, members, removed_members, users, workspaces
 

@@ -11,7 +11,7 @@ from sqlalchemy import Table, select
 
 from penstock.errors import NotFoundError
 from penstock.ids import new_id
-from penstock.kit import listing
+from penstock.kit import numbered_pages
 from penstock.schemas import now
 from penstock.store.snapshot_sections import changed_sections
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from penstock.kit.listing import PageRequest
+    from penstock.kit.numbered_pages import PageRequest
     from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
@@ -58,7 +58,7 @@ class Resource(msgspec.Struct, frozen=True):
         self, session: TenantSession, requested: PageRequest, conditions: Sequence[ColumnElement[bool]] = ()
     ) -> tuple[int, list[Row]]:
         """Returns the total number of rows, and the rows of the page."""
-        return await listing.fetch_page(session, self.table, requested, conditions, self.unlisted)
+        return await numbered_pages.fetch_page(session, self.table, requested, conditions, self.unlisted)
 
     async def update(self, session: TenantSession, row: Row, values: Mapping[str, Any], verb: str = "update") -> Row:
         """Updates a row. The audit log entry has the action `verb`."""

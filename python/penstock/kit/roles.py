@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.authorization import WORKSPACE_SCOPES, RoleOverrides, member_scopes, role_rank
 from penstock.errors import ForbiddenError, Problem
-from penstock.kit.rules import OVERRIDES
+from penstock.kit.tenant_rules import OVERRIDES
 from penstock.schemas import field_error
 from penstock.similar_names import describe_unknown
 

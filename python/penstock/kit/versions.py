@@ -12,7 +12,7 @@ from penstock.store.tables import versions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.kit.listing import PageRequest
+    from penstock.kit.numbered_pages import PageRequest
     from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row, TenantStore
 

@@ -15,8 +15,8 @@ from penstock.authorization import require_scopes, role_rank
 from penstock.kit import members
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.invites import cancel_invites_of
-from penstock.kit.listing import PageRequest
 from penstock.kit.members import MEMBER_RESOURCE, KeepServiceKeys, Member, NewMember, Role
+from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.route_parameters import EmailFilter, IdOrSlug
 from penstock.kit.tenant_session import RequestContext
 from penstock.schemas import EmptyResponse, ListResponse

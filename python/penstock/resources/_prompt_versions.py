@@ -15,7 +15,7 @@ from penstock.kit import labels, shared_fields
 from penstock.kit import prompts as kit
 from penstock.kit import versions as saved_versions
 from penstock.kit.crud_routes import workspace_request_context
-from penstock.kit.listing import PageRequest
+from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.prompt_sharing import SharedPrompt, share_values
 from penstock.kit.prompt_templates import variable_components
 from penstock.kit.prompts import PROMPTS, PromptContent

@@ -19,7 +19,7 @@ from penstock.kit.default_metadata import check_default_metadata
 from penstock.kit.keys import KEY_RESOURCES
 from penstock.kit.limit_status import read_current_usage
 from penstock.kit.limits import LimitFields, LimitFieldsUpdate
-from penstock.kit.listing import DEFAULT_SIZE, PageRequest, PageSizes
+from penstock.kit.numbered_pages import DEFAULT_SIZE, PageRequest, PageSizes
 from penstock.kit.rotation import RotationPolicy, TransitionMs, build_policy
 from penstock.kit.route_parameters import WorkspaceFilter
 from penstock.kit.session_revocation import end_sessions

@@ -12,8 +12,8 @@ from litestar.params import QueryParameter
 from msgspec import Meta
 
 from penstock.authorization import require_scopes
-from penstock.kit import listing
-from penstock.kit.listing import PageRequest
+from penstock.kit import numbered_pages
+from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.route_parameters import (
     CamelPageNumber,
     PageNumber,
@@ -152,7 +152,7 @@ async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
     thousand of callers and the newest thousand without a valid credential are stored.
     """
     context.caller.check_organisation(organisation_id)
-    conditions = listing.equality_conditions(
+    conditions = numbered_pages.equality_conditions(
         audit_log,
         method=method,
         uri=uri,
@@ -171,7 +171,7 @@ async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
             # Accepts a slug or an id. The id may be that of a deleted workspace.
             workspace = await session.find(workspaces, workspace_id)
             conditions.append(audit_log.c.workspace_id == (workspace["id"] if workspace else workspace_id))
-        total, rows = (0, []) if country else await listing.fetch_page(session, audit_log, page, conditions)
+        total, rows = (0, []) if country else await numbered_pages.fetch_page(session, audit_log, page, conditions)
         sent = await session.organisation().find_all(
             audited_requests, {row["asked_id"] for row in rows if row["asked_id"]}
         )

@@ -12,17 +12,17 @@ from litestar.response import Stream
 from msgspec import Meta
 
 from penstock.authorization import extract_credential, require_scopes
+from penstock.batches import batch_object as kit
 from penstock.batches import files as file_kit
-from penstock.batches import model as kit
-from penstock.batches.model import Batch
+from penstock.batches.batch_object import Batch
 from penstock.batches.providers import batch_providers_by_name
 from penstock.batches.providers.batch_provider import ProviderSettings
 from penstock.batches.runner import BatchRunner
 from penstock.blobs.store import BlobStore
 from penstock.errors import ConflictError, ForbiddenError, NotFoundError, RateLimitedError
 from penstock.ids import new_id
-from penstock.kit import pages
-from penstock.kit.pages import AfterCursor, CursorPage
+from penstock.kit import cursor_pages
+from penstock.kit.cursor_pages import AfterCursor, CursorPage
 from penstock.kit.tenant_session import RequestContext
 from penstock.resources.files import MIN_EXPIRY_SECONDS, stream_file
 from penstock.schemas import field_error, now
@@ -196,9 +196,9 @@ async def list_batches(
     context: NamedDependency[RequestContext], limit: LimitParam = 20, after: AfterCursor = None
 ) -> BatchList:
     """Lists the batches of the workspace, newest first."""
-    requested = pages.CursorQuery(limit, file_kit.parse_wire_id(file_kit.BATCH, after) if after else None)
+    requested = cursor_pages.CursorQuery(limit, file_kit.parse_wire_id(file_kit.BATCH, after) if after else None)
     async with context.read_session() as session:
-        return BatchList.from_rows(await pages.fetch_rows(session, batches, requested), limit, kit.to_batch)
+        return BatchList.from_rows(await cursor_pages.fetch_rows(session, batches, requested), limit, kit.to_batch)
 
 
 @get("/{batch_id:str}", guards=[SCOPE_GUARD], summary="Get batch", tags=TAGS)

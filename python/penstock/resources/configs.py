@@ -17,7 +17,7 @@ from penstock.kit import references, shared_fields, versions
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.crud_routes import CrudRoutes
 from penstock.kit.engine_validation import validate_document
-from penstock.kit.listing import PageRequest
+from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.resource import Resource
 from penstock.kit.route_parameters import IdOrSlug, WorkspaceFilter
 from penstock.kit.saved_providers import WarningsField, find_missing_providers

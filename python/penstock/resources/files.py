@@ -17,14 +17,14 @@ from msgspec import Meta
 
 from penstock.authorization import require_scopes
 from penstock.batches import files as kit
+from penstock.batches.batch_object import ACTIVE_STATUSES
 from penstock.batches.files import File, file_response
-from penstock.batches.model import ACTIVE_STATUSES
 from penstock.batches.runner import BatchRunner
 from penstock.blobs.folder import CHUNK_BYTES
 from penstock.blobs.store import BlobStore
 from penstock.errors import PenstockError, ReplayedResponse, UnavailableError
-from penstock.kit import pages
-from penstock.kit.pages import AfterCursor, CursorPage
+from penstock.kit import cursor_pages
+from penstock.kit.cursor_pages import AfterCursor, CursorPage
 from penstock.kit.tenant_session import RequestContext
 from penstock.kit.text_validation import NUL, NUL_MESSAGE
 from penstock.schemas import field_error, now
@@ -159,9 +159,9 @@ async def list_files(
         *((files.c.purpose == purpose,) if purpose else ()),
     )
     last = kit.parse_wire_id(kit.FILE, after) if after else None
-    requested = pages.CursorQuery(limit, last, order == "desc", conditions)
+    requested = cursor_pages.CursorQuery(limit, last, order == "desc", conditions)
     async with context.read_session() as session:
-        return FileList.from_rows(await pages.fetch_rows(session, files, requested), limit, file_response)
+        return FileList.from_rows(await cursor_pages.fetch_rows(session, files, requested), limit, file_response)
 
 
 @get("/{file_id:str}", guards=[SCOPE_GUARD], summary="Get file", tags=TAGS)

@@ -29,7 +29,7 @@ from penstock.kit.guardrail_trial import (
 )
 from penstock.kit.guardrail_warnings import find_warnings
 from penstock.kit.guardrails import GUARDRAILS, Actions, Check
-from penstock.kit.listing import PageRequest
+from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.route_parameters import IdOrSlug, WorkspaceFilter
 from penstock.kit.saved_providers import WarningsField
 from penstock.kit.tenant_session import RequestContext, TenantSession

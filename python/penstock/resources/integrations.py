@@ -20,7 +20,7 @@ from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.integration_access import GlobalAccessResponse
 from penstock.kit.integration_access import to_access_response as access_shown
 from penstock.kit.integrations import ProviderSlug
-from penstock.kit.listing import PageRequest
+from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.route_parameters import IdOrSlug, TagsFilter, WorkspaceFilter
 from penstock.kit.shared_fields import UNSET, UnsetType, tag_conditions
 from penstock.kit.tenant_session import RequestContext, TenantSession

@@ -21,15 +21,15 @@ from penstock.jobs.log_exports import LogExporter
 from penstock.kit import log_exports as kit
 from penstock.kit.client_ip import public_base_url
 from penstock.kit.compat import SHOWN_OPTION
-from penstock.kit.listing import PageRequest
 from penstock.kit.log_access import denied_export_fields, find_log_access
 from penstock.kit.log_exports import ExportField, RequestedData
 from penstock.kit.log_filters import ExportFilters
 from penstock.kit.log_service import LogService
+from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.resource import Resource
 from penstock.kit.route_parameters import WorkspaceFilter
-from penstock.kit.rules import organisation_rules
 from penstock.kit.shared_fields import CreatedAt, CreatedBy, Id, OrganisationId, UpdatedAt, WorkspaceId
+from penstock.kit.tenant_rules import organisation_rules
 from penstock.kit.tenant_session import RequestContext, Services
 from penstock.logs.query import ListQuery
 from penstock.resources.files import stream_blob

@@ -18,8 +18,15 @@ from penstock.kit.guardrail_defaults import find_slugs, resolve_guardrails
 from penstock.kit.guardrail_documents import DEFAULT_FIELDS
 from penstock.kit.log_exports import ExportField
 from penstock.kit.resource import Resource
-from penstock.kit.rules import DATA_PLANE, MAX_SESSION_SECONDS, MIN_SESSION_SECONDS, OVERRIDES, Rules, merge_rules
 from penstock.kit.shared_fields import GuardrailReference, Id, ObjectType, Slug
+from penstock.kit.tenant_rules import (
+    DATA_PLANE,
+    MAX_SESSION_SECONDS,
+    MIN_SESSION_SECONDS,
+    OVERRIDES,
+    Rules,
+    merge_rules,
+)
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.resources.workspaces import WORKSPACES
 from penstock.schemas import EmptyResponse, sent_fields

@@ -18,7 +18,7 @@ from penstock.kit import shared_fields
 from penstock.kit import versions as saved_versions
 from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer
-from penstock.kit.listing import PageRequest
+from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.partials import PARTIALS
 from penstock.kit.prompt_collections import find_home, resolve_collection
 from penstock.kit.prompt_templates import check_template

@@ -16,7 +16,7 @@ from penstock.kit import prompts as kit
 from penstock.kit import shared_fields
 from penstock.kit.collected_problems import CollectedProblems
 from penstock.kit.crud_routes import CrudRoutes, workspace_request_context
-from penstock.kit.listing import PageRequest
+from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.partials import check_references
 from penstock.kit.prompt_collections import find_home, resolve_collection
 from penstock.kit.prompt_publication import check_removal, shared_conditions

@@ -15,7 +15,7 @@ from penstock.authorization import require_scopes
 from penstock.ids import new_id
 from penstock.kit import provider_options, shared_fields
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer
-from penstock.kit.listing import PageSizes
+from penstock.kit.numbered_pages import PageSizes
 from penstock.kit.resource import Resource
 from penstock.kit.route_parameters import IdOrSlug, TagsFilter
 from penstock.kit.shared_fields import UNSET, UnsetType, tag_conditions

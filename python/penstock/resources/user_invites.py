@@ -19,8 +19,8 @@ from penstock.kit.client_ip import public_base_url
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
 from penstock.kit.default_metadata import check_default_metadata
 from penstock.kit.invites import INVITES
-from penstock.kit.listing import equality_conditions
 from penstock.kit.members import Role
+from penstock.kit.numbered_pages import equality_conditions
 from penstock.kit.route_parameters import EmailFilter
 from penstock.kit.shared_fields import CreatedAt, Email, Id, ObjectType, OptionalTimestamp
 from penstock.kit.tenant_session import RequestContext, TenantSession

@@ -17,8 +17,8 @@ from penstock.kit import keys
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
 from penstock.kit.invites import cancel_invites_of
-from penstock.kit.listing import equality_conditions
 from penstock.kit.members import MEMBER_RESOURCE, USER_RESOURCE, KeepServiceKeys, record_removal
+from penstock.kit.numbered_pages import equality_conditions
 from penstock.kit.route_parameters import EmailFilter
 from penstock.kit.session_revocation import end_sessions
 from penstock.kit.shared_fields import CreatedAt, Email, FirstName, Id, LastName, ObjectType, UpdatedAt

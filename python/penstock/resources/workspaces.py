@@ -13,7 +13,7 @@ from msgspec import Meta
 from sqlalchemy import ColumnElement, Table, or_, select
 
 from penstock.authorization import ORGANISATION_ADMIN_RANK, require_scopes
-from penstock.batches.model import ACTIVE_STATUSES
+from penstock.batches.batch_object import ACTIVE_STATUSES
 from penstock.errors import ConflictError, ForbiddenError, Problem
 from penstock.ids import SLUG_PATTERN
 from penstock.kit import integrations, keys, members, policies, prompt_workspace, roles, shared_fields
@@ -31,13 +31,13 @@ from penstock.kit.limits import (
     check_workspace_limits,
     reject_exceeding_limits,
 )
-from penstock.kit.listing import PageRequest
 from penstock.kit.members import Member, NewMember
+from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.prompt_sharing import reject_shared_prompts
 from penstock.kit.resource import Resource
 from penstock.kit.route_parameters import IdOrSlug
-from penstock.kit.rules import DATA_PLANE, OVERRIDES, WorkspaceRules, merge_rules, organisation_rules
 from penstock.kit.shared_fields import UNSET, UnsetType
+from penstock.kit.tenant_rules import DATA_PLANE, OVERRIDES, WorkspaceRules, merge_rules, organisation_rules
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.resources import _members
 from penstock.resources.configs import CONFIGS

@@ -243,7 +243,7 @@ class FetchedSecret(msgspec.Struct, frozen=True):
     many fetches have failed since the last success.
     """
 
-    question: bytes
+    lookup_digest: bytes
     text: str | None
     due: float
     failures: int = 0
@@ -316,11 +316,13 @@ class SecretCache:
 
     def restore_values(self, saved: Mapping[str, tuple[bytes, str]]) -> None:
         """Loads the values of an earlier run. They are refreshed at the first opportunity."""
-        self._values = {name: FetchedSecret(question, text, 0.0) for name, (question, text) in saved.items()}
+        self._values = {name: FetchedSecret(lookup_digest, text, 0.0) for name, (lookup_digest, text) in saved.items()}
 
     def export_values(self) -> dict[str, tuple[bytes, str]]:
         """Returns the cached values, which `restore_values` accepts after a restart."""
-        return {name: (value.question, value.text) for name, value in self._values.items() if value.text is not None}
+        return {
+            name: (value.lookup_digest, value.text) for name, value in self._values.items() if value.text is not None
+        }
 
     async def fetch_new(self, questions: Iterable[SecretLookup], seconds: float, on_change: Callable[[], None]) -> None:
         """Fetches values that were not fetched before and waits for at most `seconds`. Fetches that need longer go on.
@@ -367,67 +369,65 @@ class SecretCache:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _was_fetched(self, question: SecretLookup) -> bool:
-        value = self._values.get(question.id)
-        return value is not None and value.question == question.digest
+    def _was_fetched(self, lookup: SecretLookup) -> bool:
+        value = self._values.get(lookup.id)
+        return value is not None and value.lookup_digest == lookup.digest
 
-    def _start_fetch(self, question: SecretLookup, on_change: Callable[[], None]) -> asyncio.Task[bool]:
-        running = self._running.get(question.id)
+    def _start_fetch(self, lookup: SecretLookup, on_change: Callable[[], None]) -> asyncio.Task[bool]:
+        running = self._running.get(lookup.id)
         if running is not None:
-            if running[0] == question:
+            if running[0] == lookup:
                 return running[1]
             running[1].cancel()
-        task = asyncio.create_task(self._fetch_secret(question, on_change))
-        self._running[question.id] = question, task
+        task = asyncio.create_task(self._fetch_secret(lookup, on_change))
+        self._running[lookup.id] = lookup, task
         return task
 
-    async def _fetch_secret(self, question: SecretLookup, on_change: Callable[[], None]) -> bool:
+    async def _fetch_secret(self, lookup: SecretLookup, on_change: Callable[[], None]) -> bool:
         try:
-            async with self._slots.acquire(question.organisation_id, question.host):
-                text, failure = await self._fetch_text(question), None
+            async with self._slots.acquire(lookup.organisation_id, lookup.host):
+                text, failure = await self._fetch_text(lookup), None
         except PenstockError as error:
             text, failure = None, error
         except Exception as error:  # noqa: BLE001 - a fault of one fetch must not end the others; its trace may show the secret
             text, failure = None, UnavailableError(f"unexpected error {type(error).__name__}")
         finally:
-            if self._running.get(question.id, (None,))[0] is question:
-                del self._running[question.id]
-        before = self._values.get(question.id)
+            if self._running.get(lookup.id, (None,))[0] is lookup:
+                del self._running[lookup.id]
+        before = self._values.get(lookup.id)
         if failure is None:
-            fetched = FetchedSecret(question.digest, text, time.monotonic() + self._settings.secrets.refresh_seconds)
+            fetched = FetchedSecret(lookup.digest, text, time.monotonic() + self._settings.secrets.refresh_seconds)
         else:
-            fetched = self._failed_fetch(question, before, failure)
-        self._values[question.id] = fetched
+            fetched = self._failed_fetch(lookup, before, failure)
+        self._values[lookup.id] = fetched
         is_changed = before is None or before.text != fetched.text
         if is_changed:
             on_change()
         return is_changed
 
-    async def _fetch_text(self, question: SecretLookup) -> str:
-        if question.auth is None:
+    async def _fetch_text(self, lookup: SecretLookup) -> str:
+        if lookup.auth is None:
             raise DecryptionError("the stored auth config cannot be decrypted")
-        if backends.machine_identity_field(question.auth) and not self._settings.identity.allow_provider_use:
+        if backends.machine_identity_field(lookup.auth) and not self._settings.identity.allow_provider_use:
             raise UnavailableError(
                 "it uses the identity of the gateway's machine, which its operator does not allow: `identity.allow_provider_use`"
             )
-        return await backends.fetch(self._settings, question.place, question.auth, question.path)
+        return await backends.fetch(self._settings, lookup.place, lookup.auth, lookup.path)
 
-    def _failed_fetch(
-        self, question: SecretLookup, before: FetchedSecret | None, error: PenstockError
-    ) -> FetchedSecret:
-        is_same = before is not None and before.question == question.digest
+    def _failed_fetch(self, lookup: SecretLookup, before: FetchedSecret | None, error: PenstockError) -> FetchedSecret:
+        is_same = before is not None and before.lookup_digest == lookup.digest
         failures = before.failures + 1 if before and is_same else 1
         seconds = min(MIN_RETRY_SECONDS * 2 ** min(failures - 1, 10), MAX_RETRY_SECONDS)
         log.error(
             "cannot fetch the secret %r from %s, next attempt in %d s: %s",
-            question.slug,
-            question.place,
+            lookup.slug,
+            lookup.place,
             seconds,
             error,
         )
         # The old value stays valid until a new one arrives, unless it belongs to another lookup.
         text = before.text if before and is_same else None
-        return FetchedSecret(question.digest, text, time.monotonic() + seconds, failures)
+        return FetchedSecret(lookup.digest, text, time.monotonic() + seconds, failures)
 
 
 async def load_secret_lookups(connection: AsyncConnection, vault: Vault) -> list[SecretLookup]:

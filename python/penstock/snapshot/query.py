@@ -14,7 +14,7 @@ from penstock.errors import DecryptionError
 from penstock.kit import provider_options as forms
 from penstock.kit.guardrail_documents import DEFAULT_FIELDS, effective_defaults
 from penstock.kit.integrations import usable_condition
-from penstock.kit.rules import blocks_inline_config
+from penstock.kit.tenant_rules import blocks_inline_config
 from penstock.pricing import engine_export
 from penstock.pricing.wire_format import PricingConfig
 from penstock.schemas import now

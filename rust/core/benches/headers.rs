@@ -7,7 +7,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use penstock_core::{
     features::forward_headers::ForwardHeaders,
     ingress::{control_headers::ControlHeaders, message::RequestHead, route::Route},
-    request::request_head::{self, BodyLength, RenderInput, TransformMode},
+    request::upstream_head::{self, BodyLength, RenderInput, TransformMode},
     resolve::{
         target::{CredentialOrigin, ResponseCoding, StreamUsage, Target},
         target_resolver::Call,
@@ -89,7 +89,7 @@ fn bench_render(c: &mut Criterion) {
             issued_credential: None,
         };
         group.bench_function(name, |b| {
-            b.iter(|| request_head::render_head(&call, &target, render_input, &aliases));
+            b.iter(|| upstream_head::render_head(&call, &target, render_input, &aliases));
         });
     }
     group.finish();

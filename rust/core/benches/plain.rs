@@ -10,7 +10,7 @@ use penstock_core::{
     gateway_state::GatewayState,
     ingress::{Request, message::RequestHead},
     process::settings::Settings,
-    response::outgoing::ClientResponseBody,
+    response::client_response::ClientResponseBody,
 };
 use penstock_mock::Server;
 use penstock_net::{body::Body, headers::Headers};
@@ -76,8 +76,8 @@ impl BenchGateway {
 }
 
 fn build_body(model: &str, streams: bool, bytes: usize) -> Bytes {
-    let filling = "Tell me more. ".repeat(bytes / 14);
-    let mut body = json!({"model": model, "messages": [{"role": "user", "content": filling}]});
+    let content = "Tell me more. ".repeat(bytes / 14);
+    let mut body = json!({"model": model, "messages": [{"role": "user", "content": content}]});
     if streams {
         body["stream"] = true.into();
     }

@@ -11,7 +11,7 @@ use penstock_core::{
         prompt::CompiledPrompt,
         template::{RenderLimits, Template},
     },
-    response::outgoing::ClientResponseBody,
+    response::client_response::ClientResponseBody,
 };
 use penstock_mock::Server;
 use penstock_net::{body::Body, headers::Headers};

@@ -10,7 +10,7 @@ use penstock_core::{
     gateway_state::GatewayState,
     ingress::{Request, message::RequestHead},
     process::settings::{Settings, TargetLimits},
-    response::outgoing::ClientResponseBody,
+    response::client_response::ClientResponseBody,
     state::shared::inline_configs::InlineConfigCache,
     strategies::{Strategy, condition_input::ConditionInput},
 };

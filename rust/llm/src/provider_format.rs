@@ -5,7 +5,6 @@ use serde_json::Value;
 
 use crate::{
     chat::{event::EventSink, request::ChatRequest},
-    dropped::DroppedParams,
     embeddings::request::{EmbeddingRequest, EmbeddingResponse},
     errors::{MalformedResponse, RequestError},
     fields::Fields,
@@ -13,6 +12,7 @@ use crate::{
     jobs::{batch::BatchRequest, fine_tuning::FineTuningRequest, job_list::JobList},
     model_list::ListedModel,
     operation::Operation,
+    reports::DroppedParams,
     rerank::request::{RerankRequest, RerankResponse},
     translation_input::TranslationInput,
 };

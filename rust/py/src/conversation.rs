@@ -15,7 +15,7 @@ use penstock_core::{
     gateway_state::GatewayState,
     ingress::message::RequestHead,
     process::edge::{idle_connections::RequestGuard, sock_diag},
-    response::outgoing::{ClientResponse, ClientResponseBody},
+    response::client_response::{ClientResponse, ClientResponseBody},
 };
 use penstock_net::headers::Headers;
 use pyo3::{

@@ -19,7 +19,7 @@ use penstock_core::{
         idle_connections::{ConnectionTracker, ParkedStream, RequestGuard},
     },
     response::{
-        outgoing::{ClientResponse, ClientResponseBody, ClientResponseHead},
+        client_response::{ClientResponse, ClientResponseBody, ClientResponseHead},
         response_stream::{BodyTruncated, ResponseStream},
     },
 };

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.dialects import PATH_PREFIXES, provider_rows
 from tests.e2e.python.packages import KEY, run_sdk_script
+from tests.e2e.saved_providers import PATH_PREFIXES, provider_rows
 from tests.gateway import Gateway, Mock
 
 if TYPE_CHECKING:

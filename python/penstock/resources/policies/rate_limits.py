@@ -16,7 +16,7 @@ from penstock.kit import policies
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer, workspace_request_context
 from penstock.kit.limit_coverage import find_condition_warnings
 from penstock.kit.limits import Amount
-from penstock.kit.listing import equality_conditions
+from penstock.kit.numbered_pages import equality_conditions
 from penstock.kit.policies import CreatedPolicy, KeyRules, NewPolicy, PolicyFields, PolicyUpdate, UpdatedPolicy
 from penstock.kit.route_parameters import PolicyId, PolicyStatusFilter, WorkspaceFilter
 from penstock.kit.shared_fields import UNSET, ObjectType, UnsetType

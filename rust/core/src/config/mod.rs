@@ -189,11 +189,11 @@ impl ConfigSizes {
     fn find_excess(self, root: &Node, limits: TargetLimits) -> Vec<Problem> {
         let Self { root_targets: root_count, is_conditional, largest_nested: (nested, index), condition_parts: parts } =
             self;
-        let max_parts = if is_conditional { limits.max_conditional } else { limits.max_root };
+        let max_targets = if is_conditional { limits.max_conditional } else { limits.max_root };
         let mut problems = Vec::new();
-        if root_count > max_parts {
+        if root_count > max_targets {
             problems
-                .push(Problem::new("$.targets", format!("must hold at most {max_parts} targets, not {root_count}")));
+                .push(Problem::new("$.targets", format!("must hold at most {max_targets} targets, not {root_count}")));
         }
         if nested > limits.max_nested {
             let message = format!("must hold at most {} targets below it, not {nested}", limits.max_nested);
@@ -213,19 +213,19 @@ impl ConfigSizes {
 
 impl Config {
     /// Parses and compiles a config; reports all problems at once.
-    pub fn parse(json: &[u8], unknown: Strictness) -> Result<Self, Vec<Problem>> {
-        Self::parse_with_limits(None, json, unknown)
+    pub fn parse(json: &[u8], strictness: Strictness) -> Result<Self, Vec<Problem>> {
+        Self::parse_with_limits(None, json, strictness)
     }
 
     /// Parses and compiles a config. Exceeded limits are reported together with all other problems.
     pub fn parse_with_limits(
         limits: Option<TargetLimits>,
         json: &[u8],
-        unknown: Strictness,
+        strictness: Strictness,
     ) -> Result<Self, Vec<Problem>> {
         let value: Value = serde_json::from_slice(json)
             .map_err(|error| vec![Problem::new("$", format!("must be valid JSON: {}", describe_json_fault(&error)))])?;
-        let mut reading = ConfigReader::new(unknown);
+        let mut reading = ConfigReader::new(strictness);
         let mut root = ConfigDraft::parse_node(&value, "config".to_owned(), &mut reading);
         if root.passthrough {
             config_parser::reject_passthrough_conflicts(&value, &mut reading);
@@ -437,8 +437,8 @@ mod tests {
         ] {
             let problems = Config::parse(config.to_string().as_bytes(), Strictness::StrictWithLints).unwrap_err();
             assert_eq!(problems.iter().map(|problem| &*problem.path).collect::<Vec<_>>(), [path], "{config}");
-            for unknown in [Strictness::Strict, Strictness::Lenient] {
-                assert!(Config::parse(config.to_string().as_bytes(), unknown).is_ok(), "{config}");
+            for strictness in [Strictness::Strict, Strictness::Lenient] {
+                assert!(Config::parse(config.to_string().as_bytes(), strictness).is_ok(), "{config}");
             }
         }
         let complete = group(json!({"mode": "conditional", "conditions": conditions, "default": "a"}));

@@ -5,7 +5,7 @@ use crate::{
     gateway_state::GatewayState,
     ingress::{client_sdk, head_validation, message::RequestHead},
     process::settings::Settings,
-    response::{delivery, outgoing::ClientResponse},
+    response::{client_response::ClientResponse, delivery},
 };
 
 /// Returns the response for a path that the gateway serves itself, else 404.

@@ -23,8 +23,8 @@ use crate::{
     ingress::{client_sdk, message::RequestHead},
     limits::now_ms,
     response::{
+        client_response::{ClientResponse, ClientResponseHead},
         delivery,
-        outgoing::{ClientResponse, ClientResponseHead},
         response_stream::ResponseStream,
     },
     state::shared::node_store::NodeStoreCommand,
@@ -149,8 +149,8 @@ async fn authenticate_client(state: &GatewayState, head: &RequestHead) -> Result
     let peer = peer_address(head);
     let addresses: Vec<_> = forwarded.chain([peer.as_bytes()]).collect();
     fields.push(CLIENT_HEADER, &addresses.join(&b", "[..]));
-    let question = ControlRequest { method: "GET", target: IDENTITY_PATH, headers: &fields, body: Bytes::new() };
-    send_control_request(state, question).await
+    let control_request = ControlRequest { method: "GET", target: IDENTITY_PATH, headers: &fields, body: Bytes::new() };
+    send_control_request(state, control_request).await
 }
 
 /// Returns true unless a header applies only to the client's connection or frames its body.
@@ -186,8 +186,8 @@ struct ControlRequest<'q> {
     body: Bytes,
 }
 
-async fn send_control_request(state: &GatewayState, question: ControlRequest<'_>) -> Result<IncomingResponse> {
-    let ControlRequest { method, target, headers: fields, body } = question;
+async fn send_control_request(state: &GatewayState, control_request: ControlRequest<'_>) -> Result<IncomingResponse> {
+    let ControlRequest { method, target, headers: fields, body } = control_request;
     let Some(socket) = &state.settings.control_socket else { return Err(Error::ControlUnavailable) };
     let origin = Origin::Unix(Arc::new(socket.clone()));
     let mut head = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
@@ -198,10 +198,10 @@ async fn send_control_request(state: &GatewayState, question: ControlRequest<'_>
         head.extend_from_slice(&[name, b": ", value, b"\r\n"].concat());
     }
     head.extend_from_slice(format!("content-length: {}\r\n\r\n", body.len()).as_bytes());
-    let shape = BodyFraming { is_chunked: false, is_bodiless: method == "HEAD" };
+    let body_framing = BodyFraming { is_chunked: false, is_bodiless: method == "HEAD" };
     // Only requests without side effects may be sent twice.
-    let replayable = matches!(method, "GET" | "HEAD" | "OPTIONS");
-    let outgoing = OutgoingRequest { head, body: Body::Complete(body), body_framing: shape, is_replayable: replayable };
+    let is_replayable = matches!(method, "GET" | "HEAD" | "OPTIONS");
+    let outgoing = OutgoingRequest { head, body: Body::Complete(body), body_framing, is_replayable };
     match tokio::time::timeout(REQUEST_TIMEOUT, state.upstream.send(&origin, outgoing)).await {
         Ok(Ok(incoming)) => Ok(incoming),
         Ok(Err(_)) | Err(_) => Err(Error::ControlUnavailable),
@@ -410,8 +410,9 @@ async fn apply_snapshot(state: &Arc<GatewayState>, bytes: Bytes, step_back: &Low
 pub async fn fetch_prompt_version(state: &GatewayState, prompt_id: &str, number: u32) -> Result<Option<Bytes>> {
     let id = utf8_percent_encode(prompt_id, batches::PATH_SEGMENT_ENCODE_SET);
     let target = format!("/internal/prompts/{id}/{number}");
-    let question = ControlRequest { method: "GET", target: &target, headers: &Headers::default(), body: Bytes::new() };
-    let IncomingResponse { head, mut body } = send_control_request(state, question).await?;
+    let control_request =
+        ControlRequest { method: "GET", target: &target, headers: &Headers::default(), body: Bytes::new() };
+    let IncomingResponse { head, mut body } = send_control_request(state, control_request).await?;
     let json = penstock_net::collect(&mut body, MAX_PROMPT_VERSION_BYTES).await?;
     match (head.status, json) {
         (200, Some(json)) => Ok(Some(json)),
@@ -424,8 +425,9 @@ pub async fn fetch_prompt_version(state: &GatewayState, prompt_id: &str, number:
 pub async fn take_trial_plan(state: &GatewayState, name: &str) -> Result<Option<Bytes>> {
     let name = utf8_percent_encode(name, batches::PATH_SEGMENT_ENCODE_SET);
     let target = format!("/internal/trial-plans/{name}");
-    let question = ControlRequest { method: "POST", target: &target, headers: &Headers::default(), body: Bytes::new() };
-    let IncomingResponse { head, mut body } = send_control_request(state, question).await?;
+    let control_request =
+        ControlRequest { method: "POST", target: &target, headers: &Headers::default(), body: Bytes::new() };
+    let IncomingResponse { head, mut body } = send_control_request(state, control_request).await?;
     let json = penstock_net::collect(&mut body, MAX_TRIAL_PLAN_BYTES).await?;
     Ok(json.filter(|_| head.status == 201))
 }
@@ -434,8 +436,8 @@ pub async fn take_trial_plan(state: &GatewayState, name: &str) -> Result<Option<
 async fn post_to_control(state: &GatewayState, target: &str, body: Bytes) -> Option<u16> {
     let mut fields = Headers::with_capacity(1);
     fields.push(b"content-type", b"application/octet-stream");
-    let question = ControlRequest { method: "POST", target, headers: &fields, body };
-    let IncomingResponse { head, mut body } = send_control_request(state, question).await.ok()?;
+    let control_request = ControlRequest { method: "POST", target, headers: &fields, body };
+    let IncomingResponse { head, mut body } = send_control_request(state, control_request).await.ok()?;
     penstock_net::collect(&mut body, 64 * 1024).await.ok()?;
     Some(head.status)
 }

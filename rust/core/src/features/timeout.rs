@@ -34,13 +34,13 @@ impl RequestTimeout {
     }
 
     /// Returns the config's timeout, else the one from the settings. Used if the request sets none.
-    pub fn or_setting(self, settings: Duration) -> Duration {
-        self.0.unwrap_or(settings)
+    pub fn or_setting(self, default_timeout: Duration) -> Duration {
+        self.0.unwrap_or(default_timeout)
     }
 
     /// Returns the timeout of one request. Rejects an invalid header.
-    pub fn resolve(self, header: Option<&str>, settings: Duration) -> Result<Duration> {
-        let Some(header) = header else { return Ok(self.or_setting(settings)) };
+    pub fn resolve(self, header: Option<&str>, default_timeout: Duration) -> Result<Duration> {
+        let Some(header) = header else { return Ok(self.or_setting(default_timeout)) };
         match header.parse() {
             Ok(milliseconds) if milliseconds > 0 => Ok(Duration::from_millis(milliseconds)),
             _ => Err(Error::HeaderInvalid {
@@ -61,10 +61,10 @@ mod tests {
     #[test]
     fn header_overrides_config_and_config_overrides_settings() {
         let config = RequestTimeout::parse(&json!(50), &mut ConfigReader::new(Strictness::Strict));
-        let settings = Duration::from_secs(1);
-        assert_eq!(config.resolve(Some("7"), settings).unwrap(), Duration::from_millis(7));
-        assert_eq!(config.resolve(None, settings).unwrap(), Duration::from_millis(50));
-        assert_eq!(RequestTimeout::default().resolve(None, settings).unwrap(), settings);
+        let default_timeout = Duration::from_secs(1);
+        assert_eq!(config.resolve(Some("7"), default_timeout).unwrap(), Duration::from_millis(7));
+        assert_eq!(config.resolve(None, default_timeout).unwrap(), Duration::from_millis(50));
+        assert_eq!(RequestTimeout::default().resolve(None, default_timeout).unwrap(), default_timeout);
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,7 +23,7 @@ use crate::{
         control_headers::ControlHeaders,
         message::{BatchOutput, RequestHead},
     },
-    response::outgoing::{ClientResponse, ClientResponseBody},
+    response::client_response::{ClientResponse, ClientResponseBody},
     state::snapshot::Snapshot,
 };
 

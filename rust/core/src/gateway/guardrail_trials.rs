@@ -18,7 +18,7 @@ use crate::{
     endpoints::management_proxy,
     error::{Error, Problem, Result},
     gateway_state::GatewayState,
-    response::outgoing::{ClientResponse, ClientResponseHead},
+    response::client_response::{ClientResponse, ClientResponseHead},
     routing::{Trial, route_question},
     state::shared::fair_permits::FairPermits,
 };

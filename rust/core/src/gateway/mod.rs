@@ -26,7 +26,7 @@ use crate::{
     ingress::{Request, message::RequestHead, route},
     prompts::prompt_request::PromptPath,
     resolve::models,
-    response::outgoing::{ClientResponse, ClientResponseBody},
+    response::client_response::{ClientResponse, ClientResponseBody},
     state::snapshot::Snapshot,
 };
 

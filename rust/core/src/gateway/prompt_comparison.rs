@@ -32,8 +32,8 @@ use crate::{
         saved::PromptReference,
     },
     response::{
+        client_response::{ClientResponse, ClientResponseBody},
         offload::run_offloaded,
-        outgoing::{ClientResponse, ClientResponseBody},
     },
     state::{shared::fair_permits::FairPermits, snapshot::Snapshot},
 };

@@ -29,9 +29,9 @@ use crate::{
         template::RenderLimits,
     },
     response::{
+        client_response::{ClientResponse, ClientResponseHead},
         delivery,
         offload::{MAX_INLINE_BYTES, run_offloaded},
-        outgoing::{ClientResponse, ClientResponseHead},
     },
     state::{shared::fair_permits::FairPermits, snapshot::Snapshot},
 };

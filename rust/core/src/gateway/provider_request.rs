@@ -24,8 +24,8 @@ use crate::{
     request::{body_fields::read_body_fields, inference_profiles},
     resolve::{models::RequestedModel, target_resolver::Call},
     response::{
+        client_response::ClientResponse,
         delivery::{self, UpstreamResponse},
-        outgoing::ClientResponse,
     },
     routing::{self, Continuation},
     state::snapshot::Snapshot,

@@ -24,8 +24,8 @@ use crate::{
     },
     resolve::{models::RequestedModel, target_resolver::Call},
     response::{
+        client_response::{ClientResponse, ClientResponseBody},
         delivery::{self, UpstreamResponse},
-        outgoing::{ClientResponse, ClientResponseBody},
     },
     routing,
     state::snapshot::Snapshot,

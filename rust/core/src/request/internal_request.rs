@@ -11,7 +11,7 @@ use crate::{
     credentials::{self, PayloadDigest},
     error::Result,
     gateway_state::GatewayState,
-    request::request_head::{BodyLength, render_internal_head},
+    request::upstream_head::{BodyLength, render_internal_head},
     resolve::target::Target,
 };
 
@@ -65,7 +65,7 @@ impl<'q> InternalRequest<'q> {
         };
         let mut head = render_internal_head(target, &path_info, method, fields, length, issued)?;
         credentials::sign_head(target, operation, issued, &mut head, &PayloadDigest::compute(body.complete_bytes()))?;
-        let shape = BodyFraming { is_chunked: length == BodyLength::Chunked, is_bodiless: method == "HEAD" };
-        Ok(OutgoingRequest { head, body, body_framing: shape, is_replayable: method != "POST" })
+        let body_framing = BodyFraming { is_chunked: length == BodyLength::Chunked, is_bodiless: method == "HEAD" };
+        Ok(OutgoingRequest { head, body, body_framing, is_replayable: method != "POST" })
     }
 }

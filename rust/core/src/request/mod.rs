@@ -5,6 +5,6 @@ pub(crate) mod include_usage;
 pub(crate) mod inference_profiles;
 pub mod internal_request;
 pub(crate) mod param_map;
-pub mod request_head;
 pub(crate) mod send;
 pub(crate) mod translate;
+pub mod upstream_head;

@@ -15,7 +15,7 @@ use crate::{
     gateway_state::GatewayState,
     request::{
         param_map,
-        request_head::{self, BodyLength, RenderInput, TransformMode},
+        upstream_head::{self, BodyLength, RenderInput, TransformMode},
     },
     resolve::{target::Target, target_resolver::Call},
     response::{mask_secrets, normalise},
@@ -58,7 +58,7 @@ pub(crate) async fn send_to_target(
         body_length: length,
         issued_credential: issued,
     };
-    let mut head = request_head::render_head(call, target, content, &state.settings.header_aliases)?;
+    let mut head = upstream_head::render_head(call, target, content, &state.settings.header_aliases)?;
     if let Some(payload) = payload {
         credentials::sign_head(target, operation, issued, &mut head, &payload)?;
     }

@@ -140,9 +140,9 @@ impl<'c> TargetResolver<'c> {
         if let Some(prompt) = lender {
             reject_changes_by_config(prompt, &features.parameters)?;
         }
-        let settings = Duration::from_millis(self.settings.request_timeout_ms);
-        let timeout = features.request_timeout.resolve(control.request_timeout, settings)?;
-        let max_wait = features.request_timeout.or_setting(settings);
+        let default_timeout = Duration::from_millis(self.settings.request_timeout_ms);
+        let timeout = features.request_timeout.resolve(control.request_timeout, default_timeout)?;
+        let max_wait = features.request_timeout.or_setting(default_timeout);
         let forward = features.forward_headers.resolve(control.forward_headers)?;
         let headers = &self.call.head.headers;
         let credential = self.find_credential(node, saved, is_callers, credential_header(provider, &base.prefix));

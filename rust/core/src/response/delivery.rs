@@ -32,10 +32,9 @@ use crate::{
     },
     resolve::target_resolver::Call,
     response::{
+        client_response::{ClientResponse, ClientResponseHead},
         client_rewriter::RewriteForClient,
-        limit_headers,
-        outgoing::{ClientResponse, ClientResponseHead},
-        pretty_print,
+        limit_headers, pretty_print,
         response_meter::ResponseMeter,
         response_stream::ResponseStream,
     },

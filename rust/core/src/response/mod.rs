@@ -1,6 +1,7 @@
 //! Delivering the upstream response to the client, whole or streamed.
 
 pub(crate) mod chunk_coalescer;
+pub mod client_response;
 pub(crate) mod client_rewriter;
 pub(crate) mod delivery;
 pub(crate) mod gunzip;
@@ -9,7 +10,6 @@ pub(crate) mod mask_frames;
 pub(crate) mod mask_secrets;
 pub(crate) mod normalise;
 pub(crate) mod offload;
-pub mod outgoing;
 pub(crate) mod partial_event;
 pub(crate) mod pretty_print;
 pub(crate) mod response_meter;

@@ -168,7 +168,7 @@ fn is_upstream_error(error: &Error) -> bool {
 impl<'w> RouteExecutor<'w> {
     /// Tries one leaf node of the config: cache lookup first, then requests with retries.
     pub async fn try_target(&mut self, node: &'w Node) -> Result<UpstreamResponse> {
-        let passage = self.breaker_permit.take();
+        let breaker_permit = self.breaker_permit.take();
         self.update_decision(|decision| {
             decision.selected_target.clone_from(&node.path);
             // Resets the values of the previous target.
@@ -187,21 +187,22 @@ impl<'w> RouteExecutor<'w> {
             self.replay_body.restore(prepared.body);
             return Ok(denied);
         }
-        let question = CacheLookup::for_target(self, node, &target, &prepared.body);
+        let cache_lookup = CacheLookup::for_target(self, node, &target, &prepared.body);
         if self.call.control.should_explain() {
-            let breaker = passage.as_ref().filter(|passage| passage.is_probe()).map(|_| Verdict::HalfOpen);
+            let breaker =
+                breaker_permit.as_ref().filter(|breaker_permit| breaker_permit.is_probe()).map(|_| Verdict::HalfOpen);
             let breaker = breaker.or_else(|| self.breaker_verdict(node));
             let mut report =
-                Box::pin(explain::summarise_target(self, node, &target, &prepared, question.as_ref())).await;
+                Box::pin(explain::summarise_target(self, node, &target, &prepared, cache_lookup.as_ref())).await;
             report["breaker"] = breaker.map(Verdict::name).into();
             self.update_decision(|decision| decision.target_report = Some(report));
         }
         let lookup_started_at = Instant::now();
-        let cached = match &question {
-            Some(question) => question.find_cached(self, &target).await,
+        let cached = match &cache_lookup {
+            Some(cache_lookup) => cache_lookup.find_cached(self, &target).await,
             None => None,
         };
-        self.log.details.cache_time = question.as_ref().map(|_| lookup_started_at.elapsed());
+        self.log.details.cache_time = cache_lookup.as_ref().map(|_| lookup_started_at.elapsed());
         if let Some(response) = cached {
             let at = node.path.clone();
             self.record_step(|| RoutingStep::Kept { at });
@@ -212,10 +213,10 @@ impl<'w> RouteExecutor<'w> {
             return Ok(response);
         }
         let mut response =
-            self.send_with_retries(node, &mut target, prepared.into_body(self.call).await?, passage).await?;
+            self.send_with_retries(node, &mut target, prepared.into_body(self.call).await?, breaker_permit).await?;
         response.resume_point = ResumePoint::from_response(self, node, &response);
-        if let Some(question) = question {
-            question.prepare_store(self, &response);
+        if let Some(cache_lookup) = cache_lookup {
+            cache_lookup.prepare_store(self, &response);
         }
         if let Some(hooks) = &self.hooks {
             hooks.restore_values(&mut response);
@@ -328,15 +329,16 @@ impl<'w> RouteExecutor<'w> {
         node: &'w Node,
         target: &mut Target<'w>,
         mut body: Body,
-        passage: Option<BreakerPermit>,
+        breaker_permit: Option<BreakerPermit>,
     ) -> Result<UpstreamResponse> {
         let state = self.state;
         self.log.details.target_path = Some(Arc::clone(&node.path));
         let (timeout, retry) = (target.timeout, self.retry_policy(node));
         let policy = node.features.circuit_breaker.policy();
-        let mut guard = policy.zip(passage).map(|(policy, passage)| BreakerGuard { policy, permit: passage });
+        let mut guard =
+            policy.zip(breaker_permit).map(|(policy, breaker_permit)| BreakerGuard { policy, permit: breaker_permit });
         let is_probe = guard.as_ref().is_some_and(|guard| guard.permit.is_probe());
-        let mut tries = RetryState::new(state, retry, target, is_probe);
+        let mut retry_state = RetryState::new(state, retry, target, is_probe);
         loop {
             target.timeout = self.time_left().map_or(timeout, |left| left.min(timeout));
             let next = body.try_clone();
@@ -345,10 +347,10 @@ impl<'w> RouteExecutor<'w> {
             if let Some(guard) = &mut guard {
                 guard.record_result(state, target, &result);
             }
-            tries.is_replayable = next.is_some() || self.replay_body.can_resend();
-            let wait = match tries.evaluate(self, retry, guard.as_ref(), &result) {
+            retry_state.is_replayable = next.is_some() || self.replay_body.can_resend();
+            let wait = match retry_state.evaluate(self, retry, guard.as_ref(), &result) {
                 AttemptDecision::Accept => {
-                    self.update_decision(|decision| decision.retry_count = tries.retry_count);
+                    self.update_decision(|decision| decision.retry_count = retry_state.retry_count);
                     return result;
                 }
                 AttemptDecision::Stop(because) => return self.stop_retrying(node, because, result),
@@ -365,7 +367,7 @@ impl<'w> RouteExecutor<'w> {
                 Box::pin(response.discard()).await;
             }
             state.record_sink.metrics.retries.add(1);
-            tries.retry_count += 1;
+            retry_state.retry_count += 1;
         }
     }
 

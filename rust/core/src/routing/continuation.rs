@@ -29,8 +29,8 @@ use crate::{
     limits::now_ms,
     resolve::{target::Target, target_resolver::Call},
     response::{
+        client_response::{ClientResponse, ClientResponseBody},
         delivery::{self, ResumePoint, UpstreamResponse},
-        outgoing::{ClientResponse, ClientResponseBody},
         response_stream::ResumeStream,
     },
     routing::{executor::RouteExecutor, replay_body::ReplayBody},
@@ -184,11 +184,11 @@ impl Continuation {
         let resolver = state.target_resolver(snapshot, &call, &caller);
         let _prepared = resolver.prepare_config().await.ok()?;
         let plan = resolver.build_plan().map_err(&mut refused).ok()?;
-        let mut carried =
+        let mut replay_body =
             ReplayBody::new(&call, Body::Complete(resume_point.request_body.clone()), true, log).await.ok()?;
-        (carried.model, carried.is_streaming) = (resume_point.model.clone(), true);
+        (replay_body.model, replay_body.is_streaming) = (resume_point.model.clone(), true);
         let (baseline, decision) = (log.fork(), log.decision.take());
-        let mut executor = RouteExecutor::new(state, &resolver, &plan, log, carried);
+        let mut executor = RouteExecutor::new(state, &resolver, &plan, log, replay_body);
         // The client's time limit applies to each of its reads, and it is reading now. The gateway's own timeouts bound
         // the continued response.
         (executor.log.decision, executor.client_deadline) = (decision, None);
@@ -296,13 +296,15 @@ impl<'w> RouteExecutor<'w> {
             self.record_skip(node);
             return None;
         }
-        let passage = self.breaker_permit.take();
+        let breaker_permit = self.breaker_permit.take();
         let resume_body = Bytes::from(resume_body);
         target.prefill = Some(&target.provider.row().prefill).filter(|_| !beginning.is_empty());
         let repeated =
             if target.prefill.is_some_and(|support| support.may_repeat_prefill) { beginning } else { String::new() };
-        let response =
-            self.send_with_retries(node, &mut target, Body::Complete(resume_body.clone()), passage).await.ok()?;
+        let response = self
+            .send_with_retries(node, &mut target, Body::Complete(resume_body.clone()), breaker_permit)
+            .await
+            .ok()?;
         if !is_readable_stream(&response) {
             response.discard().await;
             self.record_step(|| RoutingStep::Unable { at, because: "it did not return a readable stream" });

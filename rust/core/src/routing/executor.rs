@@ -72,8 +72,8 @@ pub(crate) async fn route_request(
     if let (true, Body::Complete(bytes)) = (operation.has_countable_text(), &body) {
         log.count_input = Some(state.record_sink.token_counter.retain_body(operation, bytes));
     }
-    let carried = ReplayBody::new(resolver.call, body, is_json, log).await?;
-    RouteExecutor { client_deadline: until, ..RouteExecutor::new(state, resolver, plan, log, carried) }.run().await
+    let replay_body = ReplayBody::new(resolver.call, body, is_json, log).await?;
+    RouteExecutor { client_deadline: until, ..RouteExecutor::new(state, resolver, plan, log, replay_body) }.run().await
 }
 
 /// Routes a request whose model may carry a prefix that selects the provider.
@@ -84,8 +84,8 @@ pub(crate) async fn resolve_model_prefix(
     body: Body,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
-    let carried = ReplayBody::new(resolver.call, body, is_json_request(resolver.call), log).await?;
-    RouteExecutor::new(state, resolver, plan, log, carried).run().await
+    let replay_body = ReplayBody::new(resolver.call, body, is_json_request(resolver.call), log).await?;
+    RouteExecutor::new(state, resolver, plan, log, replay_body).run().await
 }
 
 fn is_json_request(call: &Call<'_>) -> bool {
@@ -99,8 +99,8 @@ pub(crate) async fn open_websocket(
     plan: &RoutePlan<'_>,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
-    let carried = ReplayBody::new(resolver.call, Body::empty(), false, log).await?;
-    RouteExecutor { is_websocket: true, ..RouteExecutor::new(state, resolver, plan, log, carried) }.run().await
+    let replay_body = ReplayBody::new(resolver.call, Body::empty(), false, log).await?;
+    RouteExecutor { is_websocket: true, ..RouteExecutor::new(state, resolver, plan, log, replay_body) }.run().await
 }
 
 /// Sticky session, and the index of its assigned target if an assignment is stored.
@@ -180,7 +180,7 @@ impl<'w> RouteExecutor<'w> {
     }
 
     /// Creates a concurrent executor of the same request, for a hedged attempt.
-    pub fn fork<'t>(&self, log: &'t mut RequestLog, carried: ReplayBody) -> RouteExecutor<'t>
+    pub fn fork<'t>(&self, log: &'t mut RequestLog, replay_body: ReplayBody) -> RouteExecutor<'t>
     where
         'w: 't,
     {
@@ -191,7 +191,7 @@ impl<'w> RouteExecutor<'w> {
             is_dry_run: self.is_dry_run,
             config_key: self.config_key.clone(),
             pattern_results: self.pattern_results.clone(),
-            ..RouteExecutor::new(self.state, self.resolver, self.plan, log, carried)
+            ..RouteExecutor::new(self.state, self.resolver, self.plan, log, replay_body)
         }
     }
 
@@ -310,12 +310,12 @@ impl<'w> RouteExecutor<'w> {
     fn next_target(&mut self, level: &mut FallbackLevel<'w>) -> Option<&'w Node> {
         let targets = &level.node.targets;
         if !level.ignores_breakers {
-            let open = (level.next_index..targets.len()).find(|index| self.try_enter(&targets[*index]));
-            level.ignores_breakers = open.is_none() && !level.has_tried_any;
+            let available_index = (level.next_index..targets.len()).find(|index| self.try_enter(&targets[*index]));
+            level.ignores_breakers = available_index.is_none() && !level.has_tried_any;
             if !level.ignores_breakers {
-                let open = open.unwrap_or(targets.len());
-                targets[level.next_index..open].iter().for_each(|target| self.record_skip(target));
-                level.next_index = open;
+                let available_index = available_index.unwrap_or(targets.len());
+                targets[level.next_index..available_index].iter().for_each(|target| self.record_skip(target));
+                level.next_index = available_index;
             }
         }
         let next = targets.get(level.next_index)?;
@@ -425,28 +425,29 @@ impl<'w> RouteExecutor<'w> {
     /// Picks an available target by weight or by session, and acquires its permit. If none is available, picks among
     /// all.
     fn pick_balanced(&mut self, node: &Node, balance: &LoadBalancer, assignment: Option<StickyAssignment>) -> usize {
-        let mut open = self.available_targets(node);
+        let mut available = self.available_targets(node);
         loop {
-            let is_open = |index: usize| open.as_ref().is_some_and(|open| open[index]);
-            let is_open: Option<&dyn Fn(usize) -> bool> = if open.is_some() { Some(&is_open) } else { None };
+            let is_available = |index: usize| available.as_ref().is_some_and(|available| available[index]);
+            let is_available: Option<&dyn Fn(usize) -> bool> =
+                if available.is_some() { Some(&is_available) } else { None };
             let index = match assignment {
-                None => balance.pick_random(fastrand::f64(), is_open),
+                None => balance.pick_random(fastrand::f64(), is_available),
                 Some(StickyAssignment { target_index: Some(index), .. })
-                    if is_open.is_none_or(|is_open| is_open(index)) =>
+                    if is_available.is_none_or(|is_available| is_available(index)) =>
                 {
                     index
                 }
-                Some(StickyAssignment { session, .. }) => balance.pick_by_hash(session.hash, is_open),
+                Some(StickyAssignment { session, .. }) => balance.pick_by_hash(session.hash, is_available),
             };
             let target = &node.targets[index];
             // An unavailable target is picked only if no available one has a weight.
-            let is_last = open.as_ref().is_none_or(|open| !open[index]);
+            let is_last = available.as_ref().is_none_or(|available| !available[index]);
             if !target.targets.is_empty() || self.acquire_permit(target, is_last) {
                 return index;
             }
             // Another request has just taken the probe permit of this target.
-            if let Some(open) = &mut open {
-                open[index] = false;
+            if let Some(available) = &mut available {
+                available[index] = false;
             }
         }
     }
@@ -516,14 +517,14 @@ impl<'w> RouteExecutor<'w> {
         if !node.subtree.has_breaker {
             return None;
         }
-        let open: Vec<_> = node.targets.iter().map(|target| self.is_available(target)).collect();
-        if !open.contains(&true) || !open.contains(&false) {
+        let available: Vec<_> = node.targets.iter().map(|target| self.is_available(target)).collect();
+        if !available.contains(&true) || !available.contains(&false) {
             return None;
         }
-        for (target, _) in node.targets.iter().zip(&open).filter(|(_, is_open)| !**is_open) {
+        for (target, _) in node.targets.iter().zip(&available).filter(|(_, is_available)| !**is_available) {
             self.record_skip(target);
         }
-        Some(open)
+        Some(available)
     }
 
     pub fn is_available(&self, node: &Node) -> bool {
@@ -536,13 +537,13 @@ impl<'w> RouteExecutor<'w> {
     /// Returns the verdict of a target's circuit breaker, if it has one.
     pub fn breaker_verdict(&self, node: &Node) -> Option<Verdict> {
         let policy = node.features.circuit_breaker.policy()?;
-        let (shared, mark) = (&self.state.shared, self.target_key(node));
+        let (shared, key) = (&self.state.shared, self.target_key(node));
         let breakers = &shared.breakers;
         let now = shared.now();
         Some(if self.is_dry_run {
-            breakers.peek_verdict(mark, policy, now)
+            breakers.peek_verdict(key, policy, now)
         } else {
-            breakers.verdict_and_claim(mark, policy, now)
+            breakers.verdict_and_claim(key, policy, now)
         })
     }
 

@@ -98,8 +98,8 @@ pub(crate) async fn explain_routing(
     } else {
         read_body_fields(state.body_limits, &call, Body::Complete(body), &mut log).await?
     };
-    let carried = ReplayBody::new(&call, body, is_json && !is_socket, &log).await?;
-    let mut executor = RouteExecutor::new(state, &resolver, &plan, &mut log, carried);
+    let replay_body = ReplayBody::new(&call, body, is_json && !is_socket, &log).await?;
+    let mut executor = RouteExecutor::new(state, &resolver, &plan, &mut log, replay_body);
     (executor.is_dry_run, executor.is_websocket) = (true, is_socket);
     if plan.config.has_patterns {
         executor.match_expensive_patterns().await?;
@@ -153,12 +153,12 @@ async fn describe_target<'w>(executor: &mut RouteExecutor<'w>, node: &'w Node) -
         Ok(target) => target,
         Err(error) => return refused(&error),
     };
-    let question = CacheLookup::for_target(executor, node, &target, &prepared.body);
+    let cache_lookup = CacheLookup::for_target(executor, node, &target, &prepared.body);
     let guardrails = match hooks::describe_guardrails(executor.resolver, node) {
         Ok(guardrails) => guardrails,
         Err(error) => return refused(&error),
     };
-    let mut report = build_target_report(executor, node, &target, &prepared, question.as_ref()).await;
+    let mut report = build_target_report(executor, node, &target, &prepared, cache_lookup.as_ref()).await;
     let kind = if executor.is_websocket { AttemptKind::WebSocket } else { AttemptKind::Http };
     report["limits"] =
         describe_limits(executor.state, executor.call, &target, kind, &prepared.body, executor.log).await;
@@ -174,9 +174,9 @@ pub(crate) async fn summarise_target(
     node: &Node,
     target: &Target<'_>,
     prepared: &PreparedBody,
-    question: Option<&CacheLookup>,
+    cache_lookup: Option<&CacheLookup>,
 ) -> Value {
-    let mut report = build_target_report(executor, node, target, prepared, question).await;
+    let mut report = build_target_report(executor, node, target, prepared, cache_lookup).await;
     report["body"] =
         parse_body_fields(&prepared.body).map_or(Value::Null, |fields| Value::Object(shorten_fields(fields)));
     report
@@ -187,10 +187,10 @@ async fn build_target_report(
     node: &Node,
     target: &Target<'_>,
     prepared: &PreparedBody,
-    question: Option<&CacheLookup>,
+    cache_lookup: Option<&CacheLookup>,
 ) -> Value {
-    let status = match question {
-        Some(question) => question.cache_status(executor).await,
+    let status = match cache_lookup {
+        Some(cache_lookup) => cache_lookup.cache_status(executor).await,
         None => CacheStatus::Disabled,
     };
     let timeout = executor.time_left().map_or(target.timeout, |left| left.min(target.timeout));
@@ -204,7 +204,7 @@ async fn build_target_report(
         "timeout_ms": timeout.as_millis() as u64,
         "retries": executor.retry_policy(node).max_retries(),
         "breaker": executor.breaker_verdict(node).map(Verdict::name),
-        "cache": {"status": status.name(), "key": question.map(ToString::to_string)},
+        "cache": {"status": status.name(), "key": cache_lookup.map(ToString::to_string)},
         "recovery": describe_recovery(executor, node, target),
         "forward_headers": target.forward_headers.names(),
         "strict_open_ai_compliance": target.is_strict,

@@ -33,7 +33,7 @@ impl<'w> RouteExecutor<'w> {
             let latencies = &self.state.shared.latency_histograms;
             latencies.add_hedge_tokens(mark, hedge.max_ratio);
             let observed = hedge.percentile.and_then(|percent| latencies.percentile(mark, percent));
-            let (Some(wait), Some(carried)) = (observed.or(hedge.delay), self.replay_body.try_clone()) else {
+            let (Some(wait), Some(replay_body)) = (observed.or(hedge.delay), self.replay_body.try_clone()) else {
                 let result = self.run_from(first).await;
                 if !triggers_fallback(fallback, &result) && !self.log.is_from_cache() {
                     latencies.record_latency(mark, started_at.elapsed());
@@ -42,7 +42,7 @@ impl<'w> RouteExecutor<'w> {
             };
             // Separate request log for the second attempt, until it is known whether its response is used.
             let mut hedged_log = self.log.fork();
-            let mut twin = self.fork(&mut hedged_log, carried);
+            let mut twin = self.fork(&mut hedged_log, replay_body);
             let raced = {
                 let mut earlier: RouteFuture<'_> = Box::pin(self.run_from(first));
                 let early = tokio::select! {

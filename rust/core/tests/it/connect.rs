@@ -9,7 +9,7 @@ use crate::harness::{
     tls::{tls_acceptor, tls_file},
     wait_for_ledger_entries,
 };
-use penstock_core::{gateway::UpgradeOutcome, response::outgoing::ClientResponseBody};
+use penstock_core::{gateway::UpgradeOutcome, response::client_response::ClientResponseBody};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 use tokio::{

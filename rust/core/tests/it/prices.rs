@@ -270,7 +270,7 @@ async fn hedged_request_pays_one_search_and_continued_stream_two() {
 #[tokio::test]
 async fn images_are_priced_by_quality_and_size() {
     const IMAGES_PATH: &str = "/v1/images/generations";
-    let drawn = r#"{"created":1,"data":[{"url":"u"},{"url":"u"}]}"#;
+    let two_images = r#"{"created":1,"data":[{"url":"u"},{"url":"u"}]}"#;
     let counted = r#"{"data":[{"url":"u"}],"usage":{"input_tokens":10,"output_tokens":0,"total_tokens":10}}"#;
     let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n\
         --b\r\ncontent-disposition: form-data; name=\"size\"\r\n\r\n1024x1792\r\n--b--\r\n";
@@ -282,20 +282,20 @@ async fn images_are_priced_by_quality_and_size() {
     let overridden = json!({"provider": "mock", "override_params": {"quality": "hd"}});
     for (request, status, response, expected) in [
         // 4 cents for each image in the response, however many were requested.
-        (build_request(r#","n":3"#), "200 OK", drawn, json!([80_000_000, "USD", "v", null])),
+        (build_request(r#","n":3"#), "200 OK", two_images, json!([80_000_000, "USD", "v", null])),
         (
             build_request(r#","quality":"hd","size":"1024x1792""#),
             "200 OK",
-            drawn,
+            two_images,
             json!([240_000_000, "USD", "v", null]),
         ),
         // Adds 10 tokens at 1,000 nano-dollars each.
         (build_request(""), "200 OK", counted, json!([40_010_000, "USD", "v", 10])),
-        (edit, "200 OK", drawn, json!([160_000_000, "USD", "v", null])),
+        (edit, "200 OK", two_images, json!([160_000_000, "USD", "v", null])),
         (
             build_request("").header("x-gateway-config", &overridden.to_string()),
             "200 OK",
-            drawn,
+            two_images,
             json!([160_000_000, "USD", "v", null]),
         ),
         // A compressed response costs the same.
@@ -305,7 +305,7 @@ async fn images_are_priced_by_quality_and_size() {
         (build_request(""), "400 Bad Request", r#"{"error":{"message":"no"}}"#, json!([null, null, null, null])),
     ] {
         let response = if response == "gzip" {
-            gzip_response("application/json", &gzip_compress(drawn))
+            gzip_response("application/json", &gzip_compress(two_images))
         } else {
             json_response(status, "", response)
         };

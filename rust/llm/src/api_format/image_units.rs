@@ -26,14 +26,14 @@ impl Default for ImageParams {
 impl ImageParams {
     /// Reads the parameters from a JSON body. For malformed JSON, reads the fields before the error.
     pub fn from_json(body: &[u8]) -> Self {
-        let mut drawing = Self::default();
+        let mut params = Self::default();
         let _ = for_each_field(body, |key, at| {
             let value = &body[at];
             let text = decode_string(value).unwrap_or_else(|| String::from_utf8_lossy(value));
-            drawing.set_field(key, &text);
+            params.set_field(key, &text);
             Ok(())
         });
-        drawing
+        params
     }
 
     /// Sets a parameter; ignores other keys.
@@ -68,9 +68,9 @@ pub struct ImageCounter {
 impl ImageCounter {
     /// Counts the images of a complete response; `None` if it has no list of images.
     pub fn count_images(response: &[u8]) -> Option<u64> {
-        let mut drawn = Self::default();
-        drawn.scan(response, response.len());
-        drawn.count()
+        let mut counter = Self::default();
+        counter.scan(response, response.len());
+        counter.count()
     }
 
     /// Scans the next chunk of the response.
@@ -124,24 +124,24 @@ mod tests {
         ] {
             assert_eq!(ImageCounter::count_images(response.as_bytes()), expected, "{response}");
             for size in [1, 7, 100, 1000] {
-                let mut drawn = ImageCounter::default();
-                response.as_bytes().chunks(size).for_each(|chunk| drawn.feed(chunk));
-                assert_eq!(drawn.finish(), expected, "{size} {response}");
+                let mut counter = ImageCounter::default();
+                response.as_bytes().chunks(size).for_each(|chunk| counter.feed(chunk));
+                assert_eq!(counter.finish(), expected, "{size} {response}");
             }
         }
     }
 
     #[test]
     fn defaults_to_one_image_without_quality_and_size() {
-        let drawing =
+        let image_params =
             |count, quality: &str, size: &str| ImageParams { count, quality: quality.into(), size: size.into() };
         for (body, expected) in [
             (
                 r#"{"model":"m","prompt":"\"n\":9","n":3,"quality":"hd","size":"1024x1792"}"#,
-                drawing(3, "hd", "1024x1792"),
+                image_params(3, "hd", "1024x1792"),
             ),
-            (r#"{"n":null,"quality":null,"size":"auto"}"#, drawing(1, "", "auto")),
-            (r#"{"n":99999999999,"size":"1x1""#, drawing(MAX_IMAGES, "", "1x1")),
+            (r#"{"n":null,"quality":null,"size":"auto"}"#, image_params(1, "", "auto")),
+            (r#"{"n":99999999999,"size":"1x1""#, image_params(MAX_IMAGES, "", "1x1")),
             ("[]", ImageParams::default()),
         ] {
             assert_eq!(ImageParams::from_json(body.as_bytes()), expected, "{body}");

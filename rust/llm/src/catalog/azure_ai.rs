@@ -308,12 +308,12 @@ mod tests {
         let mut out = Vec::new();
         AzureAi.write_request_target(&deployed, &build_options(&[]), &mut out).unwrap();
         assert_eq!(out, b"/v1/messages");
-        let wire = |prefix| {
+        let uses_messages = |prefix| {
             AzureAi
                 .provider_format_for_target(Operation::ChatComplete, "our-best", &build_options(&[]), prefix)
                 .is_some()
         };
-        assert!(wire("/anthropic") && !wire("/models"));
+        assert!(uses_messages("/anthropic") && !uses_messages("/models"));
         assert_eq!(AzureAi.credential("k", "/anthropic"), Credential::Header("x-api-key"));
         assert_eq!(AzureAi.credential("k", "/models"), Credential::Bearer);
     }
@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn builds_realtime_target_for_the_api_version() {
         let session = |pairs: &[(&str, &str)]| {
-            let stated = PathOptions::default();
+            let path_options = PathOptions::default();
             let (operation, path, query, prefix) = (Operation::Realtime, "/realtime", "model=gpt-realtime", "/openai");
             let path_info = PathInfo {
                 operation,
@@ -407,7 +407,7 @@ mod tests {
                 user: "",
                 is_streaming: false,
                 has_prefill: false,
-                path_options: stated,
+                path_options,
             };
             let mut out = Vec::new();
             AzureAi.write_request_target(&path_info, &build_options(pairs), &mut out).unwrap();

@@ -119,24 +119,25 @@ impl ProviderCredentials for AzureOpenAi {
 }
 
 impl ProviderModels for AzureOpenAi {
-    fn model_override<'o>(&self, options: &'o Options, stated: PathOptions<'o>) -> Option<&'o str> {
-        ROW.model_override(options).or(stated.deployment)
+    fn model_override<'o>(&self, options: &'o Options, path_options: PathOptions<'o>) -> Option<&'o str> {
+        ROW.model_override(options).or(path_options.deployment)
     }
 
     fn body_model_override<'o>(
         &self,
         operation: Operation,
         options: &'o Options,
-        stated: PathOptions<'o>,
+        path_options: PathOptions<'o>,
     ) -> Option<Cow<'o, str>> {
-        let version = stated.version.or_else(|| options.get("api_version"));
+        let version = path_options.version.or_else(|| options.get("api_version"));
         let is_in_path = version != Some(API_VERSION_V1) && self.has_deployment_path(operation);
         let is_asked = self.has_deployment_path(operation) || operation == Operation::CreateModelResponse;
         if is_in_path || !is_asked {
             return None;
         }
-        let stated = || stated.deployment.map(|deployment| percent_decode_str(deployment).decode_utf8_lossy());
-        options.get("deployment_id").map(Cow::Borrowed).or_else(stated)
+        let path_deployment =
+            || path_options.deployment.map(|deployment| percent_decode_str(deployment).decode_utf8_lossy());
+        options.get("deployment_id").map(Cow::Borrowed).or_else(path_deployment)
     }
 }
 
@@ -188,9 +189,9 @@ fn is_deployment_operation(operation: Operation) -> bool {
 /// Returns the deployment as an escaped path segment. It comes from the options, else from the client's path, else from
 /// the model name.
 fn deployment_segment(path_info: &PathInfo<'_>, options: &Options) -> Result<String, String> {
-    let stated = || path_info.path_options.deployment.map(ToOwned::to_owned);
+    let path_deployment = || path_info.path_options.deployment.map(ToOwned::to_owned);
     let from_model = || Some(path_info.model).filter(|model| !model.is_empty()).map(encode_segment);
-    let segment = options.get("deployment_id").map(encode_segment).or_else(stated).or_else(from_model);
+    let segment = options.get("deployment_id").map(encode_segment).or_else(path_deployment).or_else(from_model);
     let segment = segment.ok_or("no deployment: send x-gateway-azure-deployment-id, or name a model")?;
     if segment == "." || segment == ".." { Err("the deployment must not be `.` or `..`".into()) } else { Ok(segment) }
 }
@@ -327,10 +328,10 @@ mod tests {
             request_target(&CHAT_PATH_INFO, &[version, ("deployment_id", "d 1")]).unwrap(),
             "/deployments/d%201/chat/completions?api-version=2024-10-21"
         );
-        let stated = PathOptions { deployment: Some("a%2Fb"), version: None, ..PathOptions::default() };
+        let path_options = PathOptions { deployment: Some("a%2Fb"), version: None, ..PathOptions::default() };
         assert_eq!(
             request_target(
-                &PathInfo { path_options: stated, query: "api-version=2025-01-01&x=1", ..CHAT_PATH_INFO },
+                &PathInfo { path_options, query: "api-version=2025-01-01&x=1", ..CHAT_PATH_INFO },
                 &[version]
             )
             .unwrap(),
@@ -356,32 +357,32 @@ mod tests {
     #[test]
     fn v1_has_no_deployment_and_no_version_query() {
         assert_eq!(request_target(&CHAT_PATH_INFO, &[("api_version", "v1")]).unwrap(), "/v1/chat/completions");
-        let stated = PathOptions { deployment: None, version: Some("v1"), ..PathOptions::default() };
+        let path_options = PathOptions { deployment: None, version: Some("v1"), ..PathOptions::default() };
         assert_eq!(
-            request_target(&PathInfo { path_options: stated, query: "x=1", ..CHAT_PATH_INFO }, &[]).unwrap(),
+            request_target(&PathInfo { path_options, query: "x=1", ..CHAT_PATH_INFO }, &[]).unwrap(),
             "/v1/chat/completions?x=1"
         );
     }
 
     #[test]
     fn body_names_the_deployment_if_the_path_does_not() {
-        let stated = PathOptions { deployment: Some("a%2Fb"), version: None, ..PathOptions::default() };
-        let spliced = |operation, pairs: &[(&str, &str)], stated| {
-            AzureOpenAi.body_model_override(operation, &build_options(pairs), stated).map(Cow::into_owned)
+        let path_options = PathOptions { deployment: Some("a%2Fb"), version: None, ..PathOptions::default() };
+        let spliced = |operation, pairs: &[(&str, &str)], path_options| {
+            AzureOpenAi.body_model_override(operation, &build_options(pairs), path_options).map(Cow::into_owned)
         };
         let (v1, dated, d) = (("api_version", "v1"), ("api_version", "2024-10-21"), ("deployment_id", "d"));
         let none = PathOptions::default();
-        for (operation, pairs, stated, expected) in [
+        for (operation, pairs, path_options, expected) in [
             (Operation::ChatComplete, &[v1, d][..], none, Some("d")),
-            (Operation::Messages, &[v1, d], stated, Some("d")),
-            (Operation::CreateTranscription, &[v1], stated, Some("a/b")),
+            (Operation::Messages, &[v1, d], path_options, Some("d")),
+            (Operation::CreateTranscription, &[v1], path_options, Some("a/b")),
             (Operation::CreateModelResponse, &[dated, d], none, Some("d")),
             (Operation::CreateModelResponse, &[dated], none, None),
             (Operation::ChatComplete, &[dated, d], none, None),
             (Operation::ChatComplete, &[v1], none, None),
             (Operation::ListFiles, &[v1, d], none, None),
         ] {
-            assert_eq!(spliced(operation, pairs, stated).as_deref(), expected, "{operation:?} {pairs:?}");
+            assert_eq!(spliced(operation, pairs, path_options).as_deref(), expected, "{operation:?} {pairs:?}");
         }
         let version = PathOptions { deployment: None, version: Some("v1"), ..PathOptions::default() };
         assert_eq!(spliced(Operation::Embed, &[dated, d], version).as_deref(), Some("d"));

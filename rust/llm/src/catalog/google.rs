@@ -49,10 +49,10 @@ impl ProviderAddress for Google {
         _options: &Options,
         out: &mut Vec<u8>,
     ) -> Result<(), String> {
-        let stated = path_info.path_options.google.map_or("/v1beta", |stated| stated.version);
+        let version = path_info.path_options.google.map_or("/v1beta", |version| version.version);
         // Versions of Vertex AI clients, such as `v1beta1`, map to `v1beta`. Experimental thinking models exist in
         // `v1alpha` only.
-        let is_alpha = stated == "/v1alpha" || path_info.model.contains("gemini-2.0-flash-thinking-exp");
+        let is_alpha = version == "/v1alpha" || path_info.model.contains("gemini-2.0-flash-thinking-exp");
         let version = if is_alpha { "/v1alpha" } else { "/v1beta" };
         // The version is omitted if the base URL already ends with one.
         let is_set = ["/v1beta", "/v1alpha"].iter().any(|version| path_info.prefix.ends_with(version));

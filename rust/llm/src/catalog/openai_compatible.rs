@@ -503,7 +503,7 @@ mod tests {
     fn uses_the_fim_endpoint_only_if_the_option_is_set() {
         let row = ROWS.iter().find(|row| row.row.slug == "mistral-ai").unwrap();
         let target = |value, operation| {
-            let stated = crate::catalog::path_info::PathOptions::default();
+            let path_options = crate::catalog::path_info::PathOptions::default();
             let (path, query, prefix, model, user) = ("/chat/completions", "", "/v1", "codestral-latest", "");
             let path_info = PathInfo {
                 operation,
@@ -514,7 +514,7 @@ mod tests {
                 user,
                 is_streaming: false,
                 has_prefill: false,
-                path_options: stated,
+                path_options,
             };
             let mut out = Vec::new();
             let options = Options::from_pairs(row.row.options, &[("mistral_fim_completion", value)]);

@@ -131,7 +131,7 @@ pub trait ProviderModels: ProviderFormats {
     }
 
     /// Returns the model or deployment that is called, even if the request or batch file names another one.
-    fn model_override<'o>(&self, options: &'o Options, _stated: PathOptions<'o>) -> Option<&'o str> {
+    fn model_override<'o>(&self, options: &'o Options, _path_options: PathOptions<'o>) -> Option<&'o str> {
         self.row().model_override(options)
     }
 
@@ -140,7 +140,7 @@ pub trait ProviderModels: ProviderFormats {
         &self,
         _operation: Operation,
         _options: &'o Options,
-        _stated: PathOptions<'o>,
+        _path_options: PathOptions<'o>,
     ) -> Option<Cow<'o, str>> {
         None
     }

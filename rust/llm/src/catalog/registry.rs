@@ -3,8 +3,8 @@
 use crate::{
     api_format::format::ApiFormat,
     catalog::{
-        anthropic, aws_hosted, azure_ai, azure_openai, bedrock, cohere, fireworks, google, media_only, openai,
-        openai_compatible, options::OptionField, predibase, provider::Provider, templated, vertex_ai,
+        anthropic, aws_hosted, azure_ai, azure_openai, bedrock, cohere, fireworks, google, openai, openai_compatible,
+        options::OptionField, predibase, provider::Provider, single_operation, templated, vertex_ai,
     },
     operation::Operation,
 };
@@ -27,9 +27,9 @@ pub fn all_providers() -> impl Iterator<Item = &'static dyn Provider> {
         &vertex_ai::VertexAi,
     ];
     let rows = openai_compatible::ROWS.iter().map(|row| row as &'static dyn Provider);
-    let placed = templated::TEMPLATED_PROVIDERS.iter().map(|row| row as &'static dyn Provider);
-    let drawing = media_only::ROWS.iter().map(|row| row as &'static dyn Provider);
-    modules.into_iter().chain(rows).chain(placed).chain(drawing)
+    let templated = templated::TEMPLATED_PROVIDERS.iter().map(|row| row as &'static dyn Provider);
+    let single_operation = single_operation::ROWS.iter().map(|row| row as &'static dyn Provider);
+    modules.into_iter().chain(rows).chain(templated).chain(single_operation)
 }
 
 /// Returns the providers as a JSON array of `{"slug", "base_url", "api_format", "offers", "options"}`.
@@ -144,9 +144,9 @@ mod tests {
 
     #[test]
     fn translated_operations_have_a_provider_format_and_native_ones_have_none() {
-        let wire = |slug: &str, operation| find_provider(slug).unwrap().provider_format(operation, "m").is_some();
-        assert!(wire("anthropic", Operation::ChatComplete) && wire("openai", Operation::Messages));
-        assert!(wire("groq", Operation::Messages) && !wire("mock", Operation::Messages));
+        let has_format = |slug: &str, operation| find_provider(slug).unwrap().provider_format(operation, "m").is_some();
+        assert!(has_format("anthropic", Operation::ChatComplete) && has_format("openai", Operation::Messages));
+        assert!(has_format("groq", Operation::Messages) && !has_format("mock", Operation::Messages));
         for provider in all_providers() {
             for operation in Operation::ALL
                 .iter()

@@ -236,7 +236,7 @@ mod tests {
     fn databricks_endpoint_option_overrides_the_model() {
         let row = TEMPLATED_PROVIDERS.iter().find(|row| row.row.slug == "databricks").unwrap();
         let target = |operation, pairs: &[(&str, &str)]| {
-            let stated = crate::catalog::path_info::PathOptions::default();
+            let path_options = crate::catalog::path_info::PathOptions::default();
             let (path, query, prefix, model, user) = ("/chat/completions", "", "/serving-endpoints", "m", "");
             let path_info = crate::catalog::path_info::PathInfo {
                 operation,
@@ -247,7 +247,7 @@ mod tests {
                 user,
                 is_streaming: false,
                 has_prefill: false,
-                path_options: stated,
+                path_options,
             };
             let mut out = Vec::new();
             row.write_request_target(&path_info, &Options::from_pairs(row.row.options, pairs), &mut out)?;
@@ -274,8 +274,8 @@ mod tests {
             row.write_request_target(&path_info, &Options::default(), &mut out)
                 .map(|()| String::from_utf8(out).unwrap())
         };
-        let drawn = target(info_for(Operation::ImageGenerate, "@cf/black-forest-labs/flux-1-schnell"));
-        assert_eq!(drawn.unwrap(), "/run/%40cf/black-forest-labs/flux-1-schnell");
+        let image_target = target(info_for(Operation::ImageGenerate, "@cf/black-forest-labs/flux-1-schnell"));
+        assert_eq!(image_target.unwrap(), "/run/%40cf/black-forest-labs/flux-1-schnell");
         assert!(target(info_for(Operation::ImageGenerate, "@cf/../x")).is_err());
         assert_eq!(target(info_for(Operation::ChatComplete, "@cf/m")).unwrap(), "/v1/chat/completions");
     }

@@ -67,7 +67,7 @@ impl ProviderFormats for VertexAi {
         {
             return None;
         }
-        let wire: &'static ProviderFormat = match (operation, publisher) {
+        let format: &'static ProviderFormat = match (operation, publisher) {
             (operation, _) if operation.is_fine_tuning() => &fine_tuning_providers::VERTEX,
             (operation, _) if operation.is_batch() => &batch_providers::VERTEX,
             (Operation::Models, _) => &gemini::VERTEX_AI,
@@ -82,7 +82,7 @@ impl ProviderFormats for VertexAi {
             (_, "google") => &gemini::VERTEX_AI,
             _ => &openai_chat::VERTEX_PARTNER_MODELS,
         };
-        Some(wire)
+        Some(format)
     }
 }
 
@@ -219,9 +219,11 @@ fn write_gemini_target(
     options: &Options,
     out: &mut Vec<u8>,
 ) -> Result<(), String> {
-    let stated = path_info.path_options.google;
-    let version = if stated.is_some_and(|stated| stated.version == "/v1beta1") { "/v1beta1" } else { version };
-    let location = match (location_path(options), stated.and_then(|stated| stated.project_and_location)) {
+    let google_path = path_info.path_options.google;
+    let version =
+        if google_path.is_some_and(|google_path| google_path.version == "/v1beta1") { "/v1beta1" } else { version };
+    let location = match (location_path(options), google_path.and_then(|google_path| google_path.project_and_location))
+    {
         (Ok(location), _) => format!("/{location}"),
         (Err(_), Some("")) => String::new(),
         (Err(_), Some(location)) => format!("/{location}"),
@@ -240,8 +242,8 @@ fn location_path(options: &Options) -> Result<String, String> {
 }
 
 fn require_project(options: &Options) -> Result<String, String> {
-    let stated = options.get("vertex_project_id").map(ToOwned::to_owned).or_else(|| service_account_project(options));
-    Ok(path_segment::encode_segment(&stated.ok_or("no project: send x-gateway-vertex-project-id")?))
+    let project = options.get("vertex_project_id").map(ToOwned::to_owned).or_else(|| service_account_project(options));
+    Ok(path_segment::encode_segment(&project.ok_or("no project: send x-gateway-vertex-project-id")?))
 }
 
 /// Writes the path of one job or of the job list. The page size of lists is fixed here.
@@ -330,20 +332,28 @@ mod tests {
             VertexAi.write_request_target(&path_info, &Options::from_pairs(OPTIONS, pairs), &mut out)?;
             Ok::<_, String>(String::from_utf8(out).unwrap())
         };
-        let stated = |version, location| Some(GooglePathOptions { version, project_and_location: location });
+        let google_path = |version, location| Some(GooglePathOptions { version, project_and_location: location });
         let project_options = [("vertex_project_id", "mine"), ("vertex_region", "global")];
         let client_location = "projects/p/locations/eu";
         for (google, pairs, sent) in [
             (None, &project_options[..], "/v1/projects/mine/locations/global/"),
-            (stated("/v1beta", None), &project_options, "/v1/projects/mine/locations/global/"),
-            (stated("/v1beta1", Some(client_location)), &project_options, "/v1beta1/projects/mine/locations/global/"),
-            (stated("/v1beta1", Some(client_location)), &project_options[1..], "/v1beta1/projects/p/locations/eu/"),
-            (stated("/v1", Some(client_location)), &project_options[1..], "/v1/projects/p/locations/eu/"),
-            (stated("/v1beta1", Some("")), &project_options[1..], "/v1beta1/"),
+            (google_path("/v1beta", None), &project_options, "/v1/projects/mine/locations/global/"),
+            (
+                google_path("/v1beta1", Some(client_location)),
+                &project_options,
+                "/v1beta1/projects/mine/locations/global/",
+            ),
+            (
+                google_path("/v1beta1", Some(client_location)),
+                &project_options[1..],
+                "/v1beta1/projects/p/locations/eu/",
+            ),
+            (google_path("/v1", Some(client_location)), &project_options[1..], "/v1/projects/p/locations/eu/"),
+            (google_path("/v1beta1", Some("")), &project_options[1..], "/v1beta1/"),
         ] {
             assert_eq!(target(google, pairs).unwrap(), format!("{sent}publishers/google/models/g:generateContent"));
         }
-        assert!(target(stated("/v1beta", None), &project_options[1..]).unwrap_err().contains("no project"));
+        assert!(target(google_path("/v1beta", None), &project_options[1..]).unwrap_err().contains("no project"));
     }
 
     #[test]

@@ -13,9 +13,9 @@ use super::{
     tool_names::{RenamedTool, ToolNameFormat},
 };
 use crate::{
-    dropped::DroppedParams,
     errors::RequestError,
     fields::{Fields, is_default_value},
+    reports::DroppedParams,
 };
 
 /// Canonical request: parsed from the client format, then written in the provider format.

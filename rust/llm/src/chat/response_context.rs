@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{client_tools::ClientTools, signatures::ScopedSignatures, tool_names::RenamedTool};
-use crate::{citations::CitationSet, dropped::ResponseReport, fields::Fields};
+use crate::{citations::CitationSet, fields::Fields, reports::ResponseReport};
 
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "each flag is independent")]

@@ -15,7 +15,7 @@ use crate::{
         event::{self, EventSink, ResponseEvent},
         response_context::ResponseContext,
     },
-    dropped::ResponseReport,
+    reports::ResponseReport,
 };
 
 pub trait ResponseWriter: EventSink + Send {

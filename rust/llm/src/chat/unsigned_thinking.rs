@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::{
     chat::claude_version::is_adaptive_only,
-    dropped::DroppedParams,
     json::{
         edit::{self, FieldPath},
         scan::{ScanError, for_each_element_from, for_each_field_from},
     },
+    reports::DroppedParams,
 };
 
 /// Block of a message, as far as it decides whether it is thinking without a signature.

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use crate::{
     chat::{request::Source, response_context::ResponseContext},
-    dropped::DroppedParams,
     errors::{MalformedResponse, RequestError},
     fields::{Fields, parse_body, take_string},
     json::scan::{for_each_element_from, for_each_field, for_each_field_from},
+    reports::DroppedParams,
 };
 
 /// Format in which the client receives vectors.

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use crate::{
     chat::response_context::ResponseContext,
-    dropped::DroppedParams,
     errors::RequestError,
     fields::{Fields, parse_body, take_string},
+    reports::DroppedParams,
     usage::Usage,
 };
 

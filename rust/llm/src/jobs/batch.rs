@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use crate::{
     catalog::{options::Options, path_segment},
-    dropped::DroppedParams,
     errors::RequestError,
     fields::{Fields, into_object, take_required_string, take_string},
     jobs::fine_tuning::{parse_job_fields, resolve_file_address},
+    reports::DroppedParams,
     translation_input::TranslationInput,
 };
 

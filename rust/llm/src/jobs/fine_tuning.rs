@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use crate::{
     catalog::options::Options,
-    dropped::DroppedParams,
     errors::RequestError,
     fields::{Fields, into_object, parse_body, take_required_string, take_string},
     files::FileStore,
+    reports::DroppedParams,
     translation_input::TranslationInput,
 };
 

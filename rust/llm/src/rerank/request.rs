@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use crate::{
     chat::response_context::ResponseContext,
-    dropped::DroppedParams,
     errors::RequestError,
     fields::{Fields, into_array, parse_body, take_required_string, take_string},
+    reports::DroppedParams,
 };
 
 /// Rerank request in a canonical form.

@@ -11,8 +11,8 @@ mod notice;
 pub use crate::chat::response_context::ResponseContext;
 pub use crate::chat::signatures::{ScopedSignatures, SignatureCache};
 pub use crate::chat::transcoder::Transcoder;
-pub use crate::dropped::{DroppedParams, ResponseReport};
 pub use crate::errors::RequestError;
+pub use crate::reports::{DroppedParams, ResponseReport};
 pub use crate::translation::{
     normalise::{Normaliser, error_message, hidden_error_status, may_begin_error, may_hide_errors},
     notice::{Notice, write_notice},

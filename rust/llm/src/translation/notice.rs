@@ -8,10 +8,10 @@ use crate::{
         client_tools::ClientTools, event::ResponseEvent, response_context::ResponseContext,
         response_writer::ResponseWriter,
     },
-    dropped::ResponseReport,
     fields::Fields,
     operation::Operation,
     provider_format::EventFraming,
+    reports::ResponseReport,
 };
 
 /// What the response says.

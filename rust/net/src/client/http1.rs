@@ -44,16 +44,16 @@ pub struct MessageHead {
 }
 
 /// Sends a request and reads the head of the response.
-pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shape: BodyFraming) -> Result<MessageHead> {
+pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, body_framing: BodyFraming) -> Result<MessageHead> {
     let sent = match body {
         Body::Complete(bytes) => connection.write(head, &bytes).await.map_err(|error| upstream_error(&error)),
-        Body::Streamed(feed, length) => send_streamed_body(connection, head, feed, length, shape.is_chunked).await,
+        Body::Streamed(feed, length) => send_streamed_body(connection, head, feed, length, body_framing.is_chunked).await,
     };
     match sent {
-        Ok(()) => read_head(connection, shape.is_bodiless).await,
+        Ok(()) => read_head(connection, body_framing.is_bodiless).await,
         // A provider may respond and close before it has read the whole request; the response contains the reason.
         Err(broken @ Error::ResponseBroken { .. }) => {
-            let response = read_head(connection, shape.is_bodiless).await;
+            let response = read_head(connection, body_framing.is_bodiless).await;
             response.map(|response| MessageHead { is_reusable: false, ..response }).map_err(|_| broken)
         }
         Err(error) => Err(error),

@@ -171,7 +171,7 @@ pub async fn exchange(
     lease: Lease,
     head: &[u8],
     body: Body,
-    shape: BodyFraming,
+    body_framing: BodyFraming,
     max_wait: ReadTimeout,
 ) -> std::result::Result<IncomingResponse, RequestFailure> {
     let Lease { mut sender, slot } = lease;
@@ -181,7 +181,7 @@ pub async fn exchange(
     let (response, stream) =
         sent.map_err(|error| RequestFailure { is_unprocessed: true, error: upstream_error(&error) })?;
     drop(sender);
-    let mut sending = pin!(send_body(stream, body, shape));
+    let mut sending = pin!(send_body(stream, body, body_framing));
     let mut response = pin!(response);
     let (mut is_sent, mut early) = (is_empty, None);
     let response = loop {
@@ -200,12 +200,12 @@ pub async fn exchange(
             break response;
         }
     };
-    Ok(build_response(response, shape, max_wait, slot))
+    Ok(build_response(response, body_framing, max_wait, slot))
 }
 
 fn build_response(
     response: Response<RecvStream>,
-    shape: BodyFraming,
+    body_framing: BodyFraming,
     max_wait: ReadTimeout,
     slot: StreamSlot,
 ) -> IncomingResponse {
@@ -215,7 +215,7 @@ fn build_response(
         headers.push(name.as_str().as_bytes(), value.as_bytes());
     }
     let status = parts.status.as_u16();
-    let is_empty = stream.is_end_stream() || shape.is_bodiless || matches!(status, 204 | 304);
+    let is_empty = stream.is_end_stream() || body_framing.is_bodiless || matches!(status, 204 | 304);
     let declared = headers.get_str("content-length").and_then(|text| text.parse().ok());
     let expected = if is_empty { Some(0) } else { declared };
     let reading = Http2BodyReader {
@@ -231,12 +231,12 @@ fn build_response(
 }
 
 /// Sends a body as fast as the provider accepts it. If the provider stops reading, its response contains the reason.
-async fn send_body(mut stream: SendStream<Bytes>, body: Body, shape: BodyFraming) -> Result<()> {
+async fn send_body(mut stream: SendStream<Bytes>, body: Body, body_framing: BodyFraming) -> Result<()> {
     match body {
         Body::Complete(bytes) if bytes.is_empty() => (),
         Body::Complete(bytes) => drop(send_chunk(&mut stream, bytes, true).await),
         Body::Streamed(mut feed, length) => {
-            let mut owed = RemainingLength(length.filter(|_| !shape.is_chunked));
+            let mut owed = RemainingLength(length.filter(|_| !body_framing.is_chunked));
             while let Some(chunk) = feed.next().await.transpose()? {
                 owed.subtract(&chunk)?;
                 if send_chunk(&mut stream, chunk, false).await.is_none() {

@@ -47,14 +47,14 @@ impl Upstream {
         }
         let home = self.pool.origin_pool(origin);
         if let Some(mut connection) = home.take_idle() {
-            let OutgoingRequest { head, body, body_framing: shape, is_replayable: replayable } = request;
+            let OutgoingRequest { head, body, body_framing, is_replayable } = request;
             // The provider may have closed the pooled connection meanwhile, so a replayable request is sent again.
-            let again = if replayable { body.try_clone() } else { None };
-            match (http1::exchange(&mut connection, &head, body, shape).await, again) {
+            let again = if is_replayable { body.try_clone() } else { None };
+            match (http1::exchange(&mut connection, &head, body, body_framing).await, again) {
                 (Ok(head), _) => return Ok(self.build_response(head, connection, home)),
                 (Err(error), None) => return Err(error),
                 (Err(_), Some(body)) => {
-                    request = OutgoingRequest { head, body, body_framing: shape, is_replayable: replayable }
+                    request = OutgoingRequest { head, body, body_framing, is_replayable }
                 }
             }
         }
@@ -127,20 +127,20 @@ impl Upstream {
         lease: Lease,
         request: OutgoingRequest,
     ) -> Result<IncomingResponse> {
-        let OutgoingRequest { head, body, body_framing: shape, is_replayable: replayable } = request;
+        let OutgoingRequest { head, body, body_framing, is_replayable } = request;
         let again = body.try_clone();
-        let failed = match http2::exchange(lease, &head, body, shape, self.read_timeout).await {
+        let failed = match http2::exchange(lease, &head, body, body_framing, self.read_timeout).await {
             Ok(incoming) => return Ok(incoming),
             Err(failed) => failed,
         };
-        let Some(body) = again.filter(|_| failed.is_unprocessed || replayable) else { return Err(failed.error) };
+        let Some(body) = again.filter(|_| failed.is_unprocessed || is_replayable) else { return Err(failed.error) };
         match self.acquire_connection(origin, home).await? {
             RequestConnection::Exclusive(mut connection) => {
-                let head = http1::exchange(&mut connection, &head, body, shape).await?;
+                let head = http1::exchange(&mut connection, &head, body, body_framing).await?;
                 Ok(self.build_response(head, connection, self.pool.origin_pool(origin)))
             }
             RequestConnection::Shared(lease) => {
-                http2::exchange(lease, &head, body, shape, self.read_timeout).await.map_err(|failed| failed.error)
+                http2::exchange(lease, &head, body, body_framing, self.read_timeout).await.map_err(|failed| failed.error)
             }
         }
     }

@@ -67,11 +67,11 @@ mod tests {
             assert!(pricing.cost("p", "m", 0, &usage).unwrap().nanodollars <= cost(&most(10, 3)), "{usage:?}");
         }
         assert_eq!(cost(&HighestUsage { rankings: 2, ..HighestUsage::default() }), 5 + 14);
-        let drawn = |quality: &str| ImageParams { count: 2, quality: quality.into(), size: String::new() };
+        let image_params = |quality: &str| ImageParams { count: 2, quality: quality.into(), size: String::new() };
         let with_images =
             |params: &ImageParams| cost(&HighestUsage { images: Some(params), ..HighestUsage::default() });
-        assert_eq!((with_images(&drawn("standard")), with_images(&drawn(""))), (5 + 80, 5 + 80));
-        assert_eq!(with_images(&drawn("unknown")), 5 + 180);
+        assert_eq!((with_images(&image_params("standard")), with_images(&image_params(""))), (5 + 80, 5 + 80));
+        assert_eq!(with_images(&image_params("unknown")), 5 + 180);
         assert_eq!(pricing.highest_cost("p", "other", 0, &most(1, 1)), None);
     }
 }

@@ -26,16 +26,16 @@ impl ImagePrices {
     }
 
     /// Returns the cost of all requested images in pico-dollars; `None` if no price matches.
-    pub fn cost(&self, drawing: &ImageParams) -> Option<u128> {
-        let sizes = pick_or_default(&self.0, &drawing.quality, "standard")?;
-        let price = pick_or_default(sizes, &drawing.size, "1024x1024")?;
-        Some(u128::from(*price) * u128::from(drawing.count))
+    pub fn cost(&self, image_params: &ImageParams) -> Option<u128> {
+        let sizes = pick_or_default(&self.0, &image_params.quality, "standard")?;
+        let price = pick_or_default(sizes, &image_params.size, "1024x1024")?;
+        Some(u128::from(*price) * u128::from(image_params.count))
     }
 
     /// Returns the highest cost that the requested images may have, in pico-dollars.
-    pub fn highest_cost(&self, drawing: &ImageParams) -> u128 {
+    pub fn highest_cost(&self, image_params: &ImageParams) -> u128 {
         let highest = || self.0.values().flat_map(BTreeMap::values).max().copied().unwrap_or(0);
-        self.cost(drawing).unwrap_or_else(|| u128::from(highest()) * u128::from(drawing.count))
+        self.cost(image_params).unwrap_or_else(|| u128::from(highest()) * u128::from(image_params.count))
     }
 }
 
@@ -70,8 +70,8 @@ mod tests {
             (&only, (1, "", "auto"), Some(5)),
             (&only, (1, "", "1x1"), None),
         ] {
-            let drawing = ImageParams { count, quality: quality.into(), size: size.into() };
-            assert_eq!(images.cost(&drawing), expected, "{drawing:?}");
+            let image_params = ImageParams { count, quality: quality.into(), size: size.into() };
+            assert_eq!(images.cost(&image_params), expected, "{image_params:?}");
         }
         assert!(ImagePrices::from_published(NameMap::default()).is_none());
     }

@@ -135,7 +135,7 @@ impl RequestPricing {
         model: &str,
         at: u64,
         usage: Option<&Usage>,
-        drawing: &ImageParams,
+        image_params: &ImageParams,
     ) -> Option<Cost> {
         if usage.is_some_and(|usage| self.is_prepaid_usage(usage)) {
             return Some(Cost::ZERO);
@@ -143,9 +143,9 @@ impl RequestPricing {
         let total_cost = |price: &Price| match &price.image_prices {
             None => usage.map(|usage| self.usage_cost(price, usage)),
             Some(images) => {
-                let nanodollars = to_nanodollars(images.cost(drawing)?);
-                let drawn = Cost { nanodollars, price_version: None };
-                Some(self.usage_cost(price, usage.unwrap_or(&Usage::default())).plus(drawn))
+                let nanodollars = to_nanodollars(images.cost(image_params)?);
+                let image_cost = Cost { nanodollars, price_version: None };
+                Some(self.usage_cost(price, usage.unwrap_or(&Usage::default())).plus(image_cost))
             }
         };
         self.apply_price(provider, model, at, total_cost).flatten()

@@ -48,8 +48,8 @@ impl Billing {
     /// Finalises the usage: includes interrupted streams and uses the number of images in the response.
     pub(crate) fn finalize(&mut self) {
         self.usage = self.usage.or(self.interrupted_usage);
-        if let (Some(drawing), Some(drawn)) = (&mut self.image_params, self.image_count) {
-            drawing.count = drawn;
+        if let (Some(image_params), Some(image_count)) = (&mut self.image_params, self.image_count) {
+            image_params.count = image_count;
         }
     }
 
@@ -60,7 +60,7 @@ impl Billing {
         let cost = |usage| self.tariff.cost(provider, model, at, usage);
         let Some(SessionUsage { main: rest, others }) = self.session_usage.as_deref() else {
             return match self.image_params.as_deref().filter(|_| is_good) {
-                Some(drawing) => self.tariff.image_cost(provider, model, at, self.usage.as_ref(), drawing),
+                Some(image_params) => self.tariff.image_cost(provider, model, at, self.usage.as_ref(), image_params),
                 None => cost(self.usage.as_ref()?),
             };
         };

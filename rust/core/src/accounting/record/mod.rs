@@ -213,10 +213,10 @@ impl Record {
     }
 
     /// Adds a session event to the record, if there is one.
-    pub fn add_event(&mut self, mark: Option<SessionEvent>) {
-        let Some(mark) = mark else { return };
+    pub fn add_event(&mut self, event: Option<SessionEvent>) {
+        let Some(event) = event else { return };
         let after = self.started_at.elapsed();
-        self.log.events.get_or_insert_default().add(after, mark);
+        self.log.events.get_or_insert_default().add(after, event);
     }
 
     /// Finishes a request that got a response. If the usage is unknown, the record closes after the tokens are counted.
@@ -231,11 +231,13 @@ impl Record {
             is_estimated: usage.is_estimated || self.log.billing.interrupted_usage.is_some(),
             ..usage
         });
-        let filling = self.log.pending_cache_entry.take();
+        let cache_entry = self.log.pending_cache_entry.take();
         // A stream that failed a guardrail at its end has status 200, but no other client may get it.
         let has_failed = self.log.details.hook_results.as_ref().is_some_and(|results| results.lock().has_failed());
-        if let (Some(filling), Outcome::Complete, None, false) = (filling, outcome, self.log.error_code, has_failed) {
-            filling.store();
+        if let (Some(cache_entry), Outcome::Complete, None, false) =
+            (cache_entry, outcome, self.log.error_code, has_failed)
+        {
+            cache_entry.store();
         }
         if let (None, Some(CountableResponse::Complete(response))) = (&usage, &countable_response)
             && self.log.defer_charge_if_in_progress(response)

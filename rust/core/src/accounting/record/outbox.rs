@@ -62,9 +62,9 @@ impl Outbox {
     /// was dropped.
     pub fn push(&self, owner: Owner, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let is_full = self.unacknowledged.load(Ordering::Relaxed) >= self.limit_bytes;
-        let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = waiting.owners.len();
-        let Pending { lines, owners, .. } = &mut *waiting;
+        let mut queue = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = queue.owners.len();
+        let Pending { lines, owners, .. } = &mut *queue;
         let used = owners.entry(owner).or_default();
         let owner_count = count.max(1) + usize::from(used.0 == 0 && count > 0);
         if is_full || used.0 >= self.limit_bytes / (owner_count + 1) {
@@ -79,7 +79,7 @@ impl Outbox {
         let after = lines.len();
         used.0 += after - before;
         used.1 += after - before;
-        drop(waiting);
+        drop(queue);
         self.unacknowledged.fetch_add(after - before, Ordering::Relaxed);
         self.accepted_count.fetch_add(1, Ordering::Relaxed);
         true
@@ -87,27 +87,27 @@ impl Outbox {
 
     /// Returns all pending lines; `None` if there are none.
     pub fn take_pending(&self) -> Option<Vec<u8>> {
-        let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         // A reused buffer has its full capacity already and its pages mapped. An idle outbox holds no buffer.
         let buffer = mem::take(&mut *self.spare_buffer.lock().unwrap_or_else(PoisonError::into_inner));
-        if waiting.lines.is_empty() {
+        if queue.lines.is_empty() {
             return None;
         }
-        let in_batch = waiting.owners.iter_mut().map(|(owner, (_, pending))| (*owner, mem::take(pending)));
+        let in_batch = queue.owners.iter_mut().map(|(owner, (_, pending))| (*owner, mem::take(pending)));
         let in_batch = in_batch.filter(|(_, bytes)| *bytes > 0).collect();
-        waiting.taken.push_back(in_batch);
-        Some(mem::replace(&mut waiting.lines, buffer))
+        queue.taken.push_back(in_batch);
+        Some(mem::replace(&mut queue.lines, buffer))
     }
 
     /// Releases the lines that were taken first, because they are written. Their bytes no longer
     /// count towards the limit.
     pub fn acknowledge(&self, mut lines: Vec<u8>) {
-        let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        for (owner, bytes) in waiting.taken.pop_front().unwrap_or_default() {
-            if let Some(used) = waiting.owners.get_mut(&owner) {
+        let mut queue = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        for (owner, bytes) in queue.taken.pop_front().unwrap_or_default() {
+            if let Some(used) = queue.owners.get_mut(&owner) {
                 used.0 = used.0.saturating_sub(bytes);
                 if used.0 == 0 {
-                    waiting.owners.remove(&owner);
+                    queue.owners.remove(&owner);
                 }
             }
         }

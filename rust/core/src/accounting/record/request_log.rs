@@ -237,8 +237,8 @@ impl RequestLog {
 
     /// Appends response bytes to the pending cache entry, if there is one.
     pub fn append_to_cache_entry(&mut self, bytes: &[u8]) {
-        if let Some(filling) = &mut self.pending_cache_entry {
-            filling.append(bytes);
+        if let Some(cache_entry) = &mut self.pending_cache_entry {
+            cache_entry.append(bytes);
         }
     }
 

@@ -60,8 +60,8 @@ fn build_translation(line: BatchLine<'_>) -> Result<(Translation, Vec<u8>), Prob
     let peek = api_format::peek(body).map_err(|error| Problem::new("body", error.message))?;
     let model = peek.model.unwrap_or_default();
     let unsupported = || Problem::new("url", format!("{} is not supported by {slug}", operation.id()));
-    let wire = provider.provider_format(operation, &model).ok_or_else(unsupported)?;
-    let question = TranslationInput {
+    let provider_format = provider.provider_format(operation, &model).ok_or_else(unsupported)?;
+    let input = TranslationInput {
         operation,
         provider: provider.row(),
         body,
@@ -71,7 +71,7 @@ fn build_translation(line: BatchLine<'_>) -> Result<(Translation, Vec<u8>), Prob
         now_ms: translate::unix_time_ms(),
         nonce: fastrand::u32(..),
     };
-    Translation::translate_request(&question, wire)
+    Translation::translate_request(&input, provider_format)
         .map_err(|refusal| Problem::new(format!("body.{}", refusal.path), refusal.message))
 }
 

@@ -65,9 +65,9 @@ pub async fn handle_request(
 /// Sends a request and parses the JSON response.
 async fn request_json(
     client: &FileStoreClient<'_>,
-    question: InternalRequest<'_>,
+    request: InternalRequest<'_>,
 ) -> FileStoreResult<(IncomingResponse, serde_json::Value)> {
-    let (mut incoming, mut deadline) = client.send(question).await?;
+    let (mut incoming, mut deadline) = client.send(request).await?;
     let response = read_json(client, &mut incoming, &mut deadline).await?;
     Ok((incoming, response))
 }
@@ -257,7 +257,7 @@ impl ContentUpload<'_> {
 impl UploadSink for DatasetUpload<'_> {
     async fn begin(&mut self, file: &FileInfo) -> FileStoreResult<()> {
         let (path, query, field) = self.create_dataset(file).await?;
-        let mut filling = self.start_content_upload(path, query, &file.unique_id);
+        let mut upload = self.start_content_upload(path, query, &file.unique_id);
         let head = format!(
             "--{}\r\ncontent-disposition: form-data; name=\"{field}\"; filename=\"file.jsonl\"\r\n\
              content-type: application/jsonl\r\n\r\n",

@@ -94,9 +94,9 @@ impl<'p> BucketUpload<'p> {
         self.sent_bytes = self.buffer.len() as u64;
         let body = Body::Complete(std::mem::take(&mut self.buffer).into());
         let destination = self.destination()?;
-        let question =
+        let request =
             InternalRequest { headers: &destination.headers, body, ..InternalRequest::new("PUT", &destination.path) };
-        Ok(self.client.send(question).await?.0)
+        Ok(self.client.send(request).await?.0)
     }
 
     /// Sends up to `length` bytes of the buffer as the next part.
@@ -119,12 +119,12 @@ impl<'p> BucketUpload<'p> {
 
     /// Uploads one part and returns its `ETag`.
     async fn upload_part(&self, query: &str, body: Vec<u8>) -> FileStoreResult<String> {
-        let question = InternalRequest {
+        let request = InternalRequest {
             query,
             body: Body::Complete(body.into()),
             ..InternalRequest::new("PUT", &self.destination()?.path)
         };
-        let (incoming, _) = self.client.send(question).await?;
+        let (incoming, _) = self.client.send(request).await?;
         let tag = incoming.head.headers.get_str("etag").map(ToOwned::to_owned);
         Ok(tag.ok_or_else(|| broken_response("it has no etag"))?)
     }
@@ -132,12 +132,12 @@ impl<'p> BucketUpload<'p> {
     /// Starts a multipart upload and returns it with its id.
     async fn initiate_multipart(&self) -> FileStoreResult<MultipartUpload> {
         let destination = self.destination()?;
-        let question = InternalRequest {
+        let request = InternalRequest {
             query: "uploads=",
             headers: &destination.headers,
             ..InternalRequest::new("POST", &destination.path)
         };
-        let (mut incoming, mut deadline) = self.client.send(question).await?;
+        let (mut incoming, mut deadline) = self.client.send(request).await?;
         let response = self.client.read_text(&mut incoming, &mut deadline, MAX_RESPONSE_BYTES).await?;
         let id = xml::element_text(&response, "UploadId").ok_or_else(|| broken_response("it has no upload id"))?;
         Ok(MultipartUpload { id: utf8_percent_encode(&id, QUERY_ENCODE_SET).to_string(), part_etags: Vec::new() })
@@ -152,13 +152,13 @@ impl<'p> BucketUpload<'p> {
         let query = format!("uploadId={}", upload.id);
         let fields = [("content-type".to_owned(), "application/xml".to_owned())];
         let body = Body::Complete(files::complete_multipart_body(&upload.part_etags).into());
-        let question = InternalRequest {
+        let request = InternalRequest {
             query: &query,
             headers: &fields,
             body,
             ..InternalRequest::new("POST", &self.destination()?.path)
         };
-        let (mut incoming, mut deadline) = self.client.send(question).await?;
+        let (mut incoming, mut deadline) = self.client.send(request).await?;
         let response = self.client.read_text(&mut incoming, &mut deadline, MAX_RESPONSE_BYTES).await?;
         if xml::element_contents(&response, "Error").next().is_some() {
             incoming.head.status = 500;

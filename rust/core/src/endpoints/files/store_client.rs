@@ -82,8 +82,8 @@ impl PreparedFetch {
 
 impl FileStoreClient<'_> {
     /// Sends a request. A status of 300 or above is an error.
-    pub async fn send(&self, question: InternalRequest<'_>) -> FileStoreResult<(IncomingResponse, Deadline)> {
-        let (mut incoming, mut deadline) = self.exchange(question).await?;
+    pub async fn send(&self, request: InternalRequest<'_>) -> FileStoreResult<(IncomingResponse, Deadline)> {
+        let (mut incoming, mut deadline) = self.exchange(request).await?;
         if incoming.head.status < 300 {
             return Ok((incoming, deadline));
         }
@@ -99,9 +99,9 @@ impl FileStoreClient<'_> {
         FileStoreError::Upstream(Box::new(self.json_response(incoming, body)))
     }
 
-    async fn exchange(&self, question: InternalRequest<'_>) -> Result<(IncomingResponse, Deadline)> {
+    async fn exchange(&self, request: InternalRequest<'_>) -> Result<(IncomingResponse, Deadline)> {
         let (state, target) = (self.state, self.target);
-        let outgoing = question.into_outgoing(state, target, self.operation).await?;
+        let outgoing = request.into_outgoing(state, target, self.operation).await?;
         let mut deadline = Deadline::new(target.timeout, &outgoing.body, &state.coarse_timer);
         let started_at = Instant::now();
         let sending = pin!(state.upstream.send(&target.base_url.origin, outgoing));

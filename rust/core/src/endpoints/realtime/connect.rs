@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Result},
     gateway_state::GatewayState,
     ingress::message::RequestHead,
-    request::request_head::{self, BodyLength, RenderInput, TransformMode},
+    request::upstream_head::{self, BodyLength, RenderInput, TransformMode},
     resolve::{target::Target, target_resolver::Call},
     response::{delivery::UpstreamResponse, mask_secrets},
 };
@@ -97,7 +97,7 @@ fn render_upgrade_head(
         body_length: BodyLength::None,
         issued_credential: issued,
     };
-    let mut bytes = request_head::render_head(&call, target, input, &state.settings.header_aliases)?;
+    let mut bytes = upstream_head::render_head(&call, target, input, &state.settings.header_aliases)?;
     credentials::sign_head(target, call.route.operation, issued, &mut bytes, &PayloadDigest::compute(b""))?;
     Ok(bytes)
 }

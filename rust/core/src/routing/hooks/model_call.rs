@@ -26,8 +26,8 @@ use crate::{
         target_resolver::{Call, TargetResolver},
     },
     response::{
+        client_response::ClientResponseBody,
         delivery::{UpstreamResponse, deliver_response, respond_with_error},
-        outgoing::ClientResponseBody,
     },
 };
 

@@ -129,9 +129,9 @@ impl CircuitBreakers {
         });
         self.request_claim(requests, target, policy);
         let (is_probe, is_desperate) = (verdict == Verdict::HalfOpen, verdict == Verdict::Open);
-        let passage =
+        let permit =
             BreakerPermit { breakers: Arc::clone(self), target_key: target, is_probe, is_forced: is_desperate };
-        Some(passage).filter(|_| always || verdict != Verdict::Open)
+        Some(permit).filter(|_| always || verdict != Verdict::Open)
     }
 
     fn request_claim(&self, requests: bool, target: u64, policy: &BreakerPolicy) {

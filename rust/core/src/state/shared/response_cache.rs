@@ -148,9 +148,9 @@ mod tests {
     use crate::features::cache::Partition;
 
     fn store_response(responses: &Arc<ResponseCache>, key: CacheKey, age: Duration, body: &[u8]) {
-        let mut filling = PendingCacheEntry::new(Arc::clone(responses), key, false, age, "text/plain");
-        body.chunks(3).for_each(|chunk| filling.append(chunk));
-        filling.store();
+        let mut entry = PendingCacheEntry::new(Arc::clone(responses), key, false, age, "text/plain");
+        body.chunks(3).for_each(|chunk| entry.append(chunk));
+        entry.store();
     }
 
     #[test]

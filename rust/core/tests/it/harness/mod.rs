@@ -26,7 +26,7 @@ use penstock_core::{
     ingress::{Request, message::RequestHead},
     process::{net_settings, settings::Settings},
     response::{
-        outgoing::{ClientResponse, ClientResponseBody},
+        client_response::{ClientResponse, ClientResponseBody},
         response_stream::ResponseStream,
     },
 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use penstock_core::{
     endpoints::realtime::{CloseCode, CloseFrame, Message},
     gateway::UpgradeOutcome,
-    response::outgoing::{ClientResponse, ClientResponseBody},
+    response::client_response::{ClientResponse, ClientResponseBody},
 };
 use serde_json::Value;
 use tokio::{

@@ -21,12 +21,12 @@ use crate::{
         call_ids::{self, CallIdFormat},
         unsigned_thinking,
     },
-    dropped::DroppedParams,
     json::{
         edit::{self, FieldChange},
         scan::for_each_field,
     },
     operation::Operation,
+    reports::DroppedParams,
 };
 use rules::{MISTRAL_HOSTED, PARALLEL_TOOL_CALLS};
 

@@ -7,11 +7,11 @@ use crate::{
         ChatRequest, Message, Part, Role, Source, Tool, ToolCall, ToolChoice, is_server_tool_block, take_citations,
         take_document_extra,
     },
-    dropped::DroppedParams,
     errors::RequestError,
     fields::{
         Fields, into_array, into_object, parse_body, take_object, take_required_string, take_schema, take_string,
     },
+    reports::DroppedParams,
 };
 
 /// Prefix of a text signature. It travels as a redacted thinking block, because clients return such blocks unchanged.

@@ -9,9 +9,9 @@ use crate::{
             ChatRequest, Message, Part, Role, Source, Tool, ToolCall, ToolChoice, take_citations, take_document_extra,
         },
     },
-    dropped::DroppedParams,
     errors::RequestError,
     fields::{Fields, into_array, into_object, parse_body, take_required_string, take_string},
+    reports::DroppedParams,
 };
 
 /// Fields of `inferenceConfig` and their names in chat completions.

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use super::{parts::REDACTED_PREFIX, schema};
 use crate::{
     chat::request::{ChatRequest, Message, Part, Role, Source, Tool, ToolCall, ToolChoice},
-    dropped::DroppedParams,
     errors::RequestError,
     fields::{Fields, into_array, into_object, parse_body},
+    reports::DroppedParams,
 };
 
 /// Parameters of `generationConfig` and their names in chat completions.

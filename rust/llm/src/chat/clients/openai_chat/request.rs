@@ -7,11 +7,11 @@ use crate::{
     chat::request::{
         ChatRequest, Message, Part, Role, Source, Tool, ToolCall, ToolChoice, decode_base64_text, take_citations,
     },
-    dropped::DroppedParams,
     errors::RequestError,
     fields::{
         Fields, into_array, into_object, parse_body, take_object, take_required_string, take_schema, take_string,
     },
+    reports::DroppedParams,
 };
 
 pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {

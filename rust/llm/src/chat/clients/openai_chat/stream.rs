@@ -217,8 +217,8 @@ impl StreamWriter {
         let reason = if self.context.is_strict { finish_reason::to_openai(&reason) } else { &reason };
         self.write_chunk(&json!({"choices": [{"index": 0, "delta": {}, "logprobs": null, "finish_reason": reason}]}));
         // Usage has an event of its own, which is removed later if the client did not ask for it.
-        if let Some(cost) = self.usage.take() {
-            self.write_chunk(&json!({"choices": [], "usage": encode_usage(&cost)}));
+        if let Some(usage) = self.usage.take() {
+            self.write_chunk(&json!({"choices": [], "usage": encode_usage(&usage)}));
         }
         self.output.extend_from_slice(openai_chat::DONE_EVENT);
     }

@@ -11,11 +11,11 @@ use crate::{
         },
         request::{ChatRequest, Message, Part, Role, Source, Tool, ToolCall, ToolChoice},
     },
-    dropped::DroppedParams,
     errors::RequestError,
     fields::{
         Fields, into_array, into_object, parse_body, take_object, take_required_string, take_schema, take_string,
     },
+    reports::DroppedParams,
 };
 
 /// Request fields that the response repeats.

@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use crate::{
     chat::{event::EventSink, request::ChatRequest},
-    dropped::DroppedParams,
     errors::{MalformedResponse, RequestError},
     model_list::ListedModel,
     operation::Operation,
@@ -19,6 +18,7 @@ use crate::{
         ChatFormat, ModelListFormat, PassThroughBody, PassThroughFormat, ProviderFormat, StreamDecoder,
         TokenCountFormat,
     },
+    reports::DroppedParams,
     timestamp,
     translation_input::TranslationInput,
 };

@@ -263,8 +263,8 @@ pub struct MessageStreamDecoder {
 
 impl StreamDecoder for MessageStreamDecoder {
     fn decode(&mut self, data: &[u8], sink: &mut dyn EventSink) {
-        if let Some(growth) = BlockDelta::parse(data) {
-            return self.apply_delta(&growth, sink);
+        if let Some(delta) = BlockDelta::parse(data) {
+            return self.apply_delta(&delta, sink);
         }
         let Ok(event) = serde_json::from_slice::<AnthropicStreamEvent<'_>>(data) else {
             return event::report_unreadable_event(data, sink);
@@ -334,27 +334,27 @@ impl MessageStreamDecoder {
         }
     }
 
-    fn apply_delta(&mut self, growth: &BlockDelta<'_>, sink: &mut dyn EventSink) {
-        if growth.kind == b"\"citations_delta\"" {
-            let json = format!("[{}]", String::from_utf8_lossy(growth.payload));
+    fn apply_delta(&mut self, delta: &BlockDelta<'_>, sink: &mut dyn EventSink) {
+        if delta.kind == b"\"citations_delta\"" {
+            let json = format!("[{}]", String::from_utf8_lossy(delta.payload));
             return sink.push_event(ResponseEvent::ExtraField {
                 scope: FieldScope::Block,
                 name: "citations",
                 json: &json,
             });
         }
-        if matches!(growth.payload, b"" | b"null") {
+        if matches!(delta.payload, b"" | b"null") {
             return;
         }
         // Unknown types are new kinds of content. A type that is no string could be that of any content.
-        let Some(text) = decode_payload(growth).filter(|_| growth.kind.starts_with(b"\"")) else {
-            return event::report_unreadable_event(growth.payload, sink);
+        let Some(text) = decode_payload(delta).filter(|_| delta.kind.starts_with(b"\"")) else {
+            return event::report_unreadable_event(delta.payload, sink);
         };
-        match growth.kind {
+        match delta.kind {
             b"\"text_delta\"" => sink.push_event(ResponseEvent::Text(&text)),
             b"\"thinking_delta\"" => sink.push_event(ResponseEvent::Thinking(&text)),
             b"\"signature_delta\"" => sink.push_event(ResponseEvent::ThinkingSignature(&text)),
-            b"\"input_json_delta\"" => self.append_arguments(growth.block_index(), &text, sink),
+            b"\"input_json_delta\"" => self.append_arguments(delta.block_index(), &text, sink),
             _ => (),
         }
     }

@@ -8,9 +8,9 @@ use crate::{
         providers::openai_chat::reasoning_details,
         request::{ChatRequest, Message, Part, Role, ToolChoice, is_server_tool_block},
     },
-    dropped::DroppedParams,
     errors::RequestError,
     fields::Fields,
+    reports::DroppedParams,
 };
 
 /// Reasoning efforts that clients can send, with the token budget of each.

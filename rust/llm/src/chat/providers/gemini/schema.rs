@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use crate::{dropped::DroppedParams, fields::is_default_value};
+use crate::{fields::is_default_value, reports::DroppedParams};
 
 /// Maximum nesting depth, including expanded references. Deeper values are unconstrained.
 const MAX_SCHEMA_DEPTH: usize = 24;

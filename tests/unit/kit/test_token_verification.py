@@ -14,7 +14,7 @@ from joserfc import jws
 from joserfc.jwk import ECKey, OKPKey
 
 from penstock.errors import PenstockError
-from penstock.kit.tokens import TokenVerifier
+from penstock.kit.token_verification import TokenVerifier
 from penstock.settings import Issuer, Jwt, Settings
 
 # Both use the same key ID.

@@ -54,8 +54,8 @@ async def require_unguarded(client: BatchClient, batch_input: BatchInput) -> Non
     if first is None:
         return
     _, line = first
-    question = {"path": line.url, "method": "POST", "body": {"model": line.body.get("model")}}
-    explanation = await client.request_json(Explanation, "POST", "/v1/explain", msgspec.json.encode(question))
+    request = {"path": line.url, "method": "POST", "body": {"model": line.body.get("model")}}
+    explanation = await client.request_json(Explanation, "POST", "/v1/explain", msgspec.json.encode(request))
     hint = "use the completion_window 'immediate', with which the gateway sends each line itself"
     for target in explanation.targets:
         for guardrail in target.guardrails:

@@ -1,4 +1,5 @@
-//! Names of request parameters and response fields that a translation dropped. They are reported to the client, so that
+//! Reports of a translation: the request parameters and response fields that it dropped, and the usage that it read. The
+//! client is told what was dropped, so that
 //! nothing is dropped silently.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

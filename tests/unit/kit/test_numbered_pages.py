@@ -11,7 +11,7 @@ from sqlalchemy import insert
 
 from penstock.errors import InvalidError
 from penstock.ids import new_id
-from penstock.kit.listing import PageRequest, fetch_page
+from penstock.kit.numbered_pages import PageRequest, fetch_page
 from penstock.settings import Store
 from penstock.settings.secret import Secret
 from penstock.store.database import Database
