@@ -289,7 +289,7 @@ class RequireScopes:
     async def __call__(self, connection: Connection, _route: BaseRouteHandler) -> None:
         """Authenticates the caller and checks its scopes; the caller becomes `request.auth`."""
         caller = await authenticate(connection)
-        # A user's scopes differ by workspace, which only the route knows. The route checks the rest.
+        # A scope in any workspace suffices here: only the route knows the workspace, and checks it.
         if not self.scopes & caller.scopes:
             raise (
                 UnavailableError(STORE_UNAVAILABLE_MESSAGE)

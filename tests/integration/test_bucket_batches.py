@@ -507,7 +507,7 @@ def native_job(kind: ProviderCase, model: str) -> dict[str, str]:
     return {"model": f"publishers/google/models/{model}" if kind.slug == "vertex-ai" else model}
 
 
-# Providers whose own batches follow OpenAI's API, and options that differ from the cases above. Vertex AI uses a bucket
+# Options by provider, for batches that the provider runs and that OpenAI's batch API reaches. Vertex AI uses a bucket
 # that moto emulates.
 PASSTHROUGH_OPTIONS = {
     "bedrock": {},

@@ -164,10 +164,10 @@ def find_match(
     return None
 
 
-def replace_slugs(value: object, names: Mapping[str, str]) -> object:
+def replace_ids_by_slugs(value: object, slug_by_id: Mapping[str, str]) -> object:
     """Replaces ids with the slugs of the document."""
     if isinstance(value, dict):
-        return {name: replace_slugs(item, names) for name, item in cast("JsonObject", value).items()}
+        return {name: replace_ids_by_slugs(item, slug_by_id) for name, item in cast("JsonObject", value).items()}
     if isinstance(value, list):
-        return [replace_slugs(item, names) for item in cast("list[object]", value)]
-    return names.get(value, value) if isinstance(value, str) else value
+        return [replace_ids_by_slugs(item, slug_by_id) for item in cast("list[object]", value)]
+    return slug_by_id.get(value, value) if isinstance(value, str) else value

@@ -14,7 +14,7 @@ from penstock.declarative.document import (
     list_field,
     omit_computed,
     omit_fields,
-    replace_slugs,
+    replace_ids_by_slugs,
     resolve_references,
 )
 from penstock.declarative.integrations import Integrations
@@ -323,7 +323,7 @@ class Plan:
         existing: JsonObject,
         workspace_ref: JsonObject | None,
     ) -> None:
-        fixed = cast("JsonObject", replace_slugs(kind.fixed_values(resource), self._ground.named))
+        fixed = cast("JsonObject", replace_ids_by_slugs(kind.fixed_values(resource), self._ground.named))
         other = diff_fields(fixed, existing)
         reason = "is chosen once, at creation, and differs on the gateway; hint: delete it first"
         self._problems += [Problem(f"{path}.{name}", reason) for name in other]

@@ -149,19 +149,23 @@ def read_folder(folder: Path) -> PromptFolder:
     return PromptFolder(prompts, partials, tuple(unusable))
 
 
-def _read_files(folder: Path, place: str, problems: list[Problem], unusable: list[Problem]) -> dict[str, JsonObject]:
-    """Returns the documents of the files in a folder. `place` is its name in front of the names of files."""
+def _read_files(folder: Path, prefix: str, problems: list[Problem], unusable: list[Problem]) -> dict[str, JsonObject]:
+    """Returns the documents of the files in a folder. `prefix`, such as `partials/`, precedes the names of files
+    in problems.
+    """
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
         message = f"cannot read {str(folder)!r}: {error.strerror or error}"
         raise SettingsError(message) from None
-    problems += [Problem(place + path.name, f"must end in {SUFFIX}") for path in entries if path.suffix == SHORT_SUFFIX]
+    problems += [
+        Problem(prefix + path.name, f"must end in {SUFFIX}") for path in entries if path.suffix == SHORT_SUFFIX
+    ]
     paths = [path for path in entries if path.suffix == SUFFIX]
     if len(paths) > MAX_FILES:
         message = f"{str(folder)!r} has {len(paths)} files; at most {MAX_FILES} are allowed"
         raise SettingsError(message)
-    read = {path.stem: _read_file(path, place, problems, unusable) for path in paths}
+    read = {path.stem: _read_file(path, prefix, problems, unusable) for path in paths}
     return {slug: document for slug, document in read.items() if document is not None}
 
 

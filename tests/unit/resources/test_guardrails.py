@@ -157,7 +157,7 @@ def test_credentials_are_masked_kept_and_bound_to_their_destination(bootstrapped
                 rows = (await connection.exec_driver_sql(f"SELECT * FROM {table}")).all()  # noqa: S608 - names above
                 assert rows, table
                 assert TOKEN not in str(rows), table
-        # A mask stands for its credential, also in another place and with another timeout.
+        # A mask that is sent back keeps the stored credential, even if the check moves or its timeout changes.
         sent = webhook(headers={"authorization": masked}, timeout=500)
         await api.request_ok("PUT", path, {"checks": [sent, WORDS]})
         (row,) = (await published(api)).values()

@@ -131,7 +131,20 @@ impl Features {
 
     /// Returns the approximate size in bytes. Inherited values count again, because most nodes have their own copy.
     fn estimated_bytes(&self) -> usize {
-        let Self { circuit_breaker, custom_host, forward_headers, guardrails, parameters, retry, .. } = self;
+        // Destructured as above; those with `_` have no memory of their own.
+        let Self {
+            cache: _,
+            circuit_breaker,
+            custom_host,
+            forward_headers,
+            guardrails,
+            inspect_stream: _,
+            parameters,
+            recovery: _,
+            request_timeout: _,
+            retry,
+            strict: _,
+        } = self;
         circuit_breaker.heap_bytes()
             + guardrails.heap_bytes()
             + custom_host.heap_bytes()
@@ -151,7 +164,20 @@ impl Features {
 
     /// Returns true if no feature adds anything to a single attempt at a target.
     fn is_plain(&self) -> bool {
-        let Self { cache, circuit_breaker, guardrails, parameters, recovery, retry, .. } = self;
+        // Destructured as above; those with `_` take effect before or during every attempt.
+        let Self {
+            cache,
+            circuit_breaker,
+            custom_host: _,
+            forward_headers: _,
+            guardrails,
+            inspect_stream: _,
+            parameters,
+            recovery,
+            request_timeout: _,
+            retry,
+            strict: _,
+        } = self;
         *cache == CachePolicy::default()
             && guardrails.is_empty()
             && circuit_breaker.policy().is_none()

@@ -14,7 +14,7 @@ use crate::{
 /// Fraction of the client's own timeout that is reserved for sending the response to it.
 const DELIVERY_RESERVE_FRACTION: f64 = 0.05;
 
-/// Returns the deadline for a client that announced how long it waits (`patience`). Returns `None` if the time
+/// Returns the deadline for a client that announced how long it waits (`max_wait`). Returns `None` if the time
 /// overflows.
 pub fn client_deadline(max_wait: Duration) -> Option<Instant> {
     Instant::now().checked_add(max_wait.mul_f64(1.0 - DELIVERY_RESERVE_FRACTION))

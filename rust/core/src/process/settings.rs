@@ -60,8 +60,9 @@ pub struct Settings {
     /// Maximum bytes of cached responses, and of compiled inline configs.
     pub cache_bytes: usize,
     pub inline_config_bytes: usize,
-    /// Maximum bytes of streams that are buffered or may be continued: in total, and per stream.
+    /// Maximum bytes of all streams that are buffered or may be continued.
     pub recovery_bytes: usize,
+    /// Maximum bytes of one such stream.
     pub recovery_stream_bytes: usize,
     /// Redis for state that workers and nodes share, and the prefix of its keys. Without it, each worker has its own
     /// state.

@@ -1,5 +1,5 @@
 //! Normalisation of responses that need no translation: provider-specific error shapes, and the cases that `Normaliser`
-//! lists. Successful responses without such a case bypass this module.
+//! (`rust/llm/src/translation/normalise.rs`) lists. Successful responses without such a case bypass this module.
 
 use std::borrow::Cow;
 

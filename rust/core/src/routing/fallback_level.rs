@@ -1,4 +1,5 @@
-//! Fallback groups that a request is in, and the failure to return if the remaining targets cannot be tried.
+//! Position in one fallback group while its targets are tried, and the last failure, which is returned if no later target
+//! can be tried.
 
 use std::sync::Arc;
 

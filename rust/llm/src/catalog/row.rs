@@ -78,7 +78,7 @@ pub struct ProviderRow {
     pub(crate) model_override_options: &'static [&'static str],
     /// Options that select one of the models behind an endpoint by the endpoint's own name for it.
     pub model_selection_options: &'static [&'static str],
-    /// Option whose value `true` says that responses use prepaid throughput , which is already paid.
+    /// Option whose value `true` says that responses use prepaid throughput, which is already paid.
     pub(crate) prepaid_option: Option<&'static str>,
     pub(crate) model_in_path: ModelPathParser,
     pub(crate) param_rules: OperationRules,
@@ -150,7 +150,7 @@ impl ProviderRow {
         }
     }
 
-    /// Returns true if responses use prepaid throughput , which is already paid.
+    /// Returns true if responses use prepaid throughput, which is already paid.
     pub fn is_prepaid(&self, options: &Options) -> bool {
         self.prepaid_option.is_some_and(|key| options.get(key) == Some("true"))
     }

@@ -235,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the texts in fields that a format knows.
+    /// Returns the parts whose kind is known (all but `Other`), as tuples.
     fn texts(parts: &[TextPart]) -> Vec<(usize, TextRole, TextKind, &str)> {
         let known = parts.iter().filter(|part| part.kind != TextKind::Other);
         known.map(|part| (part.group, part.role, part.kind, part.text.as_str())).collect()

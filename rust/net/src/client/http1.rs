@@ -44,10 +44,17 @@ pub struct MessageHead {
 }
 
 /// Sends a request and reads the head of the response.
-pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, body_framing: BodyFraming) -> Result<MessageHead> {
+pub async fn exchange(
+    connection: &mut Connection,
+    head: &[u8],
+    body: Body,
+    body_framing: BodyFraming,
+) -> Result<MessageHead> {
     let sent = match body {
         Body::Complete(bytes) => connection.write(head, &bytes).await.map_err(|error| upstream_error(&error)),
-        Body::Streamed(feed, length) => send_streamed_body(connection, head, feed, length, body_framing.is_chunked).await,
+        Body::Streamed(feed, length) => {
+            send_streamed_body(connection, head, feed, length, body_framing.is_chunked).await
+        }
     };
     match sent {
         Ok(()) => read_head(connection, body_framing.is_bodiless).await,

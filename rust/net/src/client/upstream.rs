@@ -53,9 +53,7 @@ impl Upstream {
             match (http1::exchange(&mut connection, &head, body, body_framing).await, again) {
                 (Ok(head), _) => return Ok(self.build_response(head, connection, home)),
                 (Err(error), None) => return Err(error),
-                (Err(_), Some(body)) => {
-                    request = OutgoingRequest { head, body, body_framing, is_replayable }
-                }
+                (Err(_), Some(body)) => request = OutgoingRequest { head, body, body_framing, is_replayable },
             }
         }
         // Boxed: this path is rare and would enlarge the future of every request.
@@ -139,9 +137,9 @@ impl Upstream {
                 let head = http1::exchange(&mut connection, &head, body, body_framing).await?;
                 Ok(self.build_response(head, connection, self.pool.origin_pool(origin)))
             }
-            RequestConnection::Shared(lease) => {
-                http2::exchange(lease, &head, body, body_framing, self.read_timeout).await.map_err(|failed| failed.error)
-            }
+            RequestConnection::Shared(lease) => http2::exchange(lease, &head, body, body_framing, self.read_timeout)
+                .await
+                .map_err(|failed| failed.error),
         }
     }
 

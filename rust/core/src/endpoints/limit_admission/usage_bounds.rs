@@ -66,7 +66,7 @@ impl AttemptPrices<'_> {
     }
 }
 
-/// Bounds of what a request may use, as far as it tells.
+/// Upper bounds of a request's usage, as far as its body states them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageBounds {
     /// Bytes of text, of which a token has at least one.

@@ -103,7 +103,7 @@ impl Profanity {
     }
 }
 
-/// Returns a text in lower case, and for each byte of it the position in the text.
+/// Returns the lower-case text, and for each of its bytes the byte offset in the original.
 fn to_lower_case(text: &str) -> (String, Vec<usize>) {
     let (mut lower, mut positions) = (String::with_capacity(text.len()), Vec::with_capacity(text.len() + 1));
     for (at, letter) in text.char_indices() {

@@ -83,7 +83,7 @@ impl Check for AllowedRequestTypes {
         };
         let id = input.operation.id();
         let names = [id.to_owned(), format!("stream-{id}")];
-        // A stream has a name of its own too.
+        // A streamed request also matches `stream-<operation>`.
         let is_named =
             |list: &[String]| list.iter().any(|name| *name == names[0] || input.is_streaming && *name == names[1]);
         let verdict = !is_named(&blocked) && (allowed.is_empty() || is_named(&allowed));

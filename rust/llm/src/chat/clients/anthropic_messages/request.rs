@@ -53,7 +53,7 @@ fn rename_params(fields: &mut Fields, dropped: &mut DroppedParams) {
         }
         dropped.add_remaining_fields("metadata", &metadata);
     }
-    // The values of `service_tier` differ between providers.
+    // `auto` can be omitted. Other tiers differ between providers and are reported as dropped.
     if fields.shift_remove("service_tier").is_some_and(|tier| tier != "auto") {
         dropped.add("service_tier");
     }
