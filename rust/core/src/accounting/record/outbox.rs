@@ -111,7 +111,7 @@ impl Outbox {
                 }
             }
         }
-        drop(waiting);
+        drop(queue);
         self.unacknowledged.fetch_sub(lines.len(), Ordering::Relaxed);
         if lines.capacity() <= MAX_SPARE_BYTES {
             lines.clear();

@@ -261,28 +261,28 @@ impl UploadSink for DatasetUpload<'_> {
         let head = format!(
             "--{}\r\ncontent-disposition: form-data; name=\"{field}\"; filename=\"file.jsonl\"\r\n\
              content-type: application/jsonl\r\n\r\n",
-            filling.boundary
+            upload.boundary
         );
-        filling.push(head.into_bytes()).await?;
+        upload.push(head.into_bytes()).await?;
         (self.name, self.purpose) = (file.name.clone(), file.purpose.to_owned());
-        self.content_upload = Some(filling);
+        self.content_upload = Some(upload);
         Ok(())
     }
 
     async fn write(&mut self, bytes: Vec<u8>) -> FileStoreResult<()> {
         self.written_bytes += bytes.len() as u64;
         match &mut self.content_upload {
-            Some(filling) => filling.push(bytes).await,
+            Some(upload) => upload.push(bytes).await,
             None => Ok(()),
         }
     }
 
     async fn finish(&mut self) -> FileStoreResult {
-        let Some(filling) = self.content_upload.take() else { return Err(broken_response("no upload").into()) };
-        let tail = format!("\r\n--{}--\r\n", filling.boundary);
-        filling.feeder.push(tail.into_bytes().into());
-        filling.feeder.finish(BodyEnd::Complete);
-        let (mut incoming, mut deadline) = filling.pending_response.await?;
+        let Some(upload) = self.content_upload.take() else { return Err(broken_response("no upload").into()) };
+        let tail = format!("\r\n--{}--\r\n", upload.boundary);
+        upload.feeder.push(tail.into_bytes().into());
+        upload.feeder.finish(BodyEnd::Complete);
+        let (mut incoming, mut deadline) = upload.pending_response.await?;
         let id = if let Some(id) = self.id.clone() {
             id
         } else {
