@@ -9,6 +9,7 @@ pub(crate) mod event;
 pub(crate) mod field_scope;
 pub(crate) mod file_types;
 pub(crate) mod finish_reason;
+pub(crate) mod foreign_history;
 pub mod providers;
 pub(crate) mod request;
 pub(crate) mod response_context;

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, ops::RangeInclusive, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     call_ids,
@@ -143,6 +143,29 @@ impl ChatRequest {
         if self.tools.is_empty() && matches!(self.tool_choice, Some(ToolChoice::Auto | ToolChoice::None)) {
             self.tool_choice = None;
         }
+    }
+
+    /// Removes the built-in tools that the provider does not run, and a tool choice that only they could fulfil. The rest
+    /// of the request makes sense without them; they are reported as dropped.
+    pub fn drop_built_in_tools(&mut self, is_supported: impl Fn(&str, &Fields) -> bool) {
+        let (mut is_dropping, mut is_chosen) = (false, false);
+        for tool in std::mem::take(&mut self.tools) {
+            match tool {
+                Tool::BuiltIn { kind, fields } if !is_supported(&kind, &fields) => {
+                    let name = fields.get("name").and_then(Value::as_str).unwrap_or(&kind);
+                    is_chosen |= matches!(&self.tool_choice, Some(ToolChoice::Tool(chosen)) if chosen == name);
+                    self.record_dropped(&format!("tools.{kind}"));
+                    is_dropping = true;
+                }
+                tool => self.tools.push(tool),
+            }
+        }
+        let is_forced = matches!(self.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_)));
+        if is_chosen || is_forced && is_dropping && self.tools.is_empty() {
+            self.tool_choice = None;
+            self.record_dropped("tool_choice");
+        }
+        self.drop_choice_without_tools();
     }
 
     /// Removes the stop sequences that the provider rejects, or that are more than it accepts, and moves the others to
@@ -319,12 +342,17 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
-    /// Parses the arguments as an object; empty arguments are an empty object.
-    pub fn parse_arguments(&self) -> Option<Value> {
+    /// Parses the arguments as an object; empty arguments are an empty object. Other arguments, such as those that a
+    /// limit cut off, become a field of one, and are reported: the conversation goes on after a failed call.
+    pub fn parse_arguments(&self, dropped_params: &mut DroppedParams) -> Value {
         if self.arguments.trim().is_empty() {
-            return Some(Value::Object(Fields::new()));
+            return Value::Object(Fields::new());
         }
-        serde_json::from_str(&self.arguments).ok().filter(Value::is_object)
+        let parsed = serde_json::from_str(&self.arguments).ok().filter(Value::is_object);
+        parsed.unwrap_or_else(|| {
+            dropped_params.add("tool_calls.arguments");
+            json!({"arguments": self.arguments})
+        })
     }
 }
 
@@ -401,6 +429,13 @@ pub enum Tool {
     },
     /// Tool that is built into a provider, in the client format.
     BuiltIn { kind: String, fields: Fields },
+}
+
+/// Returns true if the kind of a built-in tool ends with a date, as those of Anthropic do. Others have
+/// none, or dates with hyphens.
+pub fn has_date_suffix(kind: &str) -> bool {
+    let date = kind.rsplit('_').next().unwrap_or_default();
+    date.len() == "20250305".len() && date.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Returns the JSON schema that the response must match. The description of the format is added if the schema has none.

@@ -125,7 +125,7 @@ fn cut_blocks(body: &[u8], message: usize, cuts: &mut Vec<Range<usize>>) -> Resu
 }
 
 /// Cuts elements of an array, each with one comma.
-fn cut_elements(elements: &[(Range<usize>, bool)], cuts: &mut Vec<Range<usize>>) {
+pub(super) fn cut_elements(elements: &[(Range<usize>, bool)], cuts: &mut Vec<Range<usize>>) {
     let mut last_kept = None;
     for (index, (element, is_cut)) in elements.iter().enumerate() {
         if !is_cut {

@@ -10,6 +10,7 @@ mod errors;
 mod event_stream;
 mod field_coverage;
 mod golden;
+mod hosted_tools;
 mod hostile;
 mod lenient;
 mod lenient_streams;

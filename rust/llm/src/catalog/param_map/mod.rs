@@ -19,7 +19,7 @@ use crate::{
     api_format::peek,
     chat::{
         call_ids::{self, CallIdFormat},
-        unsigned_thinking,
+        foreign_history,
     },
     json::{
         edit::{self, FieldChange},
@@ -62,7 +62,7 @@ impl ParamRules {
     pub fn apply(&self, body: &[u8]) -> Option<(Vec<u8>, DroppedParams)> {
         if self.drops_unsigned_thinking {
             let model = peek(body).ok().and_then(|peek| peek.model).unwrap_or_default();
-            return unsigned_thinking::drop_unsigned_thinking(body, &model);
+            return foreign_history::adapt_history(body, &model);
         }
         let has_role = self.role_map.iter().any(|(from, _)| memmem::find(body, from.as_bytes()).is_some());
         if !has_role && self.leaves_fields_unchanged() {

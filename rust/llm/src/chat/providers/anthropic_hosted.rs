@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     api_format::ScanError,
-    chat::{providers::anthropic_messages, request::ChatRequest, unsigned_thinking},
+    chat::{foreign_history, providers::anthropic_messages, request::ChatRequest},
     errors::{MalformedResponse, RequestError},
     json::edit::{self, FieldPath, json_field},
     operation::Operation,
@@ -89,7 +89,7 @@ impl PassThroughFormat for HostedMessagesFormat {
             return None;
         }
         let model = input.hints.effective_model.unwrap_or(input.model);
-        let stripped = unsigned_thinking::drop_unsigned_thinking(input.body, model);
+        let stripped = foreign_history::adapt_history(input.body, model);
         let client_body = stripped.as_ref().map_or(input.body, |(body, _)| body);
         let body = match input.operation {
             Operation::Messages => self.rewrite_body(input, client_body),

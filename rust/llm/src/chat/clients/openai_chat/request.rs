@@ -332,7 +332,8 @@ fn parse_tool_choice(value: Option<Value>, request: &mut ChatRequest) -> Result<
         Some(Value::String(mode)) => match mode.as_str() {
             "auto" => Some(ToolChoice::Auto),
             "none" => Some(ToolChoice::None),
-            "required" => Some(ToolChoice::Any),
+            // Mistral's name for it is `any`.
+            "required" | "any" => Some(ToolChoice::Any),
             _ => return Err(wrong()),
         },
         Some(choice @ Value::Object(_)) if choice["type"] == "allowed_tools" => {

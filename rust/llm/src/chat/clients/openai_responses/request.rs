@@ -62,10 +62,12 @@ pub fn parse_request(json: &[u8]) -> Result<(ChatRequest, Fields), RequestError>
             }
         }
     }
-    for (at, value) in into_array(fields.shift_remove("tools"), "tools")?.into_iter().enumerate() {
+    let tools = into_array(fields.shift_remove("tools"), "tools")?;
+    let has_tools = !tools.is_empty();
+    for (at, value) in tools.into_iter().enumerate() {
         parse_tool(value, &format!("tools[{at}]"), &mut request)?;
     }
-    parse_tool_choice(fields.shift_remove("tool_choice"), &mut request)?;
+    parse_tool_choice(fields.shift_remove("tool_choice"), has_tools, &mut request)?;
     rename_params(&mut fields, &mut request.dropped_params);
     request.fields = fields;
     Ok((request, echo))
@@ -121,13 +123,6 @@ fn to_chat_response_format(format: Value) -> Value {
         }
         other => other,
     }
-}
-
-/// Returns true for items of tools that `OpenAI` runs itself, and for its other server-side features. Other providers
-/// have no such items, and the rest of the conversation makes sense without them.
-fn is_hosted_item(kind: &str) -> bool {
-    let is_of_tool = ["_call", "_call_output", "_output"].iter().any(|end| kind.ends_with(end));
-    is_of_tool || kind.starts_with("mcp_") || matches!(kind, "compaction" | "additional_tools" | "program")
 }
 
 /// Takes the name of a called tool out of an item, and returns the function that represents it.
@@ -231,15 +226,18 @@ fn parse_item(value: Value, path: &str, request: &mut ChatRequest) -> Result<Opt
             (Role::Assistant, vec![Part::Image { source, detail: None, cache: None }])
         }
         "reasoning" => (Role::Assistant, vec![parse_reasoning(&mut fields, path)?]),
-        hosted if is_hosted_item(hosted) => {
-            dropped.add(&format!("input.{hosted}"));
-            return Ok(None);
-        }
-        other => {
+        // It refers to a stored item, which the gateway cannot replace.
+        stored @ "item_reference" => {
             return Err(RequestError::new(
                 format!("{path}.type"),
-                format!("`{other}` is not supported by this provider"),
+                format!("`{stored}` is not supported by this provider; send the item itself"),
             ));
+        }
+        // Items of tools that `OpenAI` runs itself, and of its other server-side features. Other providers have no such
+        // items, and the rest of the conversation makes sense without them.
+        hosted => {
+            dropped.add(&format!("input.{hosted}"));
+            return Ok(None);
         }
     };
     dropped.add_remaining_fields("input", &fields);
@@ -310,6 +308,12 @@ fn parse_part(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<P
             let source = source.with_type_of_file(name.as_deref());
             Part::Document { source, name, cache, extra: Box::default() }
         }
+        "input_audio" => {
+            let path = format!("{path}.input_audio");
+            let mut audio = into_object(fields.shift_remove("input_audio").unwrap_or_default(), &path)?;
+            let data = take_required_string(&mut audio, "data", &path)?;
+            Part::Audio { data, format: take_required_string(&mut audio, "format", &path)? }
+        }
         other => {
             return Err(RequestError::new(
                 format!("{path}.type"),
@@ -337,7 +341,10 @@ fn parse_tool(value: Value, path: &str, request: &mut ChatRequest) -> Result<(),
                 let path = format!("{path}.tools[{at}]");
                 let mut fields = into_object(value, &path)?;
                 let kind = take_required_string(&mut fields, "type", &path)?;
-
+                if !matches!(kind.as_str(), "function" | "custom") {
+                    request.record_dropped(&format!("tools.{kind}"));
+                    continue;
+                }
                 let tool = parse_client_tool(&kind, fields, &path, Some(&namespace), &mut request.client_tools)?;
                 request.tools.push(tool);
             }
@@ -384,8 +391,8 @@ fn parse_client_tool(
     Ok(tool)
 }
 
-/// Parses the tool choice. A choice that needs a dropped tool is rejected.
-fn parse_tool_choice(value: Option<Value>, request: &mut ChatRequest) -> Result<(), RequestError> {
+/// Parses the tool choice. A choice that only dropped tools could fulfil is dropped, too.
+fn parse_tool_choice(value: Option<Value>, has_tools: bool, request: &mut ChatRequest) -> Result<(), RequestError> {
     let wrong = || {
         let allowed = "must be auto, none, required, allowed_tools, or a function or custom tool with its name";
         RequestError::new("tool_choice", allowed)
@@ -405,16 +412,17 @@ fn parse_tool_choice(value: Option<Value>, request: &mut ChatRequest) -> Result<
                 };
                 Some(ToolChoice::Tool(function))
             }
-            Some(hosted) => {
-                let message = format!("`{hosted}` is not supported by this provider; choose a function or custom tool");
-                return Err(RequestError::new("tool_choice.type", message));
+            Some(_hosted) => {
+                request.record_dropped("tool_choice");
+                None
             }
             None => return Err(wrong()),
         },
         Some(_) => return Err(wrong()),
     };
-    if request.tools.is_empty() && request.tool_choice == Some(ToolChoice::Any) {
-        return Err(RequestError::new("tool_choice", "must be auto or none; this provider supports none of the tools"));
+    if request.tools.is_empty() && has_tools && request.tool_choice == Some(ToolChoice::Any) {
+        request.tool_choice = None;
+        request.record_dropped("tool_choice");
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ pub(crate) mod response;
 pub(crate) mod thinking;
 
 pub use crate::chat::providers::anthropic_messages::response::compact_json;
-pub(crate) use request::{MAX_USER_ID_CHARS, max_output_tokens, native_tool, trim_prefill};
+pub(crate) use request::{MAX_USER_ID_CHARS, is_native_tool, max_output_tokens, native_tool, trim_prefill};
 
 use serde_json::Value;
 

@@ -7,8 +7,8 @@ use crate::{
     chat::{
         call_ids,
         request::{
-            ChatRequest, Message, Part, Role, Source, Tool, ToolChoice, decode_base64_text, is_server_tool_block,
-            response_schema,
+            ChatRequest, Message, Part, Role, Source, Tool, ToolChoice, decode_base64_text, has_date_suffix,
+            is_server_tool_block, response_schema,
         },
         tool_names,
         tool_schema::object_schema,
@@ -149,9 +149,8 @@ fn content_block(part: Part, path: &str, request: &mut ChatRequest) -> Result<Op
             return Ok(None);
         }
         Part::ToolCall(call) => {
-            let (id, input) = (call_ids::CLAUDE.normalise_id(&call.id), call.parse_arguments());
-            let input =
-                input.ok_or_else(|| RequestError::new(path, "arguments of a tool call must be a JSON object"))?;
+            let id = call_ids::CLAUDE.normalise_id(&call.id);
+            let input = call.parse_arguments(&mut request.dropped_params);
             (json!({"type": "tool_use", "id": id, "name": call.name, "input": input}), call.cache)
         }
         Part::ToolResult { id, parts, is_error, cache } => {
@@ -199,6 +198,7 @@ fn source_object(source: Source) -> Value {
 }
 
 fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
+    request.drop_built_in_tools(is_native_tool);
     let tools: Vec<_> =
         std::mem::take(&mut request.tools).into_iter().map(|item| tool_definition(item, request)).collect();
     if !tools.is_empty() {
@@ -245,6 +245,13 @@ fn tool_definition(tool: Tool, request: &mut ChatRequest) -> Value {
 }
 
 /// Flattens a native tool from its chat completions form, `{"type": T, T: {"name": …}}`.
+/// Returns true for Anthropic's own tools. Their kinds end with a date, except for the set of an MCP server. In chat
+/// completions, the kind may be the name in the tool's options.
+pub fn is_native_tool(kind: &str, fields: &Fields) -> bool {
+    let named_kind = fields.get(kind).and_then(|options| options["name"].as_str());
+    kind == "mcp_toolset" || has_date_suffix(kind) || named_kind.is_some_and(has_date_suffix)
+}
+
 pub fn native_tool(kind: &str, mut fields: Fields) -> Value {
     let inner = fields.shift_remove(kind).unwrap_or_default();
     let mut tool = json!({"type": kind});

@@ -151,9 +151,7 @@ fn write_part(part: Part, path: &str, request: &mut ChatRequest, out: &mut Vec<V
             return Ok(());
         }
         Part::ToolCall(call) => {
-            let input = call.parse_arguments();
-            let input =
-                input.ok_or_else(|| RequestError::new(path, "arguments of a tool call must be a JSON object"))?;
+            let input = call.parse_arguments(&mut request.dropped_params);
             let id = vendor_fields::call_id_format(&request.model).normalise_id(&call.id);
             (json!({"toolUse": {"toolUseId": id, "name": call.name, "input": input}}), call.cache)
         }
@@ -304,20 +302,16 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>
         request.tools.clear();
         request.tool_choice = None;
     }
-    for (at, tool) in std::mem::take(&mut request.tools).into_iter().enumerate() {
+    let is_anthropic = Vendor::from_model(&request.model) == Vendor::Anthropic;
+    request.drop_built_in_tools(|kind, fields| is_anthropic && anthropic_messages::is_native_tool(kind, fields));
+    for tool in std::mem::take(&mut request.tools) {
         let (name, description, schema, strict, cache, more) = match tool {
             Tool::Function { name, description, schema, strict, cache, extra: more } => {
                 (name, description, schema, strict, cache, more)
             }
-            Tool::BuiltIn { kind, fields } if Vendor::from_model(&request.model) == Vendor::Anthropic => {
+            Tool::BuiltIn { kind, fields } => {
                 native.push(anthropic_messages::native_tool(&kind, fields));
                 continue;
-            }
-            Tool::BuiltIn { .. } => {
-                return Err(RequestError::new(
-                    format!("tools[{at}].type"),
-                    "this provider supports function tools only",
-                ));
             }
         };
         request.record_dropped_fields("tools", &more);

@@ -69,6 +69,7 @@ impl ChatFormat for CohereFormat {
         for key in ["top_k", "k"] {
             chat_request.clamp_param(key, &(0..=500));
         }
+        chat_request.drop_built_in_tools(|_, _| false);
         let choice = chat_request.tool_choice.take();
         let is_strict = take_strict_flags(chat_request);
         convert_reasoning_effort(chat_request)?;

@@ -11,7 +11,10 @@ use super::{
 use crate::{
     chat::{
         file_types::mime_of_file,
-        request::{ChatRequest, Message, Part, Role, Source, Tool, ToolCall, ToolChoice, join_text, response_schema},
+        request::{
+            ChatRequest, Message, Part, Role, Source, Tool, ToolCall, ToolChoice, has_date_suffix, join_text,
+            response_schema,
+        },
         signatures::ScopedSignatures,
         tool_names,
     },
@@ -88,7 +91,7 @@ pub fn write_body(request: &mut ChatRequest, names_calls: bool) -> Result<Fields
     }
     let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
     out.insert("contents".into(), turns.into_iter().map(turn).collect());
-    write_tools(request, &mut out)?;
+    write_tools(request, &mut out);
     write_generation_config(request, &mut out)?;
     for (key, name) in
         [("safety_settings", "safetySettings"), ("labels", "labels"), ("cached_content", "cachedContent")]
@@ -248,7 +251,7 @@ fn write_part(
                 return Ok(());
             }
         },
-        Part::ToolCall(call) => function_call_part(call, path)?,
+        Part::ToolCall(call) => function_call_part(call, request),
         Part::ToolResult { id, parts, is_error, cache } => {
             drop_cache_hint(cache.as_ref(), request);
             let name = call_names.iter().rev().find(|(call_id, _)| *call_id == id).map(|(_, name)| name.as_str());
@@ -278,9 +281,8 @@ fn attach_signature(signature: String, out: &mut Vec<Value>) {
     }
 }
 
-fn function_call_part(call: ToolCall, path: &str) -> Result<Value, RequestError> {
-    let args = call.parse_arguments();
-    let args = args.ok_or_else(|| RequestError::new(path, "arguments of a tool call must be a JSON object"))?;
+fn function_call_part(call: ToolCall, request: &mut ChatRequest) -> Value {
+    let args = call.parse_arguments(&mut request.dropped_params);
     let mut part = json!({"functionCall": {"name": call.name, "args": args}});
     if !call.id.is_empty() {
         part["functionCall"]["id"] = call.id.into();
@@ -288,7 +290,7 @@ fn function_call_part(call: ToolCall, path: &str) -> Result<Value, RequestError>
     if let Some(signature) = call.signature {
         part["thoughtSignature"] = signature.into();
     }
-    Ok(part)
+    part
 }
 
 fn source_part(source: Source, default: &str, path: &str) -> Result<Value, RequestError> {
@@ -317,11 +319,12 @@ fn drop_cache_hint(cache: Option<&Value>, request: &mut ChatRequest) {
     }
 }
 
-fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
+fn write_tools(request: &mut ChatRequest, out: &mut Fields) {
+    request.drop_built_in_tools(is_native_tool);
     let mut functions = Vec::new();
     let mut native = Vec::new();
     let mut retrieval = None;
-    for (at, tool) in std::mem::take(&mut request.tools).into_iter().enumerate() {
+    for tool in std::mem::take(&mut request.tools) {
         match tool {
             Tool::Function { name, schema, .. } if native_tool_name(&name).is_some() => {
                 let native_name = native_tool_name(&name).unwrap_or_default();
@@ -335,12 +338,6 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<(), Reques
                     request.record_dropped("strict");
                 }
                 functions.push(function_declaration(&name, description, &schema, request));
-            }
-            Tool::BuiltIn { kind, .. } if has_date_suffix(&kind) => {
-                return Err(RequestError::new(
-                    format!("tools[{at}].type"),
-                    format!("`{kind}` is not supported by this provider"),
-                ));
             }
             Tool::BuiltIn { kind, mut fields } => {
                 let inner = fields.shift_remove(&kind).unwrap_or_else(|| json!({}));
@@ -374,13 +371,13 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<(), Reques
     if !config.is_empty() {
         out.insert("toolConfig".into(), config.into());
     }
-    Ok(())
 }
 
-/// Returns true if a native tool's name ends with a date, as those of Anthropic's server tools do. Google's have none.
-fn has_date_suffix(kind: &str) -> bool {
-    let date = kind.rsplit('_').next().unwrap_or_default();
-    date.len() == "20250305".len() && date.bytes().all(|byte| byte.is_ascii_digit())
+/// Returns true for Google's own tools: the known ones, and later ones, whose names are in camel case or which have
+/// their options under their name. Other providers write theirs in lower case, with the options beside them.
+fn is_native_tool(kind: &str, fields: &Fields) -> bool {
+    let has_own_options = || fields.get(kind).is_some_and(Value::is_object) && !has_date_suffix(kind);
+    native_tool_name(kind).is_some() || kind.bytes().any(|byte| byte.is_ascii_uppercase()) || has_own_options()
 }
 
 /// Returns the options of a native tool. Moves the retrieval config of Google Maps to `retrieval`, because Gemini

@@ -60,8 +60,9 @@ pub fn build_body(request: &mut ChatRequest, limit: &str, thoughts: ReasoningRep
         messages = insert_assistant_after_tools(messages, request);
     }
     out.insert("messages".into(), messages.into());
-    let tools = std::mem::take(&mut request.tools).into_iter().enumerate();
-    let tools = tools.map(|(at, item)| build_tool(item, at, request)).collect::<Result<Vec<_>, _>>()?;
+    request.drop_built_in_tools(|_, _| false);
+    let tools = std::mem::take(&mut request.tools).into_iter();
+    let tools: Vec<_> = tools.filter_map(|tool| build_function_tool(tool, request)).collect();
     if !tools.is_empty() {
         out.insert("tools".into(), tools.into());
     }
@@ -358,7 +359,7 @@ fn drop_cache_hint(cache: Option<&Value>, request: &mut ChatRequest) {
     }
 }
 
-fn build_tool(tool: Tool, at: usize, request: &mut ChatRequest) -> Result<Value, RequestError> {
+fn build_function_tool(tool: Tool, request: &mut ChatRequest) -> Option<Value> {
     match tool {
         Tool::Function { name, description, schema, strict, cache, extra: more } => {
             drop_cache_hint(cache.as_ref(), request);
@@ -372,10 +373,8 @@ fn build_tool(tool: Tool, at: usize, request: &mut ChatRequest) -> Result<Value,
                     function[key] = value;
                 }
             }
-            Ok(json!({"type": "function", "function": function}))
+            Some(json!({"type": "function", "function": function}))
         }
-        Tool::BuiltIn { kind, .. } => {
-            Err(RequestError::new(format!("tools[{at}].type"), format!("`{kind}` is not supported by this provider")))
-        }
+        Tool::BuiltIn { .. } => None,
     }
 }
