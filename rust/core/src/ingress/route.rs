@@ -60,26 +60,60 @@ pub const RESERVED_SEGMENTS: [&str; 22] = [
     "workspace-exclusions",
 ];
 
+/// First segments below `/v1` that stand for one of the management API and are in the other number, such as `/v1/config`
+/// for `/v1/configs`. No provider has a path of these names.
+const WRONG_NUMBERS: [&str; 20] = [
+    "analytic",
+    "api-key",
+    "audit-log",
+    "collection",
+    "config",
+    "execute-guardrail",
+    "feedbacks",
+    "guardrail",
+    "integration",
+    "label",
+    "limit",
+    "log",
+    "model-config",
+    "policy",
+    "provider",
+    "secret-reference",
+    "trace",
+    "virtual-key",
+    "workspace",
+    "workspace-exclusion",
+];
+
 /// Returns the management feature that a path belongs to, by its first segment below `/v1`. `/v1/v2/…` is the path of
 /// clients whose base URL ends in `/v1` and that call a newer route.
 pub fn reserved_feature(path: &str) -> Option<&'static str> {
+    find_first_segment(path, &RESERVED_SEGMENTS)
+}
+
+/// Returns the name that the first segment below `/v1` is, in any spelling.
+fn find_first_segment(path: &str, names: &[&'static str]) -> Option<&'static str> {
     let rest = path.strip_prefix("/v1/")?;
     let rest = rest.strip_prefix("v2/").unwrap_or(rest);
     let segment = rest.split('/').next()?;
-    let name = percent_decode_str(segment).decode_utf8_lossy();
-    RESERVED_SEGMENTS.into_iter().find(|reserved| reserved.eq_ignore_ascii_case(&name))
+    let decoded = percent_decode_str(segment).decode_utf8_lossy();
+    names.iter().find(|name| name.eq_ignore_ascii_case(&decoded)).copied()
 }
 
 /// Returns true if the path is one of the management API, of files, batches or models in another spelling than theirs,
-/// such as `/v1//configs`. Rights are checked for the exact spelling only, so that no provider may get such a request.
+/// such as `/v1//configs` or `/v1/config`. Rights are checked for the exact spelling only, so that no provider may get such a request.
 /// `is_management` decides for an exact path.
 pub fn is_misspelled(method: &str, path: &str, is_management: impl Fn(&str) -> bool) -> bool {
-    if path.starts_with("/v1/proxy/") || lenient_path::is_plain(path) {
+    if path.starts_with("/v1/proxy/") {
         return false;
+    }
+    if lenient_path::is_plain(path) {
+        return find_first_segment(path, &WRONG_NUMBERS).is_some();
     }
     let plain = lenient_path::read_leniently(path);
     let plain = lenient_path::strip_repeated_version(&plain);
-    if plain != path && (is_management(plain) || reserved_feature(plain).is_some()) {
+    let is_reserved = || reserved_feature(plain).or_else(|| find_first_segment(plain, &WRONG_NUMBERS)).is_some();
+    if plain != path && (is_management(plain) || is_reserved()) {
         return true;
     }
     let operation = plain.strip_prefix("/v1").map(|rest| Operation::from_spelled_path(method, rest));
@@ -371,6 +405,20 @@ mod tests {
             "/v1/webhooks",
         ] {
             assert_eq!(reserved_feature(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_other_number_of_a_management_path_is_misspelled() {
+        for path in
+            ["/v1/config", "/v1/Feedbacks", "/v1/guardrail/pg-1", "/v1/%61pi-key", "/v1//config", "/v1/v2/policy"]
+        {
+            assert!(is_misspelled("GET", path, |_| false), "{path}");
+        }
+        for path in
+            ["/v1/proxy/config", "/v1/agents/completions", "/v1/configurations", "/v1/chat/completions", "/config"]
+        {
+            assert!(!is_misspelled("GET", path, |_| false), "{path}");
         }
     }
 
