@@ -69,7 +69,7 @@ LLM_LAYERS = [
     ["api_format"],
     ["operation", "http_form", "error_response", "model_list"],
     ["usage"],
-    ["dropped"],
+    ["reports"],
     [
         "chat::field_scope",
         "chat::finish_reason",
@@ -82,6 +82,7 @@ LLM_LAYERS = [
         "chat::tool_schema",
         "chat::unsigned_thinking",
     ],
+    ["chat::foreign_history"],
     ["citations"],
     ["chat::event", "chat::request", "chat::response_context", "chat::response_writer"],
     [
