@@ -64,7 +64,7 @@ METRIC_FAMILIES = {
     ),
     "held": MetricFamily("penstock_streams_held_total", "counter", "streams that were buffered and sent when complete"),
     "continued": MetricFamily("penstock_streams_continued_total", "counter", "streams that another target continued"),
-    "unheld": MetricFamily(
+    "buffer_exceeded": MetricFamily(
         "penstock_stream_recovery_overflows_total",
         "counter",
         "streams too long to be buffered or continued: sent as they arrived",

@@ -10,7 +10,7 @@ from tests.shape.rust_modules import Crate, Graph, Module, find_cycles, load_cra
 CORE_LAYERS = [
     ["ingress::lenient_path"],
     ["ingress::message", "ingress::client_sdk", "ingress::route", "ingress::trace_context"],
-    ["error", "error_conversion", "exceeded_limit"],
+    ["error"],
     ["process"],
     ["ingress"],
     ["jose"],

@@ -10,7 +10,7 @@ use penstock_core::{
     request::upstream_head::{self, BodyLength, RenderInput, TransformMode},
     resolve::{
         target::{CredentialOrigin, ResponseCoding, StreamUsage, Target},
-        target_resolver::Call,
+        target_resolver::ClientRequest,
     },
 };
 use penstock_llm::{
@@ -74,7 +74,8 @@ fn bench_render(c: &mut Criterion) {
     let cases = [("an operation", Operation::ChatComplete), ("a pass-through", Operation::Proxy)];
     for (name, operation) in cases {
         let route = Route::new(operation, "/chat/completions");
-        let call = Call { route, head: &head, control: ControlHeaders::parse(&head.headers, &aliases) };
+        let client_request =
+            ClientRequest { route, head: &head, control: ControlHeaders::parse(&head.headers, &aliases) };
         let Some(target) = build_target() else { return };
         let render_input = RenderInput {
             model: "gpt-4o",
@@ -89,7 +90,7 @@ fn bench_render(c: &mut Criterion) {
             issued_credential: None,
         };
         group.bench_function(name, |b| {
-            b.iter(|| upstream_head::render_head(&call, &target, render_input, &aliases));
+            b.iter(|| upstream_head::render_head(&client_request, &target, render_input, &aliases));
         });
     }
     group.finish();

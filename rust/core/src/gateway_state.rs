@@ -21,7 +21,7 @@ use crate::{
     process::{net_settings, settings::Settings},
     resolve::{
         base_urls::BaseUrls,
-        target_resolver::{Call, TargetResolver},
+        target_resolver::{ClientRequest, TargetResolver},
     },
     state::{
         shared::SharedState,
@@ -164,10 +164,10 @@ impl GatewayState {
     pub(crate) fn target_resolver<'c>(
         &'c self,
         snapshot: &'c Snapshot,
-        call: &'c Call<'c>,
+        client_request: &'c ClientRequest<'c>,
         caller: &'c Caller<'c>,
     ) -> TargetResolver<'c> {
         let (settings, bases, inline_configs) = (&self.settings, &self.base_urls, &self.shared.inline_configs);
-        TargetResolver { settings, base_urls: bases, snapshot, inline_configs, call, caller }
+        TargetResolver { settings, base_urls: bases, snapshot, inline_configs, client_request, caller }
     }
 }

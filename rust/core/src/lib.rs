@@ -9,8 +9,6 @@ pub mod config;
 pub mod credentials;
 pub mod endpoints;
 pub mod error;
-mod error_conversion;
-pub mod exceeded_limit;
 pub mod features;
 pub mod gateway;
 pub mod gateway_state;

@@ -78,19 +78,19 @@ pub enum RoutingStep {
     /// A target could not be tried.
     Failed { at: Arc<str>, error: &'static str },
     /// No further attempt was made, for this reason.
-    Stopped { at: Arc<str>, because: &'static str },
+    Stopped { at: Arc<str>, reason: &'static str },
     /// A stream was too long to be buffered or continued.
-    Unheld { at: Arc<str> },
+    BufferExceeded { at: Arc<str> },
     /// A stream broke off after part of it had been sent to the client.
-    Broke { at: Arc<str>, error: &'static str },
+    BrokeOff { at: Arc<str>, error: &'static str },
     /// A target could not continue the stream, for this reason.
-    Unable { at: Arc<str>, because: &'static str },
+    CannotContinue { at: Arc<str>, reason: &'static str },
     /// A target continued the stream after this many bytes of text.
-    Continued { at: Arc<str>, said: usize },
+    Continued { at: Arc<str>, text_bytes: usize },
     /// A cached response was used.
-    Kept { at: Arc<str> },
+    CacheHit { at: Arc<str> },
     /// Placeholder for this many omitted steps.
-    LeftOut { steps: usize },
+    Omitted { steps: usize },
 }
 
 impl RoutingStep {
@@ -172,9 +172,9 @@ impl RoutingDecision {
 
     pub fn add_step(&mut self, step: RoutingStep) {
         if self.steps.len() == MAX_STEPS {
-            let before = if let RoutingStep::LeftOut { steps } = self.steps[OMITTED_STEPS_INDEX] { steps } else { 1 };
+            let before = if let RoutingStep::Omitted { steps } = self.steps[OMITTED_STEPS_INDEX] { steps } else { 1 };
             self.steps.remove(OMITTED_STEPS_INDEX + 1);
-            self.steps[OMITTED_STEPS_INDEX] = RoutingStep::LeftOut { steps: before + 1 };
+            self.steps[OMITTED_STEPS_INDEX] = RoutingStep::Omitted { steps: before + 1 };
         }
         self.steps.push(step);
     }
@@ -200,7 +200,7 @@ mod tests {
             RoutingStep::Chose { at: "a \"b\"".into(), strategy: "conditional", target: 0, condition: Some(2) },
             tried(Some(200), None),
             tried(None, Some("timeout")),
-            RoutingStep::Kept { at: at() },
+            RoutingStep::CacheHit { at: at() },
         ] {
             let mut out = Vec::new();
             step.write_json(&mut out);
@@ -219,7 +219,7 @@ mod tests {
             .iter()
             .map(|step| match step {
                 RoutingStep::Chose { target, .. } => *target,
-                RoutingStep::LeftOut { steps } => steps + 1000,
+                RoutingStep::Omitted { steps } => steps + 1000,
                 _ => 0,
             })
             .collect();

@@ -14,7 +14,7 @@ use crate::{
     endpoints::{forward, translated},
     error::{Error, Result},
     gateway_state::GatewayState,
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     response::delivery::UpstreamResponse,
 };
 
@@ -31,7 +31,7 @@ pub fn check_supported(operation: Operation, target: &Target<'_>) -> Result<()> 
 /// provider counts in another API format.
 pub(crate) async fn count_tokens(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     format: Option<&'static ProviderFormat>,
     body: Body,
@@ -44,15 +44,15 @@ pub(crate) async fn count_tokens(
         _ => None,
     };
     let counted = match format {
-        Some(format) => translated::send_translated(state, call, target, format, body, log).await?,
-        None if target.is_passthrough || target.provider.supports_natively(call.route.operation) => {
-            forward::forward_request(state, call, target, body, log).await?
+        Some(format) => translated::send_translated(state, client_request, target, format, body, log).await?,
+        None if target.is_passthrough || target.provider.supports_natively(client_request.route.operation) => {
+            forward::forward_request(state, client_request, target, body, log).await?
         }
-        None => return count_locally(call, body, &log.model, &state.coarse_timer).await,
+        None => return count_locally(client_request, body, &log.model, &state.coarse_timer).await,
     };
     match countable {
         Some(body) if counted.incoming.head.status == 400 => {
-            count_after_rejection(call, body, counted, log, &state.coarse_timer).await
+            count_after_rejection(client_request, body, counted, log, &state.coarse_timer).await
         }
         _ => Ok(counted),
     }
@@ -60,36 +60,36 @@ pub(crate) async fn count_tokens(
 
 /// Counts the tokens locally after the provider rejected the count request. Reports the operation as not translated.
 async fn count_after_rejection(
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     body: Bytes,
     refused: UpstreamResponse,
     log: &mut RequestLog,
     coarse_timer: &CoarseTimer,
 ) -> Result<UpstreamResponse> {
     refused.discard().await;
-    let response = count_locally(call, Body::Complete(body), &log.model, coarse_timer).await?;
+    let response = count_locally(client_request, Body::Complete(body), &log.model, coarse_timer).await?;
     if log.response_report.is_none() {
         (log.dropped_params, log.response_report) = (DroppedParams::default(), Some(ResponseReport::default()));
     }
-    log.dropped_params.add(call.route.operation.id());
+    log.dropped_params.add(client_request.route.operation.id());
     Ok(response)
 }
 
 /// Counts the request's tokens and returns the response. The count is approximate; it uses the model's vocabulary if
 /// that is known.
 async fn count_locally(
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     body: Body,
     model: &str,
     coarse_timer: &CoarseTimer,
 ) -> Result<UpstreamResponse> {
     let body = body.collect().await?;
-    let (api_format, encoding) = (call.client_api_format(), tokens::encoding_for_model(model));
+    let (api_format, encoding) = (client_request.client_api_format(), tokens::encoding_for_model(model));
     // The first use of an encoding unpacks its vocabulary, so this runs on a blocking thread. Joining fails only during
     // shutdown: counting neither panics nor is cancelled.
     let counting = tokio::task::spawn_blocking(move || tokens::count_request(api_format, encoding, &body));
     let count = counting.await.map_err(|_| Error::Draining)?;
     let count = count.map_err(|RequestError { path, message }| Error::TokensUncountable { path, message })?;
-    let encoded = translation::encode_token_count(call.route.operation, count as u64);
+    let encoded = translation::encode_token_count(client_request.route.operation, count as u64);
     Ok(UpstreamResponse::from_gateway(encoded.into(), api_format, coarse_timer))
 }

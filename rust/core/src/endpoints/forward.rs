@@ -10,7 +10,7 @@ use crate::{
     features::inspect_stream,
     gateway_state::GatewayState,
     request::{body_fields::MAX_INLINE_PEEK_BYTES, include_usage, param_map, send::send_to_target},
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     response::{
         delivery::{self, UpstreamResponse},
         normalise,
@@ -21,25 +21,25 @@ use crate::{
 /// would enlarge the future of every request.
 pub(crate) async fn forward_request(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     body: Body,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
-    let body = match param_map::param_rules(call, target, &log.model) {
+    let body = match param_map::param_rules(client_request, target, &log.model) {
         Some(rules) => Box::pin(param_map::apply_param_rules(rules, body, log)).await?,
         None => body,
     };
     let body = if !log.is_streaming {
         body
     } else if body.complete_bytes().len() > MAX_INLINE_PEEK_BYTES {
-        Box::pin(include_usage::request_usage_blocking(call, target, body, log)).await
+        Box::pin(include_usage::request_usage_blocking(client_request, target, body, log)).await
     } else {
-        include_usage::request_usage(call, target, body, log)
+        include_usage::request_usage(client_request, target, body, log)
     };
-    let normaliser = normalise::normaliser_for(call, target, body.complete_bytes());
-    let (mut incoming, mut deadline) = send_to_target(state, call, target, body, None, log).await?;
-    let operation = call.route.operation;
+    let normaliser = normalise::normaliser_for(client_request, target, body.complete_bytes());
+    let (mut incoming, mut deadline) = send_to_target(state, client_request, target, body, None, log).await?;
+    let operation = client_request.route.operation;
     if normalise::may_hide_error(operation, &incoming) {
         incoming = Box::pin(normalise::expose_error_status(operation, incoming, &mut deadline)).await?;
     }
@@ -50,9 +50,9 @@ pub(crate) async fn forward_request(
         incoming = Box::pin(normalise::normalise_response(normaliser, incoming, &mut deadline)).await?;
     }
     if operation == Operation::Proxy {
-        upload_url::rewrite_upload_url(call, target, &mut incoming.head.headers);
+        upload_url::rewrite_upload_url(client_request, target, &mut incoming.head.headers);
     }
-    let format = response_api_format(call, target);
+    let format = response_api_format(client_request, target);
     if target.inspects_stream && format == ApiFormat::Anthropic && delivery::can_inspect_events(&incoming) {
         incoming = Box::pin(deadline.enforce(inspect_stream::inspect_first_event(incoming))).await?;
     }
@@ -60,9 +60,11 @@ pub(crate) async fn forward_request(
 }
 
 /// Returns the API format of a response: the client's if the path determines it, else the provider's.
-pub(crate) fn response_api_format(call: &Call<'_>, target: &Target<'_>) -> ApiFormat {
-    match call.client_api_format() {
-        ApiFormat::OpenAi if call.requested_operation().api_format().is_none() => target.provider.row().api_format,
+pub(crate) fn response_api_format(client_request: &ClientRequest<'_>, target: &Target<'_>) -> ApiFormat {
+    match client_request.client_api_format() {
+        ApiFormat::OpenAi if client_request.requested_operation().api_format().is_none() => {
+            target.provider.row().api_format
+        }
         format => format,
     }
 }

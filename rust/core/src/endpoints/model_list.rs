@@ -9,7 +9,7 @@ use crate::{
     error::Result,
     gateway_state::GatewayState,
     request::{send::send_to_target, translate},
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     response::{
         delivery::{self, UpstreamResponse},
         normalise::MAX_LIST_BYTES,
@@ -23,7 +23,7 @@ const MAX_PAGES: usize = 50;
 /// Returns the complete list in the client's format. If a page fails, returns its error as the response.
 pub async fn fetch_model_list(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     mut translation: Translation,
     log: &mut RequestLog,
@@ -31,7 +31,7 @@ pub async fn fetch_model_list(
     let (mut pages, mut remaining): (Vec<Bytes>, _) = (Vec::new(), MAX_LIST_BYTES);
     let mut first: Option<Deadline> = None;
     loop {
-        let asking = send_to_target(state, call, target, Body::empty(), Some(&translation), log);
+        let asking = send_to_target(state, client_request, target, Body::empty(), Some(&translation), log);
         // All pages share the deadline of one response, because they are one response to the client.
         let (incoming, mut deadline) = match first {
             Some(mut deadline) => (deadline.enforce(asking).await?.0, deadline),
@@ -41,8 +41,9 @@ pub async fn fetch_model_list(
             || incoming.head.status != 200
             || !delivery::is_uncompressed(&incoming.head.headers)
         {
-            let incoming = translate::translate_response(call, translation, incoming, &mut deadline, log).await?;
-            return Ok(UpstreamResponse::new(incoming, call.client_api_format(), deadline));
+            let incoming =
+                translate::translate_response(client_request, translation, incoming, &mut deadline, log).await?;
+            return Ok(UpstreamResponse::new(incoming, client_request.client_api_format(), deadline));
         }
         let IncomingResponse { mut head, mut body } = incoming;
         let read = deadline.enforce(penstock_net::collect(&mut body, remaining)).await?;
@@ -64,7 +65,7 @@ pub async fn fetch_model_list(
             let merged = merged.map_err(|broken| translate::unreadable_response_error(&broken.0))?;
             head.headers = with_content_type(head.headers, b"application/json");
             let incoming = IncomingResponse { head, body: ResponseBody::from_bytes(merged.into()) };
-            return Ok(UpstreamResponse::new(incoming, call.client_api_format(), deadline));
+            return Ok(UpstreamResponse::new(incoming, client_request.client_api_format(), deadline));
         }
         first = Some(deadline);
     }

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Result},
     gateway_state::GatewayState,
     ingress::message::BatchOutput,
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     response::{delivery::UpstreamResponse, mask_secrets},
 };
 
@@ -33,10 +33,10 @@ pub(crate) enum TargetEndpoint<'r> {
 }
 
 impl<'r> TargetEndpoint<'r> {
-    fn choose(call: &Call<'r>, target: &Target<'_>, model: &str) -> Self {
-        let operation = call.route.operation;
+    fn choose(client_request: &ClientRequest<'r>, target: &Target<'_>, model: &str) -> Self {
+        let operation = client_request.route.operation;
         let format = target.provider_format(operation, model).filter(|_| !target.is_passthrough);
-        match (format, target.provider.row().file_store, call.head.batch_output.as_deref()) {
+        match (format, target.provider.row().file_store, client_request.head.batch_output.as_deref()) {
             (format, ..) if operation.counts_tokens() => Self::CountTokens(format),
             (Some(format), ..) => Self::Translate(format),
             (None, Some(store), _) if operation.is_file_operation() => Self::Files(store),
@@ -50,7 +50,7 @@ impl<'r> TargetEndpoint<'r> {
 /// boxed, because an inline future would enlarge the future of every request.
 pub(crate) async fn serve_at_target(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     body: Body,
     log: &mut RequestLog,
@@ -59,34 +59,34 @@ pub(crate) async fn serve_at_target(
     (log.response_report, log.hides_usage, log.has_masked_failure) = (None, false, false);
     log.bodies.clear_target();
     let body = if limit_admission::is_limited(target, log) {
-        Box::pin(limit_admission::admit_attempt(state, call, target, AttemptKind::Http, body, log)).await?
+        Box::pin(limit_admission::admit_attempt(state, client_request, target, AttemptKind::Http, body, log)).await?
     } else {
         body
     };
-    if call.route.operation == Operation::ImageGenerate {
+    if client_request.route.operation == Operation::ImageGenerate {
         log.billing.image_params = Some(Box::new(ImageParams::from_json(body.complete_bytes())));
     }
     let body = match target.restricted_models() {
-        Some(models) => Box::pin(allowlist::guard_models(state, call, target, models, body, log)).await?,
+        Some(models) => Box::pin(allowlist::guard_models(state, client_request, target, models, body, log)).await?,
         None => body,
     };
-    let endpoint = TargetEndpoint::choose(call, target, &log.model);
+    let endpoint = TargetEndpoint::choose(client_request, target, &log.model);
     // The result of these comes from the last request that they send.
     let returns_last_response = matches!(endpoint, TargetEndpoint::Forward | TargetEndpoint::Translate(_));
     let result = match endpoint {
         TargetEndpoint::Translate(format) => {
-            Box::pin(translated::send_translated(state, call, target, format, body, log)).await
+            Box::pin(translated::send_translated(state, client_request, target, format, body, log)).await
         }
         TargetEndpoint::Files(store) => {
-            Box::pin(files::handle_file_request(state, call, target, store, body, log)).await
+            Box::pin(files::handle_file_request(state, client_request, target, store, body, log)).await
         }
         TargetEndpoint::BatchOutput(url) => {
-            Box::pin(azure_blob_output::fetch_output_blob(state, call, target, url, log)).await
+            Box::pin(azure_blob_output::fetch_output_blob(state, client_request, target, url, log)).await
         }
         TargetEndpoint::CountTokens(format) => {
-            Box::pin(count_tokens::count_tokens(state, call, target, format, body, log)).await
+            Box::pin(count_tokens::count_tokens(state, client_request, target, format, body, log)).await
         }
-        TargetEndpoint::Forward => forward::forward_request(state, call, target, body, log).await,
+        TargetEndpoint::Forward => forward::forward_request(state, client_request, target, body, log).await,
     };
     let is_masked = returns_last_response && log.has_masked_failure;
     if !is_masked && mask_secrets::may_failure_repeat_secrets(&result) {
@@ -96,8 +96,12 @@ pub(crate) async fn serve_at_target(
 }
 
 /// Rejects a passthrough request that would need translation at this provider.
-pub(crate) fn reject_untranslated_passthrough(call: &Call<'_>, target: &Target<'_>, model: &str) -> Result<()> {
-    let (operation, provider) = (call.route.operation, target.provider);
+pub(crate) fn reject_untranslated_passthrough(
+    client_request: &ClientRequest<'_>,
+    target: &Target<'_>,
+    model: &str,
+) -> Result<()> {
+    let (operation, provider) = (client_request.route.operation, target.provider);
     // These operations have native paths at the provider, which accept the provider's own format.
     let has_native_path = matches!(operation, Operation::Models | Operation::Rerank);
     let needs_translation = || !has_native_path && target.provider_format(operation, model).is_some();

@@ -10,33 +10,35 @@ use crate::{
     features::inspect_stream,
     gateway_state::GatewayState,
     request::{send::send_to_target, translate},
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     response::delivery::{self, UpstreamResponse},
 };
 
 /// Translates and sends a request, and returns the translated response once its head arrived.
 pub(crate) async fn send_translated(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     format: &'static ProviderFormat,
     body: Body,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     state.record_sink.metrics.translated.add(1);
-    let (body, translation) = translate::translate_request(call, target, body, format, &state.shared, log).await?;
-    let operation = call.route.operation;
+    let (body, translation) =
+        translate::translate_request(client_request, target, body, format, &state.shared, log).await?;
+    let operation = client_request.route.operation;
     if operation == Operation::Models {
-        return model_list::fetch_model_list(state, call, target, translation, log).await;
+        return model_list::fetch_model_list(state, client_request, target, translation, log).await;
     }
     if translation.deletes_batch() {
-        return delete::delete_batch(state, call, target, translation, log).await;
+        return delete::delete_batch(state, client_request, target, translation, log).await;
     }
     log.hides_usage = translation.should_hide_usage;
-    let (mut incoming, mut deadline) = send_to_target(state, call, target, body, Some(&translation), log).await?;
+    let (mut incoming, mut deadline) =
+        send_to_target(state, client_request, target, body, Some(&translation), log).await?;
     if incoming.head.status < 300 && matches!(operation, Operation::CancelFinetune | Operation::CancelBatch) {
-        let head = translate::job_status_head(call);
-        let status_call = translate::job_status_call(call, &head);
+        let head = translate::job_status_head(client_request);
+        let status_call = translate::job_status_call(client_request, &head);
         let sending = send_to_target(state, &status_call, target, Body::empty(), Some(&translation), log);
         // Both upstream requests serve one client request and share its deadline.
         (incoming, _) = deadline.enforce(sending).await?;
@@ -47,6 +49,6 @@ pub(crate) async fn send_translated(
         incoming = deadline.enforce(inspect_stream::inspect_first_event(incoming)).await?;
     }
     incoming.body = log.bodies.tap_response(incoming.body);
-    let incoming = translate::translate_response(call, translation, incoming, &mut deadline, log).await?;
-    Ok(UpstreamResponse::new(incoming, call.client_api_format(), deadline))
+    let incoming = translate::translate_response(client_request, translation, incoming, &mut deadline, log).await?;
+    Ok(UpstreamResponse::new(incoming, client_request.client_api_format(), deadline))
 }

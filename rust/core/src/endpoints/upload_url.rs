@@ -7,18 +7,22 @@ use penstock_net::headers::Headers;
 use crate::{
     auth::upload_token::{self, TOKEN_PARAM},
     ingress::route,
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
 };
 
 const UPLOAD_URL_HEADER: &str = "x-goog-upload-url";
 
 /// Rewrites the upload URL in the headers of a response, if the request belongs to an upload. The URL has a token unless
 /// nothing could verify it later; the client must then send its gateway key.
-pub(crate) fn rewrite_upload_url(call: &Call<'_>, target: &Target<'_>, response_headers: &mut Headers) {
-    if !route::is_upload_path(call.route.path) {
+pub(crate) fn rewrite_upload_url(
+    client_request: &ClientRequest<'_>,
+    target: &Target<'_>,
+    response_headers: &mut Headers,
+) {
+    if !route::is_upload_path(client_request.route.path) {
         return;
     }
-    let fields = &call.head.headers;
+    let fields = &client_request.head.headers;
     let rewritten = || {
         let (path, query) = route::split_upload_url(response_headers.get_str(UPLOAD_URL_HEADER)?)?;
         let token =

@@ -1,12 +1,14 @@
 //! Errors of the data plane: code, HTTP status, origin, and the error response in the client's API format.
 
+pub mod exceeded_limit;
+mod http_client;
 mod key_denial;
 mod message;
 mod prompt_error;
 mod response;
 mod store_hint;
 
-use crate::exceeded_limit::ExceededLimit;
+use self::exceeded_limit::ExceededLimit;
 
 pub use key_denial::KeyDenial;
 pub use prompt_error::PromptError;

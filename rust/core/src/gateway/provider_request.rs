@@ -22,7 +22,7 @@ use crate::{
         route::{self, Route},
     },
     request::{body_fields::read_body_fields, inference_profiles},
-    resolve::{models::RequestedModel, target_resolver::Call},
+    resolve::{models::RequestedModel, target_resolver::ClientRequest},
     response::{
         client_response::ClientResponse,
         delivery::{self, UpstreamResponse},
@@ -54,17 +54,17 @@ pub(super) async fn handle(
     let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
     // The output of a batch has a path of the gateway, and is read at whichever provider has the batch.
     let route = if head.batch_output.is_some() { route } else { route.for_client(&head.headers) };
-    let call = Call { route, head: &head, control };
+    let client_request = ClientRequest { route, head: &head, control };
     let mut record = Record::open(Arc::clone(&head), Arc::clone(&state.record_sink));
-    record.log.read_request(&call, &state.record_sink);
+    record.log.read_request(&client_request, &state.record_sink);
     record.log.billing.tariff.prices = Arc::clone(&snapshot.prices);
-    let is_rejected_method = || !route::is_forwarded_method(&call.head.method);
+    let is_rejected_method = || !route::is_forwarded_method(&client_request.head.method);
     if let Some(error) = error.or_else(|| is_rejected_method().then_some(Error::MethodNotAllowed)) {
-        return delivery::respond_with_error(&error, &call, record);
+        return delivery::respond_with_error(&error, &client_request, record);
     }
     let result = {
         // Pinned here because `select` would copy a future that it takes by value once more.
-        let serving = pin!(admit_and_serve(state, &snapshot, &call, upload, body, &mut record.log));
+        let serving = pin!(admit_and_serve(state, &snapshot, &client_request, upload, body, &mut record.log));
         tokio::select! {
             biased;
             result = serving => result,
@@ -74,10 +74,10 @@ pub(super) async fn handle(
     match result {
         Ok(mut upstream_response) => {
             let resume_point = upstream_response.resume_point.take();
-            let response = delivery::deliver_response(state, upstream_response, &call, record).await;
+            let response = delivery::deliver_response(state, upstream_response, &client_request, record).await;
             Continuation::attach(state, snapshot, Arc::clone(&head), resume_point, response)
         }
-        Err(error) => delivery::respond_with_error(&error, &call, record),
+        Err(error) => delivery::respond_with_error(&error, &client_request, record),
     }
 }
 
@@ -86,7 +86,7 @@ pub(super) async fn handle(
 async fn admit_and_serve(
     state: &GatewayState,
     snapshot: &Snapshot,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     upload: Option<UploadGrant<'_>>,
     body: Body,
     log: &mut RequestLog,
@@ -95,51 +95,60 @@ async fn admit_and_serve(
         return Err(Error::Overloaded);
     }
     let started_at = Instant::now();
-    let token = caller::authenticate_token(snapshot, &call.head.headers, &call.control)?;
+    let token = caller::authenticate_token(snapshot, &client_request.head.headers, &client_request.control)?;
     let require_key = state.settings.require_key;
     let caller = match upload.and_then(|grant| grant.key) {
         Some(key) => caller::admit_upload(key, snapshot),
-        None => caller::admit(token.as_ref(), snapshot, require_key, &call.head.headers, &call.control)?,
+        None => {
+            caller::admit(token.as_ref(), snapshot, require_key, &client_request.head.headers, &client_request.control)?
+        }
     };
     log.set_caller(&caller, snapshot);
     log.details.authentication_time = Some(started_at.elapsed());
     // Counts the body towards the memory budget only after admission, so that rejected clients cannot use it up.
     let body = body.with_memory_budget(&state.shared.body_memory)?;
-    let resolver = state.target_resolver(snapshot, call, &caller);
-    if routing::is_explain_request(call) {
+    let resolver = state.target_resolver(snapshot, client_request, &caller);
+    if routing::is_explain_request(client_request) {
         return Box::pin(routing::explain_routing(state, &resolver, body)).await;
     }
     let _prepared = resolver.prepare_config().await?;
     let plan = resolver.build_plan()?;
     log.details.config = plan.config.identity();
-    let is_special = call.control.should_explain() || call.control.is_nitro_mode();
+    let is_special = client_request.control.should_explain() || client_request.control.is_nitro_mode();
     let is_checked = routing::hooks::has_defaults(&resolver);
     if !plan.config.is_plain || !plan.has_provider() || is_special || is_checked {
         return Box::pin(routing::route_request(state, &resolver, &plan, body, log)).await;
     }
     let (mut target, _) = resolver.resolve_target(&plan, &plan.config.root, "")?;
-    let client_deadline = call.control.client_timeout.and_then(timeout::client_deadline);
+    let client_deadline = client_request.control.client_timeout.and_then(timeout::client_deadline);
     log.metadata.validate()?;
     log.provider = target.provider.slug();
     log.provider_source = Some(if plan.config.root.provider.is_some() { "config" } else { "headers" });
-    count_tokens::check_supported(call.route.operation, &target)?;
-    let body = read_body_fields(state.body_limits, call, body, log).await?;
-    limit_admission::admit_request(state, call, &caller, log).await?;
+    count_tokens::check_supported(client_request.route.operation, &target)?;
+    let body = read_body_fields(state.body_limits, client_request, body, log).await?;
+    limit_admission::admit_request(state, client_request, &caller, log).await?;
     log.set_saved_provider(&target);
-    let body = log.begin_record(call.head, &state.record_sink, body);
-    if let (true, Body::Complete(bytes)) = (call.requested_operation().has_countable_text(), &body) {
-        log.count_input = Some(state.record_sink.token_counter.retain_body(call.requested_operation(), bytes));
+    let body = log.begin_record(client_request.head, &state.record_sink, body);
+    if let (true, Body::Complete(bytes)) = (client_request.requested_operation().has_countable_text(), &body) {
+        log.count_input =
+            Some(state.record_sink.token_counter.retain_body(client_request.requested_operation(), bytes));
     }
     if log.model.starts_with('@') {
         // The model may carry a provider prefix (`@slug/model`).
         return Box::pin(routing::resolve_model_prefix(state, &resolver, &plan, body, log)).await;
     }
     let requested = RequestedModel { model: &log.model, in_query: &log.model };
-    target.apply_model(call, requested, body.complete_bytes())?;
+    target.apply_model(client_request, requested, body.complete_bytes())?;
     target.cap_timeout(client_deadline);
     if let Some(lookup) = target.provider.model_lookup(&target.options, &log.model) {
-        Box::pin(inference_profiles::resolve_backing_model(state, call.route.operation, &mut target, lookup, log))
-            .await;
+        Box::pin(inference_profiles::resolve_backing_model(
+            state,
+            client_request.route.operation,
+            &mut target,
+            lookup,
+            log,
+        ))
+        .await;
     }
-    serve_at_target(state, call, &target, body, log).await
+    serve_at_target(state, client_request, &target, body, log).await
 }

@@ -22,7 +22,7 @@ use crate::{
         message::RequestHead,
         route::{Route, is_misspelled, reserved_feature},
     },
-    resolve::{models::RequestedModel, target_resolver::Call},
+    resolve::{models::RequestedModel, target_resolver::ClientRequest},
     response::{
         client_response::{ClientResponse, ClientResponseBody},
         delivery::{self, UpstreamResponse},
@@ -68,17 +68,20 @@ async fn connect_or_reject(state: &GatewayState, head: RequestHead) -> UpgradeOu
             &head,
         ));
     };
-    let call =
-        Call { route, head: &head, control: ControlHeaders::parse(&head.headers, &state.settings.header_aliases) };
+    let client_request = ClientRequest {
+        route,
+        head: &head,
+        control: ControlHeaders::parse(&head.headers, &state.settings.header_aliases),
+    };
     let mut record = Record::open(Arc::clone(&head), Arc::clone(&state.record_sink));
-    record.log.read_request(&call, &state.record_sink);
+    record.log.read_request(&client_request, &state.record_sink);
     record.log.billing.tariff.prices = Arc::clone(&snapshot.prices);
     if let Some(fault) = fault {
-        return UpgradeOutcome::Rejected(delivery::respond_with_error(&fault, &call, record));
+        return UpgradeOutcome::Rejected(delivery::respond_with_error(&fault, &client_request, record));
     }
     let opened = tokio::select! {
         biased;
-        opened = open_websocket(state, &snapshot, &call, &mut record.log) => opened,
+        opened = open_websocket(state, &snapshot, &client_request, &mut record.log) => opened,
         () = state.wait_for_drain_start() => Err(Error::Draining),
     };
     match opened {
@@ -90,10 +93,12 @@ async fn connect_or_reject(state: &GatewayState, head: RequestHead) -> UpgradeOu
             UpgradeOutcome::Accepted(Box::new(WebSocketSession { protocol, socket, record }))
         }
         Ok(response) => UpgradeOutcome::Rejected(
-            Box::pin(async { buffer_refusal(delivery::deliver_response(state, response, &call, record).await).await })
-                .await,
+            Box::pin(async {
+                buffer_refusal(delivery::deliver_response(state, response, &client_request, record).await).await
+            })
+            .await,
         ),
-        Err(error) => UpgradeOutcome::Rejected(delivery::respond_with_error(&error, &call, record)),
+        Err(error) => UpgradeOutcome::Rejected(delivery::respond_with_error(&error, &client_request, record)),
     }
 }
 
@@ -102,25 +107,25 @@ async fn connect_or_reject(state: &GatewayState, head: RequestHead) -> UpgradeOu
 async fn open_websocket(
     state: &GatewayState,
     snapshot: &Snapshot,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     if state.is_overloaded() {
         return Err(Error::Overloaded);
     }
-    let (fields, control) = (&call.head.headers, &call.control);
+    let (fields, control) = (&client_request.head.headers, &client_request.control);
     let token = caller::authenticate_token(snapshot, fields, control)?;
     let caller = caller::admit(token.as_ref(), snapshot, state.settings.require_key, fields, control)?;
     log.set_caller(&caller, snapshot);
-    let resolver = state.target_resolver(snapshot, call, &caller);
+    let resolver = state.target_resolver(snapshot, client_request, &caller);
     let _prepared = resolver.prepare_config().await?;
     let plan = resolver.build_plan()?;
     log.details.config = plan.config.identity();
     log.metadata.validate()?;
-    limit_admission::admit_request(state, call, &caller, log).await?;
+    limit_admission::admit_request(state, client_request, &caller, log).await?;
     log.is_streaming = true;
-    log.model = model_from_query(&call.head.query);
-    drop(log.begin_record(call.head, &state.record_sink, Body::empty()));
+    log.model = model_from_query(&client_request.head.query);
+    drop(log.begin_record(client_request.head, &state.record_sink, Body::empty()));
     if !plan.config.is_plain || control.should_explain() || routing::hooks::has_defaults(&resolver) {
         return routing::open_websocket(state, &resolver, &plan, log).await;
     }
@@ -132,9 +137,9 @@ async fn open_websocket(
         model.clone_into(&mut log.model);
     }
     let requested = RequestedModel { model: &log.model, in_query: &requested_model };
-    target.apply_model(call, requested, b"")?;
+    target.apply_model(client_request, requested, b"")?;
     target.cap_timeout(until);
-    upgrade_target(state, call, &target, &requested_model, log).await
+    upgrade_target(state, client_request, &target, &requested_model, log).await
 }
 
 /// Reads a rejection that the provider streams into one complete response. Bounded by `MAX_REFUSAL_BYTES` and

@@ -15,7 +15,7 @@ use penstock_net::{
 use crate::{
     accounting::record::RequestLog,
     error::{Error, Result},
-    resolve::target_resolver::Call,
+    resolve::target_resolver::ClientRequest,
 };
 
 /// Largest JSON body that is scanned on the async thread; larger ones go to a blocking thread. Scanning this much takes
@@ -27,19 +27,19 @@ const MAX_FORM_PREFIX_BYTES: usize = 64 * 1024;
 /// Reads what must be known about a body before it is forwarded: its model, user and stream flag.
 pub(crate) async fn read_body_fields(
     limits: BodyLimits,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     body: Body,
     log: &mut RequestLog,
 ) -> Result<Body> {
-    let operation = call.route.operation;
+    let operation = client_request.route.operation;
     let mut body = body.with_limits(limits)?;
-    let fields = &call.head.headers;
+    let fields = &client_request.head.headers;
     if !operation.has_json_body() {
         if let (true, Some(kind)) = (operation.has_model_in_form(), fields.get_str("content-type")) {
             // Boxed because an inline future would enlarge the future of every request.
             log.model = Box::pin(read_form_model(kind, &mut body)).await?;
         }
-        return Ok(observe_body(call, body, log));
+        return Ok(observe_body(client_request, body, log));
     }
     let bytes = body.collect().await?;
     let peek = peek_json(&bytes).await.map_err(|error| match fields.get_str("content-encoding") {
@@ -53,7 +53,7 @@ pub(crate) async fn read_body_fields(
         log.metadata.add_user(user);
     }
     let streams = peek.is_streaming();
-    (log.model, log.is_streaming) = match call.route.model() {
+    (log.model, log.is_streaming) = match client_request.route.model() {
         Some(model) => (model.into_owned(), operation.is_always_streaming()),
         None => (peek.model.unwrap_or_default(), streams),
     };
@@ -86,8 +86,8 @@ async fn peek_json(body: &Bytes) -> std::result::Result<Peek, ScanError> {
 
 /// Extracts model, user and stream flag from a body that is forwarded as it arrives. Ignores errors, because the
 /// provider validates the body.
-fn observe_body(call: &Call<'_>, body: Body, log: &mut RequestLog) -> Body {
-    let Some(kind) = call.head.headers.get_str("content-type") else { return body };
+fn observe_body(client_request: &ClientRequest<'_>, body: Body, log: &mut RequestLog) -> Body {
+    let Some(kind) = client_request.head.headers.get_str("content-type") else { return body };
     if let Some(form) = FormScanner::from_content_type(kind) {
         let form = Arc::new(Mutex::new(form));
         log.form = Some(Arc::clone(&form));

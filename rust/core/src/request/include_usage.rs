@@ -8,15 +8,20 @@ use crate::{
     accounting::record::RequestLog,
     resolve::{
         target::{StreamUsage, Target},
-        target_resolver::Call,
+        target_resolver::ClientRequest,
     },
 };
 
 /// Returns the body of a request for a stream with `stream_options.include_usage` set, if the target speaks the client's
 /// API format and needs it.
-pub fn request_usage(call: &Call<'_>, target: &Target<'_>, body: Body, log: &mut RequestLog) -> Body {
+pub fn request_usage(
+    client_request: &ClientRequest<'_>,
+    target: &Target<'_>,
+    body: Body,
+    log: &mut RequestLog,
+) -> Body {
     match &body {
-        Body::Complete(bytes) if should_request_usage(call, target) => {
+        Body::Complete(bytes) if should_request_usage(client_request, target) => {
             replace_body(include_usage::request_usage(bytes), body, log)
         }
         _ => body,
@@ -24,9 +29,14 @@ pub fn request_usage(call: &Call<'_>, target: &Target<'_>, body: Body, log: &mut
 }
 
 /// Same as `request_usage` for a large body: edits it on a blocking thread, so that other requests do not wait.
-pub async fn request_usage_blocking(call: &Call<'_>, target: &Target<'_>, body: Body, log: &mut RequestLog) -> Body {
+pub async fn request_usage_blocking(
+    client_request: &ClientRequest<'_>,
+    target: &Target<'_>,
+    body: Body,
+    log: &mut RequestLog,
+) -> Body {
     let bytes = match &body {
-        Body::Complete(bytes) if should_request_usage(call, target) => bytes.clone(),
+        Body::Complete(bytes) if should_request_usage(client_request, target) => bytes.clone(),
         _ => return body,
     };
     let updated = tokio::task::spawn_blocking(move || include_usage::request_usage(&bytes)).await;
@@ -39,11 +49,11 @@ fn replace_body(updated: Option<Vec<u8>>, body: Body, log: &mut RequestLog) -> B
     Body::Complete(updated.into())
 }
 
-fn should_request_usage(call: &Call<'_>, target: &Target<'_>) -> bool {
-    let version = call.route.path_params.version.or_else(|| api_version(&call.head.query));
+fn should_request_usage(client_request: &ClientRequest<'_>, target: &Target<'_>) -> bool {
+    let version = client_request.route.path_params.version.or_else(|| api_version(&client_request.head.query));
     !target.is_passthrough
         && target.stream_usage != StreamUsage::AsConfigured
-        && include_usage::supports_include_usage(target.provider, call.route.operation, version, &target.options)
+        && include_usage::supports_include_usage(target.provider, client_request.route.operation, version, &target.options)
         // The added usage cannot be removed from a compressed response.
         && !target.forward_headers.contains(b"accept-encoding")
 }

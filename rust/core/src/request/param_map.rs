@@ -9,15 +9,19 @@ use penstock_net::body::Body;
 use crate::{
     accounting::record::RequestLog,
     error::{Error, Result},
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
 };
 
 /// Bodies up to this size are mapped inline. That takes far less than a millisecond.
 const MAX_INLINE_BYTES: usize = 128 * 1024;
 
 /// Returns the parameter mapping for this target; `None` if the request is forwarded unchanged.
-pub fn param_rules(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<&'static ParamRules> {
-    let operation = call.route.operation;
+pub fn param_rules(
+    client_request: &ClientRequest<'_>,
+    target: &Target<'_>,
+    model: &str,
+) -> Option<&'static ParamRules> {
+    let operation = client_request.route.operation;
     let is_mappable = matches!(
         operation,
         Operation::ChatComplete
@@ -36,18 +40,30 @@ pub fn param_rules(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<
 }
 
 /// Writes the effective model or deployment into the body, if the provider reads it only from there.
-pub async fn set_model_in_body(call: &Call<'_>, target: &Target<'_>, mut body: Body) -> Result<Body> {
-    let operation = call.route.operation;
-    let model_override = target.provider.body_model_override(operation, &target.options, call.route.path_params);
+pub async fn set_model_in_body(
+    client_request: &ClientRequest<'_>,
+    target: &Target<'_>,
+    mut body: Body,
+) -> Result<Body> {
+    let operation = client_request.route.operation;
+    let model_override =
+        target.provider.body_model_override(operation, &target.options, client_request.route.path_params);
     if let Some(model) = model_override.filter(|_| !target.is_passthrough) {
-        body.rewrite_buffered(model_setter(call, model.into_owned())).await?;
+        body.rewrite_buffered(model_setter(client_request, model.into_owned())).await?;
     }
     Ok(body)
 }
 
 /// Returns a function that sets the model in the bodies of a call, in a form or in JSON.
-pub fn model_setter(call: &Call<'_>, model: String) -> impl FnOnce(&[u8]) -> Option<Vec<u8>> + Send + 'static {
-    let kind = call.head.headers.get_str("content-type").filter(|_| call.route.operation.has_model_in_form());
+pub fn model_setter(
+    client_request: &ClientRequest<'_>,
+    model: String,
+) -> impl FnOnce(&[u8]) -> Option<Vec<u8>> + Send + 'static {
+    let kind = client_request
+        .head
+        .headers
+        .get_str("content-type")
+        .filter(|_| client_request.route.operation.has_model_in_form());
     let kind = kind.map(ToOwned::to_owned);
     move |bytes| match kind {
         Some(kind) => form::replace_model(&kind, bytes, &model),

@@ -17,7 +17,7 @@ use crate::{
         param_map,
         upstream_head::{self, BodyLength, RenderInput, TransformMode},
     },
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     response::{mask_secrets, normalise},
 };
 
@@ -25,19 +25,19 @@ use crate::{
 /// that must arrive before delivery.
 pub(crate) async fn send_to_target(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     body: Body,
     translation: Option<&Translation>,
     log: &mut RequestLog,
 ) -> Result<(IncomingResponse, Deadline)> {
-    let operation = call.route.operation;
-    let (body, payload) = prepare_body(call, target, body).await?;
+    let operation = client_request.route.operation;
+    let (body, payload) = prepare_body(client_request, target, body).await?;
     if let (true, Body::Complete(bytes)) = (log.bodies.is_recording(), &body) {
         log.bodies.set_upstream_request(mask_secrets::mask_stored_parameters(target, bytes));
     }
-    let normaliser = normalise::normaliser_for(call, target, body.complete_bytes());
-    let length = body_length(call, &body);
+    let normaliser = normalise::normaliser_for(client_request, target, body.complete_bytes());
+    let length = body_length(client_request, &body);
     let issued = match &target.grant {
         None => None,
         Some(grant) => Some(Box::pin(credentials::fetch_credential(state, target, grant)).await?),
@@ -58,7 +58,7 @@ pub(crate) async fn send_to_target(
         body_length: length,
         issued_credential: issued,
     };
-    let mut head = upstream_head::render_head(call, target, content, &state.settings.header_aliases)?;
+    let mut head = upstream_head::render_head(client_request, target, content, &state.settings.header_aliases)?;
     if let Some(payload) = payload {
         credentials::sign_head(target, operation, issued, &mut head, &payload)?;
     }
@@ -67,9 +67,9 @@ pub(crate) async fn send_to_target(
         body,
         body_framing: BodyFraming {
             is_chunked: length == BodyLength::Chunked,
-            is_bodiless: call.head.method == "HEAD",
+            is_bodiless: client_request.head.method == "HEAD",
         },
-        is_replayable: call.head.is_replayable(),
+        is_replayable: client_request.head.is_replayable(),
     };
     log.set_target(target, operation);
     let sent = Instant::now();
@@ -94,8 +94,12 @@ pub(crate) async fn send_to_target(
 }
 
 /// Returns the body in the form that the target accepts, and the signed hash if the target signs requests.
-async fn prepare_body(call: &Call<'_>, target: &Target<'_>, body: Body) -> Result<(Body, Option<PayloadDigest>)> {
-    let body = param_map::set_model_in_body(call, target, body).await?;
+async fn prepare_body(
+    client_request: &ClientRequest<'_>,
+    target: &Target<'_>,
+    body: Body,
+) -> Result<(Body, Option<PayloadDigest>)> {
+    let body = param_map::set_model_in_body(client_request, target, body).await?;
     let body = match target.prefill {
         Some(support) => mark_prefill(support, body),
         None => body,
@@ -104,13 +108,13 @@ async fn prepare_body(call: &Call<'_>, target: &Target<'_>, body: Body) -> Resul
         return Ok((body, None));
     }
     // Boxed because an inline future would enlarge the future of every request.
-    let (body, payload) = Box::pin(credentials::prepare_payload(target, call.route.operation, body)).await?;
+    let (body, payload) = Box::pin(credentials::prepare_payload(target, client_request.route.operation, body)).await?;
     Ok((body, Some(payload)))
 }
 
-fn body_length(call: &Call<'_>, body: &Body) -> BodyLength {
+fn body_length(client_request: &ClientRequest<'_>, body: &Body) -> BodyLength {
     match body {
-        Body::Complete(bytes) if bytes.is_empty() && !call.head.expects_body() => BodyLength::None,
+        Body::Complete(bytes) if bytes.is_empty() && !client_request.head.expects_body() => BodyLength::None,
         Body::Complete(bytes) => BodyLength::Known(bytes.len() as u64),
         Body::Streamed(_, Some(length)) => BodyLength::Known(*length),
         Body::Streamed(_, None) => BodyLength::Chunked,

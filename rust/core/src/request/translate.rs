@@ -20,7 +20,7 @@ use crate::{
     accounting::record::{RequestLog, details::TranslationClock},
     error::{Error, Result},
     ingress::{client_sdk, message::RequestHead, route::Route},
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     response::{
         normalise::{self, MAX_ERROR_BODY_BYTES},
         offload::{run_offloaded, with_content_type},
@@ -33,7 +33,7 @@ pub const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
 /// Translates a request body. Returns the new body and the translation for the response.
 pub async fn translate_request(
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     body: Body,
     provider_format: &'static ProviderFormat,
@@ -41,19 +41,20 @@ pub async fn translate_request(
     log: &mut RequestLog,
 ) -> Result<(Body, Translation)> {
     let body = body.collect().await?;
-    let (provider, operation, strict) = (target.provider, call.route.operation, target.is_strict);
+    let (provider, operation, strict) = (target.provider, client_request.route.operation, target.is_strict);
     let length = body.len();
     let model = log.model.clone();
     let text = |key: &str| target.options.get(key).map(ToOwned::to_owned);
-    let betas = text("anthropic_beta").or_else(|| call.head.headers.get_str("anthropic-beta").map(ToOwned::to_owned));
+    let betas =
+        text("anthropic_beta").or_else(|| client_request.head.headers.get_str("anthropic-beta").map(ToOwned::to_owned));
     let version = text("anthropic_version");
-    let is_anthropic_client = call.head.headers.get_str("anthropic-version").is_some();
-    let list_shape = client_sdk::model_list_shape(operation, &call.head.headers);
+    let is_anthropic_client = client_request.head.headers.get_str("anthropic-version").is_some();
+    let list_shape = client_sdk::model_list_shape(operation, &client_request.head.headers);
     let effective_model = Some(provider.effective_model(&target.options, &model))
         .filter(|resolved| *resolved != model)
         .map(ToOwned::to_owned);
     // Query and options matter only for job operations; other requests have everything in body and path.
-    let job = operation.is_provider_job().then(|| (call.head.query.clone(), target.options.clone()));
+    let job = operation.is_provider_job().then(|| (client_request.head.query.clone(), target.options.clone()));
     let signatures = provider_format
         .signs_tool_calls(effective_model.as_deref().unwrap_or(&model))
         .then(|| signature_cache(shared, target, &model));
@@ -122,28 +123,28 @@ async fn load_shared_signatures(shared: &SharedState, signatures: &ScopedSignatu
 
 /// Returns true if the stream must be one JSON array. Google's API sends that unless the client asks for events with
 /// `alt=sse`.
-fn wants_json_array(call: &Call<'_>) -> bool {
-    let wants_events = call.head.query.split('&').any(|pair| pair == "alt=sse");
-    call.route.operation == Operation::StreamGenerateContent && !wants_events
+fn wants_json_array(client_request: &ClientRequest<'_>) -> bool {
+    let wants_events = client_request.head.query.split('&').any(|pair| pair == "alt=sse");
+    client_request.route.operation == Operation::StreamGenerateContent && !wants_events
 }
 
 /// Returns the head of a status request for a cancelled job. The client expects the job's state, but providers with
 /// another API format do not return it on cancel.
-pub fn job_status_head(call: &Call<'_>) -> RequestHead {
-    RequestHead { method: "GET".into(), ..call.head.clone() }
+pub fn job_status_head(client_request: &ClientRequest<'_>) -> RequestHead {
+    RequestHead { method: "GET".into(), ..client_request.head.clone() }
 }
 
 /// Returns the call that requests the status of a cancelled job.
-pub fn job_status_call<'c>(call: &Call<'c>, head: &'c RequestHead) -> Call<'c> {
-    let path = call.route.path.strip_suffix("/cancel").unwrap_or(call.route.path);
-    let is_fine_tuning = call.route.operation.is_fine_tuning();
+pub fn job_status_call<'c>(client_request: &ClientRequest<'c>, head: &'c RequestHead) -> ClientRequest<'c> {
+    let path = client_request.route.path.strip_suffix("/cancel").unwrap_or(client_request.route.path);
+    let is_fine_tuning = client_request.route.operation.is_fine_tuning();
     let operation = if is_fine_tuning { Operation::RetrieveFinetune } else { Operation::RetrieveBatch };
-    Call { route: Route { operation, path, ..call.route }, head, control: call.control }
+    ClientRequest { route: Route { operation, path, ..client_request.route }, head, control: client_request.control }
 }
 
 /// Translates a response to the client's API format. Measures how long that takes.
 pub async fn translate_response(
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     translation: Translation,
     incoming: IncomingResponse,
     deadline: &mut Deadline,
@@ -157,7 +158,7 @@ pub async fn translate_response(
     let IncomingResponse { mut head, mut body } = incoming;
     let is_plain = head.headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
     if head.status == 200 && is_plain && head.headers.has_media_type(translation.provider_stream_type()) {
-        let mut items = wants_json_array(call).then(gemini::JsonArrayStream::default);
+        let mut items = wants_json_array(client_request).then(gemini::JsonArrayStream::default);
         let kind = if items.is_some() { "application/json" } else { translation.client_stream_type() };
         head.headers = with_content_type(head.headers, kind.as_bytes());
         let mut transcoder = translation.transcoder();

@@ -17,7 +17,7 @@ use crate::{
     ingress::{control_headers, trace_context},
     resolve::{
         target::{ResponseCoding, Target},
-        target_resolver::Call,
+        target_resolver::ClientRequest,
     },
     response::mask_secrets,
 };
@@ -79,17 +79,17 @@ pub struct RenderInput<'s> {
 
 /// Renders the head of a client's request to a target.
 pub fn render_head(
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     input: RenderInput<'_>,
     aliases: &[String],
 ) -> Result<Vec<u8>> {
-    let head = call.head;
+    let head = client_request.head;
     let (mut out, key_lookups) = (Vec::with_capacity(1024), KeyLookupBudget::default());
-    write_request_line(&mut out, call, target, input, &key_lookups)?;
+    write_request_line(&mut out, client_request, target, input, &key_lookups)?;
     write_host(&mut out, &target.base_url.origin);
     let connection_headers = head.headers.connection_options();
-    let passing = HeaderFilter { call, target, connection_headers, input, key_lookups: &key_lookups };
+    let passing = HeaderFilter { client_request, target, connection_headers, input, key_lookups: &key_lookups };
     for (name, value) in head.headers.iter() {
         if control_headers::split_control_name(name, aliases).is_none() && passing.should_forward(name, value) {
             write_header(&mut out, name, value);
@@ -128,7 +128,7 @@ pub fn render_head(
         write_header(&mut out, b"accept-encoding", b"identity");
     }
     write_credential(&mut out, target, input.issued_credential);
-    write_trace_context(&mut out, call);
+    write_trace_context(&mut out, client_request);
     write_body_framing(&mut out, input.body_length);
     out.extend_from_slice(b"\r\n");
     Ok(out)
@@ -175,24 +175,24 @@ fn base_path<'t>(target: &'t Target<'_>) -> &'t str {
 
 fn write_request_line(
     out: &mut Vec<u8>,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     input: RenderInput<'_>,
     key_lookups: &KeyLookupBudget,
 ) -> Result<()> {
     let Target { provider, options, .. } = target;
-    out.extend_from_slice(call.head.method.as_bytes());
+    out.extend_from_slice(client_request.head.method.as_bytes());
     out.push(b' ');
     let prefix = base_path(target);
     out.extend_from_slice(prefix.as_bytes());
-    let query = strip_gateway_keys(&call.head.query, &target.caller, key_lookups);
+    let query = strip_gateway_keys(&client_request.head.query, &target.caller, key_lookups);
     let path_info = PathInfo {
-        operation: call.route.operation,
-        path: call.route.path,
+        operation: client_request.route.operation,
+        path: client_request.route.path,
         // A translated request drops the client's query, which belongs to another API. Model lists in the client's own
         // format keep it.
         query: match input.mode {
-            TransformMode::NativeFormat if call.route.operation == Operation::Models => &query,
+            TransformMode::NativeFormat if client_request.route.operation == Operation::Models => &query,
             mode if mode.is_translated() => input.page_token.unwrap_or_default(),
             _ => &query,
         },
@@ -201,7 +201,7 @@ fn write_request_line(
         user: input.user,
         is_streaming: input.is_streaming,
         has_prefill: target.prefill.is_some(),
-        path_options: call.route.path_params,
+        path_options: client_request.route.path_params,
     };
     let written = provider.write_request_target(&path_info, options, out);
     written.map_err(|message| Error::ProviderOptionInvalid { provider: provider.slug(), message })?;
@@ -270,10 +270,10 @@ fn write_credential(out: &mut Vec<u8>, target: &Target<'_>, issued: Option<&Issu
 }
 
 /// Writes the W3C trace context, if the client sent one. The provider's span is a child of the gateway's.
-fn write_trace_context(out: &mut Vec<u8>, call: &Call<'_>) {
-    let Some(trace) = &call.control.trace else { return };
+fn write_trace_context(out: &mut Vec<u8>, client_request: &ClientRequest<'_>) {
+    let Some(trace) = &client_request.control.trace else { return };
     write_header(out, b"traceparent", trace.to_traceparent().as_bytes());
-    if let Some(state) = trace_context::merge_tracestate(&call.head.headers) {
+    if let Some(state) = trace_context::merge_tracestate(&client_request.head.headers) {
         write_header(out, b"tracestate", state.as_bytes());
     }
 }
@@ -310,7 +310,7 @@ fn has_provider_prefix(name: &[u8]) -> bool {
 
 /// Decides which of the client's headers are forwarded to the provider.
 struct HeaderFilter<'p> {
-    call: &'p Call<'p>,
+    client_request: &'p ClientRequest<'p>,
     target: &'p Target<'p>,
     connection_headers: Vec<Vec<u8>>,
     input: RenderInput<'p>,
@@ -330,7 +330,7 @@ impl HeaderFilter<'_> {
             _ if self.target.forward_headers.contains(name) => true,
             control_headers::SESSION_HEADER => false,
             // The gateway does not read these responses, so the client may ask for any form of them.
-            _ if matches!(self.call.route.operation.body_kind(), None | Some(BodyKind::Nothing)) => true,
+            _ if matches!(self.client_request.route.operation.body_kind(), None | Some(BodyKind::Nothing)) => true,
             b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" => true,
             b"anthropic-beta" if self.input.mode == TransformMode::NativeFormat => true,
             _ if self.input.mode.is_translated() && !self.belongs_to_provider(name) => false,
@@ -355,7 +355,7 @@ impl HeaderFilter<'_> {
 
     /// Returns the content type for a JSON body whose client sent none. Providers reject a body without a content type.
     fn default_content_type(&self) -> Option<&'static str> {
-        let Call { route, head, .. } = self.call;
+        let ClientRequest { route, head, .. } = self.client_request;
         let lacks_content_type = route.operation.has_json_body() && head.headers.get("content-type").is_none();
         (lacks_content_type && !self.target.overrides_header(b"content-type")).then_some("application/json")
     }
@@ -363,7 +363,7 @@ impl HeaderFilter<'_> {
     /// Returns true for translated image generation. Some providers return raw image bytes unless the request accepts
     /// JSON.
     fn is_translated_image_request(&self) -> bool {
-        self.input.mode.is_translated() && self.call.route.operation == Operation::ImageGenerate
+        self.input.mode.is_translated() && self.client_request.route.operation == Operation::ImageGenerate
     }
 
     /// Returns true if the header belongs to this provider. A translated request must not carry headers of the client's
@@ -457,7 +457,7 @@ mod tests {
             ..RequestHead::default()
         };
         let route = Route::new(operation, path);
-        let call = Call { route, head: &request, control: ControlHeaders::default() };
+        let client_request = ClientRequest { route, head: &request, control: ControlHeaders::default() };
         let input = RenderInput {
             model: "",
             user: "",
@@ -470,7 +470,7 @@ mod tests {
             body_length: BodyLength::Known(2),
             issued_credential: None,
         };
-        let bytes = render_head(&call, &target, input, &[]).unwrap();
+        let bytes = render_head(&client_request, &target, input, &[]).unwrap();
         String::from_utf8(bytes).unwrap()
     }
 

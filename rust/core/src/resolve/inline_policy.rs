@@ -47,7 +47,8 @@ impl TargetResolver<'_> {
         stored: CredentialStorage,
     ) -> Result<()> {
         let CredentialStorage { is_in_config: in_config, is_in_provider: in_provider } = stored;
-        let names_host = self.call.control.custom_host.is_some() && !self.names_stored_host(node, saved, stored);
+        let names_host =
+            self.client_request.control.custom_host.is_some() && !self.names_stored_host(node, saved, stored);
         let is_bound = node.features.custom_host != CustomHost::default();
         // A key stored without a provider must not be sent to a provider that the request names.
         let is_loose = node.provider.is_none() && !is_bound;
@@ -64,7 +65,7 @@ impl TargetResolver<'_> {
 
     /// Returns true if the host that the request names is the one that the credential is stored for.
     fn names_stored_host(&self, node: &Node, saved: Option<&SavedProvider>, stored: CredentialStorage) -> bool {
-        let requested = CustomHost::default().resolve(self.call.control.custom_host).ok().flatten();
+        let requested = CustomHost::default().resolve(self.client_request.control.custom_host).ok().flatten();
         let own = if stored.is_in_config {
             node.features.custom_host.resolve(None).ok().flatten()
         } else {
@@ -101,7 +102,7 @@ impl TargetResolver<'_> {
         if !self.settings.block_inline_config && !self.snapshot.blocks_inline_config(self.caller.workspace()) {
             return Ok(());
         }
-        let control = &self.call.control;
+        let control = &self.client_request.control;
         let blocked = if control.config.is_some_and(|text| !is_slug(text.as_bytes())) {
             ("inline_config_blocked", "x-gateway-config")
         } else if control.provider.is_some_and(|name| !name.starts_with('@')) {
@@ -121,8 +122,12 @@ impl TargetResolver<'_> {
     /// Returns the first header that decides a provider's host, under its `x-gateway-` name.
     fn find_host_header(&self) -> Option<&'static str> {
         let aliases = &self.settings.header_aliases;
-        let rests =
-            self.call.head.headers.iter().filter_map(|(name, _)| control_headers::split_control_name(name, aliases));
+        let rests = self
+            .client_request
+            .head
+            .headers
+            .iter()
+            .filter_map(|(name, _)| control_headers::split_control_name(name, aliases));
         let find_field = |rest: &[u8]| {
             HOST_HEADERS.into_iter().find(|field| &field.as_bytes()[control_headers::CONTROL_PREFIX.len()..] == rest)
         };

@@ -18,7 +18,7 @@ use crate::{
     },
     auth::caller::Caller,
     error::Result,
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     state::{shared::pending_charges::PendingCharges, snapshot::Snapshot},
 };
 
@@ -28,8 +28,8 @@ static WORKSPACE_HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new)
 
 impl RequestLog {
     /// Fills the fields that the request itself determines: operation, masking, trace and metadata.
-    pub fn read_request(&mut self, call: &Call<'_>, sink: &RecordSink) {
-        let Call { route, control, head } = call;
+    pub fn read_request(&mut self, client_request: &ClientRequest<'_>, sink: &RecordSink) {
+        let ClientRequest { route, control, head } = client_request;
         self.operation = Some(route.operation);
         self.is_proxy = route.operation == Operation::Proxy;
         self.masked_headers = control
@@ -39,7 +39,7 @@ impl RequestLog {
         self.detail = if control.is_content_logging_disabled() { Detail::MetricsOnly } else { Detail::Full };
         self.audio_duration = control
             .audio_file_duration
-            .filter(|_| call.requested_operation().has_audio_input())
+            .filter(|_| client_request.requested_operation().has_audio_input())
             .and_then(parse_duration_ms);
         self.set_trace(control, head);
         self.set_metadata(control, head, sink);
@@ -106,11 +106,15 @@ impl RequestLog {
 
 impl DeferredBilling {
     /// Returns the billing mode of a request that creates, reads or cancels a response; `None` for other operations.
-    pub async fn for_call(charges: &Arc<PendingCharges>, call: &Call<'_>, provider: &str) -> Option<Self> {
-        match call.requested_operation() {
+    pub async fn for_call(
+        charges: &Arc<PendingCharges>,
+        client_request: &ClientRequest<'_>,
+        provider: &str,
+    ) -> Option<Self> {
+        match client_request.requested_operation() {
             Operation::CreateModelResponse => Some(Self::MayStart(Arc::clone(charges))),
             Operation::GetModelResponse | Operation::CancelModelResponse => {
-                let id = call.route.path.rsplit_once("/responses/")?.1.split('/').next()?;
+                let id = client_request.route.path.rsplit_once("/responses/")?.1.split('/').next()?;
                 Some(Self::Existing(charges.find(provider, id).await))
             }
             _ => None,

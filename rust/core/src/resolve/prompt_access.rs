@@ -17,7 +17,7 @@ use crate::{
 impl<'c> TargetResolver<'c> {
     /// Returns the provider of another workspace that the prompt of this request uses.
     pub(super) fn shared_provider(&self) -> Option<&'c PromptProvider> {
-        self.call.head.prompt.as_ref()?.provider.as_ref()
+        self.client_request.head.prompt.as_ref()?.provider.as_ref()
     }
 
     /// Returns the provider that a shared prompt lends to its request: only by the name that the prompt has for it, and
@@ -42,7 +42,7 @@ impl<'c> TargetResolver<'c> {
     /// If the request has another model than the prompt.
     pub(crate) fn find_lender(&self, saved: Option<&SavedProvider>, model: &str) -> Result<Option<&'c PromptIdentity>> {
         let (Some(prompt), Some(shared), Some(saved)) =
-            (self.call.head.prompt.as_deref(), self.shared_provider(), saved)
+            (self.client_request.head.prompt.as_deref(), self.shared_provider(), saved)
         else {
             return Ok(None);
         };
@@ -64,7 +64,7 @@ impl<'c> TargetResolver<'c> {
             return Ok(());
         }
         let exposed = match config {
-            _ if self.call.control.custom_host.is_some() => Some("a custom host"),
+            _ if self.client_request.control.custom_host.is_some() => Some("a custom host"),
             ConfigSource::Inline(inline) if reads_texts(&inline.condition_params) => {
                 Some("a condition on texts in the config")
             }
@@ -91,7 +91,7 @@ impl<'c> TargetResolver<'c> {
 
     /// Returns true if the request runs a prompt whose text the caller may not see.
     pub(crate) fn hides_prompt(&self) -> bool {
-        self.call.head.prompt.is_some() && self.caller.key.is_some_and(|key| !key.may_render)
+        self.client_request.head.prompt.is_some() && self.caller.key.is_some_and(|key| !key.may_render)
     }
 }
 

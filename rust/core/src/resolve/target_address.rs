@@ -71,8 +71,8 @@ impl<'c> TargetResolver<'c> {
             self.apply_header_options(provider, &mut options);
         }
         self.apply_path_options(provider, &mut options, is_host_fixed)?;
-        let host = match (&plan.custom_host, self.call.control.custom_host) {
-            (None, Some(_)) => CustomHost::default().resolve(self.call.control.custom_host)?,
+        let host = match (&plan.custom_host, self.client_request.control.custom_host) {
+            (None, Some(_)) => CustomHost::default().resolve(self.client_request.control.custom_host)?,
             (host, _) => host.clone(),
         };
         let custom = if host.is_some() { host } else { node.features.custom_host.resolve(None)? };
@@ -80,7 +80,7 @@ impl<'c> TargetResolver<'c> {
             Some(base) => base,
             None => resolve_base_url(
                 provider,
-                self.call.route.operation,
+                self.client_request.route.operation,
                 stored.as_ref().unwrap_or(&options),
                 named_provider.base_url.as_ref(),
             )?,
@@ -98,7 +98,7 @@ impl<'c> TargetResolver<'c> {
     /// Adds the option that a forwarded path sets. Rejects one that contradicts the options; ignores it if the
     /// credential is stored.
     fn apply_path_options(&self, provider: &dyn Provider, options: &mut Options, is_bound: bool) -> Result<()> {
-        let route = self.call.route;
+        let route = self.client_request.route;
         let path_option = if route.operation == Operation::Proxy { provider.option_in_path(route.path) } else { None };
         let Some((option, value)) = path_option else { return Ok(()) };
         match options.get(option.key) {
@@ -116,10 +116,10 @@ impl<'c> TargetResolver<'c> {
 
     /// Adds the options that the request's headers set and that are not set yet.
     fn apply_header_options(&self, provider: &dyn Provider, options: &mut Options) {
-        if !self.call.control.has_other_fields || provider.row().options.is_empty() {
+        if !self.client_request.control.has_other_fields || provider.row().options.is_empty() {
             return;
         }
-        for (name, value) in self.call.head.headers.iter() {
+        for (name, value) in self.client_request.head.headers.iter() {
             let Some((_, rest)) = split_control_name(name, &self.settings.header_aliases) else { continue };
             let matched = provider.row().options.iter().find(|option| option.header.as_bytes() == rest);
             if let (Some(option), Ok(value)) = (matched, std::str::from_utf8(value))

@@ -38,13 +38,13 @@ use crate::{
 };
 
 /// Request of the data plane: its route, its head and its control headers.
-pub struct Call<'c> {
+pub struct ClientRequest<'c> {
     pub route: Route<'c>,
     pub head: &'c RequestHead,
     pub control: ControlHeaders<'c>,
 }
 
-impl Call<'_> {
+impl ClientRequest<'_> {
     pub fn requested_operation(&self) -> Operation {
         self.route.effective_operation()
     }
@@ -71,14 +71,16 @@ pub struct TargetResolver<'c> {
     pub base_urls: &'c BaseUrls,
     pub snapshot: &'c Snapshot,
     pub inline_configs: &'c InlineConfigCache,
-    pub call: &'c Call<'c>,
+    pub client_request: &'c ClientRequest<'c>,
     pub caller: &'c Caller<'c>,
 }
 
 impl<'c> TargetResolver<'c> {
     /// Compiles a large inline config on a blocking thread. `build_plan` uses the result while it is held.
     pub async fn prepare_config(&self) -> Result<Option<PreparedConfig>> {
-        let Some(text) = self.call.control.config.filter(|text| !is_slug(text.as_bytes())) else { return Ok(None) };
+        let Some(text) = self.client_request.control.config.filter(|text| !is_slug(text.as_bytes())) else {
+            return Ok(None);
+        };
         if self.settings.block_inline_config || self.caller.key.is_some_and(GatewayKey::is_config_locked) {
             return Ok(None);
         }
@@ -89,7 +91,7 @@ impl<'c> TargetResolver<'c> {
 
     /// Builds the routing plan from the headers. The order of the checks decides which error is reported first.
     pub fn build_plan(&self) -> Result<RoutePlan<'c>> {
-        let control = &self.call.control;
+        let control = &self.client_request.control;
         self.check_inline_allowed()?;
         self.check_content_type()?;
         self.reject_guardrails()?;
@@ -100,7 +102,7 @@ impl<'c> TargetResolver<'c> {
         };
         if sent.is_none() && self.requested_config()?.is_none() {
             // A model of the form `@slug/model` may still name a provider.
-            let operation = self.call.route.operation;
+            let operation = self.client_request.route.operation;
             let reads = operation.has_json_body() || operation.has_model_in_form() || operation == Operation::Realtime;
             self.reject_prompt_readers(&ConfigSource::None)?;
             let plan = RoutePlan {
@@ -125,7 +127,7 @@ impl<'c> TargetResolver<'c> {
         node: &Node,
         model: &'m str,
     ) -> Result<(Target<'c>, Option<&'m str>)> {
-        let control = &self.call.control;
+        let control = &self.client_request.control;
         let (named_provider, model_override) = self.resolve_provider(plan, node, model)?;
         self.reject_unsaved_provider(named_provider.saved, plan, node)?;
         // A credential that the client sends for one provider must not go to another provider that a config names. With
@@ -144,11 +146,11 @@ impl<'c> TargetResolver<'c> {
         let timeout = features.request_timeout.resolve(control.request_timeout, default_timeout)?;
         let max_wait = features.request_timeout.or_setting(default_timeout);
         let forward = features.forward_headers.resolve(control.forward_headers)?;
-        let headers = &self.call.head.headers;
+        let headers = &self.client_request.head.headers;
         let credential = self.find_credential(node, saved, is_callers, credential_header(provider, &base.prefix));
         let has_key = credential.is_some() || grant.is_some() || provider.row().bearer_token(&options).is_some();
         // An AWS signature of the client is valid only for the host that it was made for.
-        let is_meant = is_callers && self.call.client_api_format() != ApiFormat::Bedrock;
+        let is_meant = is_callers && self.client_request.client_api_format() != ApiFormat::Bedrock;
         let authorization = if has_key || !is_meant { None } else { self.caller.provider_authorization(headers) };
         let inspects = features.inspect_stream.resolve(saved.map(|saved| saved.inspect_stream));
         let (strict, passthrough) =
@@ -201,7 +203,9 @@ impl<'c> TargetResolver<'c> {
     ) -> Option<Cow<'c, str>> {
         match node.api_key.as_ref().or_else(|| saved.and_then(|saved| saved.api_key.as_ref())) {
             Some(secret) => Some(Cow::Owned(secret.expose().to_owned())),
-            None if is_callers => self.caller.provider_credential(&self.call.head.headers, header).map(Cow::Borrowed),
+            None if is_callers => {
+                self.caller.provider_credential(&self.client_request.head.headers, header).map(Cow::Borrowed)
+            }
             None => None,
         }
     }
@@ -215,11 +219,12 @@ impl<'c> TargetResolver<'c> {
         model: &'m str,
     ) -> Result<(NamedProvider<'c>, Option<&'m str>)> {
         let addressed = model.strip_prefix('@').and_then(|rest| rest.split_once('/'));
-        let sent = if node.passthrough && !self.call.control.provider.is_some_and(|name| name.starts_with('@')) {
-            None
-        } else {
-            plan.requested_provider
-        };
+        let sent =
+            if node.passthrough && !self.client_request.control.provider.is_some_and(|name| name.starts_with('@')) {
+                None
+            } else {
+                plan.requested_provider
+            };
         let pinned = node.provider.as_deref().map(|name| self.find_provider(name)).transpose()?.or(sent);
         match (pinned, addressed) {
             (Some(named_provider), Some((slug, rest))) => {
@@ -240,7 +245,7 @@ impl<'c> TargetResolver<'c> {
 
     /// Rejects requests for guardrails, because none are available yet and serving without them would be unsafe.
     fn reject_guardrails(&self) -> Result<()> {
-        let ControlHeaders { input_guardrails, output_guardrails, .. } = self.call.control;
+        let ControlHeaders { input_guardrails, output_guardrails, .. } = self.client_request.control;
         let lists = [
             ("x-gateway-default-input-guardrails", input_guardrails),
             ("x-gateway-default-output-guardrails", output_guardrails),
@@ -253,7 +258,7 @@ impl<'c> TargetResolver<'c> {
 
     /// Rejects a content type that the operation cannot read.
     fn check_content_type(&self) -> Result<()> {
-        let operation = self.call.route.operation;
+        let operation = self.client_request.route.operation;
         let (allowed, is_allowed): (_, fn(&[u8]) -> bool) = match operation {
             _ if operation.has_json_body() => ("application/json", headers::is_json_media_type),
             _ if operation.has_model_in_form() => {
@@ -262,7 +267,7 @@ impl<'c> TargetResolver<'c> {
             _ => return Ok(()),
         };
         let is_other = |(name, value): (&[u8], &[u8])| name == b"content-type" && !is_allowed(value);
-        if self.call.head.headers.iter().any(is_other) {
+        if self.client_request.head.headers.iter().any(is_other) {
             let message = format!("{} takes {allowed}", operation.id());
             return Err(Error::HeaderInvalid { name: "content-type", message });
         }
@@ -278,7 +283,7 @@ impl<'c> TargetResolver<'c> {
             (ConfigSource::Saved(saved), Some(text))
         } else {
             let compiled = self.inline_configs.get_or_compile(text, self.settings.target_limits());
-            let inline = compiled.map_err(|problems| match self.call.control.provider {
+            let inline = compiled.map_err(|problems| match self.client_request.control.provider {
                 None if lacks_provider(text) => Error::ProviderRequired,
                 _ => Error::ConfigInvalid(problems),
             })?;
@@ -291,12 +296,12 @@ impl<'c> TargetResolver<'c> {
     fn requested_config(&self) -> Result<Option<&'c str>> {
         let key_config =
             self.caller.key.and_then(GatewayKey::default_config).map(|slug| self.snapshot.resolve_config_slug(slug));
-        let sent = self.call.control.config.map(|slug| self.normalise_config_slug(slug));
+        let sent = self.client_request.control.config.map(|slug| self.normalise_config_slug(slug));
         let is_bound = self.caller.key.is_some_and(GatewayKey::is_config_locked);
         match sent {
             Some(sent) if is_bound && key_config != Some(sent) => Err(Error::ConfigOverrideNotAllowed),
             // Nitro mode would bypass settings of the config to which the key is bound.
-            _ if is_bound && self.call.control.is_nitro_mode() => Err(Error::ConfigOverrideNotAllowed),
+            _ if is_bound && self.client_request.control.is_nitro_mode() => Err(Error::ConfigOverrideNotAllowed),
             sent => Ok(sent.or(key_config)),
         }
     }
@@ -371,7 +376,8 @@ mod tests {
         let headers: Headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
         let head = RequestHead { headers, ..RequestHead::default() };
         let control = ControlHeaders::parse(&head.headers, &[]);
-        let call = Call { route: Route::parse("POST", "/v1/chat/completions").unwrap(), head: &head, control };
+        let client_request =
+            ClientRequest { route: Route::parse("POST", "/v1/chat/completions").unwrap(), head: &head, control };
         let (base_urls, caller) = (BaseUrls::new(Some("http://127.0.0.1:1")).unwrap(), Caller::default());
         let snapshot = Snapshot::compile(snapshot.as_bytes()).unwrap();
         let inline_configs = InlineConfigCache::new(1 << 20);
@@ -380,7 +386,7 @@ mod tests {
             base_urls: &base_urls,
             snapshot: &snapshot,
             inline_configs: &inline_configs,
-            call: &call,
+            client_request: &client_request,
             caller: &caller,
         };
         let plan = resolver.build_plan()?;

@@ -30,7 +30,7 @@ use crate::{
         control_headers::{self, ControlHeaders},
         message::{CompleteResponse, RequestHead},
     },
-    resolve::target_resolver::Call,
+    resolve::target_resolver::ClientRequest,
     response::{
         client_response::{ClientResponse, ClientResponseHead},
         client_rewriter::RewriteForClient,
@@ -101,14 +101,14 @@ fn forbid_proxy_buffering(framing: Option<StreamFraming>, reply: &mut ClientResp
 pub async fn deliver_response(
     state: &GatewayState,
     mut response: UpstreamResponse,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     mut record: Record,
 ) -> ClientResponse {
     let rewriter = response.take_rewriter();
     let UpstreamResponse {
         incoming: IncomingResponse { head: response_head, mut body }, api_format, mut deadline, ..
     } = response;
-    let (operation, status) = (call.requested_operation(), response_head.status);
+    let (operation, status) = (client_request.requested_operation(), response_head.status);
     (record.log.status, record.log.time_to_first_byte) = (status, Some(record.elapsed()));
     let framing = StreamFraming::detect(operation, &response_head, body.content_length());
     let (is_events, is_frames) = (framing == Some(StreamFraming::SseEvents), framing == Some(StreamFraming::AwsFrames));
@@ -118,21 +118,23 @@ pub async fn deliver_response(
     if status < 300 && operation.returns_background_response() {
         // Boxed, because it would otherwise enlarge the future of every request.
         record.log.billing.deferred_billing =
-            Box::pin(DeferredBilling::for_call(&state.shared.pending_charges, call, record.log.provider)).await;
+            Box::pin(DeferredBilling::for_call(&state.shared.pending_charges, client_request, record.log.provider))
+                .await;
     }
-    let has_cost = status < 300 && (is_plain || is_gzip) && is_billable(call, &record);
+    let has_cost = status < 300 && (is_plain || is_gzip) && is_billable(client_request, &record);
     let declared = response_head.headers.get_str("content-length").and_then(|text| text.parse().ok());
     let header_usage = read_header_usage(api_format, &response_head.headers);
     record.record_response_headers(&response_head.headers);
-    let mut reply = ClientResponseHead::new(status, build_response_headers(response_head.headers, call, &record));
+    let mut reply =
+        ClientResponseHead::new(status, build_response_headers(response_head.headers, client_request, &record));
     forbid_proxy_buffering(framing, &mut reply);
     if is_small {
         // Pinned locally, because an async function stores a future that it takes by value twice.
         let collecting = pin!(penstock_net::collect(&mut body, MAX_BUFFERED_RESPONSE_BYTES));
         match run_unless_draining(state, pin!(deadline.enforce(collecting))).await {
             Ok(Some(bytes)) => {
-                let is_bodiless = call.head.method == "HEAD" || matches!(status, 204 | 304);
-                let is_pretty = is_json && is_plain && pretty_print::is_requested(call);
+                let is_bodiless = client_request.head.method == "HEAD" || matches!(status, 204 | 304);
+                let is_pretty = is_json && is_plain && pretty_print::is_requested(client_request);
                 let recorded = is_pretty.then(|| pretty_print::pretty_print(bytes.clone()));
                 record.record_complete_response(&bytes, recorded.as_ref());
                 let rewritten = rewrite_complete(rewriter, &bytes, is_pretty).or(recorded);
@@ -145,13 +147,13 @@ pub async fn deliver_response(
                 return ClientResponse { head: reply, body: rewritten.map_or(body, Into::into) };
             }
             Ok(None) => (),
-            Err(error) => return respond_with_error(&error, call, record),
+            Err(error) => return respond_with_error(&error, client_request, record),
         }
     }
     if (!(is_events || is_frames) || is_deadline_before_heartbeat(state, &deadline))
         && let Err(error) = wait_for_body_start(state, &mut body, &mut deadline).await
     {
-        return respond_with_error(&error, call, record);
+        return respond_with_error(&error, client_request, record);
     }
     if is_json && framing.is_none() {
         // Too large to buffer, but a complete response all the same, so the deadline applies to its end.
@@ -161,10 +163,10 @@ pub async fn deliver_response(
     reply.set_content_length(if is_events || rewriter.is_some() { None } else { body.content_length() });
     record.begin_stream();
     let reading = encoding.select_reader(framing, has_cost, api_format, operation, &record);
-    let ends_with_event = call.route.ends_with_event(&call.head.method) && status < 300;
+    let ends_with_event = client_request.route.ends_with_event(&client_request.head.method) && status < 300;
     let every = jitter_interval(Duration::from_millis(state.settings.heartbeat_ms), record.id);
     let stream = ResponseStream::new(body, reading, api_format, ends_with_event, record).with_rewriter(rewriter);
-    let beats = is_events && is_plain && allows_heartbeat(call, api_format) && !every.is_zero();
+    let beats = is_events && is_plain && allows_heartbeat(client_request, api_format) && !every.is_zero();
     ClientResponse { head: reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
 }
 
@@ -182,10 +184,10 @@ async fn wait_for_body_start(state: &GatewayState, body: &mut ResponseBody, dead
 
 /// Returns true if the response reports usage that is not billed yet. The response to a POST does; a response that is
 /// retrieved later has usually been billed already.
-fn is_billable(call: &Call<'_>, record: &Record) -> bool {
+fn is_billable(client_request: &ClientRequest<'_>, record: &Record) -> bool {
     let is_now = match &record.log.billing.deferred_billing {
         Some(later) => !later.is_already_charged(),
-        None => call.head.method == "POST",
+        None => client_request.head.method == "POST",
     };
     is_now && !record.log.is_from_cache()
 }
@@ -217,8 +219,8 @@ fn jitter_interval(every: Duration, id: uuid::Uuid) -> Duration {
 }
 
 /// Returns true if the stream may contain SSE comments. Google's own clients parse every line as JSON.
-fn allows_heartbeat(call: &Call<'_>, api_format: ApiFormat) -> bool {
-    call.route.operation != Operation::Proxy && api_format != ApiFormat::Gemini
+fn allows_heartbeat(client_request: &ClientRequest<'_>, api_format: ApiFormat) -> bool {
+    client_request.route.operation != Operation::Proxy && api_format != ApiFormat::Gemini
 }
 
 /// Encoding of a response body.
@@ -313,19 +315,23 @@ pub fn is_event_stream(headers: &Headers) -> bool {
 }
 
 /// Returns the provider's header fields that the client gets, with the gateway's own fields.
-fn build_response_headers(mut response_headers: Headers, call: &Call<'_>, record: &Record) -> Headers {
+fn build_response_headers(
+    mut response_headers: Headers,
+    client_request: &ClientRequest<'_>,
+    record: &Record,
+) -> Headers {
     let of_the_connection = response_headers.connection_options();
     response_headers.retain(|name| {
         let is_the_connections =
             headers::is_hop_by_hop(name) || of_the_connection.iter().any(|connection_header| connection_header == name);
         let is_ours = name.starts_with(control_headers::CONTROL_PREFIX)
-            || call.control.prefix.is_some_and(|prefix| name.starts_with(prefix));
+            || client_request.control.prefix.is_some_and(|prefix| name.starts_with(prefix));
         !is_the_connections
             && !matches!(name, b"content-length" | b"x-powered-by")
             && !is_ours
             && !headers::acts_on_origin(name)
     });
-    push_gateway_headers(&mut response_headers, call, record);
+    push_gateway_headers(&mut response_headers, client_request, record);
     response_headers
 }
 
@@ -377,11 +383,12 @@ fn finish_buffered_response(
 }
 
 /// Builds the response for an error of the gateway, and closes the record.
-pub fn respond_with_error(error: &Error, call: &Call<'_>, mut record: Record) -> ClientResponse {
+pub fn respond_with_error(error: &Error, client_request: &ClientRequest<'_>, mut record: Record) -> ClientResponse {
     let mut id = uuid::Uuid::encode_buffer();
     let id = record.id.hyphenated().encode_lower(&mut id);
-    let CompleteResponse { head: mut response_head, mut body } = error.to_response(call.client_api_format(), Some(id));
-    if pretty_print::is_requested(call) {
+    let CompleteResponse { head: mut response_head, mut body } =
+        error.to_response(client_request.client_api_format(), Some(id));
+    if pretty_print::is_requested(client_request) {
         body = pretty_print::pretty_print(body);
     }
     record.log.status = response_head.status;
@@ -389,7 +396,7 @@ pub fn respond_with_error(error: &Error, call: &Call<'_>, mut record: Record) ->
     if matches!(error, Error::MemoryExhausted) {
         record.metrics().bodies_rejected.add(1);
     }
-    push_gateway_headers(&mut response_head.headers, call, &record);
+    push_gateway_headers(&mut response_head.headers, client_request, &record);
     record.log.bytes_out = body.len() as u64;
     record.record_own_response(&body);
     if matches!(error, Error::IncompleteBody) {
@@ -433,8 +440,8 @@ pub fn push_id_headers(headers: &mut Headers, prefix: &[u8], id: &str, trace_id:
 }
 
 /// Adds the gateway's own header fields, with the prefix that the client used.
-fn push_gateway_headers(headers: &mut Headers, call: &Call<'_>, record: &Record) {
-    let prefix = call.control.prefix.unwrap_or(control_headers::CONTROL_PREFIX);
+fn push_gateway_headers(headers: &mut Headers, client_request: &ClientRequest<'_>, record: &Record) {
+    let prefix = client_request.control.prefix.unwrap_or(control_headers::CONTROL_PREFIX);
     let mut id = uuid::Uuid::encode_buffer();
     let id: &str = record.id.hyphenated().encode_lower(&mut id);
     let trace_id = record.log.trace_id.as_deref().unwrap_or(id);
@@ -452,7 +459,7 @@ fn push_gateway_headers(headers: &mut Headers, call: &Call<'_>, record: &Record)
     if let Some(dropped) = record.log.dropped_names() {
         push(b"not-translated", &dropped);
     }
-    if call.control.should_explain() {
+    if client_request.control.should_explain() {
         push(b"explanation", &record.log.explain_decision());
     }
     if !record.log.provider.is_empty() {

@@ -16,7 +16,7 @@ use crate::{
     accounting::compressed_response,
     error::{Error, Result},
     ingress::client_sdk,
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     response::{
         delivery::{self, MAX_BUFFERED_RESPONSE_BYTES, StreamFraming},
         offload::{run_offloaded, with_content_type},
@@ -48,14 +48,14 @@ pub const BUDGET_EXHAUSTED_STATUS: u16 = 412;
 
 /// Returns the normaliser for responses of this target; `None` if they are passed through unchanged.
 /// `body` is the request body, on which the form of some responses depends.
-pub fn normaliser_for(call: &Call<'_>, target: &Target<'_>, body: &[u8]) -> Option<Normaliser> {
-    let operation = call.route.operation;
+pub fn normaliser_for(client_request: &ClientRequest<'_>, target: &Target<'_>, body: &[u8]) -> Option<Normaliser> {
+    let operation = client_request.route.operation;
     // All other operations keep the provider's own format on purpose.
     let is_known = operation.api_format().is_some() || operation.is_file_operation() || operation == Operation::Models;
     let normaliser = || {
-        Normaliser::new(target.provider.row(), operation, call.client_api_format(), target.is_strict)
+        Normaliser::new(target.provider.row(), operation, client_request.client_api_format(), target.is_strict)
             .for_request(body)
-            .for_list_shape(client_sdk::model_list_shape(operation, &call.head.headers))
+            .for_list_shape(client_sdk::model_list_shape(operation, &client_request.head.headers))
     };
     (is_known && !target.is_passthrough).then(normaliser)
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use penstock_llm::operation::Operation;
 
-use crate::resolve::target_resolver::Call;
+use crate::resolve::target_resolver::ClientRequest;
 
 const INDENT: &[u8] = b"  ";
 /// Maximum nesting depth. Indentation grows with the square of the depth, so deeper JSON is returned unchanged.
@@ -15,10 +15,10 @@ const MAX_GROWTH_FACTOR: usize = 4;
 const MAX_EXTRA_BYTES: usize = 64 * 1024;
 
 /// Returns true if the query contains `pretty` with any value. On proxied paths the parameter belongs to the provider.
-pub fn is_requested(call: &Call<'_>) -> bool {
-    let query = &call.head.query;
+pub fn is_requested(client_request: &ClientRequest<'_>) -> bool {
+    let query = &client_request.head.query;
     !query.is_empty()
-        && call.route.operation != Operation::Proxy
+        && client_request.route.operation != Operation::Proxy
         && query.split('&').any(|pair| pair.split('=').next() == Some("pretty"))
 }
 

@@ -188,7 +188,7 @@ impl<'w> RouteExecutor<'w> {
             return Ok(denied);
         }
         let cache_lookup = CacheLookup::for_target(self, node, &target, &prepared.body);
-        if self.call.control.should_explain() {
+        if self.client_request.control.should_explain() {
             let breaker =
                 breaker_permit.as_ref().filter(|breaker_permit| breaker_permit.is_probe()).map(|_| Verdict::HalfOpen);
             let breaker = breaker.or_else(|| self.breaker_verdict(node));
@@ -205,15 +205,16 @@ impl<'w> RouteExecutor<'w> {
         self.log.details.cache_time = cache_lookup.as_ref().map(|_| lookup_started_at.elapsed());
         if let Some(response) = cached {
             let at = node.path.clone();
-            self.record_step(|| RoutingStep::Kept { at });
+            self.record_step(|| RoutingStep::CacheHit { at });
             self.log.clear_target();
             let Some(hooks) = &self.hooks else { return Ok(response) };
             let mut response = Box::pin(hooks.decorate_cached(response)).await?;
             hooks.restore_values(&mut response);
             return Ok(response);
         }
-        let mut response =
-            self.send_with_retries(node, &mut target, prepared.into_body(self.call).await?, breaker_permit).await?;
+        let mut response = self
+            .send_with_retries(node, &mut target, prepared.into_body(self.client_request).await?, breaker_permit)
+            .await?;
         response.resume_point = ResumePoint::from_response(self, node, &response);
         if let Some(cache_lookup) = cache_lookup {
             cache_lookup.prepare_store(self, &response);
@@ -258,7 +259,7 @@ impl<'w> RouteExecutor<'w> {
         target: &Target<'_>,
         prepared: &mut PreparedBody,
     ) -> Result<Option<UpstreamResponse>> {
-        if self.is_dry_run || self.call.head.is_guardrail_question {
+        if self.is_dry_run || self.client_request.head.is_guardrail_question {
             return Ok(None);
         }
         let Some(mut hooks) = TargetHooks::for_target(self, node, target, prepared).await? else { return Ok(None) };
@@ -271,26 +272,26 @@ impl<'w> RouteExecutor<'w> {
     /// Returns the parameters that the node sets in bodies, or an empty set if the client asked to forward its body
     /// unchanged.
     pub fn parameters_for(&self, node: &'w Node) -> &'w Parameters {
-        if self.call.control.is_nitro_mode() { &DEFAULT_FEATURES.0 } else { &node.features.parameters }
+        if self.client_request.control.is_nitro_mode() { &DEFAULT_FEATURES.0 } else { &node.features.parameters }
     }
 
     /// Returns the retry policy of a node, or one without retries if the client asked to forward its request unchanged.
     pub fn retry_policy(&self, node: &'w Node) -> &'w Retry {
-        if self.call.control.is_nitro_mode() { &DEFAULT_FEATURES.1 } else { &node.features.retry }
+        if self.client_request.control.is_nitro_mode() { &DEFAULT_FEATURES.1 } else { &node.features.retry }
     }
 
     /// Resolves the target of a node and prepares the body for it.
     pub async fn resolve_target(&mut self, node: &'w Node, prepared: &mut PreparedBody) -> Result<Target<'w>> {
         if let Some(model) = self.non_json_model_override(node) {
-            prepared.set_model(self.call, &model).await?;
+            prepared.set_model(self.client_request, &model).await?;
         }
         let model = std::mem::take(&mut prepared.model);
         let (mut target, model_override) = self.resolver.resolve_target(self.plan, node, &model)?;
-        let operation = self.call.route.operation;
+        let operation = self.client_request.route.operation;
         self.log.provider = target.provider.slug();
         count_tokens::check_supported(operation, &target)?;
         match model_override {
-            Some(model) => prepared.set_model(self.call, model).await?,
+            Some(model) => prepared.set_model(self.client_request, model).await?,
             None => prepared.model = model,
         }
         self.log.model.clone_from(&prepared.model);
@@ -298,17 +299,17 @@ impl<'w> RouteExecutor<'w> {
         // The model in a WebSocket's query is replaced when the request is sent.
         let in_query = if self.is_websocket { &self.replay_body.model } else { &self.log.model };
         let requested = RequestedModel { model: &self.log.model, in_query };
-        target.apply_model(self.call, requested, prepared.body.complete_bytes())?;
+        target.apply_model(self.client_request, requested, prepared.body.complete_bytes())?;
         if let (false, Some(lookup)) = (self.is_dry_run, target.provider.model_lookup(&target.options, &self.log.model))
         {
             Box::pin(inference_profiles::resolve_backing_model(self.state, operation, &mut target, lookup, self.log))
                 .await;
         }
-        target_endpoint::reject_untranslated_passthrough(self.call, &target, &self.log.model)?;
+        target_endpoint::reject_untranslated_passthrough(self.client_request, &target, &self.log.model)?;
         if self.parameters_for(node).overrides_or_drops("stream_options") {
             target.stream_usage = StreamUsage::AsConfigured;
         }
-        if node.features.reads_response(self.call.route, &self.call.head.method)
+        if node.features.reads_response(self.client_request.route, &self.client_request.head.method)
             || hooks::read_responses(self.resolver, node)
         {
             target.response_coding = ResponseCoding::Uncompressed;
@@ -319,7 +320,7 @@ impl<'w> RouteExecutor<'w> {
     /// Returns the node's model override for requests that name their model in a form or in a WebSocket query instead
     /// of JSON.
     fn non_json_model_override(&self, node: &Node) -> Option<String> {
-        let is_named = self.is_websocket || self.call.route.operation.has_model_in_form();
+        let is_named = self.is_websocket || self.client_request.route.operation.has_model_in_form();
         if is_named && self.replay_body.as_json().is_none() { self.parameters_for(node).model_override() } else { None }
     }
 
@@ -353,7 +354,7 @@ impl<'w> RouteExecutor<'w> {
                     self.update_decision(|decision| decision.retry_count = retry_state.retry_count);
                     return result;
                 }
-                AttemptDecision::Stop(because) => return self.stop_retrying(node, because, result),
+                AttemptDecision::Stop(reason) => return self.stop_retrying(node, reason, result),
                 AttemptDecision::RetryAfter(wait) => wait,
             };
             tokio::time::sleep(wait).await;
@@ -375,12 +376,12 @@ impl<'w> RouteExecutor<'w> {
     fn stop_retrying(
         &mut self,
         node: &Node,
-        because: &'static str,
+        reason: &'static str,
         result: Result<UpstreamResponse>,
     ) -> Result<UpstreamResponse> {
         self.update_decision(|decision| decision.retry_count = -1);
         let at = node.path.clone();
-        self.record_step(|| RoutingStep::Stopped { at, because });
+        self.record_step(|| RoutingStep::Stopped { at, reason });
         result
     }
 
@@ -388,9 +389,16 @@ impl<'w> RouteExecutor<'w> {
     async fn send_once(&mut self, node: &'w Node, target: &Target<'_>, body: Body) -> Result<UpstreamResponse> {
         let started_at = Instant::now();
         let attempted = if self.is_websocket {
-            Box::pin(realtime::upgrade_target(self.state, self.call, target, &self.replay_body.model, self.log)).await
+            Box::pin(realtime::upgrade_target(
+                self.state,
+                self.client_request,
+                target,
+                &self.replay_body.model,
+                self.log,
+            ))
+            .await
         } else {
-            serve_at_target(self.state, self.call, target, body, self.log).await
+            serve_at_target(self.state, self.client_request, target, body, self.log).await
         };
         let mut result = match attempted {
             Ok(mut response) => match self.await_first_chunk(node, &mut response).await {
@@ -421,7 +429,7 @@ impl<'w> RouteExecutor<'w> {
     /// Waits for the first chunk of the response, or for all of it if streams are buffered.
     async fn await_first_chunk(&mut self, node: &'w Node, response: &mut UpstreamResponse) -> Result<()> {
         if node.features.recovery.mode() == Mode::Hold
-            && let Some(framing) = response.chunk_format(self.call.requested_operation())
+            && let Some(framing) = response.chunk_format(self.client_request.requested_operation())
         {
             return Box::pin(self.buffer_stream(node, response, framing)).await;
         }
@@ -432,7 +440,7 @@ impl<'w> RouteExecutor<'w> {
             _ if self.has_alternatives => Duration::MAX,
             beat => Duration::from_millis(beat),
         };
-        let operation = self.call.requested_operation();
+        let operation = self.client_request.requested_operation();
         response.await_body_start(operation, max_wait).await?;
         let counts_failures = node.features.circuit_breaker.policy().is_some();
         if self.has_alternatives || self.retry_policy(node).max_retries() > 0 || counts_failures {
@@ -448,7 +456,7 @@ impl<'w> RouteExecutor<'w> {
         response: &mut UpstreamResponse,
         framing: StreamFraming,
     ) -> Result<()> {
-        let operation = self.call.requested_operation();
+        let operation = self.client_request.requested_operation();
         let share = self.state.shared.recovery_memory.new_permit();
         // The client gets no data meanwhile, so the first chunk may take as long as the deadline allows.
         let holding = async {
@@ -468,7 +476,7 @@ impl<'w> RouteExecutor<'w> {
         } else {
             metrics.stream_recovery_overflows.add(1);
             let at = node.path.clone();
-            self.record_step(|| RoutingStep::Unheld { at });
+            self.record_step(|| RoutingStep::BufferExceeded { at });
         }
         Ok(())
     }

@@ -24,12 +24,16 @@ pub struct CacheLookup {
 impl CacheLookup {
     /// Creates the lookup for a request to this target; `None` if its response must not be cached.
     pub fn for_target(executor: &RouteExecutor<'_>, node: &Node, target: &Target<'_>, body: &Body) -> Option<Self> {
-        let (call, caller) = (executor.call, executor.resolver.caller);
-        let age = node.features.cache.max_age(call.route.operation, &call.head.method, call.route.path)?;
+        let (client_request, caller) = (executor.client_request, executor.resolver.caller);
+        let age = node.features.cache.max_age(
+            client_request.route.operation,
+            &client_request.head.method,
+            client_request.route.path,
+        )?;
         let (Body::Complete(bytes), Some(_)) = (body, executor.replay_body.as_json()) else { return None };
-        let partition = match call.control.cache_namespace {
+        let partition = match client_request.control.cache_namespace {
             Some(name) => Partition::Namespace(name),
-            None => Partition::Headers(&call.head.headers, &executor.resolver.settings.header_aliases),
+            None => Partition::Headers(&client_request.head.headers, &executor.resolver.settings.header_aliases),
         };
         // Separates tenants: even with the same cache namespace, callers of different workspaces share no responses.
         let tenant = match caller.key {
@@ -51,8 +55,8 @@ impl CacheLookup {
             host.as_bytes(),
             &port.to_le_bytes(),
             target.base_url.prefix.as_bytes(),
-            call.head.path.as_bytes(),
-            call.head.query.as_bytes(),
+            client_request.head.path.as_bytes(),
+            client_request.head.query.as_bytes(),
             options.as_bytes(),
             &manner,
             fields.as_bytes(),
@@ -85,7 +89,7 @@ impl CacheLookup {
             return None;
         };
         executor.set_cache_status(CacheStatus::Hit);
-        Some(UpstreamResponse::from_cache(cached, executor.call, target, &executor.state.coarse_timer))
+        Some(UpstreamResponse::from_cache(cached, executor.client_request, target, &executor.state.coarse_timer))
     }
 
     /// Prepares to cache this response once it is complete. Only status 200 without content encoding is cached.
@@ -93,7 +97,7 @@ impl CacheLookup {
         let headers = response.headers();
         let is_plain = headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
         // The results in a stream belong to this request only. Those in JSON are replaced when it is sent again.
-        let is_stream = response.chunk_format(executor.call.requested_operation()).is_some();
+        let is_stream = response.chunk_format(executor.client_request.requested_operation()).is_some();
         let has_results = is_stream && executor.hooks.as_ref().is_some_and(|hooks| hooks.shows_results_in_streams());
         if let (200, true, Some(kind)) = (response.status(), is_plain && !has_results, headers.get_str("content-type"))
         {
@@ -114,19 +118,19 @@ impl RouteExecutor<'_> {
     /// identify the client.
     fn cache_key_headers(&self, target: &Target<'_>) -> Vec<u8> {
         // A passthrough request may use `accept` to ask for an image, or for JSON that contains one.
-        let is_passed_on = self.call.route.operation == Operation::Proxy;
+        let is_passed_on = self.client_request.route.operation == Operation::Proxy;
         let tells = |name: &[u8]| match name {
             b"accept" | b"accept-language" => is_passed_on || target.forward_headers.contains(name),
             name => target.forward_headers.contains(name) && !is_ignored_header(name),
         };
-        let relevant = self.call.head.headers.iter().filter(|(name, _)| tells(name));
+        let relevant = self.client_request.head.headers.iter().filter(|(name, _)| tells(name));
         relevant.flat_map(|(name, value)| [name, b": ", value, b"\n"].concat()).collect()
     }
 }
 
 /// Returns true if the client forces a cache refresh.
 fn is_refresh_forced(executor: &RouteExecutor<'_>) -> bool {
-    executor.call.control.cache_force_refresh.is_some_and(|value| value != "false")
+    executor.client_request.control.cache_force_refresh.is_some_and(|value| value != "false")
 }
 
 impl fmt::Display for CacheLookup {

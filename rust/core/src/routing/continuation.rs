@@ -27,7 +27,7 @@ use crate::{
     gateway_state::GatewayState,
     ingress::{control_headers::ControlHeaders, message::RequestHead, route::Route},
     limits::now_ms,
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     response::{
         client_response::{ClientResponse, ClientResponseBody},
         delivery::{self, ResumePoint, UpstreamResponse},
@@ -53,7 +53,7 @@ impl ResumePoint {
             return None;
         }
         let (body, model) = (executor.replay_body.as_json()?.clone(), executor.replay_body.model.clone());
-        let form = StreamFormat::for_operation(executor.call.requested_operation(), response.api_format);
+        let form = StreamFormat::for_operation(executor.client_request.requested_operation(), response.api_format);
         Some(Box::new(Self { request_body: body, model, target_path: node.path.clone(), transcript_format: form }))
     }
 }
@@ -123,10 +123,10 @@ impl Continuation {
     /// Returns the body with which another target continues the broken stream; `None` if no target can.
     async fn resume_stream(&mut self, error: &'static str, record: &mut Record) -> Option<ResponseBody> {
         let log = &mut record.log;
-        if let Some(because) = self.refusal_reason() {
+        if let Some(reason) = self.refusal_reason() {
             if let Some(decision) = &mut log.decision {
-                decision.add_step(RoutingStep::Broke { at: self.resume_point.target_path.clone(), error });
-                decision.add_step(RoutingStep::Stopped { at: self.resume_point.target_path.clone(), because });
+                decision.add_step(RoutingStep::BrokeOff { at: self.resume_point.target_path.clone(), error });
+                decision.add_step(RoutingStep::Stopped { at: self.resume_point.target_path.clone(), reason });
             }
             return None;
         }
@@ -169,23 +169,26 @@ impl Continuation {
         let Self { state, snapshot, request_head: head, resume_point, transcript, .. } = self;
         let transcript = transcript.as_ref()?;
         let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
-        let call = Call { route: Route::parse(&head.method, &head.path)?, head, control };
+        let client_request = ClientRequest { route: Route::parse(&head.method, &head.path)?, head, control };
         // Authenticate again: a token may have expired since the request arrived.
         let mut refused = |error: Error| {
             if let Some(decision) = &mut log.decision {
-                decision.add_step(RoutingStep::Broke { at: resume_point.target_path.clone(), error: broke });
+                decision.add_step(RoutingStep::BrokeOff { at: resume_point.target_path.clone(), error: broke });
                 decision.add_step(RoutingStep::Failed { at: resume_point.target_path.clone(), error: error.code() });
             }
         };
         let require = state.settings.require_key;
-        let token = caller::authenticate_token(snapshot, &head.headers, &call.control).map_err(&mut refused).ok()?;
-        let admitted = caller::admit(token.as_ref(), snapshot, require, &head.headers, &call.control);
+        let token =
+            caller::authenticate_token(snapshot, &head.headers, &client_request.control).map_err(&mut refused).ok()?;
+        let admitted = caller::admit(token.as_ref(), snapshot, require, &head.headers, &client_request.control);
         let caller = admitted.map_err(&mut refused).ok()?;
-        let resolver = state.target_resolver(snapshot, &call, &caller);
+        let resolver = state.target_resolver(snapshot, &client_request, &caller);
         let _prepared = resolver.prepare_config().await.ok()?;
         let plan = resolver.build_plan().map_err(&mut refused).ok()?;
         let mut replay_body =
-            ReplayBody::new(&call, Body::Complete(resume_point.request_body.clone()), true, log).await.ok()?;
+            ReplayBody::new(&client_request, Body::Complete(resume_point.request_body.clone()), true, log)
+                .await
+                .ok()?;
         (replay_body.model, replay_body.is_streaming) = (resume_point.model.clone(), true);
         let (baseline, decision) = (log.fork(), log.decision.take());
         let mut executor = RouteExecutor::new(state, &resolver, &plan, log, replay_body);
@@ -193,7 +196,7 @@ impl Continuation {
         // the continued response.
         (executor.log.decision, executor.client_deadline) = (decision, None);
         let at = resume_point.target_path.clone();
-        executor.record_step(|| RoutingStep::Broke { at, error: broke });
+        executor.record_step(|| RoutingStep::BrokeOff { at, error: broke });
         // List the successors as a dry run. Each of them acquires its breaker permit when its turn comes.
         executor.is_dry_run = true;
         let successors = list_successors(&mut executor, &plan.config.root, &resume_point.target_path);
@@ -287,8 +290,8 @@ impl<'w> RouteExecutor<'w> {
         let ResumeRequest { body: resume_body, prefill: beginning } =
             match self.build_resume_request(node, &target, transcript, body) {
                 Ok(again) => again,
-                Err(because) => {
-                    self.record_step(|| RoutingStep::Unable { at, because });
+                Err(reason) => {
+                    self.record_step(|| RoutingStep::CannotContinue { at, reason });
                     return None;
                 }
             };
@@ -307,11 +310,11 @@ impl<'w> RouteExecutor<'w> {
             .ok()?;
         if !is_readable_stream(&response) {
             response.discard().await;
-            self.record_step(|| RoutingStep::Unable { at, because: "it did not return a readable stream" });
+            self.record_step(|| RoutingStep::CannotContinue { at, reason: "it did not return a readable stream" });
             return None;
         }
         let length = transcript.text().len();
-        self.record_step(|| RoutingStep::Continued { at: at.clone(), said: length });
+        self.record_step(|| RoutingStep::Continued { at: at.clone(), text_bytes: length });
         self.update_decision(|decision| decision.selected_target.clone_from(&node.path));
         Some(ResumedStream { response, request_body: resume_body, target_path: at, repeated_text: repeated })
     }
@@ -325,7 +328,7 @@ impl<'w> RouteExecutor<'w> {
         body: &[u8],
     ) -> Result<ResumeRequest, &'static str> {
         match self.continuation_refusal(node, target) {
-            Some(because) if !transcript.is_blank() => Err(because),
+            Some(reason) if !transcript.is_blank() => Err(reason),
             _ => transcript.build_resume_request(body).ok_or("the request has no content that can be continued"),
         }
     }
@@ -334,8 +337,8 @@ impl<'w> RouteExecutor<'w> {
     /// beginning is part of the prompt.
     pub fn continuation_refusal(&self, node: &Node, target: &Target<'_>) -> Option<&'static str> {
         let (provider, model) = (target.provider, &self.log.model);
-        let is_its_own = target.provider_format(self.call.route.operation, model).is_none();
-        let model_refusal = match self.call.requested_operation() {
+        let is_its_own = target.provider_format(self.client_request.route.operation, model).is_none();
+        let model_refusal = match self.client_request.requested_operation() {
             Operation::Complete if is_its_own => None,
             operation => provider
                 .row()

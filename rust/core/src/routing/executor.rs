@@ -23,7 +23,7 @@ use crate::{
     request::body_fields::read_body_fields,
     resolve::{
         route_plan::{ConfigSource, RoutePlan},
-        target_resolver::{Call, TargetResolver},
+        target_resolver::{ClientRequest, TargetResolver},
     },
     response::delivery::UpstreamResponse,
     routing::{
@@ -52,11 +52,11 @@ pub(crate) async fn route_request(
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     // Computed before the body is read, because the client waits during that time too.
-    let until = resolver.call.control.client_timeout.and_then(timeout::client_deadline);
-    let is_json = is_json_request(resolver.call);
+    let until = resolver.client_request.control.client_timeout.and_then(timeout::client_deadline);
+    let is_json = is_json_request(resolver.client_request);
     // JSON bodies are always buffered: conditions may read them, and an attempt may change or resend them.
     let body = if is_json { Body::Complete(body.with_limits(state.body_limits)?.collect().await?) } else { body };
-    let body = read_body_fields(state.body_limits, resolver.call, body, log).await.map_err(|error| {
+    let body = read_body_fields(state.body_limits, resolver.client_request, body, log).await.map_err(|error| {
         match (&plan.config, error) {
             // An unreadable body cannot name a provider, so the missing provider is the error to report.
             (ConfigSource::None, Error::BodyInvalid { .. }) if !plan.has_provider() => Error::ProviderRequired,
@@ -64,15 +64,15 @@ pub(crate) async fn route_request(
         }
     })?;
     log.metadata.validate()?;
-    limit_admission::admit_request(state, resolver.call, resolver.caller, log).await?;
+    limit_admission::admit_request(state, resolver.client_request, resolver.caller, log).await?;
     let may_be_redacted =
-        !resolver.call.head.is_guardrail_question && hooks::may_redact_request(resolver, &plan.config.root);
-    let body = log.begin_record_of_checked(resolver.call.head, &state.record_sink, body, may_be_redacted);
-    let operation = resolver.call.requested_operation();
+        !resolver.client_request.head.is_guardrail_question && hooks::may_redact_request(resolver, &plan.config.root);
+    let body = log.begin_record_of_checked(resolver.client_request.head, &state.record_sink, body, may_be_redacted);
+    let operation = resolver.client_request.requested_operation();
     if let (true, Body::Complete(bytes)) = (operation.has_countable_text(), &body) {
         log.count_input = Some(state.record_sink.token_counter.retain_body(operation, bytes));
     }
-    let replay_body = ReplayBody::new(resolver.call, body, is_json, log).await?;
+    let replay_body = ReplayBody::new(resolver.client_request, body, is_json, log).await?;
     RouteExecutor { client_deadline: until, ..RouteExecutor::new(state, resolver, plan, log, replay_body) }.run().await
 }
 
@@ -84,12 +84,13 @@ pub(crate) async fn resolve_model_prefix(
     body: Body,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
-    let replay_body = ReplayBody::new(resolver.call, body, is_json_request(resolver.call), log).await?;
+    let replay_body =
+        ReplayBody::new(resolver.client_request, body, is_json_request(resolver.client_request), log).await?;
     RouteExecutor::new(state, resolver, plan, log, replay_body).run().await
 }
 
-fn is_json_request(call: &Call<'_>) -> bool {
-    call.requested_operation().has_json_body() || call.head.headers.is_json()
+fn is_json_request(client_request: &ClientRequest<'_>) -> bool {
+    client_request.requested_operation().has_json_body() || client_request.head.headers.is_json()
 }
 
 /// Routes a WebSocket request whose config allows more than one attempt at one target.
@@ -99,7 +100,7 @@ pub(crate) async fn open_websocket(
     plan: &RoutePlan<'_>,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
-    let replay_body = ReplayBody::new(resolver.call, Body::empty(), false, log).await?;
+    let replay_body = ReplayBody::new(resolver.client_request, Body::empty(), false, log).await?;
     RouteExecutor { is_websocket: true, ..RouteExecutor::new(state, resolver, plan, log, replay_body) }.run().await
 }
 
@@ -122,7 +123,7 @@ pub(crate) struct RouteExecutor<'w> {
     pub state: &'w GatewayState,
     pub resolver: &'w TargetResolver<'w>,
     pub plan: &'w RoutePlan<'w>,
-    pub call: &'w Call<'w>,
+    pub client_request: &'w ClientRequest<'w>,
     pub log: &'w mut RequestLog,
     pub replay_body: ReplayBody,
     condition_params: Vec<Option<Value>>,
@@ -154,8 +155,8 @@ impl<'w> RouteExecutor<'w> {
         replay_body: ReplayBody,
     ) -> Self {
         let condition_params = replay_body.json_fields(&plan.config.condition_params);
-        let call = resolver.call;
-        let client_deadline = call.control.client_timeout.and_then(timeout::client_deadline);
+        let client_request = resolver.client_request;
+        let client_deadline = client_request.control.client_timeout.and_then(timeout::client_deadline);
         log.decision =
             Some(Box::new(RoutingDecision::new(plan.config.root.strategy.name(), Arc::clone(&plan.config.root.path))));
         let (breaker_permit, config_key) = (None, OnceLock::new());
@@ -164,7 +165,7 @@ impl<'w> RouteExecutor<'w> {
             state,
             resolver,
             plan,
-            call,
+            client_request,
             log,
             replay_body,
             condition_params,
@@ -506,7 +507,7 @@ impl<'w> RouteExecutor<'w> {
         ConditionInput {
             metadata: &self.log.metadata,
             params: &self.condition_params,
-            path: &self.call.head.path,
+            path: &self.client_request.head.path,
             pattern_results: self.pattern_results.as_deref(),
         }
     }
@@ -559,14 +560,14 @@ impl<'w> RouteExecutor<'w> {
     /// Returns the provider that the request itself names, in a header or as model prefix.
     fn requested_provider(&self) -> Option<&str> {
         let of_model = || self.replay_body.model.strip_prefix('@')?.split('/').next();
-        self.call.control.provider.or(self.call.control.virtual_key).or_else(of_model)
+        self.client_request.control.provider.or(self.client_request.control.virtual_key).or_else(of_model)
     }
 
     /// Returns the key of the config: of a saved config in this workspace, or of an inline config of this caller.
     fn config_key(&self) -> u64 {
         *self.config_key.get_or_init(|| {
             let caller = self.resolver.caller;
-            let text = self.plan.config_slug.or(self.call.control.config);
+            let text = self.plan.config_slug.or(self.client_request.control.config);
             let key = caller.key.map(|key| &*key.id).filter(|_| self.plan.config_slug.is_none());
             self.state.shared.keyed_hash((text, caller.workspace(), key))
         })

@@ -21,7 +21,7 @@ use crate::{
     request::body_fields::read_body_fields,
     resolve::{
         target::Target,
-        target_resolver::{Call, TargetResolver},
+        target_resolver::{ClientRequest, TargetResolver},
     },
     response::delivery::UpstreamResponse,
     routing::{
@@ -59,8 +59,10 @@ fn post() -> String {
 }
 
 /// Returns true if this call asks to explain another request.
-pub(crate) fn is_explain_request(call: &Call<'_>) -> bool {
-    call.route.path == EXPLAIN_PATH && call.head.method == "POST" && call.head.path == "/v1/explain"
+pub(crate) fn is_explain_request(client_request: &ClientRequest<'_>) -> bool {
+    client_request.route.path == EXPLAIN_PATH
+        && client_request.head.method == "POST"
+        && client_request.head.path == "/v1/explain"
 }
 
 /// Answers with all targets that would be tried, in order, and what each of them would be sent.
@@ -72,7 +74,7 @@ pub(crate) async fn explain_routing(
     let bytes = body.with_limits(state.body_limits)?.collect().await?;
     let request: ExplainRequest<'_> =
         serde_json::from_slice(&bytes).map_err(|error| invalid_request("$", &error.to_string()))?;
-    let head = build_head(resolver.call.head, &request)?;
+    let head = build_head(resolver.client_request.head, &request)?;
     let asks_for_socket = head.headers.get_str("upgrade").is_some_and(|kind| kind.eq_ignore_ascii_case("websocket"));
     let route =
         if asks_for_socket { Route::parse_websocket(&head.path) } else { Route::parse(&head.method, &head.path) };
@@ -80,12 +82,12 @@ pub(crate) async fn explain_routing(
         route.ok_or_else(|| invalid_request("$.path", "must be a path below `/v1` that is routed to a provider"))?;
     let route = if asks_for_socket { route } else { route.for_client(&head.headers) };
     let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
-    let call = Call { route, head: &head, control };
-    let resolver = TargetResolver { call: &call, ..*resolver };
+    let client_request = ClientRequest { route, head: &head, control };
+    let resolver = TargetResolver { client_request: &client_request, ..*resolver };
     let _prepared = resolver.prepare_config().await?;
     let plan = resolver.build_plan()?;
     let mut log = RequestLog::default();
-    log.read_request(&call, &state.record_sink);
+    log.read_request(&client_request, &state.record_sink);
     log.set_caller(resolver.caller, resolver.snapshot);
     log.metadata.validate()?;
     let body = request.body.map_or_else(Bytes::new, |body| bytes.slice_ref(body.get().as_bytes()));
@@ -96,9 +98,9 @@ pub(crate) async fn explain_routing(
         (log.model, log.is_streaming) = (realtime::model_from_query(&head.query), true);
         Body::empty()
     } else {
-        read_body_fields(state.body_limits, &call, Body::Complete(body), &mut log).await?
+        read_body_fields(state.body_limits, &client_request, Body::Complete(body), &mut log).await?
     };
-    let replay_body = ReplayBody::new(&call, body, is_json && !is_socket, &log).await?;
+    let replay_body = ReplayBody::new(&client_request, body, is_json && !is_socket, &log).await?;
     let mut executor = RouteExecutor::new(state, &resolver, &plan, &mut log, replay_body);
     (executor.is_dry_run, executor.is_websocket) = (true, is_socket);
     if plan.config.has_patterns {
@@ -161,7 +163,7 @@ async fn describe_target<'w>(executor: &mut RouteExecutor<'w>, node: &'w Node) -
     let mut report = build_target_report(executor, node, &target, &prepared, cache_lookup.as_ref()).await;
     let kind = if executor.is_websocket { AttemptKind::WebSocket } else { AttemptKind::Http };
     report["limits"] =
-        describe_limits(executor.state, executor.call, &target, kind, &prepared.body, executor.log).await;
+        describe_limits(executor.state, executor.client_request, &target, kind, &prepared.body, executor.log).await;
     report["guardrails"] = guardrails;
     report["changes_parameters"] = (!executor.parameters_for(node).is_none()).into();
     report["body"] = parse_body_fields(&prepared.body).map_or(Value::Null, Value::Object);
@@ -217,8 +219,8 @@ async fn build_target_report(
 fn describe_recovery(executor: &RouteExecutor<'_>, node: &Node, target: &Target<'_>) -> Value {
     let (mode, refusal) = (node.features.recovery.mode(), executor.continuation_refusal(node, target));
     let mut report = json!({"mode": mode.name(), "continues": refusal.is_none()});
-    if let (Mode::Continue, Some(because)) = (mode, refusal) {
-        report["because"] = because.into();
+    if let (Mode::Continue, Some(reason)) = (mode, refusal) {
+        report["reason"] = reason.into();
     }
     report
 }

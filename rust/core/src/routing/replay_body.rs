@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Result},
     features::parameters::Parameters,
     request::param_map,
-    resolve::target_resolver::Call,
+    resolve::target_resolver::ClientRequest,
 };
 
 /// JSON up to this size is edited on the async thread, which takes far less than a millisecond.
@@ -56,17 +56,22 @@ pub struct PreparedBody {
 impl ReplayBody {
     /// Creates the body of a request. `is_json` is true if it is JSON that was parsed, unless the operation is a proxy
     /// request.
-    pub async fn new(call: &Call<'_>, mut body: Body, is_json: bool, log: &RequestLog) -> Result<Self> {
+    pub async fn new(
+        client_request: &ClientRequest<'_>,
+        mut body: Body,
+        is_json: bool,
+        log: &RequestLog,
+    ) -> Result<Self> {
         let (model, stream) = (log.model.clone(), log.is_streaming);
-        let is_by_path = call.route.model().is_some();
+        let is_by_path = client_request.route.model().is_some();
         if is_by_path && matches!(body, Body::Complete(_)) {
-            body.rewrite_buffered(param_map::model_setter(call, model.clone())).await?;
+            body.rewrite_buffered(param_map::model_setter(client_request, model.clone())).await?;
         }
         let (buffered, once) = match body {
             Body::Complete(bytes) => (Some(bytes), None),
             fed @ Body::Streamed(..) => (None, Some(fed)),
         };
-        let content = match call.route.operation {
+        let content = match client_request.route.operation {
             _ if !is_json => BodyKind::Opaque,
             Operation::Proxy => BodyKind::PassthroughJson,
             _ => BodyKind::JsonObject,
@@ -177,17 +182,17 @@ fn remove_model(bytes: &[u8]) -> Option<Vec<u8>> {
 
 impl PreparedBody {
     /// Replaces the model in the body.
-    pub async fn set_model(&mut self, call: &Call<'_>, model: &str) -> Result<()> {
+    pub async fn set_model(&mut self, client_request: &ClientRequest<'_>, model: &str) -> Result<()> {
         model.clone_into(&mut self.model);
-        Ok(self.body.rewrite_buffered(param_map::model_setter(call, model.to_owned())).await?)
+        Ok(self.body.rewrite_buffered(param_map::model_setter(client_request, model.to_owned())).await?)
     }
 
     /// Returns the final body for its target. Removes the model if the path names it, and sets it in each item of a
     /// batch.
-    pub async fn into_body(self, call: &Call<'_>) -> Result<Body> {
+    pub async fn into_body(self, client_request: &ClientRequest<'_>) -> Result<Body> {
         let Self { mut body, model, .. } = self;
-        let is_batch = call.route.operation == Operation::BatchEmbedContents;
-        if matches!(body, Body::Complete(_)) && (is_batch || call.route.model().is_some()) {
+        let is_batch = client_request.route.operation == Operation::BatchEmbedContents;
+        if matches!(body, Body::Complete(_)) && (is_batch || client_request.route.model().is_some()) {
             let change = move |bytes: &[u8]| {
                 let rest = remove_model(bytes);
                 let updated =

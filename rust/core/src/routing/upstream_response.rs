@@ -19,7 +19,7 @@ use penstock_net::{
 use crate::{
     endpoints::forward,
     error::{Error, Result},
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     response::{
         delivery::{self, StreamFraming, UpstreamResponse},
         response_meter::{MeteredResponse, ResponseMeter},
@@ -217,11 +217,16 @@ impl UpstreamResponse {
     /// Creates a response from the cache.
     pub(crate) fn from_cache(
         cached: CachedResponse,
-        call: &Call<'_>,
+        client_request: &ClientRequest<'_>,
         target: &Target<'_>,
         grace: &CoarseTimer,
     ) -> Self {
-        Self::with_complete_body(&cached.content_type, cached.body, forward::response_api_format(call, target), grace)
+        Self::with_complete_body(
+            &cached.content_type,
+            cached.body,
+            forward::response_api_format(client_request, target),
+            grace,
+        )
     }
 
     /// Creates a JSON response that the gateway itself produced.

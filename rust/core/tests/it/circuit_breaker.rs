@@ -165,7 +165,7 @@ async fn half_open_breaker_allows_a_single_attempt() {
     }
     let models: Vec<_> = wait_for_ledger_entries(&provider, 6).await.into_iter().map(|entry| entry.model).collect();
     assert_eq!(models.iter().filter(|model| model.contains("503")).count(), 1, "{models:?}");
-    let stopped = json!({"step": "stopped", "at": "config.targets[0]", "because": "the half-open circuit breaker allows one attempt"});
+    let stopped = json!({"step": "stopped", "at": "config.targets[0]", "reason": "the half-open circuit breaker allows one attempt"});
     let records = gateway.drain_records();
     assert_eq!(records.iter().filter(|record| record["decisions"][1] == stopped).count(), 1, "{records:#?}");
 }
@@ -278,7 +278,7 @@ async fn stops_retrying_when_breaker_opens() {
     assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[1]"));
     // The third failure exceeds the threshold of two.
     assert_eq!(wait_for_ledger_entries(&provider, 4).await.len(), 4);
-    let stopped = json!({"step": "stopped", "at": "config.targets[0]", "because": "the circuit breaker opened"});
+    let stopped = json!({"step": "stopped", "at": "config.targets[0]", "reason": "the circuit breaker opened"});
     assert!(gateway.single_record()["decisions"].as_array().unwrap().contains(&stopped));
     // If all breakers are open, targets are tried as often as the config says.
     config["targets"] = json!([mock_target("status=503")]);

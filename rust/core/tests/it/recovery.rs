@@ -170,7 +170,10 @@ async fn passes_on_a_stream_that_exceeds_the_recovery_memory() {
         ))
         .await;
     assert_eq!((collect_text(&response), routing_headers(&response)[0]), (canon, "config.targets[0]"));
-    assert_eq!(decision_steps(&gateway.single_record()), json!([["unheld", "targets[0]"], ["tried", "targets[0]"]]));
+    assert_eq!(
+        decision_steps(&gateway.single_record()),
+        json!([["buffer_exceeded", "targets[0]"], ["tried", "targets[0]"]])
+    );
     let response = gateway
         .send(recovery_request(
             &recovery_config(&json!("hold"), &[sixty_chunk_target("&fault=cut&after=40"), mock_target("chunks=1")]),
@@ -223,7 +226,7 @@ async fn chat_stream_continues_on_another_target_as_one_response() {
         let record = gateway.single_record();
         let told_steps = json!([
             ["tried", "targets[0]"],
-            ["broke", "targets[0]"],
+            ["broke_off", "targets[0]"],
             ["tried", "targets[1]"],
             ["continued", "targets[1]"]
         ]);
@@ -471,7 +474,7 @@ async fn does_not_continue_on_a_target_without_prefill() {
     assert!(parse_stream_events(&response).pop().unwrap()["error"].is_object());
     assert_eq!(
         decision_steps(&gateway.single_record()),
-        json!([["tried", "targets[0]"], ["broke", "targets[0]"], ["unable", "targets[1]"]])
+        json!([["tried", "targets[0]"], ["broke_off", "targets[0]"], ["cannot_continue", "targets[1]"]])
     );
     wait_for_ledger_entries(&provider, 1).await;
 }
@@ -545,7 +548,7 @@ async fn record_and_explain_state_why_a_target_cannot_continue() {
     let gateway = TestGateway::with_settings(&provider.url(), |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
-    for (slug, model, recovery, because) in [
+    for (slug, model, recovery, reason) in [
         ("openai", "gpt-4o", json!("continue"), "its provider is not known to continue a partial response"),
         ("groq", "openai/gpt-oss-120b", json!("continue"), "its model does not continue a partial response"),
         (
@@ -561,7 +564,10 @@ async fn record_and_explain_state_why_a_target_cannot_continue() {
         let reply = gateway.send(recovery_request(&config, CHAT_PATH)).await;
         assert_eq!(parse_stream_events(&reply).pop().unwrap()["error"]["code"], "upstream_disconnected", "{slug}");
         let record = gateway.single_record();
-        assert_eq!(record["decisions"][2], json!({"step": "unable", "at": "config.targets[1]", "because": because}));
+        assert_eq!(
+            record["decisions"][2],
+            json!({"step": "cannot_continue", "at": "config.targets[1]", "reason": reason})
+        );
         let request_body = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()},
             "body": serde_json::from_str::<Value>(&chat_body("m", true)).unwrap()});
         let request = TestRequest::new("POST", "/v1/explain")
@@ -569,7 +575,7 @@ async fn record_and_explain_state_why_a_target_cannot_continue() {
             .body(request_body.to_string());
         let recovery = gateway.send(request).await.json()["targets"][1]["recovery"].clone();
         gateway.drain_records();
-        assert_eq!(recovery, json!({"mode": "continue", "continues": false, "because": because}));
+        assert_eq!(recovery, json!({"mode": "continue", "continues": false, "reason": reason}));
     }
 }
 
@@ -601,7 +607,7 @@ async fn does_not_continue_tool_calls_or_reasoning_and_records_why() {
         r#"{"type":"response.output_item.done","sequence_number":3,"output_index":1,"item":{"type":"function_call","id":"f","name":"look","arguments":"{}"}}"#,
     ];
     const LEGACY_COMPLETION: &[&str] = &[r#"{"id":"a","choices":[{"index":0,"text":"One","finish_reason":null}]}"#];
-    for (path, content, because) in [
+    for (path, content, reason) in [
         (CHAT_PATH, CHAT_TOOL_CALL, "a tool was called"),
         (MESSAGES_PATH, MESSAGES_TOOL_USE, "a tool was called"),
         (RESPONSES_PATH, RESPONSES_REASONING, "it broke off during reasoning"),
@@ -630,9 +636,9 @@ async fn does_not_continue_tool_calls_or_reasoning_and_records_why() {
         );
         assert_eq!(
             decision_steps(&record),
-            json!([["tried", "targets[0]"], ["broke", "targets[0]"], ["stopped", "targets[0]"]])
+            json!([["tried", "targets[0]"], ["broke_off", "targets[0]"], ["stopped", "targets[0]"]])
         );
-        assert_eq!(record["decisions"][2]["because"], because);
+        assert_eq!(record["decisions"][2]["reason"], reason);
         assert_eq!(provider.connection_count(), 1, "{path}");
     }
 }
@@ -716,9 +722,10 @@ async fn record_states_why_no_target_continued() {
     let gateway = TestGateway::for_provider(&provider);
     let cut = || sixty_chunk_target("&fault=cut&after=20");
     let unread = mock_target("status=201");
-    for (other, expected) in
-        [(json!({"provider": "@nobody"}), json!(["failed", "targets[1]"])), (unread, json!(["unable", "targets[1]"]))]
-    {
+    for (other, expected) in [
+        (json!({"provider": "@nobody"}), json!(["failed", "targets[1]"])),
+        (unread, json!(["cannot_continue", "targets[1]"])),
+    ] {
         let config = recovery_config(&json!({"mode": "continue", "prefill": true}), &[cut(), other]);
         let response = gateway.send(recovery_request(&config, CHAT_PATH)).await;
         assert!(parse_stream_events(&response).pop().unwrap()["error"].is_object(), "{}", response.text());

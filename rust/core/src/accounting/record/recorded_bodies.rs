@@ -16,7 +16,7 @@ const UNCHECKED_REQUEST: &[u8] = br#"{"withheld":"not recorded, because no guard
 
 /// The client's body as the record shows it.
 #[derive(Debug, Default)]
-enum ClientRequest {
+enum ClientBody {
     /// It is recorded already, or there is none.
     #[default]
     Recorded,
@@ -35,7 +35,7 @@ pub struct RecordedBodies {
     pub(super) entry: Option<Arc<SpoolEntry>>,
     /// The client's body, until the record knows if it differs from the one that was sent upstream.
     client_bytes: Option<Bytes>,
-    client_request: ClientRequest,
+    client_request: ClientBody,
     /// True if a body was recorded in place of the client's own.
     hides_client_request: bool,
     /// Body that the current attempt sent.
@@ -51,8 +51,8 @@ impl RecordedBodies {
     #[must_use]
     pub fn fork(&self) -> Self {
         let client_request = match &self.client_request {
-            ClientRequest::Unchecked(bytes) => ClientRequest::Unchecked(bytes.clone()),
-            _ => ClientRequest::Recorded,
+            ClientBody::Unchecked(bytes) => ClientBody::Unchecked(bytes.clone()),
+            _ => ClientBody::Recorded,
         };
         Self { entry: self.entry.clone(), is_forwarded: self.is_forwarded, client_request, ..Self::default() }
     }
@@ -61,8 +61,8 @@ impl RecordedBodies {
     pub fn adopt_target(&mut self, other: Self) {
         let Self { upstream_request, response_tap, is_forwarded, client_request, .. } = other;
         match (&self.client_request, client_request) {
-            (ClientRequest::Unchecked(_), checked @ ClientRequest::Unchanged(_))
-            | (ClientRequest::Unchecked(_) | ClientRequest::Unchanged(_), checked @ ClientRequest::Redacted(_)) => {
+            (ClientBody::Unchecked(_), checked @ ClientBody::Unchanged(_))
+            | (ClientBody::Unchecked(_) | ClientBody::Unchanged(_), checked @ ClientBody::Redacted(_)) => {
                 self.client_request = checked;
             }
             _ => (),
@@ -83,19 +83,19 @@ impl RecordedBodies {
     pub(super) fn set_client_request(&mut self, body: &Bytes, may_be_redacted: bool) {
         let Some(entry) = &self.entry else { return };
         if may_be_redacted {
-            self.client_request = ClientRequest::Unchecked(body.clone());
+            self.client_request = ClientBody::Unchecked(body.clone());
         } else {
             self.client_bytes = Some(body.clone());
-            entry.add_complete_body(FrameKind::ClientRequest, body.clone());
+            entry.add_complete_body(FrameKind::ClientBody, body.clone());
         }
     }
 
     /// Takes note that guardrails have checked the client's body, and of what they made of it if they redacted anything.
     pub fn set_checked_request(&mut self, redacted: Option<Bytes>) {
         self.client_request = match (mem::take(&mut self.client_request), redacted) {
-            (ClientRequest::Recorded, _) => ClientRequest::Recorded,
-            (_, Some(redacted)) => ClientRequest::Redacted(redacted),
-            (ClientRequest::Unchecked(bytes), None) => ClientRequest::Unchanged(bytes),
+            (ClientBody::Recorded, _) => ClientBody::Recorded,
+            (_, Some(redacted)) => ClientBody::Redacted(redacted),
+            (ClientBody::Unchecked(bytes), None) => ClientBody::Unchanged(bytes),
             (checked, None) => checked,
         };
     }
@@ -109,14 +109,14 @@ impl RecordedBodies {
     pub(super) fn record_client_request(&mut self) {
         let Some(entry) = &self.entry else { return };
         let (body, is_hidden) = match mem::take(&mut self.client_request) {
-            ClientRequest::Recorded => return,
-            ClientRequest::Unchecked(_) => (Bytes::from_static(UNCHECKED_REQUEST), true),
-            ClientRequest::Unchanged(bytes) => (bytes, false),
-            ClientRequest::Redacted(bytes) => (bytes, true),
+            ClientBody::Recorded => return,
+            ClientBody::Unchecked(_) => (Bytes::from_static(UNCHECKED_REQUEST), true),
+            ClientBody::Unchanged(bytes) => (bytes, false),
+            ClientBody::Redacted(bytes) => (bytes, true),
         };
         self.hides_client_request = is_hidden;
         self.client_bytes = Some(body.clone());
-        entry.add_complete_body(FrameKind::ClientRequest, body);
+        entry.add_complete_body(FrameKind::ClientBody, body);
     }
 
     /// Forgets what the provider sent, because guardrails have removed something of it.

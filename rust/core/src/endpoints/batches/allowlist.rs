@@ -19,7 +19,7 @@ use crate::{
     gateway_state::GatewayState,
     ingress::{message::RequestHead, route::Route},
     request::send::send_to_target,
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
 };
 
 /// Path of Anthropic's message batches.
@@ -42,24 +42,27 @@ struct SingleFileBatchBody<'b> {
 
 impl Target<'_> {
     /// Returns true if this request uploads or names the lines of a batch that the provider runs.
-    pub fn has_batch_lines(&self, call: &Call<'_>) -> bool {
-        match call.route.operation {
+    pub fn has_batch_lines(&self, client_request: &ClientRequest<'_>) -> bool {
+        match client_request.route.operation {
             // At other providers files do not become batches, or the job names one model for all lines.
             Operation::UploadFile | Operation::CreateBatch => self.provider.supports_natively(Operation::CreateBatch),
-            Operation::Proxy => call.route.path == MESSAGE_BATCHES_PATH && self.is_anthropic_post(call),
+            Operation::Proxy => {
+                client_request.route.path == MESSAGE_BATCHES_PATH && self.is_anthropic_post(client_request)
+            }
             _ => false,
         }
     }
 
     /// Returns true if the request cancels a message batch, which needs no model.
-    pub fn is_message_batch_cancel(&self, call: &Call<'_>) -> bool {
-        let below = call.route.path.strip_prefix(MESSAGE_BATCHES_PATH).and_then(|rest| rest.strip_prefix('/'));
+    pub fn is_message_batch_cancel(&self, client_request: &ClientRequest<'_>) -> bool {
+        let below =
+            client_request.route.path.strip_prefix(MESSAGE_BATCHES_PATH).and_then(|rest| rest.strip_prefix('/'));
         let id = below.and_then(|rest| rest.strip_suffix("/cancel"));
-        id.is_some_and(|id| !id.is_empty() && !id.contains(['/', '.', '%'])) && self.is_anthropic_post(call)
+        id.is_some_and(|id| !id.is_empty() && !id.contains(['/', '.', '%'])) && self.is_anthropic_post(client_request)
     }
 
-    fn is_anthropic_post(&self, call: &Call<'_>) -> bool {
-        call.head.method == "POST" && self.provider.row().api_format == ApiFormat::Anthropic
+    fn is_anthropic_post(&self, client_request: &ClientRequest<'_>) -> bool {
+        client_request.head.method == "POST" && self.provider.row().api_format == ApiFormat::Anthropic
     }
 }
 
@@ -67,24 +70,26 @@ impl Target<'_> {
 /// rejected; the parts that are still arriving are checked as they pass.
 pub async fn guard_models(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     models: &Arc<SavedModels>,
     body: Body,
     log: &mut RequestLog,
 ) -> Result<Body> {
     let aliases = &state.settings.header_aliases;
-    if !target.has_batch_lines(call) {
-        return target.guard_models(call, aliases, body);
+    if !target.has_batch_lines(client_request) {
+        return target.guard_models(client_request, aliases, body);
     }
-    target.guard_batch_head(call, aliases)?;
-    match call.route.operation {
-        Operation::UploadFile => return check_upload(call, Arc::clone(models), state.body_limits.max_bytes, body),
+    target.guard_batch_head(client_request, aliases)?;
+    match client_request.route.operation {
+        Operation::UploadFile => {
+            return check_upload(client_request, Arc::clone(models), state.body_limits.max_bytes, body);
+        }
         Operation::Proxy => return check_message_batch(Arc::clone(models), body).await,
         _ => (),
     }
-    let head = file_request_head(call, target, body.complete_bytes())?;
-    let (incoming, mut deadline) = fetch_file(state, call, &head, target, log).await?;
+    let head = file_request_head(client_request, target, body.complete_bytes())?;
+    let (incoming, mut deadline) = fetch_file(state, client_request, &head, target, log).await?;
     deadline.enforce(check_lines(incoming, models, state.body_limits.max_bytes)).await?;
     Ok(body)
 }
@@ -101,8 +106,13 @@ async fn check_message_batch(models: Arc<SavedModels>, body: Body) -> Result<Bod
 }
 
 /// Checks the lines of an uploaded form as they pass through.
-fn check_upload(call: &Call<'_>, models: Arc<SavedModels>, longest: usize, body: Body) -> Result<Body> {
-    let kind = call.head.headers.get_str("content-type").unwrap_or_default();
+fn check_upload(
+    client_request: &ClientRequest<'_>,
+    models: Arc<SavedModels>,
+    longest: usize,
+    body: Body,
+) -> Result<Body> {
+    let kind = client_request.head.headers.get_str("content-type").unwrap_or_default();
     let unread = |message: &str| Error::BatchUnreadable { message: message.into() };
     let mut form = BatchUploadChecker::from_content_type(kind, longest)
         .ok_or_else(|| unread("a file must be uploaded as a form (multipart/form-data)"))?;
@@ -131,7 +141,7 @@ fn fault_to_error(fault: BatchLineError) -> Error {
 }
 
 /// Builds the head of the request for the file from which a batch is created.
-fn file_request_head(call: &Call<'_>, target: &Target<'_>, body: &[u8]) -> Result<RequestHead> {
+fn file_request_head(client_request: &ClientRequest<'_>, target: &Target<'_>, body: &[u8]) -> Result<RequestHead> {
     let invalid = |message: String| Error::BatchUnreadable { message };
     let batch: SingleFileBatchBody<'_> = serde_json::from_slice(body).map_err(|error| invalid(error.to_string()))?;
     let id = &*batch.input_file_id;
@@ -139,8 +149,8 @@ fn file_request_head(call: &Call<'_>, target: &Target<'_>, body: &[u8]) -> Resul
         return Err(invalid("input_file_id must name a file".into()));
     }
     // Keeps nothing that could request less than the complete file.
-    let version = call.head.query.split('&').filter(|pair| pair.starts_with("api-version="));
-    let mut headers = call.head.headers.clone();
+    let version = client_request.head.query.split('&').filter(|pair| pair.starts_with("api-version="));
+    let mut headers = client_request.head.headers.clone();
     let is_partial = |name: &[u8]| name == b"range" || name.starts_with(b"if-") || name == b"accept-encoding";
     headers.retain(|name| name.starts_with(b"openai-") || (target.forward_headers.contains(name) && !is_partial(name)));
     Ok(RequestHead {
@@ -155,17 +165,17 @@ fn file_request_head(call: &Call<'_>, target: &Target<'_>, body: &[u8]) -> Resul
 /// Requests the file from the provider.
 async fn fetch_file(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     head: &RequestHead,
     target: &Target<'_>,
     log: &mut RequestLog,
 ) -> Result<(IncomingResponse, Deadline)> {
     let operation = Operation::RetrieveFileContent;
-    let route = Route { operation, path: head.path.strip_prefix("/v1").unwrap_or_default(), ..call.route };
+    let route = Route { operation, path: head.path.strip_prefix("/v1").unwrap_or_default(), ..client_request.route };
     if target.provider.provider_format(operation, "").is_some() || !target.provider.supports(operation) {
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() });
     }
-    let file_call = Call { route, head, control: call.control };
+    let file_call = ClientRequest { route, head, control: client_request.control };
     let (incoming, deadline) = send_to_target(state, &file_call, target, Body::empty(), None, log).await?;
     let is_plain = incoming.head.headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
     if incoming.head.status == 200 && is_plain {

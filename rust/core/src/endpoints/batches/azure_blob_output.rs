@@ -13,7 +13,7 @@ use crate::{
     credentials::{self, IssuedCredential},
     error::{Error, Result},
     gateway_state::GatewayState,
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     response::{delivery::UpstreamResponse, mask_secrets, offload::with_content_type},
 };
 
@@ -74,7 +74,7 @@ impl<'u> BlobUrl<'u> {
 /// Fetches the output that a batch of this target left in the customer's storage. Called once per target.
 pub async fn fetch_output_blob(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     url: &str,
     log: &mut RequestLog,
@@ -91,7 +91,8 @@ pub async fn fetch_output_blob(
         return Err(lacks(message.replace("{host}", &host)));
     }
     let token = if blob.is_signed() { None } else { Some(storage_token(state, target).await?) };
-    let outgoing = blob.build_request(&build_header_fields(token.as_deref(), call.head.headers.get_str("range")));
+    let outgoing =
+        blob.build_request(&build_header_fields(token.as_deref(), client_request.head.headers.get_str("range")));
     let mut deadline = Deadline::new(target.timeout, &outgoing.body, &state.coarse_timer);
     let sent = Instant::now();
     let sending = pin!(state.upstream.send(&blob.base.origin, outgoing));

@@ -9,23 +9,23 @@ use crate::{
     gateway_state::GatewayState,
     ingress::message::RequestHead,
     request::{send::send_to_target, translate},
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     response::delivery::UpstreamResponse,
 };
 
 /// Cancels a batch at a provider that deletes it. Reads the batch first, because its state cannot be read afterwards.
 pub(crate) async fn delete_batch(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     translation: Translation,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     let [status_head, delete_head] =
-        ["GET", "DELETE"].map(|method| RequestHead { method: method.into(), ..call.head.clone() });
+        ["GET", "DELETE"].map(|method| RequestHead { method: method.into(), ..client_request.head.clone() });
     let (mut batch, mut deadline) = send_to_target(
         state,
-        &translate::job_status_call(call, &status_head),
+        &translate::job_status_call(client_request, &status_head),
         target,
         Body::empty(),
         Some(&translation),
@@ -33,12 +33,13 @@ pub(crate) async fn delete_batch(
     )
     .await?;
     if batch.head.status < 300 {
-        let delete_call = Call { route: call.route, head: &delete_head, control: call.control };
+        let delete_call =
+            ClientRequest { route: client_request.route, head: &delete_head, control: client_request.control };
         let (deleted, _) = deadline
             .enforce(send_to_target(state, &delete_call, target, Body::empty(), Some(&translation), log))
             .await?;
         batch = if deleted.head.status < 300 { batch } else { deleted };
     }
-    let response = translate::translate_response(call, translation, batch, &mut deadline, log).await?;
-    Ok(UpstreamResponse::new(response, call.client_api_format(), deadline))
+    let response = translate::translate_response(client_request, translation, batch, &mut deadline, log).await?;
+    Ok(UpstreamResponse::new(response, client_request.client_api_format(), deadline))
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json, value::RawValue};
 use crate::{
     endpoints::batches::line_requests::{self, BatchLine},
     ingress::message::BatchOutput,
-    resolve::target_resolver::Call,
+    resolve::target_resolver::ClientRequest,
     response::offload::with_content_type,
 };
 
@@ -35,8 +35,12 @@ pub struct BatchOutputTranslator {
 
 impl BatchOutputTranslator {
     /// Returns `None` if the request is not for the output lines of a batch.
-    pub fn from_call(call: &Call<'_>, provider: &'static str, line_format: BatchLineFormat) -> Option<Self> {
-        let Some(BatchOutput::ProviderFile { endpoint, model }) = call.head.batch_output.as_deref() else {
+    pub fn from_call(
+        client_request: &ClientRequest<'_>,
+        provider: &'static str,
+        line_format: BatchLineFormat,
+    ) -> Option<Self> {
+        let Some(BatchOutput::ProviderFile { endpoint, model }) = client_request.head.batch_output.as_deref() else {
             return None;
         };
         Some(Self::new(provider, line_format, endpoint, model))

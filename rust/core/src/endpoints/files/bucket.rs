@@ -17,7 +17,7 @@ use crate::{
     accounting::record::RequestLog,
     error::Result,
     request::internal_request::InternalRequest,
-    resolve::{target::CredentialOrigin, target_resolver::Call},
+    resolve::{target::CredentialOrigin, target_resolver::ClientRequest},
     response::delivery::UpstreamResponse,
 };
 
@@ -26,24 +26,31 @@ const MAX_LISTED_FILES: usize = 1000;
 
 pub async fn handle_request(
     client: &FileStoreClient<'_>,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     bucket: &'static ObjectStore,
     body: Body,
     log: &mut RequestLog,
 ) -> FileStoreResult {
     match client.operation {
-        Operation::UploadFile => upload::upload_file(client, call, body, log, BucketUpload::new(client, bucket)).await,
-        Operation::ListFiles => list_files(client, call, bucket).await,
-        Operation::DeleteFile => delete_file(client, call, bucket).await,
-        Operation::RetrieveFileContent => retrieve_content(client, call, bucket).await,
-        _ => retrieve_file(client, call, bucket).await,
+        Operation::UploadFile => {
+            upload::upload_file(client, client_request, body, log, BucketUpload::new(client, bucket)).await
+        }
+        Operation::ListFiles => list_files(client, client_request, bucket).await,
+        Operation::DeleteFile => delete_file(client, client_request, bucket).await,
+        Operation::RetrieveFileContent => retrieve_content(client, client_request, bucket).await,
+        _ => retrieve_file(client, client_request, bucket).await,
     }
 }
 
 /// Resolves the object that a request names. With a stored credential, it must be in the credential's own bucket, in
 /// the folder of gateway files. Other objects of the bucket's owner are not accessible.
-fn resolve_object(client: &FileStoreClient<'_>, call: &Call<'_>, bucket: &ObjectStore) -> Result<ObjectAddress> {
-    let object = bucket.parse_object_address(call.route.path).map_err(|message| client.option_error(message))?;
+fn resolve_object(
+    client: &FileStoreClient<'_>,
+    client_request: &ClientRequest<'_>,
+    bucket: &ObjectStore,
+) -> Result<ObjectAddress> {
+    let object =
+        bucket.parse_object_address(client_request.route.path).map_err(|message| client.option_error(message))?;
     check_object_access(client, bucket, &object)?;
     Ok(object)
 }
@@ -61,8 +68,12 @@ pub fn check_object_access(client: &FileStoreClient<'_>, bucket: &ObjectStore, o
     Err(client.option_error(message))
 }
 
-async fn retrieve_file(client: &FileStoreClient<'_>, call: &Call<'_>, bucket: &ObjectStore) -> FileStoreResult {
-    let object = resolve_object(client, call, bucket)?;
+async fn retrieve_file(
+    client: &FileStoreClient<'_>,
+    client_request: &ClientRequest<'_>,
+    bucket: &ObjectStore,
+) -> FileStoreResult {
+    let object = resolve_object(client, client_request, bucket)?;
     let path = bucket.file_path(&object);
     let (incoming, _) = client.send(InternalRequest::new("HEAD", &path)).await?;
     let file = bucket.file_from_headers(&object, |name| incoming.head.headers.get_str(name));
@@ -70,12 +81,16 @@ async fn retrieve_file(client: &FileStoreClient<'_>, call: &Call<'_>, bucket: &O
 }
 
 /// Returns the content of an object, or the requested byte range of it.
-async fn retrieve_content(client: &FileStoreClient<'_>, call: &Call<'_>, bucket: &ObjectStore) -> FileStoreResult {
-    let object = resolve_object(client, call, bucket)?;
+async fn retrieve_content(
+    client: &FileStoreClient<'_>,
+    client_request: &ClientRequest<'_>,
+    bucket: &ObjectStore,
+) -> FileStoreResult {
+    let object = resolve_object(client, client_request, bucket)?;
     let path = bucket.file_path(&object);
-    let results = BatchOutputTranslator::from_call(call, client.target.provider.slug(), bucket.line_format);
+    let results = BatchOutputTranslator::from_call(client_request, client.target.provider.slug(), bucket.line_format);
     // A range could cut a batch line, which then could not be translated.
-    let range = call
+    let range = client_request
         .head
         .headers
         .get_str("range")
@@ -94,8 +109,12 @@ async fn retrieve_content(client: &FileStoreClient<'_>, call: &Call<'_>, bucket:
 
 /// Deletes an object after checking that it exists. A bucket reports success for a missing object, but the client must
 /// get a 404.
-async fn delete_file(client: &FileStoreClient<'_>, call: &Call<'_>, bucket: &ObjectStore) -> FileStoreResult {
-    let object = resolve_object(client, call, bucket)?;
+async fn delete_file(
+    client: &FileStoreClient<'_>,
+    client_request: &ClientRequest<'_>,
+    bucket: &ObjectStore,
+) -> FileStoreResult {
+    let object = resolve_object(client, client_request, bucket)?;
     let path = bucket.file_path(&object);
     client.send(InternalRequest::new("HEAD", &path)).await?;
     let (incoming, _) = client.send(InternalRequest::new("DELETE", &path)).await?;
@@ -103,11 +122,16 @@ async fn delete_file(client: &FileStoreClient<'_>, call: &Call<'_>, bucket: &Obj
 }
 
 /// Lists the files in the folder of gateway files, or in its subfolder for one purpose.
-async fn list_files(client: &FileStoreClient<'_>, call: &Call<'_>, bucket: &ObjectStore) -> FileStoreResult {
-    let most = parse_limit(client, call, MAX_LISTED_FILES)?;
-    let after = query_param(call, "after").map(|id| bucket.parse_object_address(&format!("/files/{id}"))).transpose();
+async fn list_files(
+    client: &FileStoreClient<'_>,
+    client_request: &ClientRequest<'_>,
+    bucket: &ObjectStore,
+) -> FileStoreResult {
+    let most = parse_limit(client, client_request, MAX_LISTED_FILES)?;
+    let after =
+        query_param(client_request, "after").map(|id| bucket.parse_object_address(&format!("/files/{id}"))).transpose();
     let after = after.map_err(|message| client.untranslatable_error("after", message))?;
-    let purpose = query_param(call, "purpose").map(files::parse_purpose).transpose();
+    let purpose = query_param(client_request, "purpose").map(files::parse_purpose).transpose();
     let purpose = purpose.map_err(|message| client.untranslatable_error("purpose", message))?;
     let name = bucket.bucket_name(&client.target.options).map_err(|message| client.option_error(message))?;
     let query = bucket.list_query(most, after.as_ref(), purpose);

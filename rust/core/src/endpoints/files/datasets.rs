@@ -30,7 +30,7 @@ use crate::{
     },
     error::Result,
     request::internal_request::InternalRequest,
-    resolve::target_resolver::Call,
+    resolve::target_resolver::ClientRequest,
     response::delivery::UpstreamResponse,
 };
 
@@ -40,22 +40,25 @@ const JSON_CONTENT_TYPE: &str = "application/json";
 
 pub async fn handle_request(
     client: &FileStoreClient<'_>,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     kind: DatasetStore,
     body: Body,
     log: &mut RequestLog,
 ) -> FileStoreResult {
     match client.operation {
-        Operation::UploadFile => upload::upload_file(client, call, body, log, DatasetUpload::new(client, kind)).await,
-        Operation::ListFiles => list_files(client, call, kind).await,
+        Operation::UploadFile => {
+            upload::upload_file(client, client_request, body, log, DatasetUpload::new(client, kind)).await
+        }
+        Operation::ListFiles => list_files(client, client_request, kind).await,
         Operation::DeleteFile => {
-            let (incoming, _) = client.send(InternalRequest::new("DELETE", call.route.path)).await?;
-            let id = call.route.path.rsplit('/').next().unwrap_or_default();
+            let (incoming, _) = client.send(InternalRequest::new("DELETE", client_request.route.path)).await?;
+            let id = client_request.route.path.rsplit('/').next().unwrap_or_default();
             Ok(client.success_response(incoming, files::deletion_body(id)))
         }
-        Operation::RetrieveFileContent => retrieve_content(client, call, kind).await,
+        Operation::RetrieveFileContent => retrieve_content(client, client_request, kind).await,
         _ => {
-            let (incoming, dataset) = request_json(client, InternalRequest::new("GET", call.route.path)).await?;
+            let (incoming, dataset) =
+                request_json(client, InternalRequest::new("GET", client_request.route.path)).await?;
             let file = kind.parse_file(&dataset).ok_or_else(|| broken_response("it has no dataset id"))?;
             Ok(client.success_response(incoming, file.to_json_bytes()))
         }
@@ -82,15 +85,20 @@ async fn read_json(
 }
 
 /// Lists files. The provider returns all datasets at once; filters and pagination are applied here.
-async fn list_files(client: &FileStoreClient<'_>, call: &Call<'_>, kind: DatasetStore) -> FileStoreResult {
-    let most = parse_limit(client, call, MAX_LISTED_DATASETS)?;
+async fn list_files(
+    client: &FileStoreClient<'_>,
+    client_request: &ClientRequest<'_>,
+    kind: DatasetStore,
+) -> FileStoreResult {
+    let most = parse_limit(client, client_request, MAX_LISTED_DATASETS)?;
     let query = kind.list_query(MAX_LISTED_DATASETS);
     let (incoming, response) =
         request_json(client, InternalRequest { query: &query, ..InternalRequest::new("GET", "/files") }).await?;
-    let is_asked = |file: &FileObject| query_param(call, "purpose").is_none_or(|purpose| purpose == file.purpose);
+    let is_asked =
+        |file: &FileObject| query_param(client_request, "purpose").is_none_or(|purpose| purpose == file.purpose);
     let all: Vec<_> = kind.parse_file_list(&response).into_iter().filter(is_asked).collect();
-    let after =
-        query_param(call, "after").map(|id| all.iter().position(|file| file.id == id).map_or(all.len(), |at| at + 1));
+    let after = query_param(client_request, "after")
+        .map(|id| all.iter().position(|file| file.id == id).map_or(all.len(), |at| at + 1));
     let rest = &all[after.unwrap_or_default()..];
     let part = &rest[..rest.len().min(most)];
     Ok(client.success_response(incoming, files::list_body(part, part.len() < rest.len())))
@@ -98,8 +106,12 @@ async fn list_files(client: &FileStoreClient<'_>, call: &Call<'_>, kind: Dataset
 
 /// Streams the content of a dataset's files one after the other. Each file is requested when the previous one has
 /// ended.
-async fn retrieve_content(client: &FileStoreClient<'_>, call: &Call<'_>, kind: DatasetStore) -> FileStoreResult {
-    let (_, response) = request_json(client, InternalRequest::new("GET", call.route.path)).await?;
+async fn retrieve_content(
+    client: &FileStoreClient<'_>,
+    client_request: &ClientRequest<'_>,
+    kind: DatasetStore,
+) -> FileStoreResult {
+    let (_, response) = request_json(client, InternalRequest::new("GET", client_request.route.path)).await?;
     let urls = kind.download_urls(&response);
     let Some((first, others)) = urls.split_first() else { return Err(no_content_error(client, kind, &response)) };
     let defer_fetch = |url: &&str| {
@@ -114,8 +126,11 @@ async fn retrieve_content(client: &FileStoreClient<'_>, call: &Call<'_>, kind: D
     // stream.
     deadline.enforce(pin!(body.wait_for_first_chunk())).await?;
     let incoming = IncomingResponse { head, body };
-    let results =
-        BatchOutputTranslator::from_call(call, client.target.provider.slug(), client.file_store.line_format());
+    let results = BatchOutputTranslator::from_call(
+        client_request,
+        client.target.provider.slug(),
+        client.file_store.line_format(),
+    );
     let incoming = match results {
         Some(results) => translate_output(results, incoming),
         None => set_file_content_type(incoming),

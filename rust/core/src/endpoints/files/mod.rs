@@ -19,7 +19,7 @@ use crate::{
     endpoints::files::store_client::{FileStoreClient, FileStoreError},
     error::Result,
     gateway_state::GatewayState,
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     response::delivery::UpstreamResponse,
 };
 
@@ -31,17 +31,17 @@ const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 /// Handles a file request for one target whose files are kept in a bucket or in datasets.
 pub async fn handle_file_request(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     file_store: FileStore,
     body: Body,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
-    let operation = call.route.operation;
+    let operation = client_request.route.operation;
     let client = FileStoreClient { state, target, operation, file_store, upstream_nanos: AtomicU64::new(0) };
     let outcome = match file_store {
-        FileStore::Bucket(bucket) => bucket::handle_request(&client, call, bucket, body, log).await,
-        FileStore::Datasets(kind) => datasets::handle_request(&client, call, kind, body, log).await,
+        FileStore::Bucket(bucket) => bucket::handle_request(&client, client_request, bucket, body, log).await,
+        FileStore::Datasets(kind) => datasets::handle_request(&client, client_request, kind, body, log).await,
     };
     log.upstream_latency = Some(Duration::from_nanos(client.upstream_nanos.into_inner()));
     match outcome {
@@ -52,14 +52,14 @@ pub async fn handle_file_request(
 }
 
 /// Returns a non-empty query parameter of a list request.
-fn query_param<'c>(call: &'c Call<'_>, searched_name: &str) -> Option<&'c str> {
-    let mut pairs = call.head.query.split('&').filter_map(|pair| pair.split_once('='));
+fn query_param<'c>(client_request: &'c ClientRequest<'_>, searched_name: &str) -> Option<&'c str> {
+    let mut pairs = client_request.head.query.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(name, value)| *name == searched_name && !value.is_empty()).map(|(_, value)| value)
 }
 
 /// Parses how many files a list may have, capped at `most`.
-fn parse_limit(client: &FileStoreClient<'_>, call: &Call<'_>, most: usize) -> Result<usize> {
-    match query_param(call, "limit").map(str::parse::<usize>) {
+fn parse_limit(client: &FileStoreClient<'_>, client_request: &ClientRequest<'_>, most: usize) -> Result<usize> {
+    match query_param(client_request, "limit").map(str::parse::<usize>) {
         None => Ok(DEFAULT_LIST_LIMIT),
         Some(Ok(limit)) if limit > 0 => Ok(limit.min(most)),
         Some(_) => Err(client.untranslatable_error("limit", "must be a whole number above 0")),

@@ -17,7 +17,7 @@ use crate::{
         store_client::{FileStoreClient, FileStoreError, FileStoreResult},
     },
     error::{Error, Result},
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
 };
 
 /// Size of an upload part, and the maximum of any file that is buffered. Buckets require the length in advance, which
@@ -53,12 +53,12 @@ pub trait UploadSink {
 /// Streams the file of a multipart form to a sink, which is aborted if anything fails.
 pub async fn upload_file<S: UploadSink>(
     client: &FileStoreClient<'_>,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     body: Body,
     log: &mut RequestLog,
     mut sink: S,
 ) -> FileStoreResult {
-    let kind = call.head.headers.get_str("content-type").unwrap_or_default();
+    let kind = client_request.head.headers.get_str("content-type").unwrap_or_default();
     let form = UploadParser::from_content_type(kind).ok_or_else(|| Error::HeaderInvalid {
         name: "content-type",
         message: "uploadFile requires multipart/form-data".into(),

@@ -18,8 +18,7 @@ use crate::{
         record::RequestLog,
     },
     auth::caller::Caller,
-    error::{Error, Result},
-    exceeded_limit::ExceededLimit,
+    error::{Error, Result, exceeded_limit::ExceededLimit},
     gateway_state::GatewayState,
     limits::{
         limiter::Limiter,
@@ -29,7 +28,7 @@ use crate::{
         window::LimitWindow,
     },
     request::body_fields::MAX_INLINE_PEEK_BYTES,
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     state::snapshot::Workspace,
 };
 
@@ -50,7 +49,7 @@ const NANODOLLARS_PER_DOLLAR: u64 = 1_000_000_000;
 /// If one of them is exceeded.
 pub(crate) async fn admit_request(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     caller: &Caller<'_>,
     log: &mut RequestLog,
 ) -> Result<()> {
@@ -63,14 +62,14 @@ pub(crate) async fn admit_request(
     }
     let started_at = Instant::now();
     let mut holds = Box::new(RequestHolds::new(Arc::clone(&state.limiter)));
-    if call.head.is_guardrail_question {
+    if client_request.head.is_guardrail_question {
         // It is no request of the caller, so only its tokens and its cost count.
         log.limits = Some(holds);
         return Ok(());
     }
     let mut turn = AcquireTurn::new(&state.limiter);
     let admission = loop {
-        let subject = limit_subject(call, caller, log, None);
+        let subject = limit_subject(client_request, caller, log, None);
         let request =
             HoldRequest { stage: LimitStage::Request, subject: &subject, amount: &|_, _, _| 1, is_last: turn.is_last };
         let admission = holds.take_all(rule_sets.into_iter().flatten(), &request, now_ms());
@@ -121,7 +120,7 @@ pub(crate) fn is_limited(target: &Target<'_>, log: &RequestLog) -> bool {
 /// If a limit of the target or of the caller leaves less.
 pub(crate) async fn admit_attempt(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     kind: AttemptKind,
     body: Body,
@@ -130,16 +129,16 @@ pub(crate) async fn admit_attempt(
     let mut holds = log.limits.take().unwrap_or_else(|| Box::new(RequestHolds::new(Arc::clone(&state.limiter))));
     holds.end_attempt(now_ms());
     let rule_sets = attempt_rules(target);
-    let mut bounds = read_bounds(call, kind, &body, &rule_sets).await;
+    let mut bounds = read_bounds(client_request, kind, &body, &rule_sets).await;
     let prices = attempt_prices(target, log);
     let target_subject = target_subject(target, log);
-    let parameter = output_parameter(call, target).filter(|_| {
+    let parameter = output_parameter(client_request, target).filter(|_| {
         counts_usage(&rule_sets) && bounds.output_tokens.is_none() && bounds.input_bytes <= MAX_INLINE_PEEK_BYTES as u64
     });
     let set_tokens = bounds.output_tokens;
     let mut turn = AcquireTurn::new(&state.limiter);
     let (admission, cap) = loop {
-        let subject = limit_subject(call, &target.caller, log, Some(target_subject));
+        let subject = limit_subject(client_request, &target.caller, log, Some(target_subject));
         let cap =
             parameter.and_then(|_| affordable_tokens(&state.limiter, &rule_sets, &subject, &bounds.highest(), &prices));
         bounds.output_tokens = set_tokens.or(cap);
@@ -183,7 +182,7 @@ fn counts_usage<const COUNT: usize>(rule_sets: &[Option<&Arc<[LimitRule]>>; COUN
 }
 
 async fn read_bounds<const COUNT: usize>(
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     kind: AttemptKind,
     body: &Body,
     rule_sets: &[Option<&Arc<[LimitRule]>>; COUNT],
@@ -191,7 +190,7 @@ async fn read_bounds<const COUNT: usize>(
     if !counts_usage(rule_sets) {
         return UsageBounds::default();
     }
-    UsageBounds::from_request(call, body, kind == AttemptKind::WebSocket).await
+    UsageBounds::from_request(client_request, body, kind == AttemptKind::WebSocket).await
 }
 
 fn attempt_prices<'a>(target: &'a Target<'_>, log: &'a RequestLog) -> AttemptPrices<'a> {
@@ -216,8 +215,8 @@ fn target_subject<'a>(target: &Target<'a>, log: &'a RequestLog) -> TargetSubject
 
 /// Returns the parameter that bounds the response, in the client's API format. `None` for formats in which it is nested,
 /// or whose requests always have it.
-fn output_parameter(call: &Call<'_>, target: &Target<'_>) -> Option<&'static str> {
-    match call.requested_operation() {
+fn output_parameter(client_request: &ClientRequest<'_>, target: &Target<'_>) -> Option<&'static str> {
+    match client_request.requested_operation() {
         Operation::CreateModelResponse => Some("max_output_tokens"),
         Operation::ChatComplete => Some(target.provider.row().chat_output_limit),
         Operation::Complete => Some("max_tokens"),
@@ -281,7 +280,7 @@ fn target_rules<'c>(target: &Target<'c>) -> [Option<&'c Arc<[LimitRule]>>; 2] {
 
 /// Returns what limits may refer to in a request.
 fn limit_subject<'r>(
-    call: &Call<'r>,
+    client_request: &ClientRequest<'r>,
     caller: &Caller<'r>,
     log: &'r RequestLog,
     target: Option<TargetSubject<'r>>,
@@ -294,8 +293,8 @@ fn limit_subject<'r>(
             .map(|workspace: &Workspace| ObjectNames { slug: &workspace.slug, id: &workspace.id }),
         metadata: &log.metadata,
         config: config.map(|config| ObjectNames { slug: &config.slug, id: config.id.as_deref().unwrap_or_default() }),
-        prompt: call.head.prompt.as_ref().map(|prompt| ObjectNames { slug: &prompt.slug, id: &prompt.id }),
-        endpoint_type: call.requested_operation().id(),
+        prompt: client_request.head.prompt.as_ref().map(|prompt| ObjectNames { slug: &prompt.slug, id: &prompt.id }),
+        endpoint_type: client_request.requested_operation().id(),
         target,
     }
 }

@@ -17,7 +17,7 @@ use crate::{
         rule::{Enforcement, LimitRule, Measure},
         window::LimitWindow,
     },
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
 };
 
 /// Limits that one overview shows.
@@ -27,17 +27,17 @@ const MAX_SHOWN: usize = 300;
 /// needs of them.
 pub(crate) async fn describe_limits(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     kind: AttemptKind,
     body: &Body,
     log: &RequestLog,
 ) -> Value {
     let rule_sets = attempt_rules(target);
-    let mut bounds = read_bounds(call, kind, body, &rule_sets).await;
+    let mut bounds = read_bounds(client_request, kind, body, &rule_sets).await;
     let prices = attempt_prices(target, log);
-    let subject = limit_subject(call, &target.caller, log, Some(target_subject(target, log)));
-    if bounds.output_tokens.is_none() && output_parameter(call, target).is_some() {
+    let subject = limit_subject(client_request, &target.caller, log, Some(target_subject(target, log)));
+    if bounds.output_tokens.is_none() && output_parameter(client_request, target).is_some() {
         bounds.output_tokens =
             super::affordable_tokens(&state.limiter, &rule_sets, &subject, &bounds.highest(), &prices);
     }

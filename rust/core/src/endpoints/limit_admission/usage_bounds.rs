@@ -16,7 +16,7 @@ use crate::{
         rule::{Enforcement, LimitRule, Measure},
     },
     request::body_fields::MAX_INLINE_PEEK_BYTES,
-    resolve::target_resolver::Call,
+    resolve::target_resolver::ClientRequest,
 };
 
 /// Tokens of a response, if neither the request nor earlier ones tell how many there will be.
@@ -83,8 +83,8 @@ pub struct UsageBounds {
 
 impl UsageBounds {
     /// Reads the bounds of a request. Large bodies are parsed on a blocking thread, so that other requests do not wait.
-    pub async fn from_request(call: &Call<'_>, body: &Body, is_socket: bool) -> Self {
-        let operation = call.requested_operation();
+    pub async fn from_request(client_request: &ClientRequest<'_>, body: &Body, is_socket: bool) -> Self {
+        let operation = client_request.requested_operation();
         let length = match body {
             Body::Complete(bytes) => Some(bytes.len() as u64),
             Body::Streamed(_, length) => *length,
@@ -130,10 +130,10 @@ impl UsageBounds {
                 Self { rankings: 1 + bytes / RANKED_BYTES, ..Self::of_text(bytes, Some(0)) }
             }
             Operation::Moderate => Self::of_text(length.unwrap_or(0), Some(0)),
-            _ if uses_nothing(call, operation) => Self { output_tokens: Some(0), ..Self::default() },
+            _ if uses_nothing(client_request, operation) => Self { output_tokens: Some(0), ..Self::default() },
             Operation::CreateBatch | Operation::CreateBatchJob => Self::unbounded("a batch that a provider runs"),
             Operation::CreateFinetune => Self::unbounded("a fine-tuning job"),
-            _ => Self::unbounded(format!("`{} {}`", call.head.method, call.route.path)),
+            _ => Self::unbounded(format!("`{} {}`", client_request.head.method, client_request.route.path)),
         }
     }
 
@@ -195,7 +195,7 @@ impl UsageBounds {
 }
 
 /// Returns true if a request only reads, deletes or stores data at a provider.
-fn uses_nothing(call: &Call<'_>, operation: Operation) -> bool {
+fn uses_nothing(client_request: &ClientRequest<'_>, operation: Operation) -> bool {
     match operation.body_kind() {
         Some(BodyKind::Nothing) => true,
         Some(_) => {
@@ -206,6 +206,6 @@ fn uses_nothing(call: &Call<'_>, operation: Operation) -> bool {
                     Operation::PutBatchObject | Operation::CreateBatchDataset | Operation::UploadBatchDataset
                 )
         }
-        None => matches!(&*call.head.method, "GET" | "HEAD" | "DELETE" | "OPTIONS"),
+        None => matches!(&*client_request.head.method, "GET" | "HEAD" | "DELETE" | "OPTIONS"),
     }
 }

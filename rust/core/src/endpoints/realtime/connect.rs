@@ -15,25 +15,26 @@ use crate::{
     gateway_state::GatewayState,
     ingress::message::RequestHead,
     request::upstream_head::{self, BodyLength, RenderInput, TransformMode},
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     response::{delivery::UpstreamResponse, mask_secrets},
 };
 
 /// Sends the upgrade request to one target. `requested_model` is the model as the query names it.
 pub(crate) async fn upgrade_target(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     requested_model: &str,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
-    let operation = call.route.operation;
+    let operation = client_request.route.operation;
     if !target.provider.supports(operation) || target.provider.provider_format(operation, &log.model).is_some() {
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() });
     }
-    target.guard_models(call, &state.settings.header_aliases, Body::empty())?;
+    target.guard_models(client_request, &state.settings.header_aliases, Body::empty())?;
     if limit_admission::is_limited(target, log) {
-        let admitted = limit_admission::admit_attempt(state, call, target, AttemptKind::WebSocket, Body::empty(), log);
+        let admitted =
+            limit_admission::admit_attempt(state, client_request, target, AttemptKind::WebSocket, Body::empty(), log);
         drop(Box::pin(admitted).await?);
     }
     log.details.mark_sending();
@@ -45,8 +46,8 @@ pub(crate) async fn upgrade_target(
         Some(grant) => Some(Box::pin(credentials::fetch_credential(state, target, grant)).await?),
     };
     let model_override = Some(&*log.model).filter(|model| *model != requested_model);
-    let head = render_upgrade_head(state, call, target, model_override, issued.as_deref())?;
-    let handshake = Handshake::new(&offered_protocols(&call.head.headers));
+    let head = render_upgrade_head(state, client_request, target, model_override, issued.as_deref())?;
+    let handshake = Handshake::new(&offered_protocols(&client_request.head.headers));
     let mut deadline = Deadline::new(target.timeout, &Body::empty(), &state.coarse_timer);
     let sent = Instant::now();
     let upgraded = deadline.enforce(state.upstream.open_websocket(&target.base_url.origin, head, &handshake)).await?;
@@ -73,18 +74,18 @@ pub(crate) async fn upgrade_target(
 /// prefix.
 fn render_upgrade_head(
     state: &GatewayState,
-    call: &Call<'_>,
+    client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     model_override: Option<&str>,
     issued: Option<&IssuedCredential>,
 ) -> Result<Vec<u8>> {
     let query = match model_override {
-        Some(model) => replace_query_model(&call.head.query, model),
-        None => call.head.query.clone(),
+        Some(model) => replace_query_model(&client_request.head.query, model),
+        None => client_request.head.query.clone(),
     };
     let model = model_override.map_or_else(|| model_from_query(&query), ToOwned::to_owned);
-    let head = RequestHead { query, ..call.head.clone() };
-    let call = Call { route: call.route, head: &head, control: call.control };
+    let head = RequestHead { query, ..client_request.head.clone() };
+    let client_request = ClientRequest { route: client_request.route, head: &head, control: client_request.control };
     let input = RenderInput {
         model: &model,
         user: "",
@@ -97,8 +98,8 @@ fn render_upgrade_head(
         body_length: BodyLength::None,
         issued_credential: issued,
     };
-    let mut bytes = upstream_head::render_head(&call, target, input, &state.settings.header_aliases)?;
-    credentials::sign_head(target, call.route.operation, issued, &mut bytes, &PayloadDigest::compute(b""))?;
+    let mut bytes = upstream_head::render_head(&client_request, target, input, &state.settings.header_aliases)?;
+    credentials::sign_head(target, client_request.route.operation, issued, &mut bytes, &PayloadDigest::compute(b""))?;
     Ok(bytes)
 }
 

@@ -21,7 +21,7 @@ use crate::{
         control_headers::{ControlHeaders, split_control_name},
         message::RequestHead,
     },
-    resolve::{target::Target, target_resolver::Call},
+    resolve::{target::Target, target_resolver::ClientRequest},
     state::snapshot::{SavedProvider, Snapshot},
 };
 
@@ -40,12 +40,17 @@ pub struct RequestedModel<'m> {
 impl<'s> Target<'s> {
     /// Applies the saved settings of the requested model and its path prefix. Rejects a model that may not be used, as
     /// its main model or anywhere else.
-    pub fn apply_model(&mut self, call: &Call<'_>, requested: RequestedModel<'_>, body: &[u8]) -> Result<()> {
+    pub fn apply_model(
+        &mut self,
+        client_request: &ClientRequest<'_>,
+        requested: RequestedModel<'_>,
+        body: &[u8],
+    ) -> Result<()> {
         let model = requested.model;
         if let Some(saved) = self.saved_provider {
-            self.apply_saved_provider(call, saved, requested, body)?;
+            self.apply_saved_provider(client_request, saved, requested, body)?;
         }
-        if let Some(prefix) = self.provider.path_prefix(call.route.operation, model, &self.base_url.prefix) {
+        if let Some(prefix) = self.provider.path_prefix(client_request.route.operation, model, &self.base_url.prefix) {
             self.base_url.prefix = prefix.into();
         }
         Ok(())
@@ -54,7 +59,7 @@ impl<'s> Target<'s> {
     /// Applies the settings saved with the provider and the model, and checks every model that the request names.
     fn apply_saved_provider(
         &mut self,
-        call: &Call<'_>,
+        client_request: &ClientRequest<'_>,
         saved: &'s SavedProvider,
         requested: RequestedModel<'_>,
         body: &[u8],
@@ -64,46 +69,48 @@ impl<'s> Target<'s> {
         let Some(models) = &saved.models else { return Ok(()) };
         self.price_overrides.adjustment.clone_from(&models.price_adjustment);
         let saved_model = models.by_slug.get(model);
-        if call.route.operation == Operation::CreateBatchJob {
+        if client_request.route.operation == Operation::CreateBatchJob {
             models.check_job_model(&self.provider.job_models(body))?;
         } else if let Some(saved_model) = saved_model {
-            self.apply_saved_model(call, saved_model).ok_or_else(|| Error::model_not_allowed(model))?;
-        } else if !self.may_use_unlisted_model(call, models, model) {
+            self.apply_saved_model(client_request, saved_model).ok_or_else(|| Error::model_not_allowed(model))?;
+        } else if !self.may_use_unlisted_model(client_request, models, model) {
             return Err(Error::model_not_allowed(model));
         }
-        self.check_model_override(call, saved, saved_model)?;
-        if models.is_restricted() { self.check_named_models(call, models, requested, body) } else { Ok(()) }
+        self.check_model_override(client_request, saved, saved_model)?;
+        if models.is_restricted() { self.check_named_models(client_request, models, requested, body) } else { Ok(()) }
     }
 
     /// Returns true if a model that is not listed may be used.
-    fn may_use_unlisted_model(&self, call: &Call<'_>, models: &SavedModels, model: &str) -> bool {
+    fn may_use_unlisted_model(&self, client_request: &ClientRequest<'_>, models: &SavedModels, model: &str) -> bool {
         if !model.is_empty() {
             return models.is_allowed(model);
         }
         // A request that names its model elsewhere is checked before anything is sent.
         !models.is_restricted()
-            || self.has_batch_lines(call)
-            || self.is_message_batch_cancel(call)
-            || self.has_model_override(call)
-            || !may_select_hidden_model(call)
+            || self.has_batch_lines(client_request)
+            || self.is_message_batch_cancel(client_request)
+            || self.has_model_override(client_request)
+            || !may_select_hidden_model(client_request)
     }
 
     /// Returns true if an option or the path overrides the model of the body. The override is checked separately.
-    fn has_model_override(&self, call: &Call<'_>) -> bool {
-        let operation = call.route.operation;
+    fn has_model_override(&self, client_request: &ClientRequest<'_>) -> bool {
+        let operation = client_request.route.operation;
         let is_of_body = operation == Operation::Proxy || operation.is_fine_tuning();
-        !is_of_body && self.provider.model_override(&self.options, call.route.path_params).is_some()
+        !is_of_body && self.provider.model_override(&self.options, client_request.route.path_params).is_some()
     }
 
     /// Checks the model that an option or the path sets in place of the body's. An override that is stored with the
     /// provider or model is always allowed.
     fn check_model_override(
         &mut self,
-        call: &Call<'_>,
+        client_request: &ClientRequest<'_>,
         saved: &SavedProvider,
         saved_model: Option<&SavedModel>,
     ) -> Result<()> {
-        let Some(pinned) = self.provider.model_override(&self.options, call.route.path_params) else { return Ok(()) };
+        let Some(pinned) = self.provider.model_override(&self.options, client_request.route.path_params) else {
+            return Ok(());
+        };
         let is_own = |saved_model: &SavedModel| saved_model.options.iter().any(|(_, value)| value == pinned);
         if saved.options.has_value(pinned) || saved_model.is_some_and(is_own) {
             return Ok(());
@@ -118,7 +125,7 @@ impl<'s> Target<'s> {
     }
 
     /// Applies the saved header fields, prices, options and host of a model; `None` if the model is disabled.
-    fn apply_saved_model(&mut self, call: &Call<'_>, saved_model: &'s SavedModel) -> Option<()> {
+    fn apply_saved_model(&mut self, client_request: &ClientRequest<'_>, saved_model: &'s SavedModel) -> Option<()> {
         if !saved_model.is_enabled {
             return None;
         }
@@ -134,7 +141,7 @@ impl<'s> Target<'s> {
                 self.options.replace(*definition, value.clone());
             }
         }
-        if let (Some(base), None) = (&saved_model.custom_host, call.control.custom_host) {
+        if let (Some(base), None) = (&saved_model.custom_host, client_request.control.custom_host) {
             self.base_url = base.clone();
         }
         Some(())
@@ -149,9 +156,9 @@ impl<'s> Target<'s> {
 
 /// Returns true if a request with no known model may still select one. Forms, unread proxy bodies and provider-stored
 /// prompts can name a model that the gateway does not see.
-fn may_select_hidden_model(call: &Call<'_>) -> bool {
-    match call.route.operation {
-        Operation::Proxy => call.head.expects_body(),
+fn may_select_hidden_model(client_request: &ClientRequest<'_>) -> bool {
+    match client_request.route.operation {
+        Operation::Proxy => client_request.head.expects_body(),
         // A later job decides the model of these uploads. A batch whose lines are not checked cannot run without a
         // model.
         Operation::UploadFile
@@ -161,7 +168,8 @@ fn may_select_hidden_model(call: &Call<'_>) -> bool {
         | Operation::CreateBatch => false,
         // Messages on a WebSocket are checked as they arrive.
         operation => {
-            operation.body_kind() == Some(BodyKind::Form) || (operation.has_json_body() && call.head.expects_body())
+            operation.body_kind() == Some(BodyKind::Form)
+                || (operation.has_json_body() && client_request.head.expects_body())
         }
     }
 }

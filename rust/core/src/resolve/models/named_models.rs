@@ -15,7 +15,7 @@ use crate::{
     accounting::saved_models::SavedModels,
     error::{Error, Result},
     ingress::control_headers::split_control_name,
-    resolve::{models::RequestedModel, target::Target, target_resolver::Call},
+    resolve::{models::RequestedModel, target::Target, target_resolver::ClientRequest},
 };
 
 /// Parts of a raw path that may precede the name of a model or deployment.
@@ -57,13 +57,13 @@ impl Target<'_> {
     /// Checks every model that the body, the query and the path name. The main model was checked already.
     pub(super) fn check_named_models(
         &self,
-        call: &Call<'_>,
+        client_request: &ClientRequest<'_>,
         models: &SavedModels,
         requested: RequestedModel<'_>,
         body: &[u8],
     ) -> Result<()> {
         let RequestedModel { model, in_query } = requested;
-        if call.route.operation == Operation::CreateBatchJob {
+        if client_request.route.operation == Operation::CreateBatchJob {
             // The provider's own names of the job's model were checked already.
             let names = self.provider.job_models(body);
             let main: Vec<_> = [model].into_iter().chain(names.iter().map(String::as_str)).collect();
@@ -71,17 +71,26 @@ impl Target<'_> {
         } else {
             models.check_named_models(body, &[model])?;
         }
-        for (name, value) in url::form_urlencoded::parse(call.head.query.as_bytes()) {
+        for (name, value) in url::form_urlencoded::parse(client_request.head.query.as_bytes()) {
             if api_format::is_model_key(&name) && value != in_query {
                 models.check(NamedModel { field: format!("query parameter {name}"), name: value.into_owned() })?;
             }
         }
-        self.check_selection_options(call, models, model)?;
-        if call.route.operation == Operation::Proxy { self.check_path_models(call, models) } else { Ok(()) }
+        self.check_selection_options(client_request, models, model)?;
+        if client_request.route.operation == Operation::Proxy {
+            self.check_path_models(client_request, models)
+        } else {
+            Ok(())
+        }
     }
 
     /// Checks the options and headers that select one of several models behind an endpoint. Stored values are allowed.
-    fn check_selection_options(&self, call: &Call<'_>, models: &SavedModels, model: &str) -> Result<()> {
+    fn check_selection_options(
+        &self,
+        client_request: &ClientRequest<'_>,
+        models: &SavedModels,
+        model: &str,
+    ) -> Result<()> {
         let row = self.provider.row();
         let is_stored = |value: &str| {
             self.saved_provider.is_some_and(|saved| saved.options.has_value(value))
@@ -96,7 +105,7 @@ impl Target<'_> {
             }
             let sent_as = row.options.iter().find(|option| option.key == *key).and_then(|option| option.forwarded_as);
             if let Some(header) = sent_as
-                && let Some(value) = call.head.headers.get_str(header)
+                && let Some(value) = client_request.head.headers.get_str(header)
             {
                 models.check(NamedModel { field: format!("header {header}"), name: value.trim().to_owned() })?;
             }
@@ -105,9 +114,9 @@ impl Target<'_> {
     }
 
     /// Checks the models in a raw path, which only the provider can interpret.
-    fn check_path_models(&self, call: &Call<'_>, models: &SavedModels) -> Result<()> {
+    fn check_path_models(&self, client_request: &ClientRequest<'_>, models: &SavedModels) -> Result<()> {
         let refused = |name: &str| Error::ModelNotAllowed { model: name.to_owned(), field: "path".into() };
-        let path = percent_decode_str(call.route.path).decode_utf8_lossy();
+        let path = percent_decode_str(client_request.route.path).decode_utf8_lossy();
         if models.may_name_disabled(&path) {
             return Err(refused(path.rsplit('/').find(|part| models.may_name_disabled(part)).unwrap_or(&path)));
         }
@@ -115,7 +124,9 @@ impl Target<'_> {
         let marked =
             PATH_MARKERS.iter().flat_map(|marker| lower.match_indices(marker).map(|(at, matched)| at + matched.len()));
         let mut rests: Vec<_> = marked.map(|at| path[at..].to_owned()).collect();
-        if let (true, Some(own)) = (call.head.expects_body(), self.provider.row().model_in_path(call.route.path)) {
+        if let (true, Some(own)) =
+            (client_request.head.expects_body(), self.provider.row().model_in_path(client_request.route.path))
+        {
             rests.push(percent_decode_str(own).decode_utf8_lossy().into_owned());
         }
         let is_allowed = |rest: &String| path_model_names(rest).any(|name| models.is_allowed(name));
@@ -126,11 +137,11 @@ impl Target<'_> {
     /// Checks the head of a request at a provider with restricted models: headers that the provider may read as a model,
     /// and those that decide how it reads the body. Returns the content type of a body that is not JSON.
     fn check_head_models<'h>(
-        call: &Call<'h>,
+        client_request: &ClientRequest<'h>,
         models: &SavedModels,
         aliases: &[String],
     ) -> Result<Option<Cow<'h, str>>> {
-        for (name, value) in call.head.headers.iter() {
+        for (name, value) in client_request.head.headers.iter() {
             let name = String::from_utf8_lossy(name);
             let is_read = api_format::is_model_key(&name) && !name.starts_with("sec-");
             if is_read && split_control_name(name.as_bytes(), aliases).is_none() {
@@ -138,10 +149,10 @@ impl Target<'_> {
                 models.check(NamedModel { field: format!("header {name}"), name: value })?;
             }
         }
-        if !call.head.expects_body() {
+        if !client_request.head.expects_body() {
             return Ok(None);
         }
-        let headers = &call.head.headers;
+        let headers = &client_request.head.headers;
         let mut kinds = headers.iter().filter(|(name, _)| *name == b"content-type");
         let (kind, second) = (kinds.next(), kinds.next());
         if second.is_some() {
@@ -157,19 +168,25 @@ impl Target<'_> {
             let message = "must have the charset utf-8, because only some models are allowed here";
             return Err(unreadable_content_type(message));
         }
-        Ok((!call.route.operation.has_json_body()).then_some(kind))
+        Ok((!client_request.route.operation.has_json_body()).then_some(kind))
     }
 
     /// Checks the head of a batch upload. Its lines are checked separately.
-    pub(crate) fn guard_batch_head(&self, call: &Call<'_>, aliases: &[String]) -> Result<()> {
-        self.restricted_models().map_or(Ok(()), |models| Self::check_head_models(call, models, aliases).map(drop))
+    pub(crate) fn guard_batch_head(&self, client_request: &ClientRequest<'_>, aliases: &[String]) -> Result<()> {
+        self.restricted_models()
+            .map_or(Ok(()), |models| Self::check_head_models(client_request, models, aliases).map(drop))
     }
 
     /// Adds the check of what `apply_model` does not see: headers that the provider may read, and the fields of a form,
     /// which may still be arriving. The form may name the model that replaces its own.
-    pub(crate) fn guard_models(&self, call: &Call<'_>, aliases: &[String], body: Body) -> Result<Body> {
+    pub(crate) fn guard_models(
+        &self,
+        client_request: &ClientRequest<'_>,
+        aliases: &[String],
+        body: Body,
+    ) -> Result<Body> {
         let Some(models) = self.restricted_models() else { return Ok(body) };
-        let Some(kind) = Self::check_head_models(call, models, aliases)? else { return Ok(body) };
+        let Some(kind) = Self::check_head_models(client_request, models, aliases)? else { return Ok(body) };
         if !headers::is_media_type(kind.as_bytes(), "multipart/form-data") {
             return Ok(body);
         }
@@ -177,7 +194,11 @@ impl Target<'_> {
         let mut form = reader.ok_or_else(|| {
             unreadable_content_type("must have a boundary, because only some models are allowed here")
         })?;
-        let pinned = self.provider.body_model_override(call.route.operation, &self.options, call.route.path_params);
+        let pinned = self.provider.body_model_override(
+            client_request.route.operation,
+            &self.options,
+            client_request.route.path_params,
+        );
         let (models, pinned) = (Arc::clone(models), pinned.map(Cow::into_owned));
         let mut left = body.length();
         let guarded = body.with_guard(Box::new(move |chunk| {

@@ -122,7 +122,7 @@ impl TargetHooks {
         let results = SharedHookResults::default();
         results.lock().hides_request = resolver.hides_prompt();
         let lender = resolver.find_lender(target.saved_provider, &prepared.model)?;
-        let operation = executor.call.requested_operation();
+        let operation = executor.client_request.requested_operation();
         let bytes = match &prepared.body {
             Body::Complete(bytes) if executor.replay_body.as_json().is_some() => bytes.clone(),
             _ => Bytes::new(),
@@ -134,7 +134,7 @@ impl TargetHooks {
         };
         let length = prepared.body.complete_bytes().len();
         let (request, texts) = run_offloaded(length, parse).await?;
-        let reading = Reading::of_request(executor.call, executor.is_websocket, &texts, &prepared.body);
+        let reading = Reading::of_request(executor.client_request, executor.is_websocket, &texts, &prepared.body);
         let subject = HookSubject {
             stage: Stage::Input,
             operation,
@@ -143,7 +143,7 @@ impl TargetHooks {
             model: prepared.model.clone(),
             is_streaming: prepared.is_streaming || operation.is_always_streaming(),
             metadata: executor.log.metadata.pairs().to_vec(),
-            headers: executor.call.head.headers.clone(),
+            headers: executor.client_request.head.headers.clone(),
             added_headers: Vec::new(),
             // Other requests have no texts that hooks read.
             unreadable: match reading.has_request_texts() {
@@ -162,8 +162,12 @@ impl TargetHooks {
             hosts: Arc::clone(&state.shared.check_hosts),
             workspace: executor.resolver.caller.workspace().map(Arc::from),
             models: state.own_reference().map(|state| {
-                let trace_id =
-                    executor.call.control.trace_id.map(ToOwned::to_owned).or_else(|| executor.log.trace_id.clone());
+                let trace_id = executor
+                    .client_request
+                    .control
+                    .trace_id
+                    .map(ToOwned::to_owned)
+                    .or_else(|| executor.log.trace_id.clone());
                 let asked = executor.log.details.guardrail_questions();
                 let hides_texts = before.iter().chain(&after).any(|hook| !hook.is_async && hook.may_redact());
                 ModelAccess::new(state, resolver.caller, trace_id, asked, hides_texts, route_question)

@@ -23,7 +23,7 @@ use crate::{
     ingress::{control_headers::ControlHeaders, message::RequestHead, route::Route},
     resolve::{
         route_plan::RoutePlan,
-        target_resolver::{Call, TargetResolver},
+        target_resolver::{ClientRequest, TargetResolver},
     },
     response::{
         client_response::ClientResponseBody,
@@ -111,24 +111,24 @@ impl ModelAccess {
         let head = Arc::new(self.build_head());
         let control = ControlHeaders::parse(&head.headers, &[]);
         let route = Route::parse(&head.method, &head.path).ok_or_else(|| failed(&Error::NotFound))?;
-        let call = Call { route, head: &head, control };
+        let client_request = ClientRequest { route, head: &head, control };
         let mut record = Record::open(Arc::clone(&head), Arc::clone(&self.state.record_sink));
-        record.log.read_request(&call, &self.state.record_sink);
+        record.log.read_request(&client_request, &self.state.record_sink);
         record.log.billing.tariff.prices = Arc::clone(&snapshot.prices);
         let caller = self.key.as_ref().map(|key| caller::admit_upload(key, &snapshot)).unwrap_or_default();
         record.log.set_caller(&caller, &snapshot);
         if self.hides_texts {
             record.log.detail = Detail::MetricsOnly;
         }
-        let resolver = self.state.target_resolver(&snapshot, &call, &caller);
+        let resolver = self.state.target_resolver(&snapshot, &client_request, &caller);
         let plan = resolver.build_plan().map_err(|error| failed(&error))?;
         let body = Body::Complete(build_body(question).into());
         let routed = (self.route)(&self.state, &resolver, &plan, body, &mut record.log).await;
         let response = match routed {
-            Ok(response) => Box::pin(deliver_response(&self.state, response, &call, record)).await,
+            Ok(response) => Box::pin(deliver_response(&self.state, response, &client_request, record)).await,
             Err(error) => {
                 let error_of_check = failed(&error);
-                respond_with_error(&error, &call, record);
+                respond_with_error(&error, &client_request, record);
                 return Err(error_of_check);
             }
         };

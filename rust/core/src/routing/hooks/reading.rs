@@ -10,7 +10,7 @@ use penstock_net::body::Body;
 use crate::ingress::lenient_path::read_leniently;
 use crate::{
     guardrails::{checks::Stage, hook::Hook},
-    resolve::target_resolver::Call,
+    resolve::target_resolver::ClientRequest,
 };
 
 const UNKNOWN_PATH: &str = "requests at this path cannot be read";
@@ -69,8 +69,8 @@ const BASE_SEGMENTS: [&str; 9] = ["v1", "v2", "proxy", "openai", "upload", "v1be
 
 impl Reading {
     /// Decides what hooks can read of a request with these texts.
-    pub fn of_request(call: &Call<'_>, is_websocket: bool, texts: &[TextPart], body: &Body) -> Self {
-        let operation = call.requested_operation();
+    pub fn of_request(client_request: &ClientRequest<'_>, is_websocket: bool, texts: &[TextPart], body: &Body) -> Self {
+        let operation = client_request.requested_operation();
         match operation {
             _ if is_websocket || operation == Operation::Realtime => Self::Unreadable(WEBSOCKET),
             _ if operation.is_embedding() || operation.counts_tokens() => Self::Embedding,
@@ -80,18 +80,20 @@ impl Reading {
             Operation::CreateBatch | Operation::CreateBatchJob => Self::ProviderBatch,
             // A body that has the fields of a conversation is one, whatever its path.
             Operation::Proxy if has_known_texts(texts) => Self::Conversation,
-            Operation::Proxy => Self::of_path(call, matches!(body, Body::Complete(bytes) if bytes.is_empty())),
+            Operation::Proxy => {
+                Self::of_path(client_request, matches!(body, Body::Complete(bytes) if bytes.is_empty()))
+            }
             _ => Self::Nothing,
         }
     }
 
     /// Decides by the path of a forwarded request without texts.
-    fn of_path(call: &Call<'_>, is_empty: bool) -> Self {
-        let path = read_leniently(call.route.path);
+    fn of_path(client_request: &ClientRequest<'_>, is_empty: bool) -> Self {
+        let path = read_leniently(client_request.route.path);
         let mut segments = path.split('/').skip(1).skip_while(|segment| BASE_SEGMENTS.contains(segment));
         let first = segments.next().unwrap_or_default();
         let last = path.rsplit('/').next().unwrap_or_default();
-        let is_sent = !matches!(call.head.method.as_str(), "GET" | "HEAD" | "OPTIONS" | "DELETE");
+        let is_sent = !matches!(client_request.head.method.as_str(), "GET" | "HEAD" | "OPTIONS" | "DELETE");
         if is_sent && BATCH_SEGMENTS.iter().any(|name| last == *name || last.ends_with(&format!(":{name}"))) {
             return Self::ProviderBatch;
         }
