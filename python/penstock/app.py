@@ -486,7 +486,7 @@ def find_allowed_methods(app: Litestar, method: str, path: str) -> tuple[list[st
     return sorted(allowed), hint
 
 
-def is_recorded(path: str, status: int) -> bool:
+def is_audited_refusal(path: str, status: int) -> bool:
     """Returns true if the audit log records a request that was answered with this status: a refusal, or a sign-in that
     was throttled.
     """
@@ -529,7 +529,7 @@ def render_error(request: Request[Any, Any, Any], error: Exception) -> Response[
         log.error("%s %s failed, id=%s", request.method, request.url.path, request_id(request.scope), exc_info=error)
         message = "something went wrong"
     refusals: RefusalLog | None = request.app.state.get("refusals")
-    if refusals and is_recorded(request.url.path, status) and not _asks_who_is_signed_in(request):
+    if refusals and is_audited_refusal(request.url.path, status) and not _asks_who_is_signed_in(request):
         refusals.add(request, status)
     headers = {"retry-after": str(error.retry_after)} if isinstance(error, UnavailableError | RateLimitedError) else {}
     if status == METHOD_NOT_ALLOWED:

@@ -43,7 +43,7 @@ class EdgeApp:
         """Takes an engine that is not started. Without `intercept` every request is handled through an asyncio task."""
         self._engine = engine
         self._intercept = intercept
-        self._talks = 0
+        self._open_websockets = 0
         self._on_started: Callable[[], object] | None = None
 
     def call_when_started(self, report: Callable[[], object]) -> None:
@@ -78,13 +78,13 @@ class EdgeApp:
         )
         # The first message is `websocket.connect`, which carries no data.
         await receive()
-        self._talks += 1
+        self._open_websockets += 1
         sender_task = loop.create_task(_send_messages(websocket, send, message_ready))
         receiver_task = loop.create_task(_receive_messages(websocket, receive, buffer_ready))
         try:
             await asyncio.wait([sender_task, receiver_task], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._talks -= 1
+            self._open_websockets -= 1
             websocket.close()
             # Cancelled before the last message is sent, because the server closes nothing while a task still receives.
             receiver_task.cancel()
@@ -122,7 +122,7 @@ class EdgeApp:
         for them.
         """
         self._engine.drain(seconds)
-        return CLOSE_GRACE_SECONDS if self._talks else 0.0
+        return CLOSE_GRACE_SECONDS if self._open_websockets else 0.0
 
 
 async def _send_messages(websocket: WebSocketHandle, send: Send, message_ready: asyncio.Event) -> dict[str, Any]:

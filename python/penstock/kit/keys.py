@@ -1,4 +1,4 @@
-"""Texts of API keys: creation and rotation. After a rotation, the old text stays valid for a transition period."""
+"""Secrets of API keys: creation and rotation. After a rotation, the old secret stays valid for a transition period."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ UNLIMITED_COLUMNS: dict[str, Any] = {"usage_limits": None, "rate_limits": None, 
 
 
 async def store_digest(
-    session: TenantSession, key_id: str, text: str, sealed: str | None = None, digest: str | None = None
+    session: TenantSession, key_id: str, secret: str, sealed: str | None = None, digest: str | None = None
 ) -> None:
-    """Stores the digest by which a key is found. `sealed` is the encrypted text, if a client can still read it.
-    `digest` replaces a text that only its holder knows.
+    """Stores the digest by which a key is found. `sealed` is the encrypted secret, if a client can still read it.
+    `digest` replaces a secret that only its holder knows.
 
-    A text that is handed out now acts on the authority of the caller who receives it, as well as of the key's user.
+    A secret that is returned now acts on the authority of the caller who receives it, as well as of the key's user.
     """
-    sha256 = digest or sha256_hex(text)
+    sha256 = digest or sha256_hex(secret)
     row = {"id": new_id(), "api_key_id": key_id, "sha256": sha256, "sealed": sealed, "created_at": now()}
     await session.insert(key_digests, {**row, "expires_at": None, **({} if sealed else _holder_columns(session))})
 
@@ -64,7 +64,7 @@ async def reject_digest(session: TenantSession, digest: str) -> None:
 
 
 def _holder_columns(session: TenantSession) -> dict[str, Any]:
-    """Returns the recipient of a key text: the caller, and the users on whose authority the caller acts."""
+    """Returns the recipient of a secret: the caller, and the users on whose authority the caller acts."""
     caller = session.caller
     return {"holders": sorted(caller.authorities) or None, "issued_to": caller.actor_id}
 
@@ -77,7 +77,7 @@ def has_holder(column: ColumnElement[Any], user_id: str) -> ColumnElement[bool]:
 async def end_authority(
     session: TenantSession, user_id: str, *conditions: ColumnElement[bool], keeps_service_keys: bool = False
 ) -> None:
-    """Ends all key texts that act on the authority of a user who lost access, for the keys that match the conditions.
+    """Ends all secrets that act on the authority of a user who lost access, of the keys that match the conditions.
 
     With `keeps_service_keys` the keys of services stay, on the authority of the caller, who must have their scopes.
     Raises ForbiddenError if the caller itself acts on the authority of that user.
@@ -116,17 +116,18 @@ async def create_user_key(  # noqa: PLR0913 - what a key consists of
     *,
     waits: bool = False,
 ) -> tuple[str, str]:
-    """Creates a key for a user in a workspace; returns its id and text. `settings` has other columns. With `waits`, the encrypted text is stored
-    until the key is rotated.
+    """Creates a key for a user in a workspace; returns its id and secret. `settings` has other columns.
+
+    With `waits`, the encrypted secret is stored until the key is rotated.
     """
-    text = session.generate_key()
+    secret = session.generate_key()
     config, more = workspace["defaults"].get("user_api_key_config"), settings or {}
     values: dict[str, Any] = {
         "name": name,
         "type": "workspace-user",
         "status": "active",
         "creation_mode": "auto",
-        "masked": mask_secret(text),
+        "masked": mask_secret(secret),
         "scopes": scopes,
         **more,
         "defaults": {**({"config_id": config} if config else {}), **more.get("defaults", {})},
@@ -139,8 +140,8 @@ async def create_user_key(  # noqa: PLR0913 - what a key consists of
     if waits:
         await reject_escalation(session, {**UNLIMITED_COLUMNS, **values})
     row = await KEY_RESOURCES["workspace-user"].create(session, values)
-    await store_digest(session, row["id"], text, await session.seal(text, row["id"]) if waits else None)
-    return row["id"], text
+    await store_digest(session, row["id"], secret, await session.seal(secret, row["id"]) if waits else None)
+    return row["id"], secret
 
 
 async def create_member_key(
@@ -275,25 +276,25 @@ async def reject_escalation(
 
 
 async def rotate_key(session: TenantSession, row: Row, transition: int | None) -> tuple[str, int]:
-    """Gives a key a new text, or returns the text of a scheduled rotation. Also returns the expiry of the old text, in
+    """Gives a key a new secret, or returns that of a scheduled rotation. Also returns the expiry of the old secret, in
     ms.
     """
     await session.check_precondition(api_keys, row)
     if transition is not None:
         cadence = await enforced_rotation_days(session, row["type"], row["workspace_id"])
         check_transition_length("key_transition_period_ms", transition, cadence, row["rotation_policy"])
-    texts = await _load_digests(session, row["id"])
-    # The newest text comes first, because an older text that was never returned is about to expire.
-    for waiting in reversed(texts):
+    digests = await _load_digests(session, row["id"])
+    # The newest secret comes first, because an older one that was never returned is about to expire.
+    for waiting in reversed(digests):
         if waiting["sealed"]:
-            return await _hand_out_text(session, row, waiting, texts)
-    text, end = await _replace_text(session, row, texts, transition, sealed=False)
-    return text, end
+            return await _return_waiting_secret(session, row, waiting, digests)
+    secret, end = await _replace_secret(session, row, digests, transition, sealed=False)
+    return secret, end
 
 
 async def rotate_on_schedule(session: TenantSession, row: Row) -> None:
-    """Gives a key a new text that is stored encrypted until it is handed out."""
-    await _replace_text(session, row, await _load_digests(session, row["id"]), None, sealed=True)
+    """Replaces the secret of a key. The new one is stored encrypted until a caller fetches it with a rotation."""
+    await _replace_secret(session, row, await _load_digests(session, row["id"]), None, sealed=True)
 
 
 async def _load_digests(session: TenantSession, key_id: str) -> list[Row]:
@@ -302,31 +303,31 @@ async def _load_digests(session: TenantSession, key_id: str) -> list[Row]:
     return await session.fetch_rows(query, key_digests)
 
 
-async def _replace_text(
-    session: TenantSession, row: Row, texts: list[Row], transition: int | None, *, sealed: bool
+async def _replace_secret(
+    session: TenantSession, row: Row, digests: list[Row], transition: int | None, *, sealed: bool
 ) -> tuple[str, int]:
-    if len(texts) > 1:
-        raise ConflictError("this key is in transition: its old text is still good")
+    if len(digests) > 1:
+        raise ConflictError("this key is in transition: its old secret is still valid")
     policy: dict[str, Any] | None = row["rotation_policy"]
     end = now() + (transition or (policy["key_transition_period_ms"] if policy else SHORTEST_TRANSITION))
-    for old in texts:
+    for old in digests:
         await session.update(key_digests, old["id"], {"expires_at": end})
-    text = session.generate_key()
-    await store_digest(session, row["id"], text, await session.seal(text, row["id"]) if sealed else None)
-    change: dict[str, Any] = {"masked": mask_secret(text), "last_rotated_at": now()}
+    secret = session.generate_key()
+    await store_digest(session, row["id"], secret, await session.seal(secret, row["id"]) if sealed else None)
+    change: dict[str, Any] = {"masked": mask_secret(secret), "last_rotated_at": now()}
     if policy:
         due = next_rotation(policy, datetime.fromtimestamp(now() / 1000, UTC))
         change["rotation_policy"] = {**policy, "next_rotation_at": format_timestamp(to_milliseconds(due))}
     await _record_rotation(session, row, change)
-    return text, end
+    return secret, end
 
 
-async def _hand_out_text(session: TenantSession, row: Row, waiting: Row, texts: list[Row]) -> tuple[str, int]:
-    text = await session.open(waiting["sealed"], row["id"])
+async def _return_waiting_secret(session: TenantSession, row: Row, waiting: Row, digests: list[Row]) -> tuple[str, int]:
+    secret = await session.open(waiting["sealed"], row["id"])
     await session.update(key_digests, waiting["id"], {"sealed": None, **_holder_columns(session)})
     await _record_rotation(session, row, {"last_rotated_at": row["last_rotated_at"]})
-    ends = [old["expires_at"] for old in texts if old["expires_at"] is not None]
-    return text, min(ends, default=now())
+    ends = [old["expires_at"] for old in digests if old["expires_at"] is not None]
+    return secret, min(ends, default=now())
 
 
 async def _record_rotation(session: TenantSession, row: Row, change: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Reads logs as limits see them, within bounds of rows and time, and adds up what limits refused."""
+"""Reads from the logs what proposed limits would count, and adds up the requests that existing limits rejected."""
 
 from __future__ import annotations
 

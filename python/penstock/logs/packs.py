@@ -196,7 +196,7 @@ class PackWriter:
             date, hour = _hour_path(record.created_at).split("/")
             names += [_safe(record.workspace_slug or record.workspace_id), *date.split("-"), hour]
         key = f"{'/'.join(names)}/{_safe(record.id)}.json"
-        content = encode_object(record, bodies)
+        content = encode_record_bodies(record, bodies)
         path = self.root / key
         path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         draft = path.with_name(path.name + DRAFT_SUFFIX)
@@ -268,7 +268,7 @@ class PackStore:
                 raise NotFoundError(message) from None
             content = await self._bucket.read_range(location.key, location.offset, location.length)
         if not location.key.endswith(PACK_SUFFIX):
-            return decode_object(content)
+            return decode_record_bodies(content)
         return decode_bodies(zstandard.ZstdDecompressor().decompress(content, max_output_size=MAX_BODIES_BYTES))
 
     async def delete_before(self, day: dt.date) -> int:
@@ -322,13 +322,13 @@ def encode_text(body: bytes) -> dict[str, str]:
         return {"base64": base64.b64encode(body).decode()}
 
 
-def encode_object(record: PackedRecord, bodies: Mapping[int, bytes]) -> bytes:
+def encode_record_bodies(record: PackedRecord, bodies: Mapping[int, bytes]) -> bytes:
     """Returns the bodies of one record as a JSON object, for other tools."""
     bodies_by_name = {BODY_NAMES[kind]: encode_text(body) for kind, body in sorted(bodies.items())}
     return msgspec.json.encode({**msgspec.structs.asdict(record), "bodies": bodies_by_name})
 
 
-def decode_object(content: bytes) -> dict[str, bytes]:
+def decode_record_bodies(content: bytes) -> dict[str, bytes]:
     """Returns the bodies of an object by name."""
     document: dict[str, Any] = msgspec.json.decode(content)
     bodies: dict[str, dict[str, str]] = document["bodies"]

@@ -86,7 +86,7 @@ async def _read_sections(connection: AsyncConnection, digits: list[str] | None) 
     for owner, table in TABLES_BY_OWNER.items():
         for row in await _fetch(connection, _select_owners(table, digits)):
             _add(by_workspace, row["workspace"], embedded_rules(LimitOwner(owner, row["id"], row["slug"]), row))
-    for access in await list_accesses(connection, *_in_sections(providers.c.workspace_id, digits)):
+    for access in await list_accesses(connection, *_section_conditions(providers.c.workspace_id, digits)):
         owner = LimitOwner("integration", access.integration_id, access.slug)
         counter = integration_counter_id(access.integration_id, access.workspace_id)
         _add(by_workspace, access.workspace_id, embedded_rules(owner, access.limits, counter))
@@ -134,13 +134,13 @@ def _select_owners(table: Table, digits: list[str] | None) -> Select[*tuple[Any,
     query = query.where(own.status == "active", has_limits, workspace_id.is_not(None))
     if table is not workspaces:
         query = query.join(workspaces, and_(workspaces.c.id == workspace_id, workspaces.c.status == "active"))
-    return query.where(*_in_sections(workspace_id, digits)).order_by(own.id)
+    return query.where(*_section_conditions(workspace_id, digits)).order_by(own.id)
 
 
 def _select_policies(table: Table, digits: list[str] | None) -> Select[*tuple[Any, ...]]:
     query = select(table).where(table.c.status == "active")
-    return query.where(*_in_sections(table.c.workspace_id, digits)).order_by(table.c.id)
+    return query.where(*_section_conditions(table.c.workspace_id, digits)).order_by(table.c.id)
 
 
-def _in_sections(workspace_id: ColumnElement[str], digits: list[str] | None) -> list[ColumnElement[bool]]:
+def _section_conditions(workspace_id: ColumnElement[str], digits: list[str] | None) -> list[ColumnElement[bool]]:
     return [] if digits is None else [section_digits(workspace_id).in_(digits)]

@@ -74,8 +74,7 @@ fn bench_render(c: &mut Criterion) {
     let cases = [("an operation", Operation::ChatComplete), ("a pass-through", Operation::Proxy)];
     for (name, operation) in cases {
         let route = Route::new(operation, "/chat/completions");
-        let client_request =
-            ClientRequest { route, head: &head, control: ControlHeaders::parse(&head.headers, &aliases) };
+        let client_request = ClientRequest::new(route, &head, ControlHeaders::parse(&head.headers, &aliases));
         let Some(target) = build_target() else { return };
         let render_input = RenderInput {
             model: "gpt-4o",

@@ -7,7 +7,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use penstock_llm::{
     api_format::ApiFormat,
     operation::Operation,
-    stream::{include_usage, meter::Meter, sse::Splitter},
+    stream::{include_usage, meter::SseMeter, sse::Splitter},
 };
 
 const OPENAI_DELTA_EVENT: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
@@ -46,7 +46,7 @@ fn bench_meter(c: &mut Criterion) {
         let mut meter = warm_meter(format);
         group.bench_function(name, |b| b.iter(|| meter.feed(black_box(chunk))));
     }
-    let mut meter = Meter::with_deltas(ApiFormat::OpenAi, Operation::ChatComplete);
+    let mut meter = SseMeter::with_deltas(ApiFormat::OpenAi, Operation::ChatComplete);
     (0..8).for_each(|_| meter.feed(OPENAI_DELTA_EVENT));
     group.bench_function("delta with its text recorded", |b| b.iter(|| meter.feed(black_box(OPENAI_DELTA_EVENT))));
     let mut meter = warm_meter(ApiFormat::OpenAi);
@@ -63,7 +63,7 @@ fn bench_meter(c: &mut Criterion) {
     });
     group.bench_function("whole stream of 10", |b| {
         b.iter(|| {
-            let mut meter = Meter::new(ApiFormat::OpenAi);
+            let mut meter = SseMeter::new(ApiFormat::OpenAi);
             (0..10).for_each(|_| meter.feed(black_box(OPENAI_DELTA_EVENT)));
             meter.feed(USAGE_EVENT);
             meter.feed(b"data: [DONE]\n\n");
@@ -93,8 +93,8 @@ fn bench_injected_usage(c: &mut Criterion) {
 }
 
 /// Returns a meter past the first events, in which it looks for the model name.
-fn warm_meter(format: ApiFormat) -> Meter {
-    let mut meter = Meter::new(format);
+fn warm_meter(format: ApiFormat) -> SseMeter {
+    let mut meter = SseMeter::new(format);
     (0..8).for_each(|_| meter.feed(OPENAI_DELTA_EVENT));
     meter
 }

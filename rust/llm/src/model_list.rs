@@ -66,8 +66,8 @@ fn encode_anthropic_list(models: &[ListedModel]) -> Vec<u8> {
 /// Anthropic's format already.
 pub fn normalise_list(response: &[u8], provider: &str, shape: ModelListShape) -> Option<Vec<u8>> {
     let response: Value = serde_json::from_slice(response).ok()?;
-    let is_anthropics = response.get("has_more").is_some() && response.get("first_id").is_some();
-    if shape == ModelListShape::Anthropic && is_anthropics {
+    let is_anthropic = response.get("has_more").is_some() && response.get("first_id").is_some();
+    if shape == ModelListShape::Anthropic && is_anthropic {
         return None;
     }
     Some(encode_list(shape, parse_models(&response)?, provider))

@@ -44,7 +44,7 @@ pub struct CoarseWait<'g> {
 
 impl CoarseTimer {
     /// Returns a future that resolves after a few milliseconds.
-    pub fn wait(&self) -> CoarseWait<'_> {
+    pub fn wait_briefly(&self) -> CoarseWait<'_> {
         CoarseWait { clock: &self.0, timer: self, registration: None }
     }
 
@@ -66,9 +66,9 @@ impl CoarseTimer {
 }
 
 impl TickClock {
-    fn start_running(&mut self, grace: &CoarseTimer) {
+    fn start_running(&mut self, timer: &CoarseTimer) {
         self.is_running = true;
-        tokio::spawn(grace.clone().run_clock());
+        tokio::spawn(timer.clone().run_clock());
     }
 
     fn advance(&mut self) -> Vec<Waker> {
@@ -127,31 +127,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn wait_takes_one_to_two_ticks() {
-        let grace = CoarseTimer::default();
+        let timer = CoarseTimer::default();
         for pause in [0, 1, 3, 4, 5, 500] {
             sleep(Duration::from_millis(pause)).await;
             let start = Instant::now();
-            grace.wait().await;
+            timer.wait_briefly().await;
             assert!((TICK_INTERVAL..=MAX_WAIT).contains(&start.elapsed()), "{:?}", start.elapsed());
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn cancelled_waits_leave_no_waiter() {
-        let grace = CoarseTimer::default();
+        let timer = CoarseTimer::default();
         for _ in 0..100 {
-            assert!(timeout(Duration::from_millis(1), grace.wait()).await.is_err());
+            assert!(timeout(Duration::from_millis(1), timer.wait_briefly()).await.is_err());
         }
-        assert!(lock_clock(&grace.0).waiters.is_empty());
+        assert!(lock_clock(&timer.0).waiters.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn clock_stops_when_idle_and_restarts() {
-        let grace = CoarseTimer::default();
-        grace.wait().await;
+        let timer = CoarseTimer::default();
+        timer.wait_briefly().await;
         sleep(TICK_INTERVAL * (MAX_IDLE_TICKS + 2)).await;
-        assert!(!lock_clock(&grace.0).is_running);
-        grace.wait().await;
-        assert!(lock_clock(&grace.0).is_running);
+        assert!(!lock_clock(&timer.0).is_running);
+        timer.wait_briefly().await;
+        assert!(lock_clock(&timer.0).is_running);
     }
 }

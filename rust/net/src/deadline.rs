@@ -27,8 +27,8 @@ pub struct Deadline {
 
 impl Deadline {
     /// Starts a deadline now, for a request with this body.
-    pub fn new(limit: Duration, body: &Body, grace: &CoarseTimer) -> Self {
-        let coarse_timer = (limit > coarse_timer::MAX_WAIT).then(|| grace.clone());
+    pub fn new(limit: Duration, body: &Body, timer: &CoarseTimer) -> Self {
+        let coarse_timer = (limit > coarse_timer::MAX_WAIT).then(|| timer.clone());
         Self { limit, expires_at: saturating_add(Instant::now(), limit), upload: body.upload_progress(), coarse_timer }
     }
 
@@ -60,8 +60,8 @@ impl Deadline {
     }
 
     async fn wait_expired(&mut self) {
-        if let Some(grace) = &self.coarse_timer {
-            grace.wait().await;
+        if let Some(timer) = &self.coarse_timer {
+            timer.wait_briefly().await;
             self.coarse_timer = None;
         }
         loop {

@@ -74,12 +74,13 @@ impl Engine {
         })
     }
 
-    /// Starts the engine's thread on the worker's event loop; must be called after the fork. Calls `step_back` on each
+    /// Starts the engine's thread on the worker's event loop; must be called after the fork. Calls `lower_priority` on each
     /// thread that must run at lower priority than the threads that serve requests.
-    fn start(&self, event_loop: &Bound<'_, PyAny>, step_back: Py<PyAny>) -> PyResult<()> {
+    fn start(&self, event_loop: &Bound<'_, PyAny>, lower_priority: Py<PyAny>) -> PyResult<()> {
         let call_soon = event_loop.getattr(intern!(event_loop.py(), "call_soon_threadsafe"))?;
         drop(self.call_soon.set(call_soon.unbind()));
-        let runtime = Runtime::start(Arc::clone(&self.state), Arc::new(move || lower_thread_priority(&step_back)))?;
+        let runtime =
+            Runtime::start(Arc::clone(&self.state), Arc::new(move || lower_thread_priority(&lower_priority)))?;
         self.runtime.set(runtime).map_err(|_| PyRuntimeError::new_err("the engine was started already"))
     }
 
@@ -158,9 +159,9 @@ impl Engine {
 }
 
 /// Lowers the priority of the current thread. A failure is only reported: it merely slows other requests down a little.
-fn lower_thread_priority(step_back: &Py<PyAny>) {
+fn lower_thread_priority(lower_priority: &Py<PyAny>) {
     Python::attach(|py| {
-        if let Err(error) = step_back.call0(py) {
+        if let Err(error) = lower_priority.call0(py) {
             error.write_unraisable(py, None);
         }
     });
@@ -312,7 +313,7 @@ pub fn prompt_variables<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py
     Ok(PyBytes::new(py, &json))
 }
 
-/// Returns the providers as a JSON array of `{"slug", "base_url", "dialect"}`.
+/// Returns the providers as a JSON array of `{"slug", "base_url", "api_format", "offers", "options"}`.
 #[pyfunction]
 pub fn catalogue(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, penstock_core::providers_json().to_string().as_bytes())

@@ -92,7 +92,7 @@ impl BodyReader {
         let expected = if let ExpectedBody::Length(length) = expected { Some(length) } else { None };
         let is_large = expected.is_some_and(|length| length > MAX_BUFFERED_BYTES as u64);
         let is_asked_for = head.headers.get("expect").is_some();
-        let gathered = Vec::with_capacity(expected.map_or(0, |length| (length as usize).min(MAX_BUFFERED_BYTES)));
+        let buffered = Vec::with_capacity(expected.map_or(0, |length| (length as usize).min(MAX_BUFFERED_BYTES)));
         let mut reader = Box::new(Self {
             id: jobs.body_readers.new_id(),
             proto: exchange.proto(py),
@@ -101,7 +101,7 @@ impl BodyReader {
             job_runner: jobs,
             expected_bytes: expected,
             read_bytes: 0,
-            stage: Stage::Buffering { head, exchange, buffered: gathered, was_polled: false },
+            stage: Stage::Buffering { head, exchange, buffered, was_polled: false },
         });
         if !is_large {
             return reader.request_more(py);
@@ -130,12 +130,12 @@ impl BodyReader {
         self.read_bytes += chunk.len() as u64;
         let complete = !more || self.expected_bytes == Some(self.read_bytes);
         match &mut self.stage {
-            Stage::Buffering { buffered: gathered, .. } => {
-                gathered.extend_from_slice(chunk);
+            Stage::Buffering { buffered, .. } => {
+                buffered.extend_from_slice(chunk);
                 if complete {
                     return self.submit_complete();
                 }
-                if gathered.len() > MAX_BUFFERED_BYTES {
+                if buffered.len() > MAX_BUFFERED_BYTES {
                     let job = self.start_feeding();
                     self.job_runner.submit_if_some(job);
                 }
@@ -173,7 +173,7 @@ impl BodyReader {
             }
             (Stage::Broken(_), _) => (),
             (_, ReaderState::Reading) => self.request_more(py),
-            // The client still waits for `100 Continue` and has already received its response.
+            // Nothing to discard: the client sent `Expect: 100-continue` and got its response before it sent any body.
             _ if self.read_bytes == 0 => (),
             _ => {
                 self.start_discarding();
@@ -185,8 +185,8 @@ impl BodyReader {
     /// Checks a reader that waits for a chunk: hands a slow body over, and ends a wait that has timed out.
     pub fn check_timeouts(&mut self, now: Instant) -> PollOutcome {
         match &mut self.stage {
-            Stage::Buffering { was_polled: looked_at, .. } => {
-                if std::mem::replace(looked_at, true) {
+            Stage::Buffering { was_polled, .. } => {
+                if std::mem::replace(was_polled, true) {
                     return self
                         .start_feeding()
                         .map_or(PollOutcome::Waiting, |job| PollOutcome::HandOver(Box::new(job)));
@@ -271,17 +271,14 @@ impl BodyReader {
     }
 
     fn submit_complete(mut self: Box<Self>) {
-        if let Stage::Buffering { head, exchange, buffered: gathered, .. } =
-            std::mem::replace(&mut self.stage, Stage::Finished)
-        {
-            self.job_runner.submit(Job { request: Request { head, body: Body::Complete(gathered.into()) }, exchange });
+        if let Stage::Buffering { head, exchange, buffered, .. } = std::mem::replace(&mut self.stage, Stage::Finished) {
+            self.job_runner.submit(Job { request: Request { head, body: Body::Complete(buffered.into()) }, exchange });
         }
     }
 
     /// Creates the job for the engine and switches to feeding chunks. Returns `None` unless the reader is buffering.
     fn start_feeding(&mut self) -> Option<Job> {
-        let Stage::Buffering { head, exchange, buffered: gathered, .. } =
-            std::mem::replace(&mut self.stage, Stage::Finished)
+        let Stage::Buffering { head, exchange, buffered, .. } = std::mem::replace(&mut self.stage, Stage::Finished)
         else {
             return None;
         };
@@ -291,8 +288,8 @@ impl BodyReader {
                 Python::attach(|py| reader.resume(py));
             }
         });
-        if !gathered.is_empty() {
-            feeder.push(gathered.into());
+        if !buffered.is_empty() {
+            feeder.push(buffered.into());
         }
         let (disconnect_sender, disconnect) = oneshot::channel();
         self.stage = Stage::Feeding(BodyFeed { feeder, disconnect_sender });

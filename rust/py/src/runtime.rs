@@ -90,11 +90,11 @@ impl JobRunnerState {
 
     fn create_request_task(&self, job: Job) -> Runnable {
         let state = Arc::clone(&self.state);
-        let (ready, callers, hang_ups) =
+        let (ready, callers, disconnector) =
             (self.ready_tasks.clone(), Arc::clone(&self.connections), Arc::clone(&self.disconnector));
         create_task(self.ready_tasks.clone(), async move {
             if let Some(streaming) = exchange::serve_request(&state, &callers, job).await {
-                run_task(create_task(ready, streaming.send_remaining(state, hang_ups)));
+                run_task(create_task(ready, streaming.send_remaining(state, disconnector)));
             }
         })
     }
@@ -131,7 +131,7 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    pub fn start(state: Arc<GatewayState>, step_back: LowerPriority) -> std::io::Result<Self> {
+    pub fn start(state: Arc<GatewayState>, lower_priority: LowerPriority) -> std::io::Result<Self> {
         let (ready, queue) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -154,7 +154,7 @@ impl Runtime {
         let thread = std::thread::Builder::new().name("penstock-engine".into()).spawn(move || {
             // Attached once for the whole thread, so that later attachments reuse the thread state and are cheap.
             Python::attach(|py| {
-                py.detach(|| runtime.block_on(run_engine(state, engine_jobs, reaper, step_back, queue, stopped)));
+                py.detach(|| runtime.block_on(run_engine(state, engine_jobs, reaper, lower_priority, queue, stopped)));
             });
         })?;
         Ok(Self { job_runner: jobs, stop_sender: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
@@ -202,17 +202,17 @@ async fn run_engine(
     state: Arc<GatewayState>,
     jobs: JobRunner,
     reaper: IdleConnectionReaper,
-    step_back: LowerPriority,
+    lower_priority: LowerPriority,
     mut queue: mpsc::UnboundedReceiver<Runnable>,
     mut stopped: oneshot::Receiver<()>,
 ) {
-    let hang_ups = Arc::clone(&jobs.disconnector);
+    let disconnector = Arc::clone(&jobs.disconnector);
     let background = [
         tokio::spawn(management_proxy::report_metrics(Arc::clone(&state))),
-        tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&state), step_back)),
+        tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&state), lower_priority)),
         tokio::spawn(management_proxy::maintain_shared_state(Arc::clone(&state))),
         tokio::spawn(end_idle_connections(reaper)),
-        tokio::spawn(async move { hang_ups.run().await }),
+        tokio::spawn(async move { disconnector.run().await }),
         tokio::spawn(async move { jobs.poll_slow_bodies().await }),
     ];
     loop {

@@ -19,8 +19,7 @@ use crate::{
 /// Interval of the checks. A buffered body is handed over at its second check.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Readers of one engine that wait for a chunk, or until the engine requests more. Lock order: the lock may be awaited
-/// while attached to the interpreter, but never the interpreter while holding the lock.
+/// Readers of one engine that wait for a chunk, or until the engine requests more.
 ///
 /// Lock order: the lock may be awaited while attached to the interpreter, but never the interpreter while holding the
 /// lock.

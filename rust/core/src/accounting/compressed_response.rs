@@ -27,19 +27,19 @@ pub fn is_gzip(headers: &Headers) -> bool {
     headers.get_str("content-encoding").is_some_and(|coding| matches!(coding, "gzip" | "x-gzip"))
 }
 
-/// Decompresses a small response. Returns `None` if it exceeds `most` bytes or cannot be read; decompression stops at
+/// Decompresses a small response. Returns `None` if it exceeds `max_bytes` bytes or cannot be read; decompression stops at
 /// that limit.
-pub fn decompress(bytes: &[u8], most: usize) -> Option<Bytes> {
+pub fn decompress(bytes: &[u8], max_bytes: usize) -> Option<Bytes> {
     let mut plain = Vec::new();
-    MultiGzDecoder::new(bytes).take(most as u64 + 1).read_to_end(&mut plain).ok()?;
-    (plain.len() <= most).then(|| plain.into())
+    MultiGzDecoder::new(bytes).take(max_bytes as u64 + 1).read_to_end(&mut plain).ok()?;
+    (plain.len() <= max_bytes).then(|| plain.into())
 }
 
-/// Decompresses the beginning of a gzip response, at most `most` bytes. Returns fewer if the data ends or is not gzip.
-pub fn decompress_start(bytes: &[u8], most: usize) -> Vec<u8> {
+/// Decompresses the beginning of a gzip response, at max_bytes `max_bytes` bytes. Returns fewer if the data ends or is not gzip.
+pub fn decompress_start(bytes: &[u8], max_bytes: usize) -> Vec<u8> {
     let mut plain = Vec::new();
     // An error ends the output, because the rest of the response is still to come.
-    drop(MultiGzDecoder::new(bytes).take(most as u64).read_to_end(&mut plain));
+    drop(MultiGzDecoder::new(bytes).take(max_bytes as u64).read_to_end(&mut plain));
     plain
 }
 

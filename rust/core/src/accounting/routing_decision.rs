@@ -165,9 +165,9 @@ impl RoutingDecision {
         }
     }
 
-    /// Returns at most the last `most` steps.
-    pub fn last_steps(&self, most: usize) -> &[RoutingStep] {
-        &self.steps[self.steps.len().saturating_sub(most)..]
+    /// Returns at max_count the last `max_count` steps.
+    pub fn last_steps(&self, max_count: usize) -> &[RoutingStep] {
+        &self.steps[self.steps.len().saturating_sub(max_count)..]
     }
 
     pub fn add_step(&mut self, step: RoutingStep) {

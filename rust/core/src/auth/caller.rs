@@ -274,12 +274,12 @@ impl<'c> Caller<'c> {
     /// a gateway key.
     pub fn provider_authorization(&self, headers: &'c Headers) -> Option<&'c str> {
         let value = non_empty_header(headers, "authorization").filter(|value| parse_bearer(value).is_none())?;
-        let is_ours =
+        let has_gateway_key =
             decode_basic_auth(value).is_some_and(|pair| pair.split(':').any(|part| self.is_gateway_key(part)));
         // The part after the scheme may be a key shorter than `MIN_KEY_LENGTH`, so it is also checked on its own.
         let rest = value.split_once(' ').map_or(value, |(_, rest)| rest.trim());
         let budget = KeyLookupBudget::default();
-        (!is_ours && !self.contains_gateway_key(value, &budget) && !self.contains_gateway_key(rest, &budget))
+        (!has_gateway_key && !self.contains_gateway_key(value, &budget) && !self.contains_gateway_key(rest, &budget))
             .then_some(value)
     }
 }

@@ -84,7 +84,7 @@ async fn count_locally(
     coarse_timer: &CoarseTimer,
 ) -> Result<UpstreamResponse> {
     let body = body.collect().await?;
-    let (api_format, encoding) = (client_request.client_api_format(), tokens::encoding_for_model(model));
+    let (api_format, encoding) = (client_request.api_format, tokens::encoding_for_model(model));
     // The first use of an encoding unpacks its vocabulary, so this runs on a blocking thread. Joining fails only during
     // shutdown: counting neither panics nor is cancelled.
     let counting = tokio::task::spawn_blocking(move || tokens::count_request(api_format, encoding, &body));

@@ -61,7 +61,7 @@ pub(crate) async fn forward_request(
 
 /// Returns the API format of a response: the client's if the path determines it, else the provider's.
 pub(crate) fn response_api_format(client_request: &ClientRequest<'_>, target: &Target<'_>) -> ApiFormat {
-    match client_request.client_api_format() {
+    match client_request.api_format {
         ApiFormat::OpenAi if client_request.requested_operation().api_format().is_none() => {
             target.provider.row().api_format
         }

@@ -421,7 +421,8 @@ pub async fn fetch_prompt_version(state: &GatewayState, prompt_id: &str, number:
     }
 }
 
-/// Takes the plan of guardrail trials that the control process has authorised. `None` if there is none of this name.
+/// Fetches a trial plan (guardrails and the texts to try them on) from the control process, which deletes it there.
+/// `None` if no plan has this name.
 pub async fn take_trial_plan(state: &GatewayState, name: &str) -> Result<Option<Bytes>> {
     let name = utf8_percent_encode(name, batches::PATH_SEGMENT_ENCODE_SET);
     let target = format!("/internal/trial-plans/{name}");

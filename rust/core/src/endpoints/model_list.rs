@@ -43,7 +43,7 @@ pub async fn fetch_model_list(
         {
             let incoming =
                 translate::translate_response(client_request, translation, incoming, &mut deadline, log).await?;
-            return Ok(UpstreamResponse::new(incoming, client_request.client_api_format(), deadline));
+            return Ok(UpstreamResponse::new(incoming, client_request.api_format, deadline));
         }
         let IncomingResponse { mut head, mut body } = incoming;
         let read = deadline.enforce(penstock_net::collect(&mut body, remaining)).await?;
@@ -65,7 +65,7 @@ pub async fn fetch_model_list(
             let merged = merged.map_err(|broken| translate::unreadable_response_error(&broken.0))?;
             head.headers = with_content_type(head.headers, b"application/json");
             let incoming = IncomingResponse { head, body: ResponseBody::from_bytes(merged.into()) };
-            return Ok(UpstreamResponse::new(incoming, client_request.client_api_format(), deadline));
+            return Ok(UpstreamResponse::new(incoming, client_request.api_format, deadline));
         }
         first = Some(deadline);
     }

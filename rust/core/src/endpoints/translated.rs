@@ -50,5 +50,5 @@ pub(crate) async fn send_translated(
     }
     incoming.body = log.bodies.tap_response(incoming.body);
     let incoming = translate::translate_response(client_request, translation, incoming, &mut deadline, log).await?;
-    Ok(UpstreamResponse::new(incoming, client_request.client_api_format(), deadline))
+    Ok(UpstreamResponse::new(incoming, client_request.api_format, deadline))
 }

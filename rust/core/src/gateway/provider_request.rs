@@ -54,7 +54,7 @@ pub(super) async fn handle(
     let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
     // The output of a batch has a path of the gateway, and is read at whichever provider has the batch.
     let route = if head.batch_output.is_some() { route } else { route.for_client(&head.headers) };
-    let client_request = ClientRequest { route, head: &head, control };
+    let client_request = ClientRequest::new(route, &head, control);
     let mut record = Record::open(Arc::clone(&head), Arc::clone(&state.record_sink));
     record.log.read_request(&client_request, &state.record_sink);
     record.log.billing.tariff.prices = Arc::clone(&snapshot.prices);

@@ -68,11 +68,8 @@ async fn connect_or_reject(state: &GatewayState, head: RequestHead) -> UpgradeOu
             &head,
         ));
     };
-    let client_request = ClientRequest {
-        route,
-        head: &head,
-        control: ControlHeaders::parse(&head.headers, &state.settings.header_aliases),
-    };
+    let client_request =
+        ClientRequest::new(route, &head, ControlHeaders::parse(&head.headers, &state.settings.header_aliases));
     let mut record = Record::open(Arc::clone(&head), Arc::clone(&state.record_sink));
     record.log.read_request(&client_request, &state.record_sink);
     record.log.billing.tariff.prices = Arc::clone(&snapshot.prices);

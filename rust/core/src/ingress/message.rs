@@ -143,7 +143,7 @@ impl RequestHead {
     }
 
     /// Returns true for methods whose requests have a body even when it is empty.
-    pub fn expects_body(&self) -> bool {
+    pub fn has_body_method(&self) -> bool {
         matches!(self.method.as_str(), "POST" | "PUT" | "PATCH")
     }
 

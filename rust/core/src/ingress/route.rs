@@ -205,8 +205,8 @@ impl<'r> Route<'r> {
         // provider from being billed.
         let is_shared = is_shared
             && !matches!(operation, Operation::CreateBatch | Operation::CreateBatchJob | Operation::UploadFile);
-        let is_googles = is_shared && client_sdk::is_google_client(headers);
-        if is_googles { Self { operation: Operation::Proxy, forwarded: operation, ..self } } else { self }
+        let is_google = is_shared && client_sdk::is_google_client(headers);
+        if is_google { Self { operation: Operation::Proxy, forwarded: operation, ..self } } else { self }
     }
 
     /// Returns the operation of the request, also for paths under `/v1/proxy` and for other spellings of a path.
@@ -221,8 +221,8 @@ impl<'r> Route<'r> {
             path == "/fim/completions"
                 || path.starts_with("/threads/") && (path.ends_with("/runs") || path.ends_with("/submit_tool_outputs"))
         };
-        let is_claudes = || is_vertex_claude_path(path) && path.ends_with(STREAM_RAW_PREDICT);
-        self.effective_operation().has_terminal_event() || method == "POST" && (is_run() || is_claudes())
+        let is_claude = || is_vertex_claude_path(path) && path.ends_with(STREAM_RAW_PREDICT);
+        self.effective_operation().has_terminal_event() || method == "POST" && (is_run() || is_claude())
     }
 
     /// Parses the path of a WebSocket upgrade request.

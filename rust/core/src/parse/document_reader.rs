@@ -5,7 +5,7 @@ use std::{fmt::Write, ops::RangeInclusive};
 
 use serde_json::{Map, Value};
 
-use crate::{error::Problem, parse::pattern::PatternCache};
+use crate::{error::Problem, parse::bounded_regex::PatternCache};
 
 /// How strictly a config is validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -114,7 +114,7 @@ async fn prepare_body(
 
 fn body_length(client_request: &ClientRequest<'_>, body: &Body) -> BodyLength {
     match body {
-        Body::Complete(bytes) if bytes.is_empty() && !client_request.head.expects_body() => BodyLength::None,
+        Body::Complete(bytes) if bytes.is_empty() && !client_request.head.has_body_method() => BodyLength::None,
         Body::Complete(bytes) => BodyLength::Known(bytes.len() as u64),
         Body::Streamed(_, Some(length)) => BodyLength::Known(*length),
         Body::Streamed(_, None) => BodyLength::Chunked,

@@ -139,7 +139,7 @@ pub fn job_status_call<'c>(client_request: &ClientRequest<'c>, head: &'c Request
     let path = client_request.route.path.strip_suffix("/cancel").unwrap_or(client_request.route.path);
     let is_fine_tuning = client_request.route.operation.is_fine_tuning();
     let operation = if is_fine_tuning { Operation::RetrieveFinetune } else { Operation::RetrieveBatch };
-    ClientRequest { route: Route { operation, path, ..client_request.route }, head, control: client_request.control }
+    ClientRequest::new(Route { operation, path, ..client_request.route }, head, client_request.control)
 }
 
 /// Translates a response to the client's API format. Measures how long that takes.

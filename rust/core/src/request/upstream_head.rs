@@ -383,7 +383,7 @@ impl HeaderFilter<'_> {
 /// Returns true for headers that are rewritten, belong to the client's connection or are private. They are never
 /// forwarded, even if listed.
 fn is_never_forwarded(name: &[u8]) -> bool {
-    let is_ours = matches!(
+    let is_gateway_header = matches!(
         name,
         b"host"
             | b"content-length"
@@ -396,7 +396,10 @@ fn is_never_forwarded(name: &[u8]) -> bool {
             | b"traceparent"
             | b"tracestate"
     );
-    is_ours || headers::is_hop_by_hop(name) || headers::is_cloud_metadata(name) || name.starts_with(b"sec-websocket-")
+    is_gateway_header
+        || headers::is_hop_by_hop(name)
+        || headers::is_cloud_metadata(name)
+        || name.starts_with(b"sec-websocket-")
 }
 
 #[cfg(test)]
@@ -457,7 +460,7 @@ mod tests {
             ..RequestHead::default()
         };
         let route = Route::new(operation, path);
-        let client_request = ClientRequest { route, head: &request, control: ControlHeaders::default() };
+        let client_request = ClientRequest::new(route, &request, ControlHeaders::default());
         let input = RenderInput {
             model: "",
             user: "",

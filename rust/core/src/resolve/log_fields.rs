@@ -29,7 +29,7 @@ static WORKSPACE_HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new)
 impl RequestLog {
     /// Fills the fields that the request itself determines: operation, masking, trace and metadata.
     pub fn read_request(&mut self, client_request: &ClientRequest<'_>, sink: &RecordSink) {
-        let ClientRequest { route, control, head } = client_request;
+        let ClientRequest { route, control, head, .. } = client_request;
         self.operation = Some(route.operation);
         self.is_proxy = route.operation == Operation::Proxy;
         self.masked_headers = control

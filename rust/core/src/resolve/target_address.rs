@@ -38,7 +38,7 @@ impl<'c> TargetResolver<'c> {
         node: &Node,
         named_provider: &NamedProvider<'c>,
         model: &str,
-        is_callers: bool,
+        is_from_client: bool,
     ) -> Result<TargetAddress> {
         let NamedProvider { provider, saved, .. } = *named_provider;
         let mut options = Options::default();
@@ -67,7 +67,7 @@ impl<'c> TargetResolver<'c> {
             CredentialStorage { is_in_config: in_config || has_secret_params, is_in_provider: has_own || keeps_fields },
         )?;
         let is_host_fixed = is_bound || has_secret_params;
-        if !is_host_fixed && is_callers {
+        if !is_host_fixed && is_from_client {
             self.apply_header_options(provider, &mut options);
         }
         self.apply_path_options(provider, &mut options, is_host_fixed)?;
@@ -89,7 +89,7 @@ impl<'c> TargetResolver<'c> {
         if has_own {
             say(&mut options);
         }
-        if is_host_fixed && is_callers {
+        if is_host_fixed && is_from_client {
             self.apply_header_options(provider, &mut options);
         }
         Ok(TargetAddress { base, options, grant, is_credential_stored: is_bound })

@@ -42,27 +42,33 @@ pub struct ClientRequest<'c> {
     pub route: Route<'c>,
     pub head: &'c RequestHead,
     pub control: ControlHeaders<'c>,
+    /// Client format of requests, responses and errors.
+    pub api_format: ApiFormat,
 }
 
-impl ClientRequest<'_> {
+impl<'c> ClientRequest<'c> {
+    pub fn new(route: Route<'c>, head: &'c RequestHead, control: ControlHeaders<'c>) -> Self {
+        let api_format = find_client_api_format(&route, head);
+        Self { route, head, control, api_format }
+    }
+
     pub fn requested_operation(&self) -> Operation {
         self.route.effective_operation()
     }
+}
 
-    /// Returns the client format for requests, responses and errors. If several formats share a path, the format
-    /// follows from the path prefix, else from the headers of the client's SDK.
-    pub fn client_api_format(&self) -> ApiFormat {
-        let path = self.route.path;
-        let is_anthropics =
-            || path == "/messages" || path.starts_with("/messages/") || route::is_vertex_claude_path(path);
-        let by_path = || match path {
-            _ if route::is_google_path(path) || route::is_upload_path(path) => ApiFormat::Gemini,
-            _ if path.starts_with("/model/") || path.starts_with("/guardrail/") => ApiFormat::Bedrock,
-            _ if is_anthropics() => ApiFormat::Anthropic,
-            _ => client_sdk::shared_path_format(&self.head.headers),
-        };
-        self.requested_operation().api_format().unwrap_or_else(by_path)
-    }
+/// Returns the client format. If several formats share a path, the format follows from the path prefix, else from the
+/// headers of the client's SDK.
+fn find_client_api_format(route: &Route<'_>, head: &RequestHead) -> ApiFormat {
+    let path = route.path;
+    let is_anthropic = || path == "/messages" || path.starts_with("/messages/") || route::is_vertex_claude_path(path);
+    let by_path = || match path {
+        _ if route::is_google_path(path) || route::is_upload_path(path) => ApiFormat::Gemini,
+        _ if path.starts_with("/model/") || path.starts_with("/guardrail/") => ApiFormat::Bedrock,
+        _ if is_anthropic() => ApiFormat::Anthropic,
+        _ => client_sdk::shared_path_format(&head.headers),
+    };
+    route.effective_operation().api_format().unwrap_or_else(by_path)
 }
 
 /// Resolves the target of a request from the process settings, the snapshot and the request.
@@ -94,7 +100,7 @@ impl<'c> TargetResolver<'c> {
         let control = &self.client_request.control;
         self.check_inline_allowed()?;
         self.check_content_type()?;
-        self.reject_guardrails()?;
+        self.reject_guardrail_headers()?;
         let sent = match (control.provider, control.virtual_key) {
             (Some(name), _) => Some(self.find_requested_provider(name)?),
             (None, Some(slug)) => Some(self.find_saved_provider(slug)?),
@@ -133,13 +139,13 @@ impl<'c> TargetResolver<'c> {
         // A credential that the client sends for one provider must not go to another provider that a config names. With
         // its own credential or address, a client could read a prompt that is hidden from it.
         let is_named_by_request = node.provider.is_none() || std::ptr::eq(node, &raw const plan.config.root);
-        let is_callers = is_named_by_request && !self.hides_prompt();
+        let is_from_client = is_named_by_request && !self.hides_prompt();
         let TargetAddress { base, options, grant, is_credential_stored: is_bound } =
-            self.resolve_address(plan, node, &named_provider, model_override.unwrap_or(model), is_callers)?;
+            self.resolve_address(plan, node, &named_provider, model_override.unwrap_or(model), is_from_client)?;
         let NamedProvider { provider, saved, .. } = named_provider;
-        let lender = self.find_lender(saved, model)?;
+        let lending_prompt = self.find_lender(saved, model)?;
         let features = &node.features;
-        if let Some(prompt) = lender {
+        if let Some(prompt) = lending_prompt {
             reject_changes_by_config(prompt, &features.parameters)?;
         }
         let default_timeout = Duration::from_millis(self.settings.request_timeout_ms);
@@ -147,10 +153,10 @@ impl<'c> TargetResolver<'c> {
         let max_wait = features.request_timeout.or_setting(default_timeout);
         let forward = features.forward_headers.resolve(control.forward_headers)?;
         let headers = &self.client_request.head.headers;
-        let credential = self.find_credential(node, saved, is_callers, credential_header(provider, &base.prefix));
+        let credential = self.find_credential(node, saved, is_from_client, credential_header(provider, &base.prefix));
         let has_key = credential.is_some() || grant.is_some() || provider.row().bearer_token(&options).is_some();
         // An AWS signature of the client is valid only for the host that it was made for.
-        let is_meant = is_callers && self.client_request.client_api_format() != ApiFormat::Bedrock;
+        let is_meant = is_from_client && self.client_request.api_format != ApiFormat::Bedrock;
         let authorization = if has_key || !is_meant { None } else { self.caller.provider_authorization(headers) };
         let inspects = features.inspect_stream.resolve(saved.map(|saved| saved.inspect_stream));
         let (strict, passthrough) =
@@ -176,7 +182,7 @@ impl<'c> TargetResolver<'c> {
             is_strict: strict,
             is_passthrough: passthrough,
             saved_provider: saved,
-            lender_workspace: lender.and_then(|_| self.shared_provider()).map(|shared| &*shared.workspace),
+            lender_workspace: lending_prompt.and_then(|_| self.shared_provider()).map(|shared| &*shared.workspace),
             credential_origin: if is_bound { CredentialOrigin::Stored } else { CredentialOrigin::Request },
             grant: grant.map(Box::new),
             header_fields: Vec::new(),
@@ -198,12 +204,12 @@ impl<'c> TargetResolver<'c> {
         &self,
         node: &Node,
         saved: Option<&'c SavedProvider>,
-        is_callers: bool,
+        is_from_client: bool,
         header: Option<&'static str>,
     ) -> Option<Cow<'c, str>> {
         match node.api_key.as_ref().or_else(|| saved.and_then(|saved| saved.api_key.as_ref())) {
             Some(secret) => Some(Cow::Owned(secret.expose().to_owned())),
-            None if is_callers => {
+            None if is_from_client => {
                 self.caller.provider_credential(&self.client_request.head.headers, header).map(Cow::Borrowed)
             }
             None => None,
@@ -243,15 +249,19 @@ impl<'c> TargetResolver<'c> {
         }
     }
 
-    /// Rejects requests for guardrails, because none are available yet and serving without them would be unsafe.
-    fn reject_guardrails(&self) -> Result<()> {
+    /// Rejects the headers with default guardrails. Only keys, workspaces and organisations define those; a request that
+    /// asks for checks must not be served without them.
+    fn reject_guardrail_headers(&self) -> Result<()> {
         let ControlHeaders { input_guardrails, output_guardrails, .. } = self.client_request.control;
         let lists = [
             ("x-gateway-default-input-guardrails", input_guardrails),
             ("x-gateway-default-output-guardrails", output_guardrails),
         ];
         match lists.into_iter().find(|(_, list)| list.is_some_and(|list| list != "[]")) {
-            Some((name, _)) => Err(Error::HeaderInvalid { name, message: "is not available in this version".into() }),
+            Some((name, _)) => Err(Error::HeaderInvalid {
+                name,
+                message: "is not for clients; define guardrails in the config of the request".into(),
+            }),
             None => Ok(()),
         }
     }
@@ -376,8 +386,7 @@ mod tests {
         let headers: Headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
         let head = RequestHead { headers, ..RequestHead::default() };
         let control = ControlHeaders::parse(&head.headers, &[]);
-        let client_request =
-            ClientRequest { route: Route::parse("POST", "/v1/chat/completions").unwrap(), head: &head, control };
+        let client_request = ClientRequest::new(Route::parse("POST", "/v1/chat/completions").unwrap(), &head, control);
         let (base_urls, caller) = (BaseUrls::new(Some("http://127.0.0.1:1")).unwrap(), Caller::default());
         let snapshot = Snapshot::compile(snapshot.as_bytes()).unwrap();
         let inline_configs = InlineConfigCache::new(1 << 20);

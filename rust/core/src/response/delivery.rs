@@ -10,7 +10,7 @@ use bytes::Bytes;
 use penstock_llm::{
     api_format::ApiFormat,
     operation::Operation,
-    stream::{meter::Meter, skim::ResponseSkimmer},
+    stream::{meter::SseMeter, skim::ResponseSkimmer},
     usage::Usage,
 };
 use penstock_net::{
@@ -121,7 +121,7 @@ pub async fn deliver_response(
             Box::pin(DeferredBilling::for_call(&state.shared.pending_charges, client_request, record.log.provider))
                 .await;
     }
-    let has_cost = status < 300 && (is_plain || is_gzip) && is_billable(client_request, &record);
+    let has_cost = status < 300 && (is_plain || is_gzip) && has_unbilled_usage(client_request, &record);
     let declared = response_head.headers.get_str("content-length").and_then(|text| text.parse().ok());
     let header_usage = read_header_usage(api_format, &response_head.headers);
     record.record_response_headers(&response_head.headers);
@@ -162,7 +162,7 @@ pub async fn deliver_response(
     // An error event may be appended to an event stream, so its length is unknown.
     reply.set_content_length(if is_events || rewriter.is_some() { None } else { body.content_length() });
     record.begin_stream();
-    let reading = encoding.select_reader(framing, has_cost, api_format, operation, &record);
+    let reading = encoding.select_meter(framing, has_cost, api_format, operation, &record);
     let ends_with_event = client_request.route.ends_with_event(&client_request.head.method) && status < 300;
     let every = jitter_interval(Duration::from_millis(state.settings.heartbeat_ms), record.id);
     let stream = ResponseStream::new(body, reading, api_format, ends_with_event, record).with_rewriter(rewriter);
@@ -184,7 +184,7 @@ async fn wait_for_body_start(state: &GatewayState, body: &mut ResponseBody, dead
 
 /// Returns true if the response reports usage that is not billed yet. The response to a POST does; a response that is
 /// retrieved later has usually been billed already.
-fn is_billable(client_request: &ClientRequest<'_>, record: &Record) -> bool {
+fn has_unbilled_usage(client_request: &ClientRequest<'_>, record: &Record) -> bool {
     let is_now = match &record.log.billing.deferred_billing {
         Some(later) => !later.is_already_charged(),
         None => client_request.head.method == "POST",
@@ -241,7 +241,7 @@ impl BodyEncoding {
     }
 
     /// Selects how the body is read for usage while it passes through.
-    fn select_reader(
+    fn select_meter(
         self,
         framing: Option<StreamFraming>,
         has_cost: bool,
@@ -257,10 +257,10 @@ impl BodyEncoding {
             // Any other compressed body can be neither read nor extended; if it is truncated, the connection is closed.
             _ if !self.is_uncompressed => ResponseMeter::Unmetered,
             Some(StreamFraming::SseEvents) if has_cost && record.log.count_input.is_some() => {
-                ResponseMeter::SseEvents(Meter::with_deltas(api_format, operation).into())
+                ResponseMeter::SseEvents(SseMeter::with_deltas(api_format, operation).into())
             }
             Some(StreamFraming::SseEvents) => {
-                ResponseMeter::SseEvents(Meter::for_operation(api_format, operation).into())
+                ResponseMeter::SseEvents(SseMeter::for_operation(api_format, operation).into())
             }
             Some(StreamFraming::AwsFrames) => ResponseMeter::AwsFrames(Box::default()),
             Some(StreamFraming::JsonArrayItems) => ResponseMeter::ArrayItems(Box::default()),
@@ -320,15 +320,15 @@ fn build_response_headers(
     client_request: &ClientRequest<'_>,
     record: &Record,
 ) -> Headers {
-    let of_the_connection = response_headers.connection_options();
+    let connection_options = response_headers.connection_options();
     response_headers.retain(|name| {
-        let is_the_connections =
-            headers::is_hop_by_hop(name) || of_the_connection.iter().any(|connection_header| connection_header == name);
-        let is_ours = name.starts_with(control_headers::CONTROL_PREFIX)
+        let is_hop_by_hop = headers::is_hop_by_hop(name)
+            || connection_options.iter().any(|connection_header| connection_header == name);
+        let is_gateway_header = name.starts_with(control_headers::CONTROL_PREFIX)
             || client_request.control.prefix.is_some_and(|prefix| name.starts_with(prefix));
-        !is_the_connections
+        !is_hop_by_hop
             && !matches!(name, b"content-length" | b"x-powered-by")
-            && !is_ours
+            && !is_gateway_header
             && !headers::acts_on_origin(name)
     });
     push_gateway_headers(&mut response_headers, client_request, record);
@@ -386,8 +386,7 @@ fn finish_buffered_response(
 pub fn respond_with_error(error: &Error, client_request: &ClientRequest<'_>, mut record: Record) -> ClientResponse {
     let mut id = uuid::Uuid::encode_buffer();
     let id = record.id.hyphenated().encode_lower(&mut id);
-    let CompleteResponse { head: mut response_head, mut body } =
-        error.to_response(client_request.client_api_format(), Some(id));
+    let CompleteResponse { head: mut response_head, mut body } = error.to_response(client_request.api_format, Some(id));
     if pretty_print::is_requested(client_request) {
         body = pretty_print::pretty_print(body);
     }

@@ -53,7 +53,7 @@ pub fn normaliser_for(client_request: &ClientRequest<'_>, target: &Target<'_>, b
     // All other operations keep the provider's own format on purpose.
     let is_known = operation.api_format().is_some() || operation.is_file_operation() || operation == Operation::Models;
     let normaliser = || {
-        Normaliser::new(target.provider.row(), operation, client_request.client_api_format(), target.is_strict)
+        Normaliser::new(target.provider.row(), operation, client_request.api_format, target.is_strict)
             .for_request(body)
             .for_list_shape(client_sdk::model_list_shape(operation, &client_request.head.headers))
     };

@@ -1,11 +1,11 @@
-//! Meter for the bytes of a response as they pass through: its usage, and if it is complete.
+//! SseMeter for the bytes of a response as they pass through: its usage, and if it is complete.
 
 use penstock_llm::{
     api_format::ApiFormat,
     stream::{
         frame_meter::FrameMeter,
         item_meter::ItemMeter,
-        meter::{Meter, StreamSummary},
+        meter::{SseMeter, StreamSummary},
         skim::ResponseSkimmer,
     },
     usage::Usage,
@@ -17,10 +17,10 @@ use crate::accounting::{
     token_counting::CountableResponse,
 };
 
-/// Meter for the bytes of a response as they pass through.
+/// SseMeter for the bytes of a response as they pass through.
 #[derive(Default)]
 pub enum ResponseMeter {
-    SseEvents(Box<Meter>),
+    SseEvents(Box<SseMeter>),
     /// AWS event stream of binary frames.
     AwsFrames(Box<FrameMeter>),
     /// Stream in the form of one JSON array.

@@ -6,7 +6,7 @@ use std::{mem, pin::Pin, sync::Arc, time::Duration};
 use bytes::Bytes;
 use penstock_llm::{
     api_format::{ApiFormat, Failure, error_event},
-    stream::{include_usage, meter::Meter},
+    stream::{include_usage, meter::SseMeter},
 };
 use penstock_net::ResponseBody;
 
@@ -278,8 +278,8 @@ impl ResponseStream {
         record.log.bodies.open_tap();
         self.body = body;
         let meter = match record.log.operation {
-            Some(operation) => Meter::with_deltas(self.api_format, operation),
-            None => Meter::new(self.api_format),
+            Some(operation) => SseMeter::with_deltas(self.api_format, operation),
+            None => SseMeter::new(self.api_format),
         };
         self.meter = ResponseMeter::SseEvents(meter.into());
         self.continuation = Some(continuation);

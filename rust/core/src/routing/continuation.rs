@@ -169,7 +169,7 @@ impl Continuation {
         let Self { state, snapshot, request_head: head, resume_point, transcript, .. } = self;
         let transcript = transcript.as_ref()?;
         let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
-        let client_request = ClientRequest { route: Route::parse(&head.method, &head.path)?, head, control };
+        let client_request = ClientRequest::new(Route::parse(&head.method, &head.path)?, head, control);
         // Authenticate again: a token may have expired since the request arrived.
         let mut refused = |error: Error| {
             if let Some(decision) = &mut log.decision {
@@ -337,13 +337,13 @@ impl<'w> RouteExecutor<'w> {
     /// beginning is part of the prompt.
     pub fn continuation_refusal(&self, node: &Node, target: &Target<'_>) -> Option<&'static str> {
         let (provider, model) = (target.provider, &self.log.model);
-        let is_its_own = target.provider_format(self.client_request.route.operation, model).is_none();
+        let is_native_format = target.provider_format(self.client_request.route.operation, model).is_none();
         let model_refusal = match self.client_request.requested_operation() {
-            Operation::Complete if is_its_own => None,
+            Operation::Complete if is_native_format => None,
             operation => provider
                 .row()
                 .prefill
-                .unsupported_reason(model, is_its_own && operation == Operation::CreateModelResponse),
+                .unsupported_reason(model, is_native_format && operation == Operation::CreateModelResponse),
         };
         node.features.recovery.prefill_refusal(model_refusal)
     }

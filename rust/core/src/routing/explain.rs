@@ -82,7 +82,7 @@ pub(crate) async fn explain_routing(
         route.ok_or_else(|| invalid_request("$.path", "must be a path below `/v1` that is routed to a provider"))?;
     let route = if asks_for_socket { route } else { route.for_client(&head.headers) };
     let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
-    let client_request = ClientRequest { route, head: &head, control };
+    let client_request = ClientRequest::new(route, &head, control);
     let resolver = TargetResolver { client_request: &client_request, ..*resolver };
     let _prepared = resolver.prepare_config().await?;
     let plan = resolver.build_plan()?;

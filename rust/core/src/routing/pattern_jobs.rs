@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::LazyLock, time::Duration};
 use crate::{
     config::Node,
     error::{Error, Result},
-    parse::pattern::Pattern,
+    parse::bounded_regex::Pattern,
     state::shared::fair_permits::FairPermits,
     strategies::condition_input::{ConditionInput, PatternResults, ValueSource},
 };

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use penstock_llm::{
     api_format::{ApiFormat, is_complete_json},
     operation::Operation,
-    stream::{meter::Meter, sse},
+    stream::{meter::SseMeter, sse},
 };
 use penstock_net::{
     Deadline, IncomingResponse, ResponseBody, ResponseHead,
@@ -58,7 +58,7 @@ fn has_policy_error_code(body: &[u8]) -> bool {
 
 fn stream_meter(framing: StreamFraming, api_format: ApiFormat, operation: Operation) -> ResponseMeter {
     match framing {
-        StreamFraming::SseEvents => ResponseMeter::SseEvents(Meter::for_operation(api_format, operation).into()),
+        StreamFraming::SseEvents => ResponseMeter::SseEvents(SseMeter::for_operation(api_format, operation).into()),
         StreamFraming::AwsFrames => ResponseMeter::AwsFrames(Box::default()),
         StreamFraming::JsonArrayItems => ResponseMeter::ArrayItems(Box::default()),
     }
@@ -219,28 +219,28 @@ impl UpstreamResponse {
         cached: CachedResponse,
         client_request: &ClientRequest<'_>,
         target: &Target<'_>,
-        grace: &CoarseTimer,
+        timer: &CoarseTimer,
     ) -> Self {
         Self::with_complete_body(
             &cached.content_type,
             cached.body,
             forward::response_api_format(client_request, target),
-            grace,
+            timer,
         )
     }
 
     /// Creates a JSON response that the gateway itself produced.
-    pub(crate) fn from_gateway(json: Bytes, api_format: ApiFormat, grace: &CoarseTimer) -> Self {
-        Self::with_complete_body("application/json", json, api_format, grace)
+    pub(crate) fn from_gateway(json: Bytes, api_format: ApiFormat, timer: &CoarseTimer) -> Self {
+        Self::with_complete_body("application/json", json, api_format, timer)
     }
 
-    fn with_complete_body(kind: &str, body: Bytes, api_format: ApiFormat, grace: &CoarseTimer) -> Self {
+    fn with_complete_body(kind: &str, body: Bytes, api_format: ApiFormat, timer: &CoarseTimer) -> Self {
         let mut headers = Headers::with_capacity(16);
         headers.push(b"content-type", kind.as_bytes());
         let incoming =
             IncomingResponse { head: ResponseHead { status: 200, headers }, body: ResponseBody::from_bytes(body) };
         // No deadline: the body is complete.
-        Self::new(incoming, api_format, Deadline::new(Duration::MAX, &Body::empty(), grace))
+        Self::new(incoming, api_format, Deadline::new(Duration::MAX, &Body::empty(), timer))
     }
 }
 

@@ -513,10 +513,10 @@ async fn azure_sends_only_claude_to_the_anthropic_path() {
         assert_eq!(reply.status, 200, "{prefix} {model}: {}", reply.text());
         let head = played.parse_last_request().0.to_ascii_lowercase();
         assert!(head.starts_with(&expected.to_ascii_lowercase()), "{head}");
-        let is_claudes = expected.contains("anthropic");
-        assert_eq!(head.contains("\r\nanthropic-version: 2023-06-01\r\n"), is_claudes, "{head}");
-        assert_eq!(head.contains("\r\nx-api-key: k-1\r\n"), is_claudes, "{head}");
-        assert_eq!(head.contains("\r\nauthorization: bearer k-1\r\n"), !is_claudes, "{head}");
+        let is_claude = expected.contains("anthropic");
+        assert_eq!(head.contains("\r\nanthropic-version: 2023-06-01\r\n"), is_claude, "{head}");
+        assert_eq!(head.contains("\r\nx-api-key: k-1\r\n"), is_claude, "{head}");
+        assert_eq!(head.contains("\r\nauthorization: bearer k-1\r\n"), !is_claude, "{head}");
     }
 }
 

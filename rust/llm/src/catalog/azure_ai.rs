@@ -145,10 +145,10 @@ impl ProviderAddress for AzureAi {
 
     /// Vendor-specific APIs are not below the path that models of all vendors share.
     fn path_prefix(&self, operation: Operation, model: &str, prefix: &str) -> Option<&'static str> {
-        let is_claudes = operation.is_chat() && is_claude_model(model);
+        let is_claude = operation.is_chat() && is_claude_model(model);
         // A host without a path may also belong to a standalone deployment, so the path stays empty.
         let path =
-            if is_claudes { Some("/anthropic") } else { vendor_api_path(operation).filter(|_| !prefix.is_empty()) };
+            if is_claude { Some("/anthropic") } else { vendor_api_path(operation).filter(|_| !prefix.is_empty()) };
         path.filter(|_| SHARED_MODEL_PATHS.contains(&prefix))
     }
 
@@ -162,11 +162,11 @@ impl ProviderAddress for AzureAi {
             azure_openai::write_realtime_target(path_info, options.get("api_version"), out);
             return Ok(());
         }
-        let is_claudes = is_claude_model(path_info.model) || is_anthropic_path(path_info.prefix);
+        let is_claude = is_claude_model(path_info.model) || is_anthropic_path(path_info.prefix);
         let is_list = path_info.operation == Operation::Models && path_info.prefix == "/openai";
         if is_list
             || is_stored_response_operation(path_info.operation)
-            || uses_native_responses_api(path_info.operation, options) && !is_claudes
+            || uses_native_responses_api(path_info.operation, options) && !is_claude
         {
             let version = options.get("api_version").filter(|version| *version != "v1");
             let is_set = version.is_some() || path_info.prefix.ends_with("/v1");
@@ -176,7 +176,7 @@ impl ProviderAddress for AzureAi {
             return Ok(());
         }
         let path = match path_info.operation {
-            operation if operation.is_chat() && is_claudes => "/v1/messages",
+            operation if operation.is_chat() && is_claude => "/v1/messages",
             operation => self.operation_path(operation).unwrap_or(path_info.path),
         };
         out.extend_from_slice(path.as_bytes());

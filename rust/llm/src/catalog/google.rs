@@ -62,14 +62,14 @@ impl ProviderAddress for Google {
             model_lists::write_page_token(path_info, "pageToken", out);
             return Ok(());
         }
-        let is_its_own = contains_operation(ROW.native_operations, path_info.operation);
-        if self.provider_format(path_info.operation, path_info.model).is_none() && !is_its_own {
+        let is_native_format = contains_operation(ROW.native_operations, path_info.operation);
+        if self.provider_format(path_info.operation, path_info.model).is_none() && !is_native_format {
             write_path(self, path_info, out);
             return Ok(());
         }
         let model = path_segment::encode_model(path_info.model.strip_prefix("models/").unwrap_or(path_info.model))?;
         out.extend_from_slice(format!("{version}/models/{model}:").as_bytes());
-        if is_its_own {
+        if is_native_format {
             write_native_verb(path_info, out);
         } else {
             out.extend_from_slice(translated_verb(path_info).as_bytes());

@@ -133,16 +133,16 @@ impl ProviderAddress for VertexAi {
             out.extend_from_slice(batch_jobs::request_path(path_info, &jobs, ":cancel", bucket)?.as_bytes());
             return Ok(());
         }
-        let is_its_own = split_publisher(path_info.model).0 == "google"
+        let is_native_format = split_publisher(path_info.model).0 == "google"
             && contains_operation(&[GEMINI, GEMINI_COUNT], path_info.operation);
-        if self.provider_format(path_info.operation, path_info.model).is_none() && !is_its_own {
+        if self.provider_format(path_info.operation, path_info.model).is_none() && !is_native_format {
             if path_info.operation == Operation::CountTokens {
                 return Err(format!("the model `{}` does not support countTokens here", path_info.model));
             }
             write_path(self, path_info, out);
             return Ok(());
         }
-        if is_its_own {
+        if is_native_format {
             return write_gemini_target(path_info, version, options, out);
         }
         let location = location_path(options)?;

@@ -46,7 +46,7 @@ impl EmbeddingInput {
     }
 }
 
-/// Video that is embedded in segments.
+/// Video that is split into segments; the provider returns one vector for each.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Video {
     pub source: Source,

@@ -230,7 +230,7 @@ impl ObjectStore {
         }
     }
 
-    /// Returns the bucket query that lists at most `most` files after `after`, for one purpose or for all.
+    /// Returns the bucket query that lists at most `max_count` files after `after`, for one purpose or for all.
     pub fn list_query(&self, max_count: usize, after: Option<&ObjectAddress>, purpose: Option<&str>) -> String {
         let prefix = purpose.map_or_else(|| FILES_PREFIX.to_owned(), |purpose| format!("{FILES_PREFIX}{purpose}/"));
         // The parameters are sorted by name because AWS signatures require that order.

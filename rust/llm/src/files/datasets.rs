@@ -98,7 +98,7 @@ impl DatasetStore {
         Err(format!("the id of a file must be a dataset id: 1 to {longest} characters of {letters}"))
     }
 
-    /// Returns the query that lists at most `most` datasets.
+    /// Returns the query that lists at most `max_count` datasets.
     pub fn list_query(self, max_count: usize) -> String {
         match self {
             Self::Cohere => format!("limit={max_count}"),

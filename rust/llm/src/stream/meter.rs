@@ -45,7 +45,7 @@ static MEDIA_END_TYPES: LazyLock<[Finder; 4]> = LazyLock::new(|| {
 /// Reads usage, model and end markers from a stream that passes through, in chunks of any size. Ordinary deltas are
 /// searched for keys but not parsed.
 #[derive(Debug)]
-pub struct Meter {
+pub struct SseMeter {
     api_format: ApiFormat,
     /// Start of an event whose end has not arrived yet.
     carry: Vec<u8>,
@@ -89,7 +89,7 @@ pub struct StreamSummary {
     pub background_response_id: Option<String>,
 }
 
-impl Meter {
+impl SseMeter {
     pub fn new(api_format: ApiFormat) -> Self {
         Self {
             api_format,

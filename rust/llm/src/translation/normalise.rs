@@ -181,9 +181,9 @@ impl Normaliser {
         for line in lines.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
             let data = line.strip_prefix(b"data:").filter(|data| data.trim_ascii_start().starts_with(b"{"));
             match data.and_then(|data| self.normalise_json(data, calls)) {
-                Some(mended) => {
+                Some(normalised) => {
                     out.extend_from_slice(b"data:");
-                    out.extend_from_slice(&mended);
+                    out.extend_from_slice(&normalised);
                 }
                 None => out.extend_from_slice(line),
             }

@@ -1,4 +1,4 @@
-//! Token usage of a response, as the provider reports it. `Meter` reads the same from a stream.
+//! Token usage of a response, as the provider reports it. `SseMeter` reads the same from a stream.
 
 mod count_values;
 mod counts;

@@ -21,7 +21,7 @@ use penstock_llm::{
         aws_event_stream::{FrameDecoder, encode_frame},
         frame_meter::FrameMeter,
         include_usage,
-        meter::Meter,
+        meter::SseMeter,
         session::SessionMeter,
         skim::ResponseSkimmer,
         splice::{PriorUsage, StreamSplicer},
@@ -206,7 +206,7 @@ fn read_as_passed_through(bytes: &[u8], chunks: &[Bytes]) {
     for api_format in [ApiFormat::OpenAi, ApiFormat::Anthropic, ApiFormat::Gemini, ApiFormat::Bedrock] {
         black_box(Usage::from_response(api_format, bytes));
         let (mut meter, mut skim) =
-            (Meter::with_deltas(api_format, Operation::ChatComplete), ResponseSkimmer::default());
+            (SseMeter::with_deltas(api_format, Operation::ChatComplete), ResponseSkimmer::default());
         for chunk in chunks {
             meter.feed(chunk);
             skim.feed(chunk);

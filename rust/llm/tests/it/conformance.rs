@@ -12,7 +12,7 @@ use penstock_llm::{
     catalog::{self, Options, PathInfo, PathOptions, Provider},
     files::{FileStore, ObjectStore},
     operation::Operation,
-    stream::meter::Meter,
+    stream::meter::SseMeter,
     translation::Normaliser,
 };
 use serde_json::Value;
@@ -225,7 +225,7 @@ fn media_streams_report_usage_and_a_terminal_event() {
                 all_cases().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
             let UpstreamBody::Stream(bytes) = case.upstream_body() else { panic!("{name} is no stream") };
             let metered = |end: usize| {
-                let mut meter = Meter::for_operation(ApiFormat::OpenAi, operation);
+                let mut meter = SseMeter::for_operation(ApiFormat::OpenAi, operation);
                 bytes[..end].chunks(11).for_each(|chunk| meter.feed(chunk));
                 meter.finish()
             };

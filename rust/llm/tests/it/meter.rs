@@ -3,13 +3,13 @@
 use penstock_llm::{
     api_format::ApiFormat::{self, Anthropic, Gemini, OpenAi},
     operation::Operation,
-    stream::meter::{Meter, StreamSummary},
+    stream::meter::{SseMeter, StreamSummary},
     usage::{ToolUses, Usage},
 };
 use proptest::prelude::*;
 
 fn meter_chunks<'a>(api_format: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> StreamSummary {
-    let mut meter = Meter::new(api_format);
+    let mut meter = SseMeter::new(api_format);
     for chunk in chunks {
         meter.feed(chunk);
     }
@@ -252,7 +252,7 @@ proptest! {
     fn cutting_changes_nothing((operation, stream) in any_stream(), mut cuts in prop::collection::vec(0..1000usize, 0..20)) {
         cuts.sort_unstable();
         let feed = |cuts: &[usize]| {
-            let mut meter = Meter::with_deltas(operation.api_format().unwrap(), operation);
+            let mut meter = SseMeter::with_deltas(operation.api_format().unwrap(), operation);
             let mut from = 0;
             for cut in cuts.iter().copied().chain([stream.len()]).map(|cut| cut.min(stream.len())) {
                 meter.feed(&stream.as_bytes()[from..cut]);

@@ -4,7 +4,7 @@ use crate::golden_cases::translated_cases;
 use penstock_llm::{
     api_format::ApiFormat::{self, Gemini, OpenAi},
     operation::Operation,
-    stream::{meter::Meter, session::SessionMeter, skim::ResponseSkimmer},
+    stream::{meter::SseMeter, session::SessionMeter, skim::ResponseSkimmer},
     usage::{ToolUses, Usage},
 };
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn usage_of_complete(api_format: ApiFormat, response: &Value) -> Usage {
 fn usage_of_stream(api_format: ApiFormat, events: &[Value]) -> Usage {
     let events = events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat();
     let read = |size: usize| {
-        let mut meter = Meter::for_operation(api_format, Operation::CreateModelResponse);
+        let mut meter = SseMeter::for_operation(api_format, Operation::CreateModelResponse);
         events.as_bytes().chunks(size).for_each(|chunk| meter.feed(chunk));
         meter.finish().usage.unwrap()
     };

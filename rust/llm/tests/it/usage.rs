@@ -4,7 +4,7 @@ use crate::golden_cases::{Case, UpstreamBody, translated_cases};
 use penstock_llm::{
     api_format::ApiFormat::{self, Anthropic, Bedrock, Gemini, OpenAi},
     stream::{
-        meter::{Meter, StreamSummary},
+        meter::{SseMeter, StreamSummary},
         skim::ResponseSkimmer,
     },
     usage::{ServiceTier, ToolUses, Usage},
@@ -49,7 +49,7 @@ fn response_usage(api_format: ApiFormat, body: &str) -> Option<Usage> {
 }
 
 fn meter_chunks<'a>(api_format: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> StreamSummary {
-    let mut meter = Meter::new(api_format);
+    let mut meter = SseMeter::new(api_format);
     for chunk in chunks {
         meter.feed(chunk);
     }

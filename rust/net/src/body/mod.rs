@@ -116,7 +116,7 @@ impl Body {
         Ok(self)
     }
 
-    /// Waits until `is_enough` accepts a chunk or `most` bytes have arrived. The bytes can still be read afterwards.
+    /// Waits until `is_enough` accepts a chunk or `max_bytes` bytes have arrived. The bytes can still be read afterwards.
     pub async fn wait_for_prefix(&mut self, max_bytes: usize, mut is_enough: impl FnMut(&[u8]) -> bool) -> Result<()> {
         let Self::Streamed(feed, _) = self else { return Ok(()) };
         let mut beginning = Vec::new();

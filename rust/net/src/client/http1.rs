@@ -74,7 +74,7 @@ async fn send_streamed_body(
     length: Option<u64>,
     chunked: bool,
 ) -> Result<()> {
-    let mut owed = RemainingLength(length.filter(|_| !chunked));
+    let mut remaining = RemainingLength(length.filter(|_| !chunked));
     connection.write(head, &[]).await.map_err(|error| upstream_error(&error))?;
     loop {
         let chunk = tokio::select! {
@@ -86,7 +86,7 @@ async fn send_streamed_body(
         if chunk.is_empty() {
             continue;
         }
-        owed.subtract(&chunk)?;
+        remaining.subtract(&chunk)?;
         let sent = if chunked {
             let size = format!("{:x}\r\n", chunk.len());
             match connection.write(size.as_bytes(), &chunk).await {
@@ -98,7 +98,7 @@ async fn send_streamed_body(
         };
         sent.map_err(|error| upstream_error(&error))?;
     }
-    owed.check_complete()?;
+    remaining.check_complete()?;
     if chunked {
         connection.write(b"0\r\n\r\n", &[]).await.map_err(|error| upstream_error(&error))?;
     }
@@ -266,7 +266,7 @@ impl Http1BodyReader {
         &mut self.read_timeout
     }
 
-    /// Returns all bytes that are ready, in one chunk. At most `most` bytes of it are newly read.
+    /// Returns all bytes that are ready, in one chunk. At most `max_bytes` bytes of it are newly read.
     pub async fn next_chunk(&mut self, max_bytes: usize) -> Option<Result<Bytes>> {
         loop {
             let connection = self.connection.as_mut()?;

@@ -236,14 +236,14 @@ async fn send_body(mut stream: SendStream<Bytes>, body: Body, body_framing: Body
         Body::Complete(bytes) if bytes.is_empty() => (),
         Body::Complete(bytes) => drop(send_chunk(&mut stream, bytes, true).await),
         Body::Streamed(mut feed, length) => {
-            let mut owed = RemainingLength(length.filter(|_| !body_framing.is_chunked));
+            let mut remaining = RemainingLength(length.filter(|_| !body_framing.is_chunked));
             while let Some(chunk) = feed.next().await.transpose()? {
-                owed.subtract(&chunk)?;
+                remaining.subtract(&chunk)?;
                 if send_chunk(&mut stream, chunk, false).await.is_none() {
                     return Ok(());
                 }
             }
-            owed.check_complete()?;
+            remaining.check_complete()?;
             // An error here also ends the response, which reports it.
             drop(stream.send_data(Bytes::new(), true));
         }
@@ -328,7 +328,7 @@ impl Http2BodyReader {
         &mut self.read_timeout
     }
 
-    /// Returns all bytes that are ready, in one chunk of at most `most` bytes. Only returned bytes reopen the
+    /// Returns all bytes that are ready, in one chunk of at most `max_bytes` bytes. Only returned bytes reopen the
     /// flow-control window.
     pub async fn next_chunk(&mut self, max_bytes: usize) -> Option<Result<Bytes>> {
         if self.unread.is_empty() && self.failure.is_none() {

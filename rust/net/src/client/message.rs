@@ -50,13 +50,13 @@ pub(crate) struct RemainingLength(pub(crate) Option<u64>);
 
 impl RemainingLength {
     pub(crate) fn subtract(&mut self, chunk: &[u8]) -> Result<()> {
-        let Some(owed) = &mut self.0 else { return Ok(()) };
-        *owed = owed.checked_sub(chunk.len() as u64).ok_or(Error::InvalidFraming)?;
+        let Some(remaining) = &mut self.0 else { return Ok(()) };
+        *remaining = remaining.checked_sub(chunk.len() as u64).ok_or(Error::InvalidFraming)?;
         Ok(())
     }
 
     pub(crate) fn check_complete(&self) -> Result<()> {
-        if self.0.is_none_or(|owed| owed == 0) { Ok(()) } else { Err(Error::IncompleteBody) }
+        if self.0.is_none_or(|remaining| remaining == 0) { Ok(()) } else { Err(Error::IncompleteBody) }
     }
 }
 

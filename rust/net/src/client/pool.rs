@@ -60,7 +60,7 @@ pub struct OriginPool(Arc<OriginConnections>);
 
 impl std::fmt::Debug for OriginPool {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Home")
+        formatter.write_str("OriginPool")
     }
 }
 
@@ -123,13 +123,13 @@ impl Pool {
     }
 
     pub fn origin_pool(&self, origin: &Origin) -> OriginPool {
-        let mut shelves = lock(&self.origins);
-        if let Some(existing) = shelves.get(origin) {
+        let mut origins = lock(&self.origins);
+        if let Some(existing) = origins.get(origin) {
             return OriginPool(Arc::clone(existing));
         }
         let shares = self.is_http2_enabled && matches!(origin, Origin::Network { is_secure: true, .. });
         let new = OriginConnections { is_shareable: shares.into(), ..OriginConnections::default() };
-        OriginPool(Arc::clone(shelves.entry(origin.clone()).or_insert(Arc::new(new))))
+        OriginPool(Arc::clone(origins.entry(origin.clone()).or_insert(Arc::new(new))))
     }
 
     pub fn connection_count(&self) -> usize {

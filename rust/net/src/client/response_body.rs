@@ -50,7 +50,7 @@ struct BodySequence {
 
 impl std::fmt::Debug for BodySequence {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Parts({:?}, {} later)", self.current, self.remaining.len())
+        write!(formatter, "BodySequence({:?}, {} later)", self.current, self.remaining.len())
     }
 }
 
@@ -95,7 +95,7 @@ struct ChunkTransform(Box<dyn FnMut(Option<Bytes>) -> Result<Bytes> + Send>);
 
 impl std::fmt::Debug for ChunkTransform {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Through")
+        formatter.write_str("ChunkTransform")
     }
 }
 

@@ -51,7 +51,7 @@ impl Connection {
         Self { transport, buffer: BytesMut::new() }
     }
 
-    /// Reads available bytes into `buffer`, at most `most` (and no more than [`MAX_READ_BYTES`]). Returns 0 at the end
+    /// Reads available bytes into `buffer`, at most `max_bytes` (and no more than [`MAX_READ_BYTES`]). Returns 0 at the end
     /// of the stream.
     pub async fn read(&mut self, max_bytes: usize) -> io::Result<usize> {
         poll_fn(|context| self.poll_read(context, max_bytes)).await

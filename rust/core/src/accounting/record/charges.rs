@@ -20,7 +20,8 @@ pub struct Billing {
     pub session_usage: Option<Box<SessionUsage>>,
     /// Estimated usage of streams that broke off before the one that continued the response.
     pub interrupted_usage: Option<Usage>,
-    /// Implicit web searches by the models of the interrupted streams.
+    /// Web searches that the models of interrupted streams always make and never report. They are billed in addition to
+    /// those of the stream that completed the response.
     pub interrupted_searches: u64,
     /// Images that the request asks for, and the number of images in the response.
     pub image_params: Option<Box<ImageParams>>,

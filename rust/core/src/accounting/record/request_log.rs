@@ -293,8 +293,8 @@ impl RequestLog {
     /// Returns true if the request failed after every attempt that the config allows. A retry by the client would only
     /// repeat them.
     pub fn has_exhausted_attempts(&self) -> bool {
-        let is_ours = self.decision.as_ref().is_some_and(|decision| decision.has_retry_policy);
-        is_ours && self.status >= 400 && self.error_code != Some("draining")
+        let retries_itself = self.decision.as_ref().is_some_and(|decision| decision.has_retry_policy);
+        retries_itself && self.status >= 400 && self.error_code != Some("draining")
     }
 
     /// Counts the images of a response, if the operation creates images.

@@ -45,12 +45,12 @@ impl GroupSync {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Counts a record that has ended.
+    /// Counts a record whose final frame was written.
     pub fn add_record(&self) {
         self.ended.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Waits until all records that have ended so far are on the disk.
+    /// Waits until every record whose final frame was written before this call is on the disk.
     pub async fn wait(&self, spool: &Arc<Spool>) {
         let ended = self.ended.load(Ordering::Acquire);
         let mut done = self.done.subscribe();

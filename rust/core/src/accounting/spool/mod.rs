@@ -337,12 +337,12 @@ impl Spool {
     }
 }
 
-/// Returns the length of the frames at the beginning of `frames` that fit in `most` bytes, but at least of the first.
-fn whole_frames(frames: &[u8], most: usize) -> usize {
+/// Returns the length of the frames at the beginning of `frames` that fit in `max_bytes` bytes, but at least of the first.
+fn whole_frames(frames: &[u8], max_bytes: usize) -> usize {
     let mut reader = FrameReader::new(frames, 0);
     let mut length = 0;
     while let Some(frame) = reader.next() {
-        if length > 0 && reader.offset() > most {
+        if length > 0 && reader.offset() > max_bytes {
             break;
         }
         debug_assert!(reader.offset() >= FRAME_HEADER_BYTES + frame.payload.len());

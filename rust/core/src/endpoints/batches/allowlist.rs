@@ -175,7 +175,7 @@ async fn fetch_file(
     if target.provider.provider_format(operation, "").is_some() || !target.provider.supports(operation) {
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() });
     }
-    let file_call = ClientRequest { route, head, control: client_request.control };
+    let file_call = ClientRequest::new(route, head, client_request.control);
     let (incoming, deadline) = send_to_target(state, &file_call, target, Body::empty(), None, log).await?;
     let is_plain = incoming.head.headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
     if incoming.head.status == 200 && is_plain {

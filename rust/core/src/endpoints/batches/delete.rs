@@ -33,13 +33,12 @@ pub(crate) async fn delete_batch(
     )
     .await?;
     if batch.head.status < 300 {
-        let delete_call =
-            ClientRequest { route: client_request.route, head: &delete_head, control: client_request.control };
+        let delete_call = ClientRequest::new(client_request.route, &delete_head, client_request.control);
         let (deleted, _) = deadline
             .enforce(send_to_target(state, &delete_call, target, Body::empty(), Some(&translation), log))
             .await?;
         batch = if deleted.head.status < 300 { batch } else { deleted };
     }
     let response = translate::translate_response(client_request, translation, batch, &mut deadline, log).await?;
-    Ok(UpstreamResponse::new(response, client_request.client_api_format(), deadline))
+    Ok(UpstreamResponse::new(response, client_request.api_format, deadline))
 }

@@ -57,11 +57,11 @@ fn query_param<'c>(client_request: &'c ClientRequest<'_>, searched_name: &str) -
     pairs.find(|(name, value)| *name == searched_name && !value.is_empty()).map(|(_, value)| value)
 }
 
-/// Parses how many files a list may have, capped at `most`.
-fn parse_limit(client: &FileStoreClient<'_>, client_request: &ClientRequest<'_>, most: usize) -> Result<usize> {
+/// Parses how many files a list may have, capped at `max_count`.
+fn parse_limit(client: &FileStoreClient<'_>, client_request: &ClientRequest<'_>, max_count: usize) -> Result<usize> {
     match query_param(client_request, "limit").map(str::parse::<usize>) {
         None => Ok(DEFAULT_LIST_LIMIT),
-        Some(Ok(limit)) if limit > 0 => Ok(limit.min(most)),
+        Some(Ok(limit)) if limit > 0 => Ok(limit.min(max_count)),
         Some(_) => Err(client.untranslatable_error("limit", "must be a whole number above 0")),
     }
 }

@@ -140,14 +140,14 @@ impl FileStoreClient<'_> {
         })
     }
 
-    /// Reads a response body of at most `most` bytes as text.
+    /// Reads a response body of at max_bytes `max_bytes` bytes as text.
     pub async fn read_text(
         &self,
         incoming: &mut IncomingResponse,
         deadline: &mut Deadline,
-        most: usize,
+        max_bytes: usize,
     ) -> Result<String> {
-        let collecting = pin!(penstock_net::collect(&mut incoming.body, most));
+        let collecting = pin!(penstock_net::collect(&mut incoming.body, max_bytes));
         let bytes = deadline.enforce(collecting).await?;
         let bytes = bytes.ok_or_else(|| Error::UpstreamResponseBroken { cause: "it is too large".into() })?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -85,7 +85,7 @@ fn render_upgrade_head(
     };
     let model = model_override.map_or_else(|| model_from_query(&query), ToOwned::to_owned);
     let head = RequestHead { query, ..client_request.head.clone() };
-    let client_request = ClientRequest { route: client_request.route, head: &head, control: client_request.control };
+    let client_request = ClientRequest::new(client_request.route, &head, client_request.control);
     let input = RenderInput {
         model: &model,
         user: "",

@@ -76,7 +76,7 @@ pub fn register(json: &[u8]) -> Result<(), String> {
         serde_json::from_slice(json).map_err(|error| format!("the checks are invalid: {error}"))?;
     let mut plugins = Plugins { checks: HashMap::new(), catalogue: Vec::new() };
     for row in rows {
-        let known = compile_row(&row)?;
+        let known = compile_plugin_check(&row)?;
         let hooks = known.stages.names();
         plugins.catalogue.push(json!({"id": row.id, "name": row.name, "description": row.description, "hooks": hooks,
             "parameters": known.parameters, "secrets": []}));
@@ -88,7 +88,7 @@ pub fn register(json: &[u8]) -> Result<(), String> {
 }
 
 /// Compiles the description of a check.
-fn compile_row(row: &PluginRow) -> Result<KnownCheck, String> {
+fn compile_plugin_check(row: &PluginRow) -> Result<KnownCheck, String> {
     let id = &row.id;
     let owner = |id: &str| id.split('.').next().unwrap_or_default().to_owned();
     if rows().any(|own| owner(own.id) == owner(id)) {
@@ -230,7 +230,7 @@ mod tests {
         for (name, value) in changes.as_object().unwrap() {
             row[name] = value.clone();
         }
-        compile_row(&serde_json::from_value(row).unwrap())
+        compile_plugin_check(&serde_json::from_value(row).unwrap())
     }
 
     #[test]

@@ -92,7 +92,7 @@ struct LeaseClaim {
 }
 
 /// What other workers use of a limit, as Redis knows it.
-struct CountedUsage {
+struct OtherWorkersUsage {
     others: OthersUsage,
     /// Reserved for workers that may have no connection to Redis.
     reserved: u64,
@@ -264,7 +264,7 @@ impl ClusterLimiter {
             let reserved = workers.reserved(&announcements, claim.part, &others, now_ms);
             (reserved, workers.is_incomplete(&announcements, claim.part.start_ms))
         };
-        let counted = CountedUsage { others, reserved, is_complete: !is_restoring && !is_incomplete };
+        let counted = OtherWorkersUsage { others, reserved, is_complete: !is_restoring && !is_incomplete };
         if let Some(correction) = self.end_acquire(claim, counted, now_ms) {
             self.redis.write_counters(&[correction]).await;
         }
@@ -315,7 +315,7 @@ impl ClusterLimiter {
     fn end_acquire(
         &self,
         LeaseClaim { hash, part, target, .. }: LeaseClaim,
-        CountedUsage { others, reserved, is_complete }: CountedUsage,
+        OtherWorkersUsage { others, reserved, is_complete }: OtherWorkersUsage,
         now_ms: u64,
     ) -> Option<CounterWrite> {
         let mut leases = self.lock();

@@ -90,11 +90,11 @@ mod tests {
         let mut accepted: Vec<_> = (0..3).map(|_| listener.accept().unwrap().0).collect();
         let limit = Duration::from_secs(20);
         SockRef::from(&accepted[0]).set_tcp_user_timeout(Some(limit)).unwrap();
-        let hang_ups = Disconnector::default();
+        let disconnector = Disconnector::default();
         let [first, second, _] = [0, 1, 2].map(|number: usize| callers[number].local_addr().unwrap());
         tokio::select! {
-            () = hang_ups.run() => (),
-            _ = async { tokio::join!(hang_ups.disconnect_client(first), hang_ups.disconnect_client(second)) } => (),
+            () = disconnector.run() => (),
+            _ = async { tokio::join!(disconnector.disconnect_client(first), disconnector.disconnect_client(second)) } => (),
         }
         for caller in &mut callers[..2] {
             assert_eq!(caller.read(&mut [0; 8]).unwrap(), 0);

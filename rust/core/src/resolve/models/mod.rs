@@ -158,7 +158,7 @@ impl<'s> Target<'s> {
 /// prompts can name a model that the gateway does not see.
 fn may_select_hidden_model(client_request: &ClientRequest<'_>) -> bool {
     match client_request.route.operation {
-        Operation::Proxy => client_request.head.expects_body(),
+        Operation::Proxy => client_request.head.has_body_method(),
         // A later job decides the model of these uploads. A batch whose lines are not checked cannot run without a
         // model.
         Operation::UploadFile
@@ -169,7 +169,7 @@ fn may_select_hidden_model(client_request: &ClientRequest<'_>) -> bool {
         // Messages on a WebSocket are checked as they arrive.
         operation => {
             operation.body_kind() == Some(BodyKind::Form)
-                || (operation.has_json_body() && client_request.head.expects_body())
+                || (operation.has_json_body() && client_request.head.has_body_method())
         }
     }
 }

@@ -125,7 +125,7 @@ impl Target<'_> {
             PATH_MARKERS.iter().flat_map(|marker| lower.match_indices(marker).map(|(at, matched)| at + matched.len()));
         let mut rests: Vec<_> = marked.map(|at| path[at..].to_owned()).collect();
         if let (true, Some(own)) =
-            (client_request.head.expects_body(), self.provider.row().model_in_path(client_request.route.path))
+            (client_request.head.has_body_method(), self.provider.row().model_in_path(client_request.route.path))
         {
             rests.push(percent_decode_str(own).decode_utf8_lossy().into_owned());
         }
@@ -149,7 +149,7 @@ impl Target<'_> {
                 models.check(NamedModel { field: format!("header {name}"), name: value })?;
             }
         }
-        if !client_request.head.expects_body() {
+        if !client_request.head.has_body_method() {
             return Ok(None);
         }
         let headers = &client_request.head.headers;

@@ -86,8 +86,9 @@ pub(crate) struct TargetHooks {
     subject: Arc<HookSubject>,
     /// True if results may be appended to streams.
     is_strict: bool,
-    /// Slug of the shared prompt that lends the provider of its workspace to the request.
-    lender: Option<Box<str>>,
+    /// Slug of the shared prompt, if the request uses a saved provider of the workspace that owns the prompt. The
+    /// caller's own workspace may not have that provider.
+    lending_prompt: Option<Box<str>>,
 }
 
 /// Routes the question of a check to a model. A function of its own, because its future contains that of hooks.
@@ -121,7 +122,7 @@ impl TargetHooks {
         let Some((before, after)) = effective::hooks_of(resolver, node)? else { return Ok(None) };
         let results = SharedHookResults::default();
         results.lock().hides_request = resolver.hides_prompt();
-        let lender = resolver.find_lender(target.saved_provider, &prepared.model)?;
+        let lending_prompt = resolver.find_lender(target.saved_provider, &prepared.model)?;
         let operation = executor.client_request.requested_operation();
         let bytes = match &prepared.body {
             Body::Complete(bytes) if executor.replay_body.as_json().is_some() => bytes.clone(),
@@ -175,8 +176,8 @@ impl TargetHooks {
         };
         let is_strict = target.is_strict;
         let (restorations, subject) = (Restorations::default(), Arc::new(subject));
-        let lender = lender.map(|prompt| prompt.slug.clone());
-        Ok(Some(Box::new(Self { before, after, results, runner, restorations, subject, is_strict, lender })))
+        let lending_prompt = lending_prompt.map(|prompt| prompt.slug.clone());
+        Ok(Some(Box::new(Self { before, after, results, runner, restorations, subject, is_strict, lending_prompt })))
     }
 
     pub fn results(&self) -> &SharedHookResults {

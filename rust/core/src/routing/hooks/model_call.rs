@@ -111,7 +111,7 @@ impl ModelAccess {
         let head = Arc::new(self.build_head());
         let control = ControlHeaders::parse(&head.headers, &[]);
         let route = Route::parse(&head.method, &head.path).ok_or_else(|| failed(&Error::NotFound))?;
-        let client_request = ClientRequest { route, head: &head, control };
+        let client_request = ClientRequest::new(route, &head, control);
         let mut record = Record::open(Arc::clone(&head), Arc::clone(&self.state.record_sink));
         record.log.read_request(&client_request, &self.state.record_sink);
         record.log.billing.tariff.prices = Arc::clone(&snapshot.prices);

@@ -67,10 +67,10 @@ impl TargetHooks {
             record_checked_request(executor, prepared, is_redacted);
             let at = node.path.clone();
             executor.record_step(|| RoutingStep::Failed { at, error: "guardrail_denied" });
-            let api_format = executor.client_request.client_api_format();
+            let api_format = executor.client_request.api_format;
             return Ok(Some(self.deny(executor.state, &denied_by, api_format)));
         }
-        if let Some(prompt) = &self.lender
+        if let Some(prompt) = &self.lending_prompt
             && has_rewritten(&self.results.lock().before)
         {
             return Err(Error::Prompt(PromptError::field_of_owner(prompt, "messages")));

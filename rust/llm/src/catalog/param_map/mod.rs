@@ -239,8 +239,8 @@ impl ParamRules {
 /// Returns the rules for a host of many vendors' models, such as Azure. Mistral models have their own rules; all others
 /// have `usual`.
 pub(crate) fn multi_vendor_rules(usual: &'static ParamRules, operation: Operation, model: &str) -> &'static ParamRules {
-    let is_mistrals = operation == Operation::ChatComplete && call_ids::for_chat_model(model) == call_ids::MISTRAL;
-    if is_mistrals { &MISTRAL_HOSTED } else { usual }
+    let is_mistral = operation == Operation::ChatComplete && call_ids::for_chat_model(model) == call_ids::MISTRAL;
+    if is_mistral { &MISTRAL_HOSTED } else { usual }
 }
 
 /// Replaces a tool call id, as JSON, that does not fit the format.

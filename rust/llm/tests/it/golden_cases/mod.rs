@@ -174,13 +174,13 @@ impl Case {
         let wire = provider
             .provider_format_for_target(operation, &model, &options, "")
             .expect("an operation that is translated");
-        let is_anthropics = self.label.contains("anthropics");
+        let is_anthropic = self.label.contains("anthropics");
         let meant = Some(provider.effective_model(&options, &model)).filter(|meant| *meant != model);
         let beside = RequestHints {
             anthropic_betas: betas,
             anthropic_version: None,
-            is_anthropic_client: is_anthropics,
-            model_list_shape: if is_anthropics { ModelListShape::Anthropic } else { ModelListShape::OpenAi },
+            is_anthropic_client: is_anthropic,
+            model_list_shape: if is_anthropic { ModelListShape::Anthropic } else { ModelListShape::OpenAi },
             query: &query,
             options: Some(&options),
             effective_model: meant,

@@ -348,7 +348,7 @@ fn parse_tool(value: Value, path: &str, request: &mut ChatRequest) -> Result<(),
                 let tool = parse_client_tool(&kind, fields, &path, Some(&namespace), &mut request.client_tools)?;
                 request.tools.push(tool);
             }
-            // Each function has a description of its own.
+            // Removed without a report: each function of the namespace has its own description.
             fields.shift_remove("description");
             request.record_dropped_fields("tools", &fields);
         }
