@@ -292,13 +292,13 @@ impl<'w> RouteExecutor<'w> {
     ) -> Option<&'w Node> {
         while let Some(level) = levels.last_mut() {
             if triggers_fallback(level.policy, result) && level.has_next() {
-                let because = self.stop_reason();
-                if let (None, Some(next)) = (because, self.next_target(level)) {
+                let reason = self.stop_reason();
+                if let (None, Some(next)) = (reason, self.next_target(level)) {
                     return Some(next);
                 }
-                if let Some(because) = because {
+                if let Some(reason) = reason {
                     let at = Arc::clone(&level.node.path);
-                    self.record_step(|| RoutingStep::Stopped { at, because });
+                    self.record_step(|| RoutingStep::Stopped { at, reason });
                 }
             }
             levels.pop();

@@ -86,7 +86,7 @@ impl RecordedBodies {
             self.client_request = ClientBody::Unchecked(body.clone());
         } else {
             self.client_bytes = Some(body.clone());
-            entry.add_complete_body(FrameKind::ClientBody, body.clone());
+            entry.add_complete_body(FrameKind::ClientRequest, body.clone());
         }
     }
 
@@ -116,7 +116,7 @@ impl RecordedBodies {
         };
         self.hides_client_request = is_hidden;
         self.client_bytes = Some(body.clone());
-        entry.add_complete_body(FrameKind::ClientBody, body);
+        entry.add_complete_body(FrameKind::ClientRequest, body);
     }
 
     /// Forgets what the provider sent, because guardrails have removed something of it.
