@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use flate2::bufread::MultiGzDecoder;
-use penstock_llm::{api_format::ApiFormat, operation::Operation, stream::meter::Meter, usage::Usage};
+use penstock_llm::{api_format::ApiFormat, operation::Operation, stream::meter::SseMeter, usage::Usage};
 use penstock_net::headers::Headers;
 
 use crate::accounting::token_counting::CountableResponse;
@@ -92,7 +92,7 @@ impl CompressedResponse {
     pub fn read_usage(&self, operation: Operation) -> (Option<Usage>, Option<CountableResponse>) {
         let mut plain = MultiGzDecoder::new(self.bytes.as_slice()).take(MAX_DECOMPRESSED_BYTES);
         if self.is_event_stream {
-            let mut meter = Meter::with_deltas(self.api_format, operation);
+            let mut meter = SseMeter::with_deltas(self.api_format, operation);
             let mut buffer = [0; READ_CHUNK_BYTES];
             // If the data is truncated or not gzip, everything decompressed before that still counts.
             while let Some(read) = plain.read(&mut buffer).ok().filter(|read| *read > 0) {

@@ -29,7 +29,7 @@ use crate::{
         timeout::RequestTimeout,
     },
     ingress::route::Route,
-    parse::{json_fault::describe_json_fault, pattern::Pattern},
+    parse::{bounded_regex::Pattern, json_fault::describe_json_fault},
     process::secret::Secret,
     strategies::{Strategy, condition_input::ValueSource},
 };

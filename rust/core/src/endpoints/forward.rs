@@ -9,7 +9,11 @@ use crate::{
     error::Result,
     features::inspect_stream,
     gateway_state::GatewayState,
-    request::{body_fields::MAX_INLINE_PEEK_BYTES, include_usage, param_map, send::send_to_target},
+    request::{
+        body_fields::MAX_INLINE_PEEK_BYTES,
+        include_usage, param_map,
+        send::{ResponseHandling, send_to_target},
+    },
     resolve::{target::Target, target_resolver::ClientRequest},
     response::{
         delivery::{self, UpstreamResponse},
@@ -38,7 +42,11 @@ pub(crate) async fn forward_request(
         include_usage::request_usage(client_request, target, body, log)
     };
     let normaliser = normalise::normaliser_for(client_request, target, body.complete_bytes());
-    let (mut incoming, mut deadline) = send_to_target(state, client_request, target, body, None, log).await?;
+    let handling = match normaliser {
+        Some(normaliser) if normaliser.changes_responses() => ResponseHandling::Normalise,
+        _ => ResponseHandling::PassThrough,
+    };
+    let (mut incoming, mut deadline) = send_to_target(state, client_request, target, body, handling, log).await?;
     let operation = client_request.route.operation;
     if normalise::may_hide_error(operation, &incoming) {
         incoming = Box::pin(normalise::expose_error_status(operation, incoming, &mut deadline)).await?;

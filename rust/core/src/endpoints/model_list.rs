@@ -8,7 +8,10 @@ use crate::{
     accounting::record::RequestLog,
     error::Result,
     gateway_state::GatewayState,
-    request::{send::send_to_target, translate},
+    request::{
+        send::{ResponseHandling, send_to_target},
+        translate,
+    },
     resolve::{target::Target, target_resolver::ClientRequest},
     response::{
         delivery::{self, UpstreamResponse},
@@ -31,7 +34,14 @@ pub async fn fetch_model_list(
     let (mut pages, mut remaining): (Vec<Bytes>, _) = (Vec::new(), MAX_LIST_BYTES);
     let mut first: Option<Deadline> = None;
     loop {
-        let asking = send_to_target(state, client_request, target, Body::empty(), Some(&translation), log);
+        let asking = send_to_target(
+            state,
+            client_request,
+            target,
+            Body::empty(),
+            ResponseHandling::Translate(&translation),
+            log,
+        );
         // All pages share the deadline of one response, because they are one response to the client.
         let (incoming, mut deadline) = match first {
             Some(mut deadline) => (deadline.enforce(asking).await?.0, deadline),

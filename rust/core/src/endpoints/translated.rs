@@ -9,7 +9,10 @@ use crate::{
     error::Result,
     features::inspect_stream,
     gateway_state::GatewayState,
-    request::{send::send_to_target, translate},
+    request::{
+        send::{ResponseHandling, send_to_target},
+        translate,
+    },
     resolve::{target::Target, target_resolver::ClientRequest},
     response::delivery::{self, UpstreamResponse},
 };
@@ -35,11 +38,12 @@ pub(crate) async fn send_translated(
     }
     log.hides_usage = translation.should_hide_usage;
     let (mut incoming, mut deadline) =
-        send_to_target(state, client_request, target, body, Some(&translation), log).await?;
+        send_to_target(state, client_request, target, body, ResponseHandling::Translate(&translation), log).await?;
     if incoming.head.status < 300 && matches!(operation, Operation::CancelFinetune | Operation::CancelBatch) {
         let head = translate::job_status_head(client_request);
         let status_call = translate::job_status_call(client_request, &head);
-        let sending = send_to_target(state, &status_call, target, Body::empty(), Some(&translation), log);
+        let sending =
+            send_to_target(state, &status_call, target, Body::empty(), ResponseHandling::Translate(&translation), log);
         // Both upstream requests serve one client request and share its deadline.
         (incoming, _) = deadline.enforce(sending).await?;
     }

@@ -197,8 +197,8 @@ impl Limiter {
         }
     }
 
-    /// Takes an amount of a limit. A budget that is not hard gives what is left to the last request, whose real usage may
-    /// be more.
+    /// Takes an amount of a limit. A soft budget gives what is left to the last request, whose real usage may be more. Rate
+    /// limits do not: the leftovers of many workers would admit many such requests in one window.
     ///
     /// # Errors
     /// If less than the request accepts is left. Then nothing was taken.
@@ -220,7 +220,7 @@ impl Limiter {
     ) -> Result<(Hold, Remaining), Remaining> {
         // A request that costs nothing is rejected too once nothing is left.
         let amount = amount.max(1);
-        let is_exact = rule.enforcement == Enforcement::Hard;
+        let is_exact = rule.enforcement == Enforcement::Hard || !rule.is_budget();
         let requested = if is_exact { Amount::exactly(amount) } else { Amount::at_most(amount) };
         if let Some(cluster) = &self.cluster {
             let requested = if is_last { requested } else { Amount::exactly(amount) };

@@ -2,10 +2,7 @@
 
 use std::{pin::pin, time::Instant};
 
-use penstock_llm::{
-    catalog::PrefillSupport,
-    translation::{Normaliser, Translation},
-};
+use penstock_llm::{catalog::PrefillSupport, translation::Translation};
 use penstock_net::{BodyFraming, Deadline, IncomingResponse, OutgoingRequest, body::Body};
 
 use crate::{
@@ -18,8 +15,23 @@ use crate::{
         upstream_head::{self, BodyLength, RenderInput, TransformMode},
     },
     resolve::{target::Target, target_resolver::ClientRequest},
-    response::{mask_secrets, normalise},
+    response::mask_secrets,
 };
+
+/// What the gateway does with the response to a request. It decides what the request may ask the provider for.
+#[derive(Clone, Copy)]
+pub(crate) enum ResponseHandling<'t> {
+    Translate(&'t Translation),
+    /// Reads and changes the response.
+    Normalise,
+    PassThrough,
+}
+
+impl<'t> ResponseHandling<'t> {
+    fn translation(self) -> Option<&'t Translation> {
+        if let Self::Translate(translation) = self { Some(translation) } else { None }
+    }
+}
 
 /// Sends a body to a target and waits for the response head. The returned deadline bounds the part of the response
 /// that must arrive before delivery.
@@ -28,7 +40,7 @@ pub(crate) async fn send_to_target(
     client_request: &ClientRequest<'_>,
     target: &Target<'_>,
     body: Body,
-    translation: Option<&Translation>,
+    handling: ResponseHandling<'_>,
     log: &mut RequestLog,
 ) -> Result<(IncomingResponse, Deadline)> {
     let operation = client_request.route.operation;
@@ -36,7 +48,6 @@ pub(crate) async fn send_to_target(
     if let (true, Body::Complete(bytes)) = (log.bodies.is_recording(), &body) {
         log.bodies.set_upstream_request(mask_secrets::mask_stored_parameters(target, bytes));
     }
-    let normaliser = normalise::normaliser_for(client_request, target, body.complete_bytes());
     let length = body_length(client_request, &body);
     let issued = match &target.grant {
         None => None,
@@ -44,7 +55,8 @@ pub(crate) async fn send_to_target(
     };
     let mut deadline = Deadline::new(target.timeout, &body, &state.coarse_timer);
     let issued = issued.as_deref();
-    let changes_response = translation.is_none() && normaliser.is_some_and(Normaliser::changes_responses);
+    let translation = handling.translation();
+    let changes_response = matches!(handling, ResponseHandling::Normalise);
     let content_type = translation.and_then(Translation::request_content_type);
     let content = RenderInput {
         model: &log.model,

@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    parse::{document_reader::ConfigReader, pattern::Pattern},
+    parse::{bounded_regex::Pattern, document_reader::ConfigReader},
     strategies::{
         condition_input::{ConditionInput, ValueSource},
         query::Query,

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use serde_json::Value;
 
 use crate::{
-    parse::{document_reader::ConfigReader, pattern::Pattern},
+    parse::{bounded_regex::Pattern, document_reader::ConfigReader},
     strategies::condition_input::{ConditionInput, FieldValue, ValueSource},
 };
 

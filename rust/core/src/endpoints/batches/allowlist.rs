@@ -18,7 +18,7 @@ use crate::{
     error::{Error, Result},
     gateway_state::GatewayState,
     ingress::{message::RequestHead, route::Route},
-    request::send::send_to_target,
+    request::send::{ResponseHandling, send_to_target},
     resolve::{target::Target, target_resolver::ClientRequest},
 };
 
@@ -176,7 +176,8 @@ async fn fetch_file(
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() });
     }
     let file_call = ClientRequest::new(route, head, client_request.control);
-    let (incoming, deadline) = send_to_target(state, &file_call, target, Body::empty(), None, log).await?;
+    let (incoming, deadline) =
+        send_to_target(state, &file_call, target, Body::empty(), ResponseHandling::Normalise, log).await?;
     let is_plain = incoming.head.headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
     if incoming.head.status == 200 && is_plain {
         return Ok((incoming, deadline));

@@ -8,7 +8,10 @@ use crate::{
     error::Result,
     gateway_state::GatewayState,
     ingress::message::RequestHead,
-    request::{send::send_to_target, translate},
+    request::{
+        send::{ResponseHandling, send_to_target},
+        translate,
+    },
     resolve::{target::Target, target_resolver::ClientRequest},
     response::delivery::UpstreamResponse,
 };
@@ -28,14 +31,21 @@ pub(crate) async fn delete_batch(
         &translate::job_status_call(client_request, &status_head),
         target,
         Body::empty(),
-        Some(&translation),
+        ResponseHandling::Translate(&translation),
         log,
     )
     .await?;
     if batch.head.status < 300 {
         let delete_call = ClientRequest::new(client_request.route, &delete_head, client_request.control);
         let (deleted, _) = deadline
-            .enforce(send_to_target(state, &delete_call, target, Body::empty(), Some(&translation), log))
+            .enforce(send_to_target(
+                state,
+                &delete_call,
+                target,
+                Body::empty(),
+                ResponseHandling::Translate(&translation),
+                log,
+            ))
             .await?;
         batch = if deleted.head.status < 300 { batch } else { deleted };
     }

@@ -21,6 +21,8 @@ use crate::{
 
 /// Tokens of a response, if neither the request nor earlier ones tell how many there will be.
 const USUAL_OUTPUT_TOKENS: u64 = 1024;
+/// Part of a rate limit that a request holds at most if nothing tells what it will use.
+const GUESSED_FRACTION: u64 = 8;
 /// Most tokens of a response that no limit of the request bounds.
 pub const MAX_OUTPUT_TOKENS: u64 = 128_000;
 /// Bytes of text for one token, on average.
@@ -178,8 +180,11 @@ impl UsageBounds {
             Measure::Cost => prices.usual(input, output, self.images.as_deref()),
             Measure::Tokens | Measure::Requests => input.saturating_add(output),
         };
-        // What earlier requests used tells more than the bounds of this one.
-        limiter.estimate(rule, group).map_or(usual, |recent| recent.min(rule.limit))
+        // What earlier requests used tells more than the bounds of this one. Without either, a rate limit must not wait
+        // for a window of which nothing is used.
+        let is_guess = self.output_tokens.is_none() && !rule.is_budget();
+        let highest = if is_guess { (rule.limit / GUESSED_FRACTION).max(1) } else { rule.limit };
+        limiter.estimate(rule, group).map_or(usual.min(highest), |recent| recent.min(rule.limit))
     }
 
     fn highest_amount(&self, measure: Measure, prices: &AttemptPrices<'_>) -> u64 {
