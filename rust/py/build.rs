@@ -1,6 +1,7 @@
 //! Writes the digest of the engine's sources into the extension. `penstock serve` compares it with the files of a
 //! checkout, because an extension that was built from other sources fails at some later call.
 
+use std::env;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,10 @@ use sha2::{Digest, Sha256};
 const CRATES: [&str; 4] = ["core", "llm", "net", "py"];
 
 fn main() -> io::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // Read when the script runs: a target folder may have been copied with the compiled script.
+    let manifest =
+        env::var_os("CARGO_MANIFEST_DIR").ok_or_else(|| io::Error::other("CARGO_MANIFEST_DIR is not set"))?;
+    let root = Path::new(&manifest).join("..");
     let mut output = io::stdout();
     let mut hash = Sha256::new();
     for name in CRATES {

@@ -116,7 +116,7 @@ pub async fn serve_request(
         let quick = tokio::select! {
             biased;
             answer = &mut handling => Some(answer),
-            () = state.coarse_timer.wait() => None,
+            () = state.coarse_timer.wait_briefly() => None,
         };
         if let Some(response) = quick {
             (response, None)

@@ -90,10 +90,10 @@ impl JobRunnerState {
 
     fn create_request_task(&self, job: Job) -> Runnable {
         let state = Arc::clone(&self.state);
-        let (ready, callers, disconnector) =
+        let (ready, connections, disconnector) =
             (self.ready_tasks.clone(), Arc::clone(&self.connections), Arc::clone(&self.disconnector));
         create_task(self.ready_tasks.clone(), async move {
-            if let Some(streaming) = exchange::serve_request(&state, &callers, job).await {
+            if let Some(streaming) = exchange::serve_request(&state, &connections, job).await {
                 run_task(create_task(ready, streaming.send_remaining(state, disconnector)));
             }
         })
