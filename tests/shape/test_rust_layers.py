@@ -84,7 +84,7 @@ LLM_LAYERS = [
     ],
     ["chat::foreign_history"],
     ["citations"],
-    ["chat::event", "chat::request", "chat::response_context", "chat::response_writer"],
+    ["chat::event", "chat::request", "chat::response_context", "chat::response_writer", "chat::thinking_param"],
     [
         "catalog::options",
         "catalog::path_info",

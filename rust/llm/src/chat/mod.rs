@@ -17,6 +17,7 @@ pub(crate) mod response_writer;
 pub(crate) mod sequential_tool_calls;
 pub(crate) mod signatures;
 pub(crate) mod tool_names;
+pub(crate) mod thinking_param;
 pub(crate) mod tool_schema;
 pub(crate) mod transcoder;
 pub(crate) mod unsigned_thinking;

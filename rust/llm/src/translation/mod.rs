@@ -30,6 +30,7 @@ use crate::{
         response_writer::{RecordingWriter, ResponseWriter},
     },
     embeddings::request::{EmbeddingRequest, VectorEncoding},
+        thinking_param::normalise_thinking,
     error_details::{ErrorDetails, parse_error},
     error_response::{self, ErrorFallback, ErrorOrigin},
     errors::MalformedResponse,
@@ -156,6 +157,7 @@ impl Translation {
         let (mut request, echoed_fields) = client.parse_request(input)?;
         request.drop_choice_without_tools();
         let should_show_images = !input.strict || request.has_image_modality();
+        normalise_thinking(&mut request);
         let context = ResponseContext {
             model: request.model.clone(),
             should_show_thinking: should_show_images || client.should_show_thinking(&request),
@@ -267,6 +269,7 @@ impl Translation {
         };
         request.drop_choice_without_tools();
         let body = format.write_count_request(&mut request)?;
+        normalise_thinking(&mut request);
         let anthropic_betas = request.betas.take();
         Ok((Self { anthropic_betas, dropped_params: request.dropped_params, ..self }, body))
     }
