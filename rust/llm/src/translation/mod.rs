@@ -351,7 +351,7 @@ impl Translation {
     /// although its status is a success: returns the error in the client's format, with its status.
     pub fn translate_response_or_failure(&self, body: &[u8]) -> Result<(u16, Vec<u8>), MalformedResponse> {
         let translate_hidden_error = || {
-            let status = error_response::error_status(self.operation, body)?;
+            let status = error_response::error_status(self.response_operation(), body)?;
             Some((status, self.translate_error(status, body, None)))
         };
         // Formats whose fields are all optional would read an error as an empty response.
@@ -383,6 +383,15 @@ impl Translation {
     }
 
     /// Translates a complete response to the client's format.
+    /// Returns the operation whose response the provider sent. After a cancellation, this is the state of the job.
+    fn response_operation(&self) -> Operation {
+        match self.operation {
+            Operation::CancelBatch => Operation::RetrieveBatch,
+            Operation::CancelFinetune => Operation::RetrieveFinetune,
+            operation => operation,
+        }
+    }
+
     pub fn translate_response(&self, body: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
         self.try_translate_response(body).map_err(|failure| match failure {
             ResponseFailure::Malformed(fault) => fault,
