@@ -77,6 +77,7 @@ LLM_LAYERS = [
         "chat::claude_version",
         "chat::client_tools",
         "chat::file_types",
+        "chat::generated_text",
         "chat::signatures",
         "chat::tool_names",
         "chat::tool_schema",

@@ -59,8 +59,11 @@ impl BodySequence {
     async fn next_chunk(&mut self, max_bytes: usize) -> Option<Result<Bytes>> {
         loop {
             self.current.max_chunk_bytes = max_bytes;
-            if let Some(read) = Box::pin(self.current.next_chunk()).await {
-                return Some(read);
+            match Box::pin(self.current.next_chunk()).await {
+                // An empty chunk would say that nothing arrived for some time.
+                Some(Ok(bytes)) if bytes.is_empty() && self.current.is_buffered() => continue,
+                Some(read) => return Some(read),
+                None => (),
             }
             if self.pending.is_none() {
                 self.pending = Some(self.remaining.pop_front()?());
@@ -180,6 +183,10 @@ impl ResponseBody {
             }),
         }));
         self
+    }
+
+    fn is_buffered(&self) -> bool {
+        matches!(self.source, BodySource::Buffered(_))
     }
 
     /// Returns true if all bytes were read and none were put back.
