@@ -94,8 +94,14 @@ impl RecordingWriter {
         }
     }
 
-    fn record_text(&mut self, text: &str) {
-        if let Some(uncounted_text) = &mut self.uncounted_text {
+    /// Records generated text, in case that its tokens must be counted.
+    fn record_text(&mut self, event: &ResponseEvent<'_>) {
+        let Some(uncounted_text) = &mut self.uncounted_text else { return };
+        if let ResponseEvent::Text(text)
+        | ResponseEvent::Refusal(text)
+        | ResponseEvent::Thinking(text)
+        | ResponseEvent::ToolCallArguments { json: text, .. } = event
+        {
             uncounted_text.push_text(text);
         }
     }
@@ -156,6 +162,7 @@ impl EventSink for RecordingWriter {
             return;
         }
         self.has_content |= has_content(&event);
+        self.record_text(&event);
         match event {
             // A provider that fails early may send an empty response instead of an error.
             ResponseEvent::End if !self.has_content => {
@@ -164,9 +171,6 @@ impl EventSink for RecordingWriter {
             ResponseEvent::Usage(usage) => {
                 self.report.set_usage(usage);
                 self.uncounted_text = None;
-            }
-            ResponseEvent::Text(text) | ResponseEvent::Refusal(text) | ResponseEvent::Thinking(text) => {
-                self.record_text(text);
             }
             ResponseEvent::ToolCall { id, name, signature } => {
                 if let (Some(signature), Some(signatures)) = (signature, &self.signatures) {
@@ -180,7 +184,6 @@ impl EventSink for RecordingWriter {
                 return self.writer.push_event(ResponseEvent::ToolCall { id, name, signature });
             }
             ResponseEvent::ToolCallArguments { call_index, json } => {
-                self.record_text(json);
                 if let Some(Some(arguments)) = self.custom_calls.get_mut(call_index) {
                     return arguments.push_str(json);
                 }

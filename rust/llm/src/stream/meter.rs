@@ -45,6 +45,7 @@ static MEDIA_END_TYPES: LazyLock<[Finder; 4]> = LazyLock::new(|| {
 /// Reads usage, model and end markers from a stream that passes through, in chunks of any size. Ordinary deltas are
 /// searched for keys but not parsed.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each flag is independent")]
 pub struct Meter {
     api_format: ApiFormat,
     /// Start of an event whose end has not arrived yet.

@@ -65,8 +65,10 @@ fn is_opening_type(event_type: &[u8], data: &[u8]) -> bool {
         | b"\"message_start\""
         | b"\"content_block_start\""
         | b"\"content_block_stop\""
-        | b"\"message_stop\"" => true,
-        b"\"response.created\"" | b"\"response.queued\"" | b"\"response.in_progress\"" => true,
+        | b"\"message_stop\""
+        | b"\"response.created\""
+        | b"\"response.queued\""
+        | b"\"response.in_progress\"" => true,
         b"\"message_delta\"" => !has_field(data, |key, value| {
             key == b"delta" && has_field(value, |key, value| key == b"stop_reason" && !is_blank(value))
         }),
