@@ -501,6 +501,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_empty_part_of_a_sequence_is_no_silence() {
+        let first = ResponseBody::from_bytes(Bytes::from_static(b"a")).map_chunks(Option::unwrap_or_default);
+        let part = |bytes: &'static [u8]| -> DeferredBody {
+            Box::new(move || Box::pin(async move { Ok(ResponseBody::from_bytes(Bytes::from_static(bytes))) }))
+        };
+        let mut body = ResponseBody::from_sequence(first, VecDeque::from([part(b""), part(b"b"), part(b"")]));
+        let mut chunks = Vec::new();
+        while let Some(chunk) = body.next_chunk().await {
+            chunks.push(chunk.unwrap());
+        }
+        assert_eq!(chunks, ["a", "b"]);
+    }
+
+    #[tokio::test]
     async fn collect_respects_the_limit_and_puts_everything_back() {
         for (mut body, expected) in
             [expanding_body(), (ResponseBody::from_bytes(Bytes::from_static(b"abc")), b"abc".to_vec())]
