@@ -77,6 +77,7 @@ LLM_LAYERS = [
         "chat::claude_version",
         "chat::client_tools",
         "chat::file_types",
+        "chat::generated_text",
         "chat::signatures",
         "chat::tool_names",
         "chat::tool_schema",
@@ -84,7 +85,7 @@ LLM_LAYERS = [
     ],
     ["chat::foreign_history"],
     ["citations"],
-    ["chat::event", "chat::request", "chat::response_context", "chat::response_writer"],
+    ["chat::event", "chat::request", "chat::response_context", "chat::response_writer", "chat::thinking_param"],
     [
         "catalog::options",
         "catalog::path_info",

@@ -9,7 +9,7 @@ import socket
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -96,6 +96,41 @@ def test_private_hosts_are_not_connected(host: str):
             fetch(fetcher(), f"http://{host}:{silent.getsockname()[1]}/latest/meta-data/")
         with pytest.raises(BlockingIOError):
             silent.accept()
+
+
+def answer_lookups(monkeypatch: pytest.MonkeyPatch, name: str, *answers: list[str]) -> list[str]:
+    """Plays a DNS server with these answers for a name, in order; the last one repeats. Returns the names of lookups."""
+    lookups: list[str] = []
+    original = socket.getaddrinfo
+
+    def look_up(host: str, port: int, *args: Any, **kwargs: Any) -> list[Any]:
+        if host != name:
+            return original(host, port, *args, **kwargs)
+        lookups.append(host)
+        addresses = answers[min(len(lookups), len(answers)) - 1]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return lookups
+
+
+def test_only_the_checked_address_is_connected(monkeypatch: pytest.MonkeyPatch):
+    with server() as (port, paths), socket.create_server(("127.0.0.2", port)) as other:
+        other.setblocking(False)
+        # A second lookup before connecting would return the other address.
+        lookups = answer_lookups(monkeypatch, "rebind.example", ["127.0.0.1"], ["127.0.0.2"])
+        assert fetch(fetcher("rebind.example"), f"http://rebind.example:{port}/") == (200, b"xx")
+        assert (lookups, paths) == (["rebind.example"], ["/"])
+        with pytest.raises(BlockingIOError):
+            other.accept()
+
+
+@pytest.mark.parametrize("private", ["127.0.0.1", "10.0.0.1", "169.254.169.254"])
+def test_a_name_with_one_private_address_is_not_connected(monkeypatch: pytest.MonkeyPatch, private: str):
+    for addresses in (["1.1.1.1", private], [private, "1.1.1.1"]):
+        answer_lookups(monkeypatch, "rebind.example", addresses)
+        with pytest.raises(DestinationError, match="not allowed"):
+            fetch(fetcher(), "http://rebind.example/")
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "metadata.google.internal"])

@@ -88,7 +88,7 @@ pub(crate) const FAILED_GENERATION_STATUS: u16 = 502;
 const CONTENT_FIELDS: [&[u8]; 9] =
     [b"choices", b"content", b"candidates", b"output", b"data", b"embeddings", b"message", b"results", b"text"];
 
-/// Fields of errors. A response to a generation that has no other field, and one of those with a text, is an error.
+/// Fields of errors. A response that has no other field, and one of those with a text, is an error.
 const ERROR_FIELDS: &[&[u8]] = &[
     b"error",
     b"errors",
@@ -148,6 +148,8 @@ pub(crate) fn error_status(operation: Operation, body: &[u8]) -> Option<u16> {
             b"type" => has_error |= value == b"\"error\"",
             b"object" if is_generation => has_content |= value == b"\"response\"",
             b"object" | b"id" => has_content |= !is_generation && !is_empty && value != b"\"error\"",
+            // Google names stored objects by their path.
+            b"name" => has_content |= !is_generation && value.contains(&b'/'),
             // An error may have its message beside it.
             b"message" => has_content |= value.starts_with(b"{"),
             // MiniMax reports every result here.
@@ -159,7 +161,7 @@ pub(crate) fn error_status(operation: Operation, body: &[u8]) -> Option<u16> {
         Ok(())
     })
     .ok()?;
-    has_error |= is_generation && has_text && has_only_error_fields;
+    has_error |= has_text && has_only_error_fields && !operation.ends_something();
     if !has_error || has_content {
         return None;
     }

@@ -274,6 +274,25 @@ impl Operation {
             || matches!(self, Self::Rerank | Self::Moderate | Self::Ocr | Self::CreateSpeech)
     }
 
+    /// Returns true if the operation cancels or deletes something. Its response may consist of a message.
+    pub fn ends_something(self) -> bool {
+        matches!(
+            self,
+            Self::DeleteModelResponse
+                | Self::CancelModelResponse
+                | Self::DeleteFile
+                | Self::CancelBatch
+                | Self::CancelFinetune
+                | Self::CancelBatchJob
+                | Self::DeleteBatchJob
+        )
+    }
+
+    /// Returns true if the response is data that a client stored or a batch made. It may look like anything.
+    pub fn returns_stored_data(self) -> bool {
+        matches!(self, Self::RetrieveFileContent | Self::GetBatchOutput | Self::GetBatchObject)
+    }
+
     /// Returns true if the response consists of embedding vectors.
     pub fn is_embedding(self) -> bool {
         matches!(self, Self::Embed | Self::EmbedContent | Self::BatchEmbedContents)

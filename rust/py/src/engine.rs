@@ -397,7 +397,8 @@ pub fn translate_batch_line<'py>(
     Ok((PyBytes::new(py, &translated.body), translated.dropped_params))
 }
 
-/// Translates a provider's response to a batch line, or its error, to the client's API format.
+/// Translates a provider's response to a batch line, or its error, to the client's API format. Returns its status and the
+/// body.
 #[pyfunction]
 pub fn translate_batch_result<'py>(
     py: Python<'py>,
@@ -406,9 +407,11 @@ pub fn translate_batch_result<'py>(
     body: &[u8],
     status: u16,
     response: &[u8],
-) -> PyResult<Bound<'py, PyBytes>> {
+) -> PyResult<(u16, Bound<'py, PyBytes>)> {
     let result = line_requests::translate_line_response(BatchLine { provider, path, body }, status, response);
-    result.map(|bytes| PyBytes::new(py, &bytes)).map_err(|problem| errors::validation_error(py, &[problem]))
+    result
+        .map(|(status, bytes)| (status, PyBytes::new(py, &bytes)))
+        .map_err(|problem| errors::validation_error(py, &[problem]))
 }
 
 /// Frame of a spool segment, as Python gets it: kind, flags, record id and payload.

@@ -168,10 +168,13 @@ def check_same_model(line: BatchLine, first: BatchLine) -> Iterator[LineFault]:
 def translate_result(
     provider: str, line: BatchLine, status: int, provider_body: object, request_id: str = ""
 ) -> LineResult:
-    """Translates a provider's response to the client format and adds the dropped parameters of the request."""
+    """Translates a provider's response to the client format and adds the dropped parameters of the request.
+
+    An error with a success status gets the status of the error.
+    """
     try:
         body, response = msgspec.json.encode(line.body), msgspec.json.encode(provider_body)
-        translated = translate_batch_result(provider, line.url, body, status, response)
+        status, translated = translate_batch_result(provider, line.url, body, status, response)
         _, dropped = translate_line(provider, line)
     except EngineError as error:
         return LineResult(None, {"code": "answer_unreadable", "message": str(error)})

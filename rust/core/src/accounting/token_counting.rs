@@ -49,6 +49,13 @@ impl std::fmt::Debug for CountInput {
     }
 }
 
+impl CountInput {
+    /// Counts the tokens of the request. Estimates them from its length if it was not retained or is no JSON object.
+    pub fn count_tokens(&self, encoding: Encoding) -> usize {
+        count_request_body(encoding, &self.body).unwrap_or(self.body_bytes / BYTES_PER_TOKEN)
+    }
+}
+
 impl Drop for CountInput {
     fn drop(&mut self) {
         self.retained_bytes.fetch_sub(self.body.len(), Ordering::Relaxed);
@@ -72,7 +79,7 @@ struct CountJob {
     record: Record,
     operation: Operation,
     /// `None` if the response is not billed by tokens.
-    input: Option<CountInput>,
+    input: Option<Arc<CountInput>>,
     response: CountableResponse,
     pending_jobs: Arc<AtomicUsize>,
 }
@@ -87,12 +94,13 @@ pub struct TokenCounter {
 
 impl TokenCounter {
     /// Retains a request body. Keeps only its length if too many bytes are retained already.
-    pub fn retain_body(&self, operation: Operation, body: &Bytes) -> CountInput {
+    pub fn retain_body(&self, operation: Operation, body: &Bytes) -> Arc<CountInput> {
         let length = body.len();
         let has_room = self.retained_bytes.load(Ordering::Relaxed) + length <= MAX_RETAINED_BYTES;
         let body = if has_room { body.clone() } else { Bytes::new() };
         self.retained_bytes.fetch_add(body.len(), Ordering::Relaxed);
-        CountInput { operation, body, body_bytes: length, retained_bytes: Arc::clone(&self.retained_bytes) }
+        let retained_bytes = Arc::clone(&self.retained_bytes);
+        Arc::new(CountInput { operation, body, body_bytes: length, retained_bytes })
     }
 
     /// Returns a buffer for a compressed response, which shares the limit on retained bytes.
@@ -101,7 +109,7 @@ impl TokenCounter {
     }
 
     /// Counts the tokens in the background, and then closes the record, whose request has ended.
-    pub fn submit(&self, record: Record, count_input: Option<CountInput>, countable_response: CountableResponse) {
+    pub fn submit(&self, record: Record, count_input: Option<Arc<CountInput>>, countable_response: CountableResponse) {
         // A request that is passed through unchanged can still be a known operation.
         let asked_for = count_input.as_ref().map(|job_input| job_input.operation);
         let Some(operation) = asked_for.or(record.log.operation) else { return };
@@ -190,8 +198,7 @@ impl CountJob {
         }
         let count_input = self.input.as_ref()?;
         let encoding = encoding_for_model(self.record.log.resolved_model());
-        let input = count_request_body(encoding, &count_input.body).unwrap_or(count_input.body_bytes / BYTES_PER_TOKEN);
-        Some(estimated_usage(input, self.count_response(encoding)))
+        Some(estimated_usage(count_input.count_tokens(encoding), self.count_response(encoding)))
     }
 
     fn count_response(&self, encoding: Encoding) -> usize {

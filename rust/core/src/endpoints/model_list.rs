@@ -1,7 +1,10 @@
 //! Model list of a provider with another API format. Fetches all pages and translates them into one list.
 
 use bytes::Bytes;
-use penstock_llm::translation::Translation;
+use penstock_llm::{
+    operation::Operation,
+    translation::{self, Translation},
+};
 use penstock_net::{Deadline, IncomingResponse, ResponseBody, body::Body};
 
 use crate::{
@@ -58,6 +61,13 @@ pub async fn fetch_model_list(
         let IncomingResponse { mut head, mut body } = incoming;
         let read = deadline.enforce(penstock_net::collect(&mut body, remaining)).await?;
         let read = read.ok_or_else(|| translate::unreadable_response_error("the model list is too large"))?;
+        if let Some(status) = translation::hidden_error_status(Operation::Models, &read) {
+            head.status = status;
+            let failure = IncomingResponse { head, body: ResponseBody::from_bytes(read) };
+            let failure =
+                translate::translate_response(client_request, translation, failure, &mut deadline, log).await?;
+            return Ok(UpstreamResponse::new(failure, client_request.client_api_format(), deadline));
+        }
         remaining = remaining.saturating_sub(read.len());
         let (page, has_next_page);
         (translation, page, has_next_page) = run_offloaded(read.len(), move || {

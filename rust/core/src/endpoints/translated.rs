@@ -27,9 +27,13 @@ pub(crate) async fn send_translated(
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     state.record_sink.metrics.translated.add(1);
+    let operation = client_request.route.operation;
+    if let (None, true, Body::Complete(bytes)) = (&log.count_input, operation.is_chat(), &body) {
+        // The response must have usage in the client's format, even if the provider reports none.
+        log.count_input = Some(state.record_sink.token_counter.retain_body(operation, bytes));
+    }
     let (body, translation) =
         translate::translate_request(client_request, target, body, format, &state.shared, log).await?;
-    let operation = client_request.route.operation;
     if operation == Operation::Models {
         return model_list::fetch_model_list(state, client_request, target, translation, log).await;
     }

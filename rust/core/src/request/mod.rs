@@ -7,4 +7,6 @@ pub mod internal_request;
 pub(crate) mod param_map;
 pub(crate) mod send;
 pub(crate) mod translate;
+pub(crate) mod translate_stream;
 pub mod upstream_head;
+pub(crate) mod usage_estimator;

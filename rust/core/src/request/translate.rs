@@ -20,6 +20,7 @@ use crate::{
     accounting::record::{RequestLog, details::TranslationClock},
     error::{Error, Result},
     ingress::{client_sdk, message::RequestHead, route::Route},
+    request::{translate_stream::StreamTranslator, usage_estimator::UsageEstimator},
     resolve::{target::Target, target_resolver::ClientRequest},
     response::{
         normalise::{self, MAX_ERROR_BODY_BYTES},
@@ -158,23 +159,12 @@ pub async fn translate_response(
     let IncomingResponse { mut head, mut body } = incoming;
     let is_plain = head.headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
     if head.status == 200 && is_plain && head.headers.has_media_type(translation.provider_stream_type()) {
-        let mut items = wants_json_array(client_request).then(gemini::JsonArrayStream::default);
+        let items = wants_json_array(client_request).then(gemini::JsonArrayStream::default);
         let kind = if items.is_some() { "application/json" } else { translation.client_stream_type() };
         head.headers = with_content_type(head.headers, kind.as_bytes());
-        let mut transcoder = translation.transcoder();
-        let body = body.map_chunks(move |chunk| {
-            let (is_end, start) = (chunk.is_none(), Instant::now());
-            let encoded = match chunk {
-                Some(chunk) => transcoder.push_chunk(chunk),
-                None => transcoder.finish(),
-            };
-            let translated = match &mut items {
-                Some(items) => items.encode_events(&encoded, is_end).into(),
-                None => encoded,
-            };
-            clock.add_since(start);
-            translated
-        });
+        let translator = StreamTranslator { transcoder: translation.transcoder(), items, clock };
+        let estimator = UsageEstimator::from_log(log).filter(|_| !translation.is_passthrough());
+        body = translator.translate_body(body, estimator);
         return Ok(IncomingResponse { head, body });
     }
     // Some providers return a raw image, whatever format was requested.
@@ -190,7 +180,7 @@ pub async fn translate_response(
             run_offloaded(response.len(), move || translation.wrap_raw_image(&response)).await?
         }
         Some(response) if head.status < 300 => {
-            let (status, translated) = translate_complete_response(translation, response, head.status).await?;
+            let (status, translated) = translate_complete_response(translation, response, head.status, log).await?;
             head.status = status;
             translated
         }
@@ -208,12 +198,31 @@ pub async fn translate_response(
     Ok(IncomingResponse { head, body: ResponseBody::from_bytes(translated.into()) })
 }
 
-/// Returns the translated response with its status, which is an error if the body is one.
-async fn translate_complete_response(translation: Translation, response: Bytes, status: u16) -> Result<(u16, Vec<u8>)> {
+/// Returns the translated response with its status, which is an error if the body is one. If the provider reports no
+/// usage, translates the response again with an estimate.
+async fn translate_complete_response(
+    translation: Translation,
+    response: Bytes,
+    status: u16,
+    log: &RequestLog,
+) -> Result<(u16, Vec<u8>)> {
     let (provider, original) = (translation.response_context.provider, response.clone());
-    let translate = move || translation.translate_response_or_failure(&response);
-    let translated = run_offloaded(original.len(), translate).await?;
-    translated.map_err(|_| Error::invalid_response(provider, status, &original))
+    let invalid = |_| Error::invalid_response(provider, status, &original);
+    let translate = move || {
+        let translated = translation.translate_response_or_failure(&response);
+        (translation, translated)
+    };
+    let (translation, translated) = run_offloaded(original.len(), translate).await?;
+    let (translated_status, translated) = translated.map_err(invalid)?;
+    let is_unknown = translation.response_context.report.usage().is_none() && !translation.is_passthrough();
+    if translated_status == 200
+        && is_unknown
+        && let Some(estimator) = UsageEstimator::from_log(log)
+    {
+        let estimated = Box::pin(estimator.translate_complete(translation, original.clone())).await?;
+        return Ok((200, estimated.map_err(invalid)?));
+    }
+    Ok((translated_status, translated))
 }
 
 pub fn unreadable_response_error(cause: &str) -> Error {

@@ -9,9 +9,11 @@ pub const MAX_INLINE_BYTES: usize = 128 * 1024;
 
 /// Runs work on a body of this length. Large bodies go to a blocking thread, so that other requests are not delayed.
 pub async fn run_offloaded<T: Send + 'static>(length: usize, job: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    if length <= MAX_INLINE_BYTES {
-        return Ok(job());
-    }
+    if length <= MAX_INLINE_BYTES { Ok(job()) } else { run_blocking(job).await }
+}
+
+/// Runs work that may take milliseconds on a blocking thread.
+pub async fn run_blocking<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     // The task neither panics nor is cancelled, unless the process shuts down.
     tokio::task::spawn_blocking(job).await.map_err(|_| Error::Draining)
 }

@@ -75,8 +75,24 @@ impl ResponseMeter {
         }
     }
 
+    /// Returns true if nothing decides yet whether the stream is a response: no content, no finish reason, no failure and
+    /// no end.
+    pub fn is_undecided(&self) -> bool {
+        match self {
+            Self::SseEvents(meter) => !meter.has_content() && !meter.has_error_event() && !meter.has_empty_end(),
+            Self::AwsFrames(meter) => !meter.has_content(),
+            Self::ArrayItems(read) => !read.0.has_items(),
+            Self::LargeBody(_) | Self::Compressed(_) | Self::Unmetered => false,
+        }
+    }
+
+    /// Returns true if the stream ended without content.
+    pub fn has_empty_end(&self) -> bool {
+        matches!(self, Self::SseEvents(meter) if meter.has_empty_end())
+    }
+
     /// Returns how many of the bytes read last belong to an incomplete event.
-    pub(super) fn incomplete_bytes(&self) -> usize {
+    pub fn incomplete_bytes(&self) -> usize {
         if let Self::SseEvents(meter) = self { meter.incomplete_bytes() } else { 0 }
     }
 

@@ -164,6 +164,15 @@ impl ResponseStream {
                 }
                 Some(Ok(bytes)) => {
                     let bytes = self.process_chunk(bytes);
+                    if self.has_empty_end() {
+                        // The client must not get the end of a response that has nothing in it.
+                        self.partial_event.take_held();
+                        if self.try_resume(None).await {
+                            continue;
+                        }
+                        let end = self.finish(None);
+                        return self.hold_until_durable(end).await;
+                    }
                     self.settle_before_last_chunk();
                     if !bytes.is_empty() {
                         return self.hold_until_durable(Ok(Some(bytes))).await;
@@ -237,6 +246,11 @@ impl ResponseStream {
             self.settle_record(read, None, &Bytes::new(), Outcome::Complete);
             self.settled = Some(SettledStream { hides_usage });
         }
+    }
+
+    /// Returns true if the stream should have content, but has ended without any.
+    fn has_empty_end(&self) -> bool {
+        self.expects_end_event && self.meter.has_empty_end()
     }
 
     /// Returns true if the events contain usage that the client did not request.

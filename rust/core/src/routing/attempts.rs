@@ -443,8 +443,9 @@ impl<'w> RouteExecutor<'w> {
         let operation = self.client_request.requested_operation();
         response.await_body_start(operation, max_wait).await?;
         let counts_failures = node.features.circuit_breaker.policy().is_some();
-        if self.has_alternatives || self.retry_policy(node).max_retries() > 0 || counts_failures {
-            return Box::pin(response.reject_first_error_event(operation, max_wait)).await;
+        let can_retry = self.has_alternatives || self.retry_policy(node).max_retries() > 0;
+        if can_retry || counts_failures || response.may_be_empty_stream() {
+            return Box::pin(response.reject_failed_beginning(operation, max_wait)).await;
         }
         Ok(())
     }

@@ -1,101 +1,79 @@
-//! First event of a stream, read before anything is sent to the client, because it may be an error.
+//! Beginning of a stream, read before anything is sent to the client: it may be an error, or end without content.
 
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use penstock_llm::{
     operation::Operation,
-    stream::{
-        aws_event_stream::FrameDecoder,
-        frame_meter::FrameMeter,
-        sse::{self, Splitter},
-    },
+    stream::{aws_event_stream::FrameDecoder, frame_meter::is_opening_frame, opening::is_without_content, sse},
     translation,
 };
 use penstock_net::{Deadline, ResponseBody};
+use tokio::time::Instant;
 
-use crate::{error::Result, response::delivery::StreamFraming};
+use crate::{
+    error::Result,
+    response::{delivery::StreamFraming, response_meter::ResponseMeter},
+};
 
 /// Maximum length of a beginning that is buffered. An error is never longer.
 const MAX_BUFFERED_BYTES: usize = 64 * 1024;
-/// Maximum number of comments and pings that are skipped. A stream that consists of them must still reach the client.
-const MAX_SKIPPED_EVENTS: usize = 4;
+/// Time for which the client waits for content after the first bytes. A stream that consists of comments and pings must
+/// still reach the client.
+const MAX_WAIT_FOR_CONTENT: Duration = Duration::from_secs(2);
 
-/// Reads up to the end of the first event that is no ping, for at most `max_wait`. Returns the bytes so far, and puts
-/// them back.
-pub(super) async fn peek_first_event(
+/// Beginning of a stream, up to the first event with content.
+pub(super) struct StreamBeginning {
+    pub bytes: Bytes,
+    /// True if the provider has sent everything.
+    pub has_ended: bool,
+}
+
+/// Reads up to the first event with content, for at most `max_wait`. Returns the bytes so far, and puts them back.
+/// `meter` reads them.
+pub(super) async fn peek_beginning(
     body: &mut ResponseBody,
     deadline: &mut Deadline,
-    framing: StreamFraming,
+    meter: &mut ResponseMeter,
     max_wait: Duration,
-) -> Result<Bytes> {
-    let (mut buffered, mut detector) = (BytesMut::new(), EventDetector::new(framing));
-    let reading = async {
-        while let Some(chunk) = deadline.enforce(async { body.next_chunk().await.transpose() }).await? {
-            buffered.extend_from_slice(&chunk);
-            if detector.feed(chunk) || buffered.len() > MAX_BUFFERED_BYTES {
-                break;
-            }
-        }
-        Result::Ok(())
-    };
-    // The stream starts after `max_wait`, whatever was read.
-    if let Ok(read) = tokio::time::timeout(max_wait, Box::pin(reading)).await {
-        read?;
+) -> Result<StreamBeginning> {
+    let (mut buffered, mut has_ended) = (BytesMut::new(), false);
+    let (mut remaining, mut first_read_at) = (max_wait, None);
+    while meter.is_undecided() && buffered.len() <= MAX_BUFFERED_BYTES {
+        let reading = deadline.enforce(async { body.next_chunk().await.transpose() });
+        // The stream starts after this time, whatever was read.
+        let Ok(read) = tokio::time::timeout(remaining, Box::pin(reading)).await else { break };
+        let Some(chunk) = read? else {
+            has_ended = true;
+            break;
+        };
+        meter.feed(&chunk);
+        buffered.extend_from_slice(&chunk);
+        let first_read_at: &mut Instant = first_read_at.get_or_insert_with(Instant::now);
+        remaining = remaining.min(MAX_WAIT_FOR_CONTENT.saturating_sub(first_read_at.elapsed()));
     }
-    let buffered = buffered.freeze();
-    if !buffered.is_empty() {
-        body.put_back(buffered.clone());
+    let bytes = buffered.freeze();
+    if !bytes.is_empty() {
+        body.put_back(bytes.clone());
     }
-    Ok(buffered)
+    Ok(StreamBeginning { bytes, has_ended })
 }
 
-/// Detects the end of the first event that is no ping.
-enum EventDetector {
-    SseEvents { splitter: Splitter, skipped: usize },
-    AwsFrames(Box<FrameMeter>),
-    JsonArrayItems,
-}
-
-impl EventDetector {
-    fn new(framing: StreamFraming) -> Self {
-        match framing {
-            StreamFraming::SseEvents => Self::SseEvents { splitter: Splitter::new(MAX_BUFFERED_BYTES), skipped: 0 },
-            StreamFraming::AwsFrames => Self::AwsFrames(Box::default()),
-            StreamFraming::JsonArrayItems => Self::JsonArrayItems,
-        }
-    }
-
-    /// Returns true if the bytes so far contain the event.
-    fn feed(&mut self, chunk: Bytes) -> bool {
-        match self {
-            Self::SseEvents { splitter, skipped } => splitter.push(chunk).any(|event| {
-                let is_ping = event.is_ok_and(|event| event.data().is_none() || event.name() == Some(b"ping"));
-                *skipped += usize::from(is_ping);
-                !is_ping || *skipped > MAX_SKIPPED_EVENTS
-            }),
-            Self::AwsFrames(meter) => {
-                meter.feed(&chunk);
-                !meter.has_partial_frame()
-            }
-            // The first key tells an error.
-            Self::JsonArrayItems => chunk.contains(&b':'),
-        }
-    }
-}
-
-/// Returns the message of the first event if that is an error, in whatever format.
+/// Returns the message of the first event that is an error, in whatever format, if it comes before any content.
 pub(super) fn first_error_message(framing: StreamFraming, operation: Operation, stream: &[u8]) -> Option<String> {
     let error = match framing {
         StreamFraming::SseEvents => {
-            let data = sse::split_events(stream).find_map(sse::event_data)?;
-            translation::hidden_error_status(operation, &data)?;
-            data
+            let mut events = sse::split_events(stream).filter_map(sse::event_data);
+            let first = events.find(|data| !is_without_content(data))?;
+            translation::hidden_error_status(operation, &first)?;
+            first
         }
         StreamFraming::AwsFrames => {
             let mut decoder = FrameDecoder::new(MAX_BUFFERED_BYTES);
             decoder.push_chunk(stream);
-            decoder.next_frame()?.ok().filter(|frame| frame.is_exception)?.payload.to_vec().into()
+            let mut frames = std::iter::from_fn(|| decoder.next_frame()?.ok());
+            let first = frames.find(|frame| frame.is_exception || !is_opening_frame(&frame.event_name))?;
+            Some(first).filter(|frame| frame.is_exception)?.payload.to_vec().into()
         }
         StreamFraming::JsonArrayItems => {
             translation::hidden_error_status(operation, stream)?;

@@ -1,8 +1,9 @@
 //! Upstream response of a target before it is decided whether the client receives it.
 
-use std::{pin::pin, time::Duration};
+use std::{pin::pin, sync::LazyLock, time::Duration};
 
 use bytes::Bytes;
+use memchr::memmem::Finder;
 use penstock_llm::{
     api_format::{ApiFormat, is_complete_json},
     operation::Operation,
@@ -24,7 +25,7 @@ use crate::{
         delivery::{self, StreamFraming, UpstreamResponse},
         response_meter::{MeteredResponse, ResponseMeter},
     },
-    routing::first_event,
+    routing::first_event::{self, StreamBeginning},
     state::shared::response_cache::CachedResponse,
     strategies::fallback::FallbackPolicy,
 };
@@ -42,6 +43,8 @@ fn reject_truncated_json(head: &ResponseHead, bytes: &[u8]) -> Result<()> {
     }
     Ok(())
 }
+
+static DONE_MARKER: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"[DONE]"));
 
 /// Error codes with which providers report that their content policy rejected a request.
 const POLICY_ERROR_CODES: [&str; 4] =
@@ -126,20 +129,31 @@ impl UpstreamResponse {
         Ok(())
     }
 
-    /// Rejects a stream whose first event is an error. Nothing was sent to the client yet. A stream without an event
-    /// for `max_wait` is accepted.
-    pub(crate) async fn reject_first_error_event(&mut self, operation: Operation, max_wait: Duration) -> Result<()> {
+    /// Rejects a stream that begins with an error or ends without content. Nothing was sent to the client yet. A stream
+    /// without an event for `max_wait` is accepted.
+    pub(crate) async fn reject_failed_beginning(&mut self, operation: Operation, max_wait: Duration) -> Result<()> {
         let Some(framing) = self.chunk_format(operation).filter(|_| delivery::is_uncompressed(self.headers())) else {
             return Ok(());
         };
         let Self { incoming, deadline, api_format, .. } = self;
-        let bytes = first_event::peek_first_event(&mut incoming.body, deadline, framing, max_wait).await?;
+        let mut meter = stream_meter(framing, *api_format, operation);
+        let StreamBeginning { bytes, has_ended } =
+            first_event::peek_beginning(&mut incoming.body, deadline, &mut meter, max_wait).await?;
         if let Some(message) = first_event::first_error_message(framing, operation, &bytes) {
             return Err(error_in_stream(&message));
         }
-        let mut meter = stream_meter(framing, *api_format, operation);
-        meter.feed(&bytes);
+        let is_empty = has_ended && meter.is_undecided() && meter.incomplete_bytes() == 0 || meter.has_empty_end();
+        if is_empty && operation.has_terminal_event() {
+            return Err(Error::UpstreamResponseBroken { cause: "its stream ended without content".into() });
+        }
         reject_incomplete_stream(&meter.finish(*api_format, true), false, &bytes)
+    }
+
+    /// Returns true if the stream may already have ended without content.
+    pub(crate) fn may_be_empty_stream(&self) -> bool {
+        let body = &self.incoming.body;
+        self.is_event_stream()
+            && body.first_chunk().map_or_else(|| body.is_done(), |first| DONE_MARKER.find(first).is_some())
     }
 
     /// Returns true if this is a successful stream of SSE events.

@@ -1,5 +1,5 @@
-//! Errors that a provider sends with the status 200, complete or as the first event of a stream, in every API format.
-//! Each is a failure for fallback, retry, circuit breaker, cache, log and cost.
+//! Errors that a provider sends with the status 200, complete or as the first event of a stream, in every API format, and
+//! streams that end without content. Each is a failure for fallback, retry, circuit breaker, cache, log and cost.
 
 use std::sync::{
     Arc,
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
 use crate::harness::{
-    CHAT_PATH, MESSAGES_PATH, TestGateway, TestResponse,
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse,
     played::GoldenProvider,
     post_with_config, routing_headers,
     scripted::{SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks, json_response, read_request},
@@ -87,6 +87,110 @@ const EVENT_ERRORS: &[(&str, &str, &str)] = &[
     ("openai", CONVERSE_STREAM_PATH, "data: {\"error\":{\"message\":\"broken\"}}\n\n"),
 ];
 
+/// A chunk of a chat that has neither content nor a finish reason.
+const ROLE_CHUNK: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n";
+const DONE_EVENT: &str = "data: [DONE]\n\n";
+const COMPLETIONS_PATH: &str = "/v1/completions";
+const MESSAGE_START: &str =
+    "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"content\":[]}}\n\n";
+const MESSAGE_STOP: &str = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+
+/// Provider, path of the request, and the events of a stream that ends without content and without a finish reason.
+const EMPTY_STREAMS: &[(&str, &str, &[&str])] = &[
+    ("openai", CHAT_PATH, &[]),
+    ("openai", CHAT_PATH, &[DONE_EVENT]),
+    ("openai", CHAT_PATH, &[": keep-alive\n\n", ": keep-alive\n\n"]),
+    ("openai", CHAT_PATH, &[ROLE_CHUNK]),
+    ("openai", CHAT_PATH, &[ROLE_CHUNK, DONE_EVENT]),
+    ("openai", COMPLETIONS_PATH, &["data: {\"choices\":[{\"text\":\"\",\"finish_reason\":null}]}\n\n", DONE_EVENT]),
+    ("openai", RESPONSES_PATH, &["data: {\"type\":\"response.created\",\"response\":{\"output\":[]}}\n\n"]),
+    ("anthropic", MESSAGES_PATH, &["event: ping\ndata: {\"type\":\"ping\"}\n\n"]),
+    ("anthropic", MESSAGES_PATH, &[MESSAGE_START]),
+    ("anthropic", MESSAGES_PATH, &[MESSAGE_START, MESSAGE_STOP]),
+    ("google", GEMINI_EVENTS_PATH, &[]),
+    (
+        "google",
+        GEMINI_EVENTS_PATH,
+        &["data: {\"candidates\":[{\"content\":{\"role\":\"model\"},\"index\":0}]}\r\n\r\n"],
+    ),
+    // Translated from another API format.
+    ("openai", MESSAGES_PATH, &[DONE_EVENT]),
+    ("openai", MESSAGES_PATH, &[ROLE_CHUNK, DONE_EVENT]),
+    ("openai", GEMINI_EVENTS_PATH, &[ROLE_CHUNK, DONE_EVENT]),
+    ("openai", CONVERSE_STREAM_PATH, &[ROLE_CHUNK, DONE_EVENT]),
+    ("anthropic", CHAT_PATH, &[MESSAGE_START]),
+    ("anthropic", CHAT_PATH, &[MESSAGE_START, MESSAGE_STOP]),
+    ("anthropic", RESPONSES_PATH, &[MESSAGE_START, MESSAGE_STOP]),
+    ("google", CHAT_PATH, &[]),
+    ("google", CHAT_PATH, &["data: {\"usageMetadata\":{\"promptTokenCount\":1}}\r\n\r\n"]),
+    ("cohere", CHAT_PATH, &["event: message-start\ndata: {\"type\":\"message-start\",\"id\":\"m\"}\n\n"]),
+];
+
+/// Provider, path of the request, and the events of a complete stream without content.
+const EMPTY_COMPLETIONS: &[(&str, &str, &[&str])] = &[
+    (
+        "openai",
+        CHAT_PATH,
+        &[ROLE_CHUNK, "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n", DONE_EVENT],
+    ),
+    ("openai", COMPLETIONS_PATH, &["data: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}]}\n\n", DONE_EVENT]),
+    (
+        "openai",
+        MESSAGES_PATH,
+        &[ROLE_CHUNK, "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n", DONE_EVENT],
+    ),
+    (
+        "openai",
+        RESPONSES_PATH,
+        &["data: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\",\"output\":[]}}\n\n"],
+    ),
+    (
+        "anthropic",
+        MESSAGES_PATH,
+        &[
+            MESSAGE_START,
+            "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n",
+            MESSAGE_STOP,
+        ],
+    ),
+    (
+        "anthropic",
+        CHAT_PATH,
+        &[
+            MESSAGE_START,
+            "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n",
+            MESSAGE_STOP,
+        ],
+    ),
+    ("google", GEMINI_EVENTS_PATH, &["data: {\"candidates\":[{\"finishReason\":\"STOP\"}]}\r\n\r\n"]),
+    ("google", CHAT_PATH, &["data: {\"promptFeedback\":{\"blockReason\":\"SAFETY\"}}\r\n\r\n"]),
+];
+
+/// Provider, method and path of operations that generate nothing, native and translated.
+const OTHER_OPERATIONS: &[(&str, &str, &str)] = &[
+    ("openai", "POST", "/v1/moderations"),
+    ("openai", "POST", "/v1/audio/speech"),
+    ("openai", "GET", "/v1/models"),
+    ("openai", "GET", "/v1/files"),
+    ("openai", "GET", "/v1/files/f"),
+    ("openai", "POST", "/v1/batches"),
+    ("openai", "GET", "/v1/batches/b"),
+    ("openai", "GET", "/v1/batches"),
+    ("openai", "POST", "/v1/fine_tuning/jobs"),
+    ("openai", "GET", "/v1/fine_tuning/jobs/j"),
+    ("anthropic", "GET", "/v1/models"),
+    ("bedrock", "GET", "/v1/batches/b"),
+    ("bedrock", "GET", "/v1/batches"),
+    ("bedrock", "GET", "/v1/fine_tuning/jobs/j"),
+    ("cohere", "GET", "/v1/batches/b"),
+    ("cohere", "GET", "/v1/files"),
+    ("cohere", "GET", "/v1/files/f"),
+    ("fireworks-ai", "GET", "/v1/batches/b"),
+    ("fireworks-ai", "GET", "/v1/fine_tuning/jobs/j"),
+    ("fireworks-ai", "GET", "/v1/files/f"),
+    ("fireworks-ai", "GET", "/v1/files"),
+];
+
 /// A provider that always sends the same bytes, in chunks, and counts the requests.
 struct BrokenProvider {
     server: ScriptedServer,
@@ -112,7 +216,11 @@ impl BrokenProvider {
 
     fn gateway(&self, provider: &str) -> TestGateway {
         let gateway = GoldenProvider::gateway_trusting_loopback();
-        let options = if provider == "bedrock" { json!({"aws_region": "eu-west-1"}) } else { json!({}) };
+        let options = match provider {
+            "bedrock" => json!({"aws_region": "eu-west-1"}),
+            "fireworks-ai" => json!({"fireworks_account_id": "acme"}),
+            _ => json!({}),
+        };
         let saved = json!({"slug": "saved", "provider": provider, "custom_host": self.server.url(), "api_key": "sk-1",
             "options": options});
         gateway.apply_snapshot(&json!({"epoch": "1", "providers": [saved]}));
@@ -134,14 +242,21 @@ fn request_body(path: &str, stream: bool) -> String {
         "/v1/rerank" => json!({"model": "m", "query": "hi", "documents": ["a"]}),
         GEMINI_PATH | GEMINI_STREAM_PATH => json!({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
         CONVERSE_PATH | CONVERSE_STREAM_PATH => json!({"messages": [{"role": "user", "content": [{"text": "hi"}]}]}),
-        INVOKE_PATH => json!({"prompt": "hi"}),
+        INVOKE_PATH | COMPLETIONS_PATH => json!({"model": "m", "prompt": "hi", "stream": stream}),
+        "/v1/moderations" | "/v1/audio/speech" => json!({"model": "m", "input": "hi", "voice": "v"}),
+        "/v1/batches" => json!({"input_file_id": "f", "endpoint": CHAT_PATH, "completion_window": "24h"}),
+        "/v1/fine_tuning/jobs" => json!({"model": "m", "training_file": "f"}),
         _ => json!({"model": "m", "max_tokens": 9, "messages": content, "stream": stream}),
     }
     .to_string()
 }
 
-/// Checks that a response with the status 200 is a failure in every respect.
-async fn assert_is_failure(provider: &str, path: &str, stream: bool, response: Vec<u8>, case: &str) {
+fn event_response(events: &str, chunk: usize) -> Vec<u8> {
+    [SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(events.as_bytes(), chunk), b"0\r\n\r\n"].concat()
+}
+
+/// Checks that a response with the status 200 is a failure in every respect, with a reason that contains this word.
+async fn assert_is_failure((provider, path, stream): (&str, &str, bool), response: Vec<u8>, reason: &str, case: &str) {
     let broken = BrokenProvider::start(response).await;
     let gateway = broken.gateway(provider);
     let send = async |config: &Value| -> TestResponse {
@@ -153,7 +268,7 @@ async fn assert_is_failure(provider: &str, path: &str, stream: bool, response: V
     for _ in 0..2 {
         let response = send(&retried).await;
         assert!(response.status >= 400, "retry of {case}: {} {}", response.status, response.text());
-        assert!(response.text().contains("broken"), "{case}: {}", response.text());
+        assert!(response.text().contains(reason), "{case}: {}", response.text());
         assert_eq!(broken.take_request_count(), 2, "{case} is retried, and not cached");
         let record = gateway.single_record();
         assert_eq!(record["is_success"], false, "{case}: {record}");
@@ -170,7 +285,7 @@ async fn assert_is_failure(provider: &str, path: &str, stream: bool, response: V
 
     let lone = send(&target).await;
     let record = gateway.single_record();
-    assert!(lone.text().contains("broken"), "{case}: {}", lone.text());
+    assert!(lone.text().contains(reason), "{case}: {}", lone.text());
     assert_eq!(record["is_success"], false, "{case}: {record}");
 
     let mut breaker = sensitive_breaker_config();
@@ -189,7 +304,7 @@ async fn complete_errors_with_status_200_are_failures() {
     // At once, because each waits before its retry.
     join_all(COMPLETE_ERRORS.iter().map(async |(provider, path, body)| {
         let case = format!("{provider} {path} {body}");
-        assert_is_failure(provider, path, false, json_response("200 OK", "", body), &case).await;
+        assert_is_failure((provider, path, false), json_response("200 OK", "", body), "broken", &case).await;
     }))
     .await;
 }
@@ -199,8 +314,7 @@ async fn streams_that_begin_with_an_error_are_failures() {
     let cases = EVENT_ERRORS.iter().flat_map(|case| [(case, 7), (case, 4096)]);
     join_all(cases.map(async |((provider, path, events), chunk)| {
         let case = format!("{provider} {path} {events:?} in chunks of {chunk}");
-        let response = [SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(events.as_bytes(), chunk), b"0\r\n\r\n"].concat();
-        assert_is_failure(provider, path, true, response, &case).await;
+        assert_is_failure((provider, path, true), event_response(events, chunk), "broken", &case).await;
     }))
     .await;
 }
@@ -214,10 +328,72 @@ async fn streams_of_other_framings_that_begin_with_an_error_are_failures() {
     let frame = encode_frame("exception", "throttlingException", br#"{"message":"broken"}"#);
     let frames = chunked("application/vnd.amazon.eventstream", &frame);
     for path in [CONVERSE_STREAM_PATH, CHAT_PATH] {
-        assert_is_failure("bedrock", path, true, frames.clone(), &format!("frames for {path}")).await;
+        assert_is_failure(("bedrock", path, true), frames.clone(), "broken", &format!("frames for {path}")).await;
     }
     let items = chunked("application/json", br#"[{"error":{"code":503,"message":"broken"}}]"#);
-    assert_is_failure("google", GEMINI_STREAM_PATH, true, items, "array of items").await;
+    assert_is_failure(("google", GEMINI_STREAM_PATH, true), items, "broken", "array of items").await;
+    let start = chunked("application/vnd.amazon.eventstream", &encode_frame("event", "messageStart", b"{}"));
+    assert_is_failure(("bedrock", CHAT_PATH, true), start, "ended", "a frame without content").await;
+}
+
+#[tokio::test]
+async fn streams_that_end_without_content_are_failures() {
+    let cases = EMPTY_STREAMS.iter().flat_map(|case| [(case, 7), (case, 4096)]);
+    join_all(cases.map(async |((provider, path, events), chunk)| {
+        let case = format!("{provider} {path} {events:?} in chunks of {chunk}");
+        assert_is_failure((provider, path, true), event_response(&events.concat(), chunk), "ended", &case).await;
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn complete_streams_without_content_are_no_failures() {
+    for (provider, path, events) in EMPTY_COMPLETIONS {
+        let broken = BrokenProvider::start(event_response(&events.concat(), 4096)).await;
+        let gateway = broken.gateway(provider);
+        for config in [json!({"provider": "@saved"}), json!({"provider": "@saved", "retry": {"attempts": 2}})] {
+            let response = gateway.send(post_with_config(&config, path, request_body(path, true))).await;
+            assert_eq!(
+                (response.status, broken.take_request_count()),
+                (200, 1),
+                "{path} {events:?}: {}",
+                response.text()
+            );
+            let record = gateway.single_record();
+            assert_eq!(record["is_success"], true, "{path} {events:?}: {record} {}", response.text());
+        }
+    }
+}
+
+#[tokio::test]
+async fn errors_of_jobs_and_lists_with_status_200_are_failures() {
+    let bodies = [
+        r#"{"error":{"message":"broken","code":503}}"#,
+        r#"{"message":"broken"}"#,
+        r#"{"detail":"broken"}"#,
+        r#"{"success":false,"errors":[{"code":7000,"message":"broken"}],"messages":[]}"#,
+        r#"{"code":"Throttling","message":"broken","request_id":"r"}"#,
+    ];
+    for body in bodies {
+        join_all(OTHER_OPERATIONS.iter().map(async |(provider, method, path)| {
+            let broken = BrokenProvider::start(json_response("200 OK", "", body)).await;
+            let gateway = broken.gateway(provider);
+            let target = json!({"provider": "@saved"});
+            let config = json!({"strategy": {"mode": "fallback"}, "targets": [target, target]});
+            let request = TestRequest::new(method, path).header("x-gateway-config", &config.to_string());
+            let request = if *method == "POST" {
+                request.header("content-type", "application/json").body(request_body(path, false))
+            } else {
+                request
+            };
+            let response = gateway.send(request).await;
+            let case = format!("{provider} {method} {path} {body}: {}", response.text());
+            assert!(response.status >= 400 && response.text().contains("broken"), "{} {case}", response.status);
+            assert_eq!(broken.take_request_count(), 2, "fallback of {case}");
+            assert_eq!(gateway.single_record()["is_success"], false, "{case}");
+        }))
+        .await;
+    }
 }
 
 #[tokio::test]
@@ -229,6 +405,8 @@ async fn responses_with_content_are_no_errors() {
         ("openai", "/v1/moderations", r#"{"id":"m","model":"m","results":[{"flagged":false}]}"#),
         ("bedrock", INVOKE_PATH, r#"{"completion":"hi","message":"m"}"#),
         ("openai", "/v1/fine_tuning/jobs", r#"{"object":"fine_tuning.job","id":"f","message":"m","error":{}}"#),
+        ("openai", "/v1/batches", r#"{"id":"b","status":"failed","errors":{"data":[{"message":"m"}]}}"#),
+        ("openai", "/v1/batches/b/cancel", r#"{"message":"the batch is cancelled"}"#),
     ] {
         let broken = BrokenProvider::start(json_response("200 OK", "", body)).await;
         let config = json!({"provider": "@saved", "retry": {"attempts": 2}});

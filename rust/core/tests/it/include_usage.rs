@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 #[tokio::test]
 async fn requests_usage_only_from_providers_that_support_it() {
-    let events = b"data: {\"choices\":[{\"delta\":{}}],\"usage\":null}\n\ndata: [DONE]\n\n";
+    let events = b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}],\"usage\":null}\n\ndata: [DONE]\n\n";
     let played = GoldenProvider::start(200, "text/event-stream", events.to_vec(), 4096).await;
     let gateway = GoldenProvider::gateway_trusting_loopback();
     let body = chat_body("m", true).into_bytes();

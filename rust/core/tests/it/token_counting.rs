@@ -2,7 +2,9 @@
 //! and marks them as estimated.
 
 use crate::harness::{
-    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, into_stream, pick_fields, post_request,
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse, into_stream, pick_fields,
+    played::GoldenProvider,
+    post_request,
     scripted::{
         CHAT_EVENTS, MESSAGE_EVENTS, SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks, gzip_compress, gzip_response,
         json_response, sse_response,
@@ -164,6 +166,120 @@ async fn reads_usage_from_start_or_end_of_large_response() {
     for (path, response, expected) in cases {
         let record = post_and_get_record(path, &chat_request_json(false), json_response("200 OK", "", &response)).await;
         assert_eq!(token_counts(&record), expected, "{path} {}", &response[..40]);
+    }
+}
+
+/// Responses without usage to "hello world", by the provider that sends them: complete, and as a stream.
+fn responses_without_usage(provider: &str) -> [String; 2] {
+    match provider {
+        "openai" => {
+            let message = json!({"role": "assistant", "content": "hello world"});
+            let choice =
+                |key: &str, reason: Value| json!({"choices": [{"index": 0, key: message, "finish_reason": reason}]});
+            let end = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]});
+            let stream = format!("data: {}\n\ndata: {end}\n\ndata: [DONE]\n\n", choice("delta", Value::Null));
+            [choice("message", "stop".into()).to_string(), stream]
+        }
+        "anthropic" => {
+            let complete = json!({"id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn",
+                "content": [{"type": "text", "text": "hello world"}]});
+            let events = [
+                json!({"type": "message_start", "message": {"id": "m", "model": "m", "content": []}}),
+                json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+                json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hello world"}}),
+                json!({"type": "content_block_stop", "index": 0}),
+                json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}),
+                json!({"type": "message_stop"}),
+            ];
+            [complete.to_string(), events.map(|event| format!("data: {event}\n\n")).concat()]
+        }
+        _ => {
+            let item =
+                json!({"candidates": [{"content": {"parts": [{"text": "hello world"}]}, "finishReason": "STOP"}]});
+            [item.to_string(), format!("data: {item}\r\n\r\n")]
+        }
+    }
+}
+
+/// Returns the tokens that the last usage in a response reports, whatever its format.
+fn reported_tokens(response: &TestResponse) -> [u64; 2] {
+    let text = response.text();
+    let at =
+        text.rfind("\"usage\":{").or_else(|| text.rfind("\"usageMetadata\":{")).unwrap_or_else(|| panic!("{text}"));
+    let (_, object) = text[at..].split_once(':').unwrap();
+    let usage = serde_json::Deserializer::from_str(object).into_iter::<Value>().next().unwrap().unwrap();
+    let count =
+        |names: [&str; 4]| names.iter().find_map(|name| usage[name].as_u64()).unwrap_or_else(|| panic!("{usage}"));
+    [
+        count(["input_tokens", "prompt_tokens", "promptTokenCount", "inputTokens"]),
+        count(["output_tokens", "completion_tokens", "candidatesTokenCount", "outputTokens"]),
+    ]
+}
+
+#[tokio::test]
+async fn translated_responses_without_usage_have_the_estimate_of_their_record() {
+    let talk = json!([{"role": "user", "content": "hello world"}]);
+    let chat = |stream: bool| json!({"model": "gpt-4o", "max_tokens": 99, "stream": stream, "messages": talk, "stream_options": {"include_usage": true}});
+    let response = |stream: bool| json!({"model": "gpt-4o", "input": "hello world", "stream": stream});
+    let gemini = |_: bool| json!({"contents": [{"role": "user", "parts": [{"text": "hello world"}]}]});
+    let converse = |_: bool| json!({"messages": [{"role": "user", "content": [{"text": "hello world"}]}]});
+    let body_of = |path: &str, stream: bool| match path {
+        CHAT_PATH | MESSAGES_PATH => chat(stream),
+        RESPONSES_PATH => response(stream),
+        path if path.contains("onverse") => converse(stream),
+        _ => gemini(stream),
+    };
+    let gemini_paths = ["/v1beta/models/m:generateContent", "/v1beta/models/m:streamGenerateContent?alt=sse"];
+    for (provider, paths) in [
+        ("openai", [MESSAGES_PATH; 2]),
+        ("openai", gemini_paths),
+        ("openai", ["/v1beta/models/m:generateContent", "/v1beta/models/m:streamGenerateContent"]),
+        ("openai", ["/model/m/converse", "/model/m/converse-stream"]),
+        ("anthropic", [CHAT_PATH; 2]),
+        ("anthropic", [RESPONSES_PATH; 2]),
+        ("anthropic", gemini_paths),
+        ("google", [CHAT_PATH; 2]),
+        ("google", [MESSAGES_PATH; 2]),
+    ] {
+        let gateway = GoldenProvider::gateway_trusting_loopback();
+        let [complete, stream] = responses_without_usage(provider);
+        for (path, is_stream, kind, sent) in
+            [(paths[0], false, "application/json", complete), (paths[1], true, "text/event-stream", stream)]
+        {
+            let played = GoldenProvider::start(200, kind, sent.into_bytes(), 40).await;
+            let body = body_of(path, is_stream).to_string().into_bytes();
+            let reply = gateway.send(played.build_request(provider, path, body)).await;
+            let record = gateway.single_record();
+            let [input, output] = reported_tokens(&reply);
+            assert!(input >= 2, "{provider} {path}: {}", reply.text());
+            assert_eq!(
+                token_counts(&record),
+                json!([input, 2, input + 2, true, "complete"]),
+                "{provider} {path}: {}",
+                reply.text()
+            );
+            assert_eq!(output, 2, "{provider} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn translated_embeddings_without_usage_have_the_estimate_of_their_record() {
+    for (path, body) in [
+        ("/v1/embeddings", json!({"model": "m", "input": "hello world"})),
+        ("/v1beta/models/m:embedContent", json!({"content": {"parts": [{"text": "hello world"}]}})),
+    ] {
+        let (provider, vectors) = match path {
+            "/v1/embeddings" => ("google", json!({"embeddings": [{"values": [0.5]}]})),
+            _ => ("openai", json!({"object": "list", "data": [{"embedding": [0.5], "index": 0}]})),
+        };
+        let played = GoldenProvider::start(200, "application/json", vectors.to_string().into_bytes(), 40).await;
+        let gateway = GoldenProvider::gateway_trusting_loopback();
+        let reply = gateway.send(played.build_request(provider, path, body.to_string().into_bytes())).await;
+        let usage = [&reply.json()["usage"]["prompt_tokens"], &reply.json()["usageMetadata"]["promptTokenCount"]]
+            .map(Value::as_u64);
+        assert!(usage.contains(&Some(2)), "{path}: {}", reply.text());
+        assert_eq!(token_counts(&gateway.single_record()), json!([2, 0, 2, true, "complete"]), "{path}");
     }
 }
 

@@ -90,6 +90,12 @@ pub(crate) fn report_unreadable_content(reason: &str, sink: &mut dyn EventSink) 
     sink.push_event(ResponseEvent::Failed { kind: None, message: &message, code: Some("unreadable_content") });
 }
 
+/// Reports a response that ends without content and without a finish reason.
+pub(crate) fn report_empty_response(sink: &mut dyn EventSink) {
+    let message = "the provider's response ended without content and without a finish reason";
+    sink.push_event(ResponseEvent::Failed { kind: None, message, code: Some("empty_response") });
+}
+
 /// Receiver of the events of a response.
 pub trait EventSink {
     fn push_event(&mut self, event: ResponseEvent<'_>);

@@ -13,9 +13,11 @@ use super::{
 use crate::{
     chat::{
         event::{self, EventSink, ResponseEvent},
+        generated_text::GeneratedText,
         response_context::ResponseContext,
     },
     reports::ResponseReport,
+    usage::Usage,
 };
 
 pub trait ResponseWriter: EventSink + Send {
@@ -37,6 +39,12 @@ pub struct RecordingWriter {
     /// For each tool call, the arguments so far. `None` if the client receives arguments as the provider wrote them.
     object_arguments: Option<Vec<String>>,
     failure: Option<String>,
+    /// True after the first event with content or a finish reason.
+    has_content: bool,
+    /// Text that is counted if the provider reports no usage until the end, which is then held back. `None` if the usage
+    /// is known, or is not estimated.
+    uncounted_text: Option<GeneratedText>,
+    is_end_held: bool,
 }
 
 impl RecordingWriter {
@@ -50,6 +58,51 @@ impl RecordingWriter {
             custom_calls: Vec::new(),
             object_arguments: None,
             failure: None,
+            has_content: false,
+            uncounted_text: None,
+            is_end_held: false,
+        }
+    }
+
+    /// Holds back the end of a response without usage, until `release_end` adds an estimate.
+    pub fn holding_end(mut self) -> Self {
+        self.uncounted_text = Some(GeneratedText::default());
+        self
+    }
+
+    /// Returns true if the response has ended without usage.
+    pub fn is_end_held(&self) -> bool {
+        self.is_end_held
+    }
+
+    /// Returns the remaining output. Ends the response with the usage that `estimate_usage` returns for its text, if the
+    /// end was held back.
+    pub fn release_end(&mut self, estimate_usage: impl FnOnce(&GeneratedText) -> Usage) -> Vec<u8> {
+        if let Some(text) = self.uncounted_text.take() {
+            self.push_event(ResponseEvent::Usage(estimate_usage(&text)));
+        }
+        if std::mem::take(&mut self.is_end_held) {
+            self.push_event(ResponseEvent::End);
+        }
+        self.take_output()
+    }
+
+    /// Makes a complete response without content and without a finish reason a failure.
+    pub fn reject_empty_response(&mut self) {
+        if !self.has_content && self.failure.is_none() {
+            event::report_empty_response(self);
+        }
+    }
+
+    /// Records generated text, in case that its tokens must be counted.
+    fn record_text(&mut self, event: &ResponseEvent<'_>) {
+        let Some(uncounted_text) = &mut self.uncounted_text else { return };
+        if let ResponseEvent::Text(text)
+        | ResponseEvent::Refusal(text)
+        | ResponseEvent::Thinking(text)
+        | ResponseEvent::ToolCallArguments { json: text, .. } = event
+        {
+            uncounted_text.push_text(text);
         }
     }
 
@@ -85,6 +138,20 @@ impl RecordingWriter {
     }
 }
 
+/// Returns true if the event is content or a finish reason.
+fn has_content(event: &ResponseEvent<'_>) -> bool {
+    match event {
+        ResponseEvent::Text(text)
+        | ResponseEvent::Refusal(text)
+        | ResponseEvent::Thinking(text)
+        | ResponseEvent::Finish { reason: text, .. } => !text.is_empty(),
+        ResponseEvent::Start { .. } | ResponseEvent::TextBlockStart | ResponseEvent::Usage(_) | ResponseEvent::End => {
+            false
+        }
+        _ => true,
+    }
+}
+
 impl EventSink for RecordingWriter {
     fn push_event(&mut self, event: ResponseEvent<'_>) {
         if self.failure.is_some() {
@@ -94,8 +161,17 @@ impl EventSink for RecordingWriter {
             }
             return;
         }
+        self.has_content |= has_content(&event);
+        self.record_text(&event);
         match event {
-            ResponseEvent::Usage(usage) => self.report.set_usage(usage),
+            // A provider that fails early may send an empty response instead of an error.
+            ResponseEvent::End if !self.has_content => {
+                return event::report_empty_response(self);
+            }
+            ResponseEvent::Usage(usage) => {
+                self.report.set_usage(usage);
+                self.uncounted_text = None;
+            }
             ResponseEvent::ToolCall { id, name, signature } => {
                 if let (Some(signature), Some(signatures)) = (signature, &self.signatures) {
                     signatures.insert(id, signature);
@@ -131,6 +207,10 @@ impl EventSink for RecordingWriter {
                 self.flush_custom_calls();
                 let reason = finish_reason::match_calls(reason, self.has_calls());
                 return self.writer.push_event(ResponseEvent::Finish { reason, stop_sequence });
+            }
+            ResponseEvent::End if self.uncounted_text.is_some() => {
+                self.is_end_held = true;
+                return;
             }
             ResponseEvent::End => self.flush_custom_calls(),
             ResponseEvent::Failed { message, .. } => self.failure = Some(message.to_owned()),

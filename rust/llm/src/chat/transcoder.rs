@@ -10,6 +10,7 @@ use crate::{
     api_format::{anthropic_messages, format::ApiFormat},
     chat::{
         event::{EventSink, ResponseEvent},
+        generated_text::GeneratedText,
         response_writer::{RecordingWriter, ResponseWriter},
     },
     error_response,
@@ -18,6 +19,7 @@ use crate::{
         aws_event_stream,
         sse::{self, Event, Splitter},
     },
+    usage::Usage,
 };
 
 /// Maximum length of an event. The largest images arrive in events of 20 MB and more.
@@ -60,6 +62,28 @@ impl Transcoder {
             splitter: FrameSplitter::new(frames),
             processor: PayloadProcessor::PassThrough(Vec::new()),
             has_failed: false,
+        }
+    }
+
+    /// Holds back the end of a stream without usage, until an estimate is added.
+    #[must_use]
+    pub fn holding_end(mut self) -> Self {
+        if let PayloadProcessor::Translate { decoder, writer } = self.processor {
+            self.processor = PayloadProcessor::Translate { decoder, writer: writer.holding_end() };
+        }
+        self
+    }
+
+    /// Returns true if the stream has ended without usage.
+    pub fn is_end_held(&self) -> bool {
+        matches!(&self.processor, PayloadProcessor::Translate { writer, .. } if writer.is_end_held())
+    }
+
+    /// Ends a stream whose end was held back, with the usage that `estimate_usage` returns for its text.
+    pub(crate) fn release_end(&mut self, estimate_usage: impl FnOnce(&GeneratedText) -> Usage) -> Bytes {
+        match &mut self.processor {
+            PayloadProcessor::Translate { writer, .. } => writer.release_end(estimate_usage).into(),
+            PayloadProcessor::PassThrough(_) => Bytes::new(),
         }
     }
 

@@ -9,6 +9,7 @@ use crate::{
     fields::{Fields, parse_body, take_string},
     json::scan::{for_each_element_from, for_each_field, for_each_field_from},
     reports::DroppedParams,
+    usage::Usage,
 };
 
 /// Format in which the client receives vectors.
@@ -195,6 +196,9 @@ impl EmbeddingResponse {
         context: &ResponseContext,
         shape: VectorEncoding,
     ) -> Result<Vec<u8>, MalformedResponse> {
+        if let Some(tokens @ 1..) = self.token_count {
+            context.report.set_usage(Usage { input: tokens, ..Usage::default() });
+        }
         if matches!(shape, VectorEncoding::GeminiSingle | VectorEncoding::GeminiBatch) {
             return self.into_gemini_json(shape);
         }
@@ -209,7 +213,7 @@ impl EmbeddingResponse {
         }
         let mut response =
             json!({"object": "list", "data": data, "model": context.model, "provider": context.provider});
-        // SDKs require the field. 0 says that the provider does not report the tokens.
+        // SDKs require the field. 0 says that the tokens are unknown.
         let tokens = self.token_count.unwrap_or_default();
         response["usage"] = json!({"prompt_tokens": tokens, "total_tokens": tokens});
         Ok(response.to_string().into_bytes())

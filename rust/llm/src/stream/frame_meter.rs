@@ -21,6 +21,8 @@ pub struct FrameMeter {
     decoder: FrameDecoder,
     counts: UsageCounts,
     model: Option<String>,
+    /// True after the first frame with content or a finish reason.
+    has_content: bool,
     is_terminated: bool,
     has_error_event: bool,
 }
@@ -32,6 +34,7 @@ impl Default for FrameMeter {
             decoder: frames,
             counts: UsageCounts::default(),
             model: None,
+            has_content: false,
             is_terminated: false,
             has_error_event: false,
         }
@@ -51,6 +54,11 @@ impl FrameMeter {
     /// Returns true if the bytes so far end within a frame.
     pub fn has_partial_frame(&self) -> bool {
         self.decoder.has_partial_frame()
+    }
+
+    /// Returns true if a frame with content, a finish reason or a failure was read.
+    pub fn has_content(&self) -> bool {
+        self.has_content
     }
 
     /// Returns true if the frame that ends the response was read.
@@ -77,6 +85,7 @@ impl FrameMeter {
     }
 
     fn read_frame(&mut self, frame: &Frame) {
+        self.has_content |= frame.is_exception || !is_opening_frame(&frame.event_name);
         match frame.event_name.as_str() {
             _ if frame.is_exception => self.has_error_event = true,
             "messageStop" => self.is_terminated = true,
@@ -112,6 +121,11 @@ impl FrameMeter {
             Ok(())
         });
     }
+}
+
+/// Returns true for the names of frames without content and without a finish reason.
+pub fn is_opening_frame(name: &str) -> bool {
+    matches!(name, "messageStart" | "contentBlockStop" | "metadata")
 }
 
 /// Decodes the event in the payload of a `chunk` frame.

@@ -10,6 +10,8 @@ pub struct ItemMeter {
     /// Beginning of the last string, which is a key if a colon follows.
     string_prefix: Vec<u8>,
     lexer_state: LexerState,
+    /// True after the first key of an item.
+    has_items: bool,
     has_end_reason: bool,
     has_error_item: bool,
 }
@@ -40,6 +42,11 @@ impl ItemMeter {
         }
     }
 
+    /// Returns true if an item has begun.
+    pub fn has_items(&self) -> bool {
+        self.has_items
+    }
+
     /// Returns true if an item has a finish reason or is an error.
     pub fn has_ended(&self) -> bool {
         self.has_end_reason || self.has_error_item
@@ -58,13 +65,19 @@ impl ItemMeter {
             }
             b'{' | b'[' => self.depth += 1,
             b'}' | b']' => self.depth = self.depth.saturating_sub(1),
-            b':' => match (self.depth, &self.string_prefix[..]) {
-                (2, b"error") => self.has_error_item = true,
-                // A rejected prompt has a `blockReason`. Other streams may have safety ratings of the prompt there,
-                // before the response.
-                (3, b"blockReason") | (4, b"finishReason") => self.has_end_reason = true,
-                _ => (),
-            },
+            b':' => self.read_key(),
+            _ => (),
+        }
+    }
+
+    /// Reads a key, which ends here.
+    fn read_key(&mut self) {
+        self.has_items = true;
+        match (self.depth, &self.string_prefix[..]) {
+            (2, b"error") => self.has_error_item = true,
+            // A rejected prompt has a `blockReason`. Other streams may have safety ratings of the prompt there, before the
+            // response.
+            (3, b"blockReason") | (4, b"finishReason") => self.has_end_reason = true,
             _ => (),
         }
     }

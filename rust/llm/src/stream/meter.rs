@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use super::{choices::ChoiceTracker, deltas::DeltaText, sse};
+use super::{choices::ChoiceTracker, deltas::DeltaText, opening::is_without_content, sse};
 use crate::{
     api_format::format::ApiFormat,
     error_response,
@@ -45,6 +45,7 @@ static MEDIA_END_TYPES: LazyLock<[Finder; 4]> = LazyLock::new(|| {
 /// Reads usage, model and end markers from a stream that passes through, in chunks of any size. Ordinary deltas are
 /// searched for keys but not parsed.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each flag is independent")]
 pub struct SseMeter {
     api_format: ApiFormat,
     /// Start of an event whose end has not arrived yet.
@@ -59,6 +60,10 @@ pub struct SseMeter {
     /// type.
     is_last_event_pending: bool,
     choices: ChoiceTracker,
+    /// True after the first event with content or a finish reason.
+    has_content: bool,
+    /// True if the final event arrived before any content.
+    has_empty_end: bool,
     is_terminated: bool,
     has_error_event: bool,
     background_response_id: Option<String>,
@@ -101,6 +106,8 @@ impl SseMeter {
             stream_kind: StreamKind::Text,
             is_last_event_pending: false,
             choices: ChoiceTracker::default(),
+            has_content: false,
+            has_empty_end: false,
             is_terminated: false,
             has_error_event: false,
             background_response_id: None,
@@ -150,6 +157,21 @@ impl SseMeter {
         self.carry.len()
     }
 
+    /// Returns true if an event with content or a finish reason has passed.
+    pub fn has_content(&self) -> bool {
+        self.has_content
+    }
+
+    /// Returns true if the stream ended without content and without a finish reason. That is a failure of the provider.
+    pub fn has_empty_end(&self) -> bool {
+        self.has_empty_end
+    }
+
+    /// Returns true if the provider reported a failure within the stream.
+    pub fn has_error_event(&self) -> bool {
+        self.has_error_event
+    }
+
     /// Returns true if the event that ends a complete stream has passed.
     pub fn is_terminated(&self) -> bool {
         self.is_terminated
@@ -182,6 +204,10 @@ impl SseMeter {
     }
 
     fn process_events(&mut self, events: &[u8]) {
+        if !self.has_content {
+            let has_content = |event| sse::event_data(event).is_some_and(|data| !is_without_content(&data));
+            self.has_content = sse::split_events(events).any(has_content);
+        }
         if let Some(deltas) = &mut self.deltas {
             deltas.read_events(events);
         }
@@ -203,6 +229,13 @@ impl SseMeter {
         if self.counts.has_counts() {
             self.deltas = None;
         }
+    }
+
+    /// Records the final event. Media has types of its own for events with content.
+    fn record_end(&mut self) {
+        let is_complete = self.has_content || self.stream_kind == StreamKind::Media;
+        self.is_terminated |= is_complete;
+        self.has_empty_end |= !is_complete;
     }
 
     fn needs_model(&self) -> bool {
@@ -232,7 +265,7 @@ impl SseMeter {
 
     fn read_event(&mut self, data: &[u8]) {
         if data.trim_ascii() == b"[DONE]" {
-            self.is_terminated = true;
+            self.record_end();
             return;
         }
         self.searched_events = self.searched_events.saturating_add(1);
@@ -290,7 +323,7 @@ impl SseMeter {
     fn read_type(&mut self, literal: &[u8]) {
         match literal {
             b"\"error\"" => self.has_error_event = true,
-            b"\"message_stop\"" | b"\"message-end\"" => self.is_terminated = true,
+            b"\"message_stop\"" | b"\"message-end\"" => self.record_end(),
             _ if has_response_end(literal) || self.has_media_end(literal) => self.is_terminated = true,
             _ => {}
         }

@@ -8,6 +8,7 @@ pub mod frame_meter;
 pub mod include_usage;
 pub mod item_meter;
 pub mod meter;
+pub mod opening;
 pub mod session;
 pub mod skim;
 pub mod splice;

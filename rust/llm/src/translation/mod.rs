@@ -7,15 +7,17 @@
 mod client_format;
 pub(crate) mod normalise;
 mod notice;
+mod usage_estimate;
 
 pub use crate::chat::response_context::ResponseContext;
 pub use crate::chat::signatures::{ScopedSignatures, SignatureCache};
 pub use crate::chat::transcoder::Transcoder;
-pub use crate::errors::RequestError;
+pub use crate::errors::{MalformedResponse, RequestError};
 pub use crate::reports::{DroppedParams, ResponseReport};
 pub use crate::translation::{
     normalise::{Normaliser, error_message, hidden_error_status, may_begin_error, may_hide_errors},
     notice::{Notice, write_notice},
+    usage_estimate::UsageEstimate,
 };
 
 use std::sync::Arc;
@@ -28,11 +30,11 @@ use crate::{
         clients::{anthropic_messages, bedrock_converse, gemini},
         providers::openai_chat,
         response_writer::{RecordingWriter, ResponseWriter},
+        thinking_param::normalise_thinking,
     },
     embeddings::request::{EmbeddingRequest, VectorEncoding},
     error_details::{ErrorDetails, parse_error},
     error_response::{self, ErrorFallback, ErrorOrigin},
-    errors::MalformedResponse,
     fields::Fields,
     images::request::{ImageRequest, ImageResponse},
     jobs::{
@@ -155,6 +157,7 @@ impl Translation {
     ) -> Result<(Self, Vec<u8>), RequestError> {
         let (mut request, echoed_fields) = client.parse_request(input)?;
         request.drop_choice_without_tools();
+        normalise_thinking(&mut request);
         let should_show_images = !input.strict || request.has_image_modality();
         let context = ResponseContext {
             model: request.model.clone(),
@@ -266,6 +269,7 @@ impl Translation {
             CountFormat::BedrockConverse => bedrock_converse::count_tokens::parse_request(input.body, input.model)?,
         };
         request.drop_choice_without_tools();
+        normalise_thinking(&mut request);
         let body = format.write_count_request(&mut request)?;
         let anthropic_betas = request.betas.take();
         Ok((Self { anthropic_betas, dropped_params: request.dropped_params, ..self }, body))
@@ -348,7 +352,7 @@ impl Translation {
     /// although its status is a success: returns the error in the client's format, with its status.
     pub fn translate_response_or_failure(&self, body: &[u8]) -> Result<(u16, Vec<u8>), MalformedResponse> {
         let translate_hidden_error = || {
-            let status = error_response::error_status(self.operation, body)?;
+            let status = error_response::error_status(self.response_operation(), body)?;
             Some((status, self.translate_error(status, body, None)))
         };
         // Formats whose fields are all optional would read an error as an empty response.
@@ -379,14 +383,18 @@ impl Translation {
         Ok((origin.status, error_response::translate_error(api_format, origin, details, body)))
     }
 
+    /// Returns the operation whose response the provider sent. After a cancellation, this is the state of the job.
+    fn response_operation(&self) -> Operation {
+        match self.operation {
+            Operation::CancelBatch => Operation::RetrieveBatch,
+            Operation::CancelFinetune => Operation::RetrieveFinetune,
+            operation => operation,
+        }
+    }
+
     /// Translates a complete response to the client's format.
     pub fn translate_response(&self, body: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
-        self.try_translate_response(body).map_err(|failure| match failure {
-            ResponseFailure::Malformed(fault) => fault,
-            ResponseFailure::FailedGeneration(message) => {
-                MalformedResponse(format!("the generation failed: {message}"))
-            }
-        })
+        self.try_translate_response(body).map_err(Into::into)
     }
 
     /// Translates a complete response, and distinguishes a failed generation from a malformed response.
@@ -396,6 +404,7 @@ impl Translation {
             let mut writer = RecordingWriter::new(client.response_builder(context.clone()), context)
                 .with_object_arguments(client.has_object_arguments());
             format.read_response(body, &mut writer)?;
+            writer.reject_empty_response();
             return match writer.failure() {
                 Some(message) => Err(ResponseFailure::FailedGeneration(message.to_owned())),
                 None => Ok(writer.take_output()),

@@ -50,10 +50,10 @@ pub struct Normaliser {
     operation: Operation,
 }
 
-/// Returns true if a successful JSON response must be read, because it may be an error. The format of other responses
-/// is unknown.
+/// Returns true if a successful JSON response must be read, because it may be an error. Requests that are forwarded
+/// unchanged, and stored data, may get a response in any format.
 pub fn may_hide_errors(operation: Operation) -> bool {
-    operation.api_format().is_some()
+    operation != Operation::Proxy && !operation.returns_stored_data()
 }
 
 /// Returns true if a response that begins like this may be an error.

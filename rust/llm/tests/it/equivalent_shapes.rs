@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 const CHAT_OPERATION: Operation = Operation::ChatComplete;
 
-fn translate_request(slug: &str, operation: Operation, body: &Value) -> Result<(Translation, Value), RequestError> {
+/// Translates a request, and returns the body that the provider gets.
+pub fn translate_request(slug: &str, operation: Operation, body: &Value) -> Result<(Translation, Value), RequestError> {
     let provider = catalog::find_provider(slug).unwrap();
     let model = body["model"].as_str().unwrap_or_default().to_owned();
     let body = body.to_string();

@@ -20,5 +20,6 @@ mod param_map;
 mod peek;
 mod searches;
 mod sse;
+mod thinking_budgets;
 mod tokens;
 mod usage;

@@ -59,8 +59,11 @@ impl BodySequence {
     async fn next_chunk(&mut self, max_bytes: usize) -> Option<Result<Bytes>> {
         loop {
             self.current.max_chunk_bytes = max_bytes;
-            if let Some(read) = Box::pin(self.current.next_chunk()).await {
-                return Some(read);
+            match Box::pin(self.current.next_chunk()).await {
+                // An empty chunk would say that nothing arrived for some time.
+                Some(Ok(bytes)) if bytes.is_empty() && self.current.is_buffered() => continue,
+                Some(read) => return Some(read),
+                None => (),
             }
             if self.pending.is_none() {
                 self.pending = Some(self.remaining.pop_front()?());
@@ -180,6 +183,10 @@ impl ResponseBody {
             }),
         }));
         self
+    }
+
+    fn is_buffered(&self) -> bool {
+        matches!(self.source, BodySource::Buffered(_))
     }
 
     /// Returns true if all bytes were read and none were put back.
@@ -491,6 +498,20 @@ mod tests {
             read.extend_from_slice(&chunk.unwrap());
         }
         assert!(read == expected, "{} bytes of {}", read.len(), expected.len());
+    }
+
+    #[tokio::test]
+    async fn an_empty_part_of_a_sequence_is_no_silence() {
+        let first = ResponseBody::from_bytes(Bytes::from_static(b"a")).map_chunks(Option::unwrap_or_default);
+        let part = |bytes: &'static [u8]| -> DeferredBody {
+            Box::new(move || Box::pin(async move { Ok(ResponseBody::from_bytes(Bytes::from_static(bytes))) }))
+        };
+        let mut body = ResponseBody::from_sequence(first, VecDeque::from([part(b""), part(b"b"), part(b"")]));
+        let mut chunks = Vec::new();
+        while let Some(chunk) = body.next_chunk().await {
+            chunks.push(chunk.unwrap());
+        }
+        assert_eq!(chunks, ["a", "b"]);
     }
 
     #[tokio::test]

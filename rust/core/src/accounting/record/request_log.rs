@@ -108,7 +108,7 @@ pub struct RequestLog {
     /// True if the last response of the current attempt was a failure, whose stored secrets are masked already.
     pub has_masked_failure: bool,
     /// Request body for token counting. Kept only while its tokens may have to be counted.
-    pub count_input: Option<CountInput>,
+    pub count_input: Option<Arc<CountInput>>,
     /// Usage and what its cost depends on.
     pub billing: Billing,
     /// Events of a WebSocket session.
@@ -152,6 +152,7 @@ impl RequestLog {
             metadata: self.metadata.clone(),
             dropped_params: self.dropped_params.clone(),
             response_report: self.response_report.clone(),
+            count_input: self.count_input.clone(),
             billing: self.billing.fork(),
             upstream_latency: self.upstream_latency,
             hides_usage: self.hides_usage,

@@ -41,14 +41,15 @@ pub fn translate_line(line: BatchLine<'_>) -> Result<TranslatedLine, Problem> {
     Ok(TranslatedLine { body, dropped_params: translation.dropped_params.header_value() })
 }
 
-/// Translates the response to a line, or its error, to the client's format.
-pub fn translate_line_response(line: BatchLine<'_>, status: u16, body: &[u8]) -> Result<Vec<u8>, Problem> {
+/// Translates the response to a line, or its error, to the client's format. Returns it with its status, which is not the
+/// provider's if that is a success and the body is an error.
+pub fn translate_line_response(line: BatchLine<'_>, status: u16, body: &[u8]) -> Result<(u16, Vec<u8>), Problem> {
     let (translation, _) = build_translation(line)?;
     if status >= 300 {
-        return Ok(translation.translate_error(status, body, None));
+        return Ok((status, translation.translate_error(status, body, None)));
     }
     translation
-        .translate_response(body)
+        .translate_response_or_failure(body)
         .map_err(|broken| Problem::new("$", format!("the response could not be parsed: {}", broken.0)))
 }
 
@@ -98,12 +99,16 @@ mod tests {
         let response =
             br#"{"id":"msg_1","type":"message","role":"assistant","model":"claude-x","stop_reason":"end_turn",
             "content":[{"type":"text","text":"hello"}],"usage":{"input_tokens":3,"output_tokens":1}}"#;
-        let chat: Value = serde_json::from_slice(&translate_line_response(line, 200, response).unwrap()).unwrap();
+        let chat: Value = serde_json::from_slice(&translate_line_response(line, 200, response).unwrap().1).unwrap();
         assert_eq!(chat["choices"][0]["message"]["content"], "hello");
         assert_eq!(chat["usage"]["total_tokens"], 4);
         let error = br#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#;
-        let error: Value = serde_json::from_slice(&translate_line_response(line, 529, error).unwrap()).unwrap();
-        assert!(error["error"]["message"].as_str().unwrap().contains("busy"));
+        // Some providers report the error of a line as its success.
+        for reported in [529, 200] {
+            let (status, error) = translate_line_response(line, reported, error).unwrap();
+            let error: Value = serde_json::from_slice(&error).unwrap();
+            assert!(status == 529 && error["error"]["message"].as_str().unwrap().contains("busy"), "{error}");
+        }
     }
 
     #[test]

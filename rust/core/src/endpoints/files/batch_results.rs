@@ -89,16 +89,19 @@ impl BatchOutputTranslator {
             Ok(result) => result,
             Err(broken) => return unread("", &broken.0),
         };
-        let (id, status) = (&*result.custom_id, result.status);
+        let (id, mut status) = (&*result.custom_id, result.status);
         let body: Cow<'_, str> = if result.is_openai_format {
             result.body
         } else {
             let batch_line =
                 BatchLine { provider: self.provider, path: &self.endpoint, body: &self.placeholder_request };
             let response = line_requests::translate_line_response(batch_line, status, result.body.as_bytes());
-            match response.map(String::from_utf8) {
-                Ok(Ok(text)) => text.into(),
-                Ok(Err(_)) => return unread(id, "it is not UTF-8 text"),
+            match response.map(|(translated_status, body)| (translated_status, String::from_utf8(body))) {
+                Ok((translated_status, Ok(text))) => {
+                    status = translated_status;
+                    text.into()
+                }
+                Ok((_, Err(_))) => return unread(id, "it is not UTF-8 text"),
                 Err(problem) => return unread(id, &problem.message),
             }
         };

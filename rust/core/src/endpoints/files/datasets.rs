@@ -11,9 +11,10 @@ use penstock_llm::{
     avro::AvroDecoder,
     files::{self, DatasetStore, FileObject, FileState, datasets},
     operation::Operation,
+    translation,
 };
 use penstock_net::{
-    Deadline, DeferredBody, IncomingResponse, ResponseBody,
+    Deadline, DeferredBody, IncomingResponse, ResponseBody, ResponseHead,
     body::{self, Body, BodyEnd, Feeder},
 };
 use tokio::sync::Notify;
@@ -65,7 +66,7 @@ pub async fn handle_request(
     }
 }
 
-/// Sends a request and parses the JSON response.
+/// Sends a request and parses the JSON response. A body that is an error is one, although its status is a success.
 async fn request_json(
     client: &FileStoreClient<'_>,
     request: InternalRequest<'_>,
@@ -81,6 +82,11 @@ async fn read_json(
     deadline: &mut Deadline,
 ) -> FileStoreResult<serde_json::Value> {
     let response = client.read_text(incoming, deadline, MAX_LIST_BYTES).await?;
+    if let Some(status) = translation::hidden_error_status(Operation::RetrieveFile, response.as_bytes()) {
+        let head = ResponseHead { status, headers: std::mem::take(&mut incoming.head.headers) };
+        let failure = IncomingResponse { head, body: ResponseBody::from_bytes(Bytes::new()) };
+        return Err(client.upstream_error(failure, &response));
+    }
     Ok(serde_json::from_str(&response).map_err(|error| broken_response(&format!("it cannot be read: {error}")))?)
 }
 

@@ -394,7 +394,7 @@ fn parse_generation_config(
         }
     }
     if let Some(thinking) = take_field(&mut config, "thinkingConfig") {
-        parse_thinking_config(into_object(thinking, "generationConfig.thinkingConfig")?, out, dropped)?;
+        parse_thinking_config(into_object(thinking, "generationConfig.thinkingConfig")?, out, dropped);
     }
     dropped.add_remaining_fields("generationConfig", &config);
     Ok(())
@@ -422,31 +422,25 @@ fn parse_response_format(config: &mut Fields, out: &mut Fields) {
 
 /// Parses `thinkingConfig`. Ignores `includeThoughts`, because a budget or level implies that the client wants to see
 /// the thinking.
-fn parse_thinking_config(
-    mut config: Fields,
-    out: &mut Fields,
-    dropped: &mut DroppedParams,
-) -> Result<(), RequestError> {
-    let wrong = || RequestError::new("generationConfig.thinkingConfig.thinkingBudget", "must be an integer");
-    let budget =
-        take_field(&mut config, "thinkingBudget").map(|budget| budget.as_i64().ok_or_else(wrong)).transpose()?;
+fn parse_thinking_config(mut config: Fields, out: &mut Fields, dropped: &mut DroppedParams) {
+    let budget = take_field(&mut config, "thinkingBudget").filter(|budget| !budget.is_null());
     let level = take_string(&mut config, "thinkingLevel").map(|level| level.to_ascii_lowercase());
     let level = level.filter(|level| level != "thinking_level_unspecified");
-    if level.is_some() && budget.is_some_and(|budget| budget >= 0) {
+    // A negative budget lets the model decide, which is the default.
+    let is_dynamic = budget.as_ref().and_then(Value::as_i64).is_some_and(|budget| budget < 0);
+    if level.is_some() && budget.is_some() && !is_dynamic {
         dropped.add("thinkingLevel");
     }
-    match (budget, level) {
-        (Some(0), _) => drop(out.insert("thinking".into(), json!({"type": "disabled"}))),
-        (Some(budget), _) if budget > 0 => {
+    match (budget.filter(|_| !is_dynamic), level) {
+        (Some(budget), _) if budget == 0 => drop(out.insert("thinking".into(), json!({"type": "disabled"}))),
+        (Some(budget), _) => {
             out.insert("thinking".into(), json!({"type": "enabled", "budget_tokens": budget}));
         }
-        (_, Some(level)) => drop(out.insert("reasoning_effort".into(), level.into())),
-        // A negative budget lets the model decide, which is the default.
-        _ => (),
+        (None, Some(level)) => drop(out.insert("reasoning_effort".into(), level.into())),
+        (None, None) => (),
     }
     take_field(&mut config, "includeThoughts");
     dropped.add_remaining_fields("thinkingConfig", &config);
-    Ok(())
 }
 
 /// Returns true if the client wants to receive the model's thinking.

@@ -7,25 +7,17 @@ use crate::{
         claude_version::{DisableMode, ThinkingMode, claude_version, is_adaptive_only},
         providers::openai_chat::reasoning_details,
         request::{ChatRequest, Message, Part, Role, ToolChoice, is_server_tool_block},
+        thinking_param::{DYNAMIC_BUDGET, effort_for_budget, parse_effort},
     },
     errors::RequestError,
     fields::Fields,
     reports::DroppedParams,
 };
 
-/// Reasoning efforts that clients can send, with the token budget of each.
-const EFFORT_BUDGETS: [(&str, u64); 7] = [
-    ("none", 0),
-    ("minimal", 1024),
-    ("low", 1024),
-    ("medium", 8192),
-    ("high", 16384),
-    ("xhigh", 32768),
-    ("max", 32768),
-];
-
 /// Smallest thinking budget in tokens that Anthropic accepts.
 const MIN_BUDGET_TOKENS: u64 = 1024;
+/// Budget of a client that enables thinking without one, if the model requires a budget.
+const DEFAULT_BUDGET_TOKENS: u64 = 8192;
 /// Tokens of `max_tokens` that are reserved for the answer if the client sends an effort instead of a budget.
 const MIN_ANSWER_TOKENS: u64 = 256;
 
@@ -60,6 +52,7 @@ pub fn write_config(
         write_adaptive(request, effort.map(|(level, _)| level), rest, out, supports_thinking);
         return Ok(());
     }
+    let effort_budget = effort.map(|(_, budget)| budget).filter(|budget| *budget > 0);
     let (thinking, param_name, reserved_tokens) = match (request.take_param("thinking"), effort) {
         (Some(thinking), Some((level, 1..)))
             if kind == ThinkingMode::BudgetOrAdaptive && thinking["type"] == "adaptive" =>
@@ -69,7 +62,10 @@ pub fn write_config(
         }
         (Some(thinking), effort) => {
             // An explicit `thinking` object takes precedence over the effort.
-            request.record_dropped_if_set("reasoning_effort", effort.as_ref());
+            let needs_budget =
+                kind == ThinkingMode::Budget && thinking["type"] != "disabled" && budget_of(&thinking).is_none();
+            let is_used = needs_budget && effort_budget.is_some();
+            request.record_dropped_if_set("reasoning_effort", effort.filter(|_| !is_used).as_ref());
             (thinking, "thinking", 1)
         }
         (None, Some((_, 0))) => (json!({"type": "disabled"}), "reasoning_effort", 0),
@@ -82,6 +78,8 @@ pub fn write_config(
         out.insert("thinking".into(), thinking);
         return Ok(());
     }
+    let (thinking, is_adapted) = adapt_to_mode(thinking, kind, effort_budget);
+    request.record_dropped_if_set(param_name, is_adapted.then_some(&()));
     match fit_budget(thinking, out, reserved_tokens).filter(|_| supports_thinking) {
         Some((thinking, is_changed)) => {
             request.record_dropped_if_set(param_name, is_changed.then_some(&()));
@@ -91,6 +89,32 @@ pub fn write_config(
         None => request.record_dropped(param_name),
     }
     Ok(())
+}
+
+/// Returns the budget that the client set, in tokens.
+fn budget_of(thinking: &Value) -> Option<u64> {
+    thinking["budget_tokens"].as_u64()
+}
+
+/// Returns the config in a form that the model accepts: a type with its budget, or adaptive thinking without one. Also
+/// returns true if it differs from what the client asked for.
+fn adapt_to_mode(mut thinking: Value, mode: ThinkingMode, effort_budget: Option<u64>) -> (Value, bool) {
+    let (is_adaptive, budget) = (thinking["type"] == "adaptive", budget_of(&thinking));
+    if mode == ThinkingMode::Budget {
+        let is_complete = !is_adaptive && budget.is_some();
+        thinking["type"] = "enabled".into();
+        thinking["budget_tokens"] = budget.or(effort_budget).unwrap_or(DEFAULT_BUDGET_TOKENS).into();
+        return (thinking, !is_complete && (is_adaptive || effort_budget.is_none()));
+    }
+    if !is_adaptive && budget.is_some() {
+        return (thinking, false);
+    }
+    let is_dynamic = thinking["budget_tokens"] == DYNAMIC_BUDGET;
+    thinking["type"] = "adaptive".into();
+    if let Some(config) = thinking.as_object_mut() {
+        config.shift_remove("budget_tokens");
+    }
+    (thinking, !is_dynamic && (!is_adaptive || budget.is_some()))
 }
 
 /// Writes the thinking config for a model with adaptive thinking only.
@@ -116,10 +140,8 @@ fn write_adaptive(
     }
     let budget = thinking.as_ref().and_then(|thinking| thinking["budget_tokens"].as_u64());
     request.record_dropped_if_set("thinking.budget_tokens", budget.as_ref());
-    // Maps a token budget to the smallest effort that covers it, because the model rejects budgets.
-    let of_budget =
-        |budget| EFFORT_BUDGETS[2..6].iter().find(|(_, tokens)| budget <= *tokens).map_or("xhigh", |(level, _)| *level);
-    let chosen_level = effort.filter(|level| *level != "none").or(budget.map(of_budget));
+    // The model rejects budgets.
+    let chosen_level = effort.filter(|level| *level != "none").or(budget.map(effort_for_budget));
     if let Some(level) = chosen_level {
         set_output_config(out, "effort", effort_level(level).into());
         request.record_dropped_if_set("reasoning_effort", (effort_level(level) != level).then_some(&()));
@@ -156,18 +178,6 @@ pub fn set_output_config(out: &mut Fields, key: &str, value: Value) {
     if let Some(config) = config.as_object_mut() {
         config.insert(key.into(), value);
     }
-}
-
-/// Takes the reasoning effort out of the request and returns it with its token budget. Rejects an unknown effort.
-pub fn parse_effort(request: &mut ChatRequest) -> Result<Option<(&'static str, u64)>, RequestError> {
-    let Some(effort) = request.take_param("reasoning_effort") else { return Ok(None) };
-    let level_budget = EFFORT_BUDGETS.into_iter().find(|(level, _)| effort == *level);
-    let unknown = || {
-        let allowed = EFFORT_BUDGETS.map(|(level, _)| level).join(", ");
-        let requested = effort.as_str().map_or_else(|| effort.to_string(), ToOwned::to_owned);
-        RequestError::new("reasoning_effort", format!("`{requested}` is not supported; must be one of {allowed}"))
-    };
-    level_budget.map(Some).ok_or_else(unknown)
 }
 
 /// Rejects a forced tool call if the model does not support it. It cannot be dropped, because the response would not be

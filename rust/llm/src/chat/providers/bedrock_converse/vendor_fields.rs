@@ -7,6 +7,7 @@ use crate::{
         call_ids,
         providers::anthropic_messages::{self, thinking},
         request::ChatRequest,
+        thinking_param::DYNAMIC_BUDGET,
     },
     errors::RequestError,
     fields::Fields,
@@ -141,7 +142,14 @@ pub fn write_vendor_fields(request: &mut ChatRequest, tools: Vec<Value>, out: &m
             request.move_param("countPenalty", &mut more, "countPenalty");
         }
         // Only Claude takes `thinking`, and the model behind this ARN may be Claude.
-        Vendor::Other if is_opaque_arn(&request.model) => request.move_param("thinking", &mut more, "thinking"),
+        Vendor::Other if is_opaque_arn(&request.model) => {
+            // Claude accepts no negative budget, and which one replaces it depends on the model.
+            if request.fields.get("thinking").is_some_and(|thinking| thinking["budget_tokens"] == DYNAMIC_BUDGET) {
+                request.fields.shift_remove("thinking");
+                request.record_dropped("thinking");
+            }
+            request.move_param("thinking", &mut more, "thinking");
+        }
         Vendor::Other => {
             let matched = OPENAI_STYLE_PARAMS.iter().find(|(maker, _)| request.model.contains(maker));
             for key in matched.map(|(_, keys)| *keys).unwrap_or_default() {

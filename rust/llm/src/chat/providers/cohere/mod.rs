@@ -8,11 +8,9 @@ use serde_json::{Value, json};
 use crate::{
     chat::{
         event::EventSink,
-        providers::{
-            anthropic_messages::thinking,
-            openai_chat::{self, request},
-        },
+        providers::openai_chat::{self, request},
         request::{ChatRequest, Source, Tool, ToolChoice, response_schema},
+        thinking_param::{DYNAMIC_BUDGET, parse_effort},
         tool_names,
     },
     embeddings::request::{EmbeddingInput, EmbeddingRequest, EmbeddingResponse},
@@ -89,6 +87,8 @@ impl ChatFormat for CohereFormat {
             out.entry("strict_tools").or_insert(true.into());
         }
         if let Some(thinking) = chat_request.take_param("thinking") {
+            let is_dynamic = thinking["budget_tokens"] == DYNAMIC_BUDGET;
+            chat_request.record_dropped_if_set("thinking.budget_tokens", is_dynamic.then_some(&()));
             out.insert("thinking".into(), build_thinking(&thinking));
         }
         write_tool_choice(choice.as_ref(), &mut out)?;
@@ -202,7 +202,7 @@ fn convert_reasoning_effort(request: &mut ChatRequest) -> Result<(), RequestErro
     if !request.model.contains("reasoning") || request.fields.get("thinking").is_some_and(|value| !value.is_null()) {
         return Ok(());
     }
-    if let Some((_, budget)) = thinking::parse_effort(request)? {
+    if let Some((_, budget)) = parse_effort(request)? {
         let kind = if budget == 0 { "disabled" } else { "enabled" };
         let budget = (budget > 0).then_some(budget);
         request.fields.insert("thinking".into(), json!({"type": kind, "budget_tokens": budget}));
@@ -214,8 +214,8 @@ fn build_thinking(thinking: &Value) -> Value {
     // Cohere knows only these two types.
     let kind = if thinking["type"] == "disabled" { "disabled" } else { "enabled" };
     let mut config = json!({"type": kind});
-    if let Some(budget) = thinking.get("budget_tokens").filter(|budget| !budget.is_null()) {
-        config["token_budget"] = budget.clone();
+    if let Some(budget) = thinking.get("budget_tokens").and_then(Value::as_u64) {
+        config["token_budget"] = budget.into();
     }
     config
 }

@@ -5,7 +5,10 @@ use std::ops::RangeInclusive;
 use serde_json::Value;
 
 use crate::{
-    chat::{providers::anthropic_messages::thinking::parse_effort, request::ChatRequest},
+    chat::{
+        request::ChatRequest,
+        thinking_param::{DYNAMIC_BUDGET, parse_effort},
+    },
     errors::RequestError,
     fields::Fields,
 };
@@ -32,9 +35,6 @@ const THINKING_LEVELS: [&str; 4] = [MINIMAL, LOW, MEDIUM, HIGH];
 const LOW_BUDGET_TOKENS: i64 = 1024;
 const MEDIUM_BUDGET_TOKENS: i64 = 8192;
 const HIGH_BUDGET_TOKENS: i64 = 24576;
-
-/// Budget value with which the model decides itself how much to think.
-const DYNAMIC_BUDGET: i64 = -1;
 
 /// Returns true if a model rejects function calls that are sent back without their signatures.
 pub fn requires_signatures(model: &str) -> bool {
