@@ -240,7 +240,7 @@ mod tests {
             assert_eq!(said, "Hi Ann \"A\" O'Neil, { ann@x.example {{x}} {{", "{size}");
             assert!(output.ends_with("data: [DONE]\n\n"));
         }
-        let client_request = |text: &str| event(json!({"tool_calls": [{"index": 0, "function": {"arguments": text}}]}));
+        let call = |text: &str| event(json!({"tool_calls": [{"index": 0, "function": {"arguments": text}}]}));
         let output = rewrite(Some(StreamFraming::SseEvents), [call("{\"a\":\"{{NAM"), call("E_1_a1}}\"}")].into_iter());
         let said: String = output
             .lines()
