@@ -26,6 +26,8 @@ REQUIRED_SCOPES: dict[str, frozenset[frozenset[str]]] = {
         "GET /analytics/graphs/feedbacks/scores": "analytics.view",
         "GET /analytics/graphs/feedbacks/weighted": "analytics.view",
         "GET /analytics/graphs/feedbacks/ai-models": "analytics.view",
+        "GET /analytics/graphs/guardrails": "analytics.view",
+        "GET /analytics/graphs/guardrails/latency": "analytics.view",
         "GET /analytics/graphs/users-requests": "analytics.view",
         "GET /analytics/graphs/errors-rate": "analytics.view",
         "GET /analytics/graphs/errors-stack": "analytics.view",
