@@ -14,6 +14,8 @@ INTRODUCTION = (
     "A [guardrail](guardrails.md) has one or more of these checks. `GET /v1/guardrails/checks` returns the list with the "
     "JSON Schema of the parameters of each. Other parameters are rejected."
 )
+STORED = "stored encrypted"
+SECRET_MEANINGS = {"credentials": f"{STORED}; without it, those of the organisation"}
 NO_PARAMETERS = "It has no parameters."
 HOOKS = {"input": "requests", "output": "responses"}
 
@@ -45,7 +47,7 @@ def parameter_rows(own: Schema, root: Schema, secrets: Sequence[str], prefix: st
         default = (
             "required" if name in required else f"`{json.dumps(schema['default'])}`" if "default" in schema else ""
         )
-        meaning = [schema.get("description", ""), "stored encrypted" if name in secrets else ""]
+        meaning = [schema.get("description", ""), SECRET_MEANINGS.get(name, STORED) if name in secrets else ""]
         text = "; ".join(part for part in meaning if part)
         cells = [f"`{prefix}{name}`", describe_schema(schema, root), default, text]
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

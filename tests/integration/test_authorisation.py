@@ -82,6 +82,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 PROMPT = {"name": "p", "string": "{{a}}", "parameters": {}, "virtual_key": "mock", "model": "m"}
 PARTIAL = {"name": "p", "string": "text"}
 GUARDRAIL = {"name": "g", "checks": [{"id": "default.wordCount", "parameters": {"maxWords": 9}}]}
+PARTNER_CREDENTIALS = {"partner": "lakera", "credentials": {"apiKey": "k"}}
 SECRET_REFERENCE = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": VAULT_AUTH, "secret_path": "a/b"}
 # Routes that append logs and feedback to the log store. They need a caller of one workspace, and no audit log entry
 # describes what they write.
@@ -386,6 +387,7 @@ class AccessScenario:
         self._create_object_for(path, method, values, bodies)
         values |= self._log_values(path, method)
         self._create_policy_for(path, values)
+        self._create_partner_for(path, values)
         self._create_prompt_for(path, values)
         return route.path.format(**values) + self._query_string(path, method), bodies.get(f"{method} {path}")
 
@@ -444,6 +446,8 @@ class AccessScenario:
             **{f"PUT /{kind}/{{key}}": limits for kind in ("prompts", "prompts/partials", "collections")},
             "PUT /prompts/{key}/versions/{version_id}": {"label_id": "staging"},
             **{f"PUT /{kind}/{{key}}/makeDefault": {"version": 1} for kind in ("prompts", "prompts/partials")},
+            "POST /partner-credentials": PARTNER_CREDENTIALS,
+            "PUT /partner-credentials/{key}": {"allow_all_workspaces": True},
             "POST /secret-references": SECRET_REFERENCE,
             "PUT /secret-references/{key}": limits,
             "POST /limits/simulate": {**POLICIES["usage-limits"], **self.workspace_field},
@@ -460,6 +464,13 @@ class AccessScenario:
 
     def _invite_body(self) -> dict[str, object]:
         return {"email": f"guest{next(COUNTER)}@example.test", "role": "member", "workspaces": []}
+
+    def _create_partner_for(self, path: str, values: dict[str, str]) -> None:
+        if path.startswith("/partner-credentials"):
+            # The organisation has them once.
+            self.admin.delete("/v1/partner-credentials/lakera")
+            if "{key}" in path:
+                values["key"] = self.admin.create("/v1/partner-credentials", PARTNER_CREDENTIALS)["slug"]
 
     def _create_user_for(self, path: str, method: str, values: dict[str, str], bodies: dict[str, object]) -> None:
         if "{user_id}" in path:

@@ -215,6 +215,8 @@ REQUIRED_ROUTES = (
     ("/guardrails/{}", "GET PUT DELETE"),
     ("/guardrails/{}/versions", "GET"),
     *((f"/workspace-exclusions/{kind}-guardrails", "GET PUT") for kind in ("input", "output")),
+    ("/partner-credentials", "GET POST"),
+    ("/partner-credentials/{}", "GET PUT DELETE"),
     ("/providers", "GET POST"),
     ("/providers/{}", "GET PUT DELETE"),
     ("/secret-references", "GET POST"),

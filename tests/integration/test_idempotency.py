@@ -107,6 +107,7 @@ def workspace_scene(admin: Client) -> WorkspaceScene:
         "collection": admin.create(COLLECTIONS, {"name": "c", "workspace_id": scene.workspace_id})["id"],
         "guardrail": admin.create(GUARDRAILS, {**GUARDRAIL, "workspace_id": scene.workspace_id})["id"],
         "org_guardrail": admin.create(GUARDRAILS, {**GUARDRAIL, "organisation_id": scene.organisation})["id"],
+        "partner": admin.create(PARTNERS, {**PARTNER_CREDENTIALS, "partner": "mistral"})["slug"],
         "label": admin.create(LABELS, {"name": "canary", "workspace_id": scene.workspace_id})["id"],
     }
     names = {name: value for name, value in scene._asdict().items() if isinstance(value, str)}
@@ -156,7 +157,8 @@ USAGE_POLICIES, RATE_POLICIES = "/v1/policies/usage-limits", "/v1/policies/rate-
 PROMPT = {"name": "n", "string": "text", "parameters": {}, "virtual_key": "mock", "model": "m"}
 PARTIAL = {"name": "n", "string": "text"}
 GUARDRAIL = {"name": "n", "checks": [{"id": "default.wordCount", "parameters": {"maxWords": 9}}]}
-GUARDRAILS, EXCLUSIONS = "/v1/guardrails", "/v1/workspace-exclusions"
+PARTNER_CREDENTIALS = {"partner": "lakera", "credentials": {"apiKey": "k"}}
+GUARDRAILS, EXCLUSIONS, PARTNERS = "/v1/guardrails", "/v1/workspace-exclusions", "/v1/partner-credentials"
 PROMPTS, PARTIALS, COLLECTIONS, LABELS = (
     f"/v1/{name}" for name in ("prompts", "prompts/partials", "collections", "labels")
 )
@@ -206,6 +208,7 @@ CREATE_CASES: dict[str, CreateCase] = {
         {"name": "n", "manager_type": "aws_sm", "secret_path": "p", "auth_config": AWS_AUTH_CONFIG},
         counted="/v1/secret-references",
     ),
+    PARTNERS: CreateCase(PARTNER_CREDENTIALS, counted=PARTNERS),
     "/v1/logs": CreateCase(CUSTOM_LOG),
     EXPORTS: CreateCase(LOG_EXPORT, counted=EXPORTS),
     f"{EXPORTS}/{{export_id}}/start": CreateCase({}, f"{EXPORTS}/{{export}}/start"),
@@ -326,6 +329,9 @@ UPDATE_CASES: dict[str, UpdateCase] = {
     "/v1/providers/{key}": UpdateCase(NAMED, LOST, "/v1/providers/{provider}?workspace_id={workspace_id}"),
     "/v1/virtual-keys/{key}": UpdateCase({**NAMED, "key": "another"}, LOST, "/v1/virtual-keys/{virtual_key}"),
     "/v1/secret-references/{key}": UpdateCase(NAMED, LOST, "/v1/secret-references/{reference}"),
+    f"{PARTNERS}/{{key}}": UpdateCase(
+        {"credentials": {"apiKey": "one"}}, {"credentials": {"apiKey": "two"}}, f"{PARTNERS}/{{partner}}"
+    ),
     f"{EXPORTS}/{{export_id}}": UpdateCase(
         {**LOG_EXPORT, "description": "one"}, {**LOG_EXPORT, "description": "two"}, f"{EXPORTS}/{{other_export}}"
     ),
@@ -402,6 +408,7 @@ DELETE_CASES: dict[str, UpdateCase] = {
     "/v1/admin/users/{user_id}": UpdateCase(None, None, "/v1/admin/users/{person}"),
     "/v1/integrations/{key}": UpdateCase(None, None, INTEGRATION_PATH),
     "/v1/secret-references/{key}": UpdateCase(None, None, "/v1/secret-references/{reference}"),
+    f"{PARTNERS}/{{key}}": UpdateCase(None, None, f"{PARTNERS}/{{partner}}"),
     f"{USAGE_POLICIES}/{{key}}": UpdateCase(None, None, f"{USAGE_POLICIES}/{{usage_policy}}"),
     f"{RATE_POLICIES}/{{key}}": UpdateCase(None, None, f"{RATE_POLICIES}/{{rate_policy}}"),
     f"{GUARDRAILS}/{{key}}": UpdateCase(None, None, f"{GUARDRAILS}/{{guardrail}}"),

@@ -88,7 +88,7 @@ export function listParameters(check: Schema["CheckDescription"]): Parameter[] {
     const isSecret = check.secrets.includes(name);
     const parameter: Parameter = {
       name,
-      label: labelOf(name) + (required.has(name) ? " (required)" : ""),
+      label: labelOf(name) + (required.has(name) ? requirementOf(name) : ""),
       kind: kindOf(schema, check.parameters, isSecret),
       hint: hintOf(schema),
       isRequired: required.has(name),
@@ -157,6 +157,11 @@ function itemsOf(schema: JsonSchema): JsonSchema {
 
 function optionsOf(schema: JsonSchema): string[] | null {
   return Array.isArray(schema.enum) ? schema.enum.map(String) : null;
+}
+
+/** The organisation may hold the credentials of a partner. */
+function requirementOf(name: string): string {
+  return name === "credentials" ? " (or those of the organisation)" : " (required)";
 }
 
 function labelOf(name: string): string {

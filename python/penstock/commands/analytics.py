@@ -88,6 +88,8 @@ MEASURES = {
     "feedbacks-scores": Measure("feedbacks/scores", "total", "feedbacks"),
     "feedbacks-weighted": Measure("feedbacks/weighted", "avg", "value × weight"),
     "feedbacks-ai-models": Measure("feedbacks/ai-models", "avg_weighted_feedback", "value × weight"),
+    "guardrails": Measure("guardrails", "total", "results"),
+    "guardrails-latency": Measure("guardrails/latency", "p90", "ms"),
 }
 CACHE_SUMMARY, UNPRICED = "cache", "unpriced"
 # Figures in cents, by the graph or group that they are in.

@@ -106,6 +106,7 @@ def with_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--key", help="Only these API keys: ids separated by commas."),
         click.option("--outcome", help="Only requests that ended like this, such as refused,aborted,killed."),
         click.option("--rescued", help="Only successful requests that needed one of these: retry,fallback."),
+        click.option("--guardrail", help="Only requests with a result of these guardrails, separated by commas."),
         click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Only this metadata; may be repeated."),
         TIME_ZONE_OPTION,
         click.option("--json", "as_json", is_flag=True, help="Print the response of the API."),
@@ -133,6 +134,7 @@ def build_query(options: Mapping[str, Any], **more: object) -> str:
         "api_key_ids": options["key"],
         "outcome": options["outcome"],
         "rescued": options["rescued"],
+        "guardrails": options["guardrail"],
         "metadata": msgspec.json.encode(metadata).decode() if metadata else None,
         **more,
     }

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.authorization import RequireScopes, require_scopes
-from penstock.errors import ForbiddenError
+from penstock.errors import ForbiddenError, InvalidError, Problem, join_problems
 from penstock.ids import new_id
 from penstock.kit import versions as saved_versions
 from penstock.kit.engine_validation import validate_document
@@ -16,7 +16,7 @@ from penstock.kit.guardrail_documents import JsonObject, to_engine_document
 from penstock.kit.numbered_pages import PageRequest
 from penstock.kit.resource import Resource
 from penstock.schemas import field_error
-from penstock.secrets import config_credentials, guardrail_credentials
+from penstock.secrets import config_credentials, guardrail_credentials, partner_credentials
 from penstock.secrets.config_credentials import SplitDocument
 from penstock.store.guardrail_tables import guardrails
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.kit.tenant_session import TenantSession
+    from penstock.secrets.partner_credentials import SharedCredentials
     from penstock.store.tenant import Row
 
 GUARDRAILS = Resource("guardrails", guardrails, publishes=True, unlisted=frozenset({"checks", "actions", "sealed"}))
@@ -213,10 +214,22 @@ async def make_content(
     actions: JsonObject,
     before: SplitDocument = NO_CHECKS,
     older: Sequence[SplitDocument] = (),
+    shared: SharedCredentials | None = None,
 ) -> Content:
-    """Validates checks and actions. Replaces masks by the credentials of `before`, or of older versions."""
+    """Validates checks and actions. Replaces masks by the credentials of `before`, or of older versions. `shared` are
+    the credentials of partners that the organisation holds; they are not stored with the checks.
+    """
     restored = guardrail_credentials.restore_masks(checks, before, older)
-    await validate_document("guardrail", to_engine_document(restored, actions))
+    shared = shared or {}
+    filled = partner_credentials.fill_credentials(restored, shared)
+    try:
+        await validate_document("guardrail", to_engine_document(filled, actions))
+    except InvalidError as error:
+        reasons = partner_credentials.explain_missing(restored, shared)
+        if not reasons:
+            raise
+        problems = [Problem(problem.path, reasons.get(problem.path, problem.message)) for problem in error.problems]
+        raise InvalidError(join_problems(problems), problems) from None
     divided = guardrail_credentials.split_credentials(restored)
     if (count := len(divided.secrets)) > MAX_CREDENTIALS:
         raise field_error("checks", f"must hold at most {MAX_CREDENTIALS} credentials, not {count}")
@@ -233,6 +246,12 @@ async def open_content(session: TenantSession, content: Row, holder: Row) -> Con
     sealed = holder["sealed"]
     secrets = config_credentials.decode_secrets(await session.open(sealed, holder["id"])) if sealed else {}
     return Content(SplitDocument(content["checks"], secrets), content["actions"])
+
+
+def complete_content(content: Content, shared: SharedCredentials) -> Content:
+    """Returns the content with all credentials in its checks, for a trial. It must not be stored."""
+    checks = config_credentials.join_credentials(content.checks)
+    return Content(SplitDocument(partner_credentials.fill_credentials(checks, shared), {}), content.actions)
 
 
 async def seal_content(session: TenantSession, owner: str, content: Content) -> dict[str, Any]:

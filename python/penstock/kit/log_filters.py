@@ -40,7 +40,7 @@ RANGES = ("time_of_generation", "total_units", "cost", "prompt_token", "completi
 # Filters with several values separated by commas.
 LISTS = (
     *("status_code", "virtual_keys", "configs", "api_key_ids", "ai_org_model", "ai_model", "trace_id", "span_id"),
-    *("prompt_slug", "cache_status", "outcome", "rescued"),
+    *("prompt_slug", "cache_status", "outcome", "rescued", "guardrails"),
 )
 MODEL_SEPARATOR = "__"
 OUTCOMES = ("complete", "refused", "failed", "aborted", "cut", "panicked", "killed")
@@ -84,6 +84,7 @@ DESCRIPTIONS = {
     "prompt_slug": "only these prompts: slugs separated by commas",
     "cache_status": "only these cache statuses, separated by commas: `hit`, `semantic_hit`, `miss`, `refresh`, `disabled`",
     "rescued": "only successful requests that needed one of these, separated by commas: `retry`, `fallback`",
+    "guardrails": "only requests with a result of these guardrails: slugs, or ids in a config, separated by commas",
     "outcome": f"only requests that ended like this, separated by commas: {', '.join(f'`{name}`' for name in OUTCOMES)}",
 }
 
@@ -235,6 +236,7 @@ def read_log_filters(  # noqa: PLR0913, PLR0917 - the filters that there are
     cache_status: Annotated[str | None, _query("cache_status")] = None,
     outcome: Annotated[str | None, _query("outcome")] = None,
     rescued: Annotated[str | None, _query("rescued")] = None,
+    guardrails: Annotated[str | None, _query("guardrails")] = None,
 ) -> GivenFilters:
     """Reads the filters that all routes of logs and analytics accept. A list that is sent again adds its values."""
     sent = dict(locals())
@@ -274,6 +276,7 @@ class ExportFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     cache_status: Annotated[str | None, Meta(description=DESCRIPTIONS["cache_status"])] = None
     outcome: Annotated[str | None, Meta(description=DESCRIPTIONS["outcome"])] = None
     rescued: Annotated[str | None, Meta(description=DESCRIPTIONS["rescued"])] = None
+    guardrails: Annotated[str | None, Meta(description=DESCRIPTIONS["guardrails"])] = None
     prompt_slug: Annotated[str | None, Meta(description=DESCRIPTIONS["prompt_slug"])] = None
     workspace_slug: Annotated[
         str | None, Meta(description="id or slug of the workspace, if `workspace_id` does not name it")

@@ -77,6 +77,8 @@ class LogFilters(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
     outcome: Values | None = None
     rescued: Values | None = None
     """See `RESCUES`. Successful requests that needed one of these."""
+    guardrails: Values | None = None
+    """Requests with a result of one of these guardrails; graphs of guardrails have only their results."""
     metadata: dict[str, Values] | None = None
     """See `parse_metadata_filter`."""
     q: Annotated[str, msgspec.Meta(max_length=MAX_SEARCH_CHARS)] | None = None
@@ -101,6 +103,8 @@ GraphName = Literal[
     "feedbacks/scores",
     "feedbacks/weighted",
     "feedbacks/ai-models",
+    "guardrails",
+    "guardrails/latency",
 ]
 
 GroupName = Literal[

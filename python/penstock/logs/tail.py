@@ -64,6 +64,7 @@ def matches_filters(record: dict[str, Any], filters: LogFilters) -> bool:
         and _is_within(_cost_in_cents(record), filters, "cost")
         and _matches_models(record, filters.ai_org_model)
         and _matches_metadata(record, filters.metadata)
+        and (filters.guardrails is None or not _find_guardrails(record).isdisjoint(filters.guardrails))
     )
 
 
@@ -86,6 +87,12 @@ def _matches_models(record: dict[str, Any], models: list[str] | None) -> bool:
     return any(
         provider == record.get("ai_org") and model in {"", record.get("ai_model")} for provider, _, model in pairs
     )
+
+
+def _find_guardrails(record: dict[str, Any]) -> set[str]:
+    """Returns the ids of the guardrails that a record has results of."""
+    stages: dict[str, list[dict[str, Any]]] = record.get("hook_results") or {}
+    return {str(result.get("id")) for results in stages.values() for result in results}
 
 
 def _find_rescues(record: dict[str, Any]) -> set[str]:

@@ -226,6 +226,29 @@ class ModelFeedbackPoint(msgspec.Struct, frozen=True):
     avg_weighted_feedback: Annotated[Number, Meta(description="average of value times weight")]
 
 
+class VerdictSummary(msgspec.Struct, frozen=True):
+    """Results of guardrails in the whole time range."""
+
+    total: Annotated[int, Meta(description="number of results; a request may have several")]
+    passed: Annotated[int, Meta(description="results that passed")]
+    failed: Annotated[int, Meta(description="results that failed without a denial")]
+    denied: Annotated[int, Meta(description="results that denied a request or response")]
+    would_deny: Annotated[int, Meta(description="results of dry runs that would have denied")]
+    skipped: Annotated[int, Meta(description="results of guardrails that were skipped")]
+
+
+class VerdictPoint(msgspec.Struct, frozen=True):
+    """Results of guardrails in one time bucket."""
+
+    timestamp: Timestamp
+    total: Annotated[int, Meta(description="number of results; a request may have several")]
+    passed: Annotated[int, Meta(description="results that passed")]
+    failed: Annotated[int, Meta(description="results that failed without a denial")]
+    denied: Annotated[int, Meta(description="results that denied a request or response")]
+    would_deny: Annotated[int, Meta(description="results of dry runs that would have denied")]
+    skipped: Annotated[int, Meta(description="results of guardrails that were skipped")]
+
+
 class CacheSummary(msgspec.Struct, frozen=True):
     """What the cache did in the whole time range."""
 
@@ -340,6 +363,20 @@ GRAPHS = (
         ModelFeedbackPoint,
         "feedback by model",
         "Number of feedbacks and average feedback by model, in the whole time range.",
+    ),
+    Graph(
+        "guardrails",
+        VerdictSummary,
+        VerdictPoint,
+        "verdicts of guardrails",
+        "Results of guardrails by verdict. The filter `guardrails` chooses some.",
+    ),
+    Graph(
+        "guardrails/latency",
+        LatencySummary,
+        LatencyPoint,
+        "latency of guardrails",
+        "Time that a guardrail took with its checks, in milliseconds. The filter `guardrails` chooses some.",
     ),
 )
 

@@ -15,6 +15,7 @@ from penstock import engine
 from penstock.authorization import require_scopes
 from penstock.ids import new_id
 from penstock.kit import guardrails as kit
+from penstock.kit import partner_credentials as partner_kit
 from penstock.kit import references, shared_fields, versions
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.guardrail_defaults import find_users
@@ -35,11 +36,13 @@ from penstock.kit.saved_providers import WarningsField
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.kit.trial_plans import plan_trials
 from penstock.schemas import EmptyResponse, ListResponse, field_error, row_to_struct, sent_fields
-from penstock.secrets import guardrail_credentials
+from penstock.secrets import guardrail_credentials, partner_credentials
 from penstock.settings import Settings
 from penstock.store.guardrail_tables import guardrails
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import ColumnElement
 
     from penstock.store.tenant import Row
@@ -151,10 +154,13 @@ async def create_guardrail(data: JSONBody[CreateGuardrail], context: NamedDepend
     """
     if data.workspace_id is not None and data.organisation_id is not None:
         raise field_error("organisation_id", "is not allowed together with workspace_id; send one of them")
-    content = await kit.make_content(kit.checks_to_builtins(data.checks), kit.actions_to_builtins(data.actions))
+    checks, shared = await _load_shared(context, data.workspace_id, data.checks)
+    content = await kit.make_content(checks, kit.actions_to_builtins(data.actions), shared=shared)
     async with context.write_session(data.workspace_id) as session:
         workspace_id = kit.choose_owner(session, data.organisation_id)
         session.require_any_scope(kit.scope_for_verb(workspace_id, "create"))
+        # They may have been deleted since the checks were validated.
+        await partner_kit.reject_missing(session, workspace_id, checks)
         row_id = new_id()
         row = await GUARDRAILS.create(
             session,
@@ -327,11 +333,24 @@ async def try_checks(
     """Runs checks that are not saved on a text, a request or a response. Checks that ask a model need a workspace,
     whose saved providers they name: that of the key, or `workspace_id`.
     """
-    content = await kit.make_content(kit.checks_to_builtins(data.checks), kit.actions_to_builtins(data.actions))
+    checks, shared = await _load_shared(context, workspace_id, data.checks)
+    content = await kit.make_content(checks, kit.actions_to_builtins(data.actions), shared=shared)
+    content = kit.complete_content(content, shared)
     if kit.asks_models(content):
         async with context.read_session(workspace_id) as session:
             return _plan_trial(session, session.workspace_id, content, data)
     return await run_trial(settings, content, data)
+
+
+async def _load_shared(
+    context: RequestContext, workspace_id: str | None, sent: Sequence[Check]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Returns checks as JSON objects, and the credentials of the organisation that they need."""
+    checks = kit.checks_to_builtins(sent)
+    if not partner_credentials.find_partners(checks):
+        return checks, {}
+    async with context.read_session(workspace_id) as session:
+        return checks, await partner_kit.load_shared(session, session.workspace_id, checks)
 
 
 def _plan_trial(
@@ -370,6 +389,8 @@ async def try_guardrail(
         if data.checks is not UNSET or data.actions is not UNSET:
             session.require_any_scope(kit.scope_for_verb(row["workspace_id"], "update"))
         content = await _changed_content(session, row, data, await kit.open_content(session, row, row))
+        shared = await partner_kit.load_shared(session, row["workspace_id"], content.checks.masked)
+        content = kit.complete_content(content, shared)
         if kit.asks_models(content):
             return _plan_trial(session, row["workspace_id"], content, data, row["slug"])
     return await run_trial(settings, content, data, row["slug"])
@@ -388,7 +409,8 @@ async def _changed_content(
     older = (
         await kit.load_older_checks(session, row) if guardrail_credentials.has_unknown_masks(checks, old.checks) else []
     )
-    return await kit.make_content(checks, actions, old.checks, older)
+    shared = await partner_kit.load_shared(session, row["workspace_id"], checks)
+    return await kit.make_content(checks, actions, old.checks, older, shared)
 
 
 async def _to_saved(session: TenantSession, row: Row, content: kit.Content) -> SavedGuardrail:

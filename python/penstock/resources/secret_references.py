@@ -13,19 +13,19 @@ from sqlalchemy import or_
 
 from penstock.authorization import require_scopes
 from penstock.ids import new_id
-from penstock.kit import provider_options, shared_fields
+from penstock.kit import provider_options, shared_fields, workspace_access
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer
 from penstock.kit.numbered_pages import PageSizes
 from penstock.kit.resource import Resource
 from penstock.kit.route_parameters import IdOrSlug, TagsFilter
 from penstock.kit.shared_fields import UNSET, UnsetType, tag_conditions
 from penstock.kit.tenant_session import RequestContext, TenantSession
-from penstock.schemas import Created, EmptyResponse, field_error, sent_fields
+from penstock.schemas import Created, EmptyResponse, sent_fields
 from penstock.secrets import mappings, references
 from penstock.store.tables import secret_references
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from sqlalchemy import ColumnElement
 
@@ -38,7 +38,6 @@ UPDATABLE_FIELDS = ("name", "description", "secret_path", "secret_key", "tags")
 _DescriptionText = Annotated[str, Meta(max_length=1024)]
 _SecretPath = Annotated[str, Meta(min_length=1, max_length=1024)]
 _SecretKey = Annotated[str, Meta(max_length=255)]
-_WorkspaceIds = Annotated[list[str], Meta(min_length=1)]
 SecretManagerType = Literal["aws_sm", "azure_kv", "hashicorp_vault"]
 AuthConfigField = Annotated[
     dict[str, Any], Meta(description=f"how to sign in there; {references.describe_auth_configs()}")
@@ -61,13 +60,8 @@ class CreateSecretReference(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     slug: shared_fields.ChosenSlug = None
     description: DescriptionField = None
     secret_key: SecretKeyField = None
-    allow_all_workspaces: Annotated[
-        bool | UnsetType,
-        Meta(description="true if all workspaces may use it; default: true, unless allowed_workspaces is given"),
-    ] = UNSET
-    allowed_workspaces: Annotated[
-        _WorkspaceIds | UnsetType, Meta(description="ids or slugs of the workspaces that may use it")
-    ] = UNSET
+    allow_all_workspaces: workspace_access.AllWorkspaces = UNSET
+    allowed_workspaces: workspace_access.AllowedWorkspaces = UNSET
     tags: shared_fields.Tags = {}
 
 
@@ -82,10 +76,8 @@ class UpdateSecretReference(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     ] = UNSET
     secret_path: Annotated[_SecretPath | UnsetType, Meta(description="name, ARN or path of the secret")] = UNSET
     secret_key: Annotated[_SecretKey | UnsetType | None, Meta(description="field of the secret to use")] = UNSET
-    allow_all_workspaces: Annotated[bool | UnsetType, Meta(description="true if all workspaces may use it")] = UNSET
-    allowed_workspaces: Annotated[
-        _WorkspaceIds | UnsetType, Meta(description="ids or slugs of the workspaces that may use it")
-    ] = UNSET
+    allow_all_workspaces: workspace_access.OptionalAllWorkspaces = UNSET
+    allowed_workspaces: workspace_access.AllowedWorkspaces = UNSET
     tags: shared_fields.OptionalTags = UNSET
 
 
@@ -154,9 +146,8 @@ async def create_reference(session: TenantSession, data: CreateSecretReference) 
         "slug": data.slug or await session.generate_unused_slug(secret_references, "", data.name, 40),
         "status": "ACTIVE",
         "created_by": session.caller.actor_id,
-        "allow_all_workspaces": True,
-        "allowed_workspaces": [],
-        **await _resolve_access(session, data, []),
+        **workspace_access.ALL_WORKSPACES,
+        **await workspace_access.resolve_access(session, data, []),
         **await _encrypt_auth_config(session, row_id, data.auth_config, None),
     }
     row = await REFERENCES.create(session, values)
@@ -168,7 +159,7 @@ async def update_reference(session: TenantSession, row: Row, data: UpdateSecretR
     manager cannot be changed.
     """
     values = {name: value for name, value in sent_fields(data).items() if name in UPDATABLE_FIELDS}
-    if access := await _resolve_access(session, data, row["allowed_workspaces"]):
+    if access := await workspace_access.resolve_access(session, data, row["allowed_workspaces"]):
         await mappings.reject_lost_access(session, {**row, **access})
     values |= access
     if data.auth_config is not UNSET:
@@ -202,28 +193,6 @@ async def _encrypt_auth_config(
     secrets, hidden = provider_options.split_secrets("auth_config", sent, row["auth_config"] if row else {}, before)
     sealed = await session.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
     return {"auth_config": secrets, "sealed_auth_config": sealed}
-
-
-async def _resolve_access(
-    session: TenantSession, data: CreateSecretReference | UpdateSecretReference, before: Collection[str]
-) -> dict[str, Any]:
-    """Returns the access columns: all workspaces, or the named ones. Workspaces in `before` are accepted even if they
-    are archived.
-    """
-    if data.allowed_workspaces is not UNSET:
-        if data.allow_all_workspaces is True:
-            raise field_error(
-                "allowed_workspaces", "cannot be combined with allow_all_workspaces: true; omit allow_all_workspaces"
-            )
-        rows = [
-            await session.resolve_workspace(f"allowed_workspaces[{index}]", key, before)
-            for index, key in enumerate(data.allowed_workspaces)
-        ]
-        ids = list(dict.fromkeys(row["id"] for row in rows))
-        return {"allow_all_workspaces": False, "allowed_workspaces": ids}
-    if data.allow_all_workspaces is True:
-        return {"allow_all_workspaces": True, "allowed_workspaces": []}
-    return {} if data.allow_all_workspaces is UNSET else {"allow_all_workspaces": False}
 
 
 class ReferenceWorkspaces(msgspec.Struct, frozen=True, kw_only=True):

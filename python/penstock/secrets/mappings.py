@@ -64,7 +64,7 @@ async def check_mappings(
             "secret reference that this integration may use",
         )
         row = await session.organisation().resolve_reference(reference_path, secret_references, key, description)
-        if not _is_accessible(row, workspace_id):
+        if not may_use_secret(row, workspace_id):
             raise unknown_reference_error(reference_path, f"{key!r} is no {description}")
         written = {**msgspec.to_builtins(mapping), "secret_reference_id": row["id"]}
         part = row["secret_key"]
@@ -104,13 +104,14 @@ async def reject_lost_access(session: TenantSession, reference: Row) -> None:
         row["slug"]
         for row in await session.organisation().fetch_rows(query.order_by(integrations.c.slug), integrations)
         if any(mapping["secret_reference_id"] == reference["id"] for mapping in row["secret_mappings"])
-        and not _is_accessible(reference, row["workspace_id"])
+        and not may_use_secret(reference, row["workspace_id"])
     ]
     if needing:
         slugs = ", ".join(map(repr, needing))
         raise ConflictError(f"integrations use this secret and would lose access to it: {slugs}")
 
 
-def _is_accessible(row: Row, workspace_id: str | None) -> bool:
-    # A reference for some workspaces is not for an integration of the organisation, which any workspace may be given.
+def may_use_secret(row: Mapping[str, Any], workspace_id: str | None) -> bool:
+    """Returns true if a secret of the organisation is for an object of this workspace; `None`: of the organisation."""
+    # A secret for some workspaces is not for an object of the organisation, which any workspace may be given.
     return row["allow_all_workspaces"] or workspace_id in row["allowed_workspaces"]

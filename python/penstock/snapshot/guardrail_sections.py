@@ -12,13 +12,15 @@ from sqlalchemy import or_, select
 
 from penstock.errors import DecryptionError
 from penstock.kit.guardrail_documents import ACTIVE, to_engine_document
-from penstock.secrets import config_credentials
+from penstock.secrets import config_credentials, partner_credentials
+from penstock.secrets.mappings import may_use_secret
 from penstock.snapshot.sectioned_table import ROW_SKIPPED, CheckedTable
 from penstock.store.guardrail_tables import guardrails
+from penstock.store.guardrail_tables import partner_credentials as partner_table
 from penstock.store.tables import workspaces
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import ColumnElement, RowMapping, Select
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -41,10 +43,12 @@ class GuardrailTable(CheckedTable):
         self, connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]
     ) -> dict[str, SectionRows]:
         query = self._rows(connection.dialect.name == "postgresql").add_columns(self._digits.label("digits"))
+        rows = (await connection.execute(query.where(*conditions).order_by(guardrails.c.id))).mappings().all()
+        held = await _read_partner_rows(connection, rows)
         sections: dict[str, list[bytes]] = {}
-        for row in (await connection.execute(query.where(*conditions).order_by(guardrails.c.id))).mappings():
+        for row in rows:
             try:
-                encoded = msgspec.json.encode(await self._to_engine_row(connection, row))
+                encoded = msgspec.json.encode(await self._to_engine_row(connection, row, held))
             except DecryptionError as error:
                 # One bad row must not stop publishing for everyone.
                 log.warning(ROW_SKIPPED, "guardrail", row["slug"], error)
@@ -52,11 +56,20 @@ class GuardrailTable(CheckedTable):
             sections.setdefault(row["digits"], []).append(encoded)
         return {digits: (b",".join(rows), len(rows), None) for digits, rows in sections.items()}
 
-    async def _to_engine_row(self, connection: AsyncConnection, row: RowMapping) -> dict[str, Any]:
+    async def _to_engine_row(
+        self, connection: AsyncConnection, row: RowMapping, held: Mapping[tuple[str, str], Mapping[str, Any]]
+    ) -> dict[str, Any]:
         checks = row["checks"]
         if row["sealed"]:
             secrets = config_credentials.decode_secrets(await self._vault.open(connection, row["sealed"], row["id"]))
             checks = config_credentials.join_credentials(config_credentials.SplitDocument(checks, secrets))
+        shared: dict[str, Any] = {}
+        for partner in partner_credentials.find_partners(checks):
+            own = held.get((row["organisation_id"], partner))
+            if own is not None and may_use_secret(own, row["workspace_id"]):
+                opened = await self._vault.open(connection, own["sealed"], own["id"])
+                shared[partner] = partner_credentials.open_parameters(own, opened)
+        checks = partner_credentials.fill_credentials(checks, shared)
         return {
             "id": row["id"],
             "slug": row["slug"],
@@ -65,6 +78,18 @@ class GuardrailTable(CheckedTable):
             "version": row["version_id"],
             **to_engine_document(checks, row["actions"]),
         }
+
+
+async def _read_partner_rows(
+    connection: AsyncConnection, rows: Sequence[RowMapping]
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """Returns the stored credentials of the partners that guardrails need, by organisation and partner."""
+    needed = {partner for row in rows for partner in partner_credentials.find_partners(row["checks"])}
+    if not needed:
+        return {}
+    query = select(partner_table).where(partner_table.c.slug.in_(sorted(needed)))
+    found: list[dict[str, Any]] = [dict(row) for row in (await connection.execute(query)).mappings()]
+    return {(row["organisation_id"], row["slug"]): row for row in found}
 
 
 def _select_active(_is_postgres: bool) -> Select[*tuple[Any, ...]]:

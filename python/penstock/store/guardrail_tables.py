@@ -1,8 +1,8 @@
-"""Table of guardrails. Their earlier versions are in `versions`."""
+"""Tables of guardrails and of the credentials of their partners. Earlier versions of guardrails are in `versions`."""
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Index, Table, Text
+from sqlalchemy import Boolean, Column, Index, String, Table, Text
 
 from penstock.store.columns import (
     JSON_DOCUMENT,
@@ -37,5 +37,25 @@ guardrails = Table(
     # Workspaces name guardrails of the organisation, so a slug may exist only once.
     Index(None, "organisation_id", "slug", unique=True),
     Index(None, "workspace_id", "id"),
+    Index(None, "organisation_id", "id"),
+)
+
+# Credentials of guardrail partners. Guardrails of the organisation and of its workspaces use them without naming them.
+partner_credentials = Table(
+    "partner_credentials",
+    metadata,
+    id_column(),
+    foreign_key_column("organisations"),
+    # Name of the partner: the part of its checks' ids before the dot.
+    Column("slug", SLUG, nullable=False),
+    # Masked here, and stored encrypted in `sealed`.
+    Column("credentials", JSON_DOCUMENT, nullable=False),
+    Column("sealed", Text, nullable=False),
+    Column("base_url", String(2048)),
+    Column("allow_all_workspaces", Boolean, nullable=False),
+    Column("allowed_workspaces", JSON_DOCUMENT, nullable=False),
+    Column("created_by", UUID),
+    *timestamp_columns(),
+    Index(None, "organisation_id", "slug", unique=True),
     Index(None, "organisation_id", "id"),
 )

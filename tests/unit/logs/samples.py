@@ -108,7 +108,9 @@ def make_result(source: random.Random) -> dict[str, Any]:
         checks[0] |= {"verdict": False, "error": {"name": "Check error", "message": "m"}}
     verdict = source.random() < 0.6
     dry_run = source.choice([{}, {"dry_run": True, "would_deny": not verdict}])
-    return {"id": name, "verdict": verdict, "deny": not verdict and source.random() < 0.5, **dry_run, "checks": checks}
+    deny = not verdict and source.random() < 0.5
+    took = sum(map(ord, name)) % 40 + 10 * len(checks)
+    return {"id": name, "verdict": verdict, "deny": deny, **dry_run, "checks": checks, "execution_time": took}
 
 
 class Sample:
@@ -187,6 +189,7 @@ class Sample:
             is_in(record["cache_status"], filters.cache_status),
             is_in(record["outcome"], filters.outcome),
             filters.rescued is None or bool(rescues_of(record) & set(filters.rescued)),
+            filters.guardrails is None or any(item["id"] in filters.guardrails for item in results_of(record)),
             all(record["metadata"].get(key) in values for key, values in (filters.metadata or {}).items()),
             not filters.q or set(split_words(filters.q)) <= words,
         ))  # fmt: skip
@@ -226,6 +229,16 @@ def is_unpriced(record: dict[str, Any]) -> bool:
 
 def has_fallen_back(record: dict[str, Any]) -> bool:
     return any(step["step"] == "chose" and step["target"] > 0 for step in record["decisions"])
+
+
+def results_of(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the results of all guardrails of a record."""
+    return [item for stage in record.get("hook_results", {}).values() for item in stage]
+
+
+def verdict_of(item: dict[str, Any]) -> str:
+    words = {"denied": "deny", "would_deny": "would_deny", "skipped": "skipped", "passed": "verdict"}
+    return next((word for word, field in words.items() if item.get(field)), "failed")
 
 
 def rescues_of(record: dict[str, Any]) -> set[str]:
@@ -349,6 +362,26 @@ class Expectation:
             1
         ]
         return {}, points
+
+    def _results(self, part: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        chosen = self.filters.guardrails
+        return [item for record in part for item in results_of(record) if is_in(item["id"], chosen)]
+
+    def _guardrails(self) -> Graph:
+        def shape(part: list[dict[str, Any]]) -> dict[str, Any]:
+            words = ("passed", "failed", "denied", "would_deny", "skipped")
+            counts = Counter(map(verdict_of, self._results(part)))
+            return {"total": counts.total(), **{word: counts[word] for word in words}}
+
+        return self._series(shape)
+
+    def _guardrails_latency(self) -> Graph:
+        def shape(part: list[dict[str, Any]]) -> dict[str, Any]:
+            times = [item["execution_time"] for item in self._results(part) if "execution_time" in item]
+            levels = {f"p{level * 100:g}": percentile(times, level) for level in (0.5, 0.9, 0.99)}
+            return {"avg": mean(times), **levels}
+
+        return self._series(shape)
 
     def _trace_feedback(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Pairs of feedback and the first record of its trace."""

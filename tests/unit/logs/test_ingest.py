@@ -123,6 +123,22 @@ def test_amendment_changes_the_record_of_its_batch_or_follows_it(tmp_path: Path)
     assert engine.batches[1].amendments == [{"id": str(uuid.UUID(int=1)), "total_units": 6}]
 
 
+def test_late_feedback_of_a_guardrail_is_stored(tmp_path: Path):
+    writer, engine = make_writer(tmp_path), MemoryEngine()
+    ingest, _ = make_ingest(tmp_path, engine)
+    writer.append(frames_of(1))
+    ingest.run_once()
+    owner = {"organisation_id": "o", "workspace_id": "w", "trace_id": "t", "created_at": "2026-11-28T00:00:00Z"}
+    result = {"id": "pg-a", "verdict": False, "checks": [], "feedback": {"value": -7, "weight": 1, "metadata": {}}}
+    amendment = {**owner, "hook_results": {"before_request_hooks": [result], "after_request_hooks": []}}
+    writer.append(
+        [NewFrame(spool.AMEND, uuid.UUID(int=1).bytes, json.dumps(amendment, separators=(",", ":")).encode())]
+    )
+    ingest.run_once()
+    (feedback,) = engine.batches[1].feedback
+    assert {**feedback, **owner, "value": -7} == feedback
+
+
 def test_feedback_and_refused_requests(tmp_path: Path):
     writer, engine = make_writer(tmp_path), MemoryEngine()
     ingest, _ = make_ingest(tmp_path, engine)

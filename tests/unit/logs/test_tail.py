@@ -26,6 +26,7 @@ RECORD = {
     "config_id": "c-1",
     "is_success": True,
     "retry_success_count": 0,
+    "hook_results": {"before_request_hooks": [{"id": "pg-a"}], "after_request_hooks": []},
     "decisions": [
         {"step": "tried", "at": "config.targets[0]", "status": 503},
         {"step": "chose", "at": "config", "strategy": "fallback", "target": 1},
@@ -59,6 +60,8 @@ RECORD = {
         ({"weighted_feedback_min": 0}, False),
         ({"rescued": ["retry", "fallback"]}, True),
         ({"rescued": ["retry"]}, False),
+        ({"guardrails": ["pg-a", "pg-none"]}, True),
+        ({"guardrails": ["pg-none"]}, False),
     ],
 )
 def test_filters(filters: dict[str, Any], matches: bool):

@@ -443,7 +443,7 @@ def test_requests_of_the_page_work(bootstrapped_url: Secret):
         own = await team.request_ok("POST", "guardrails", body)
         shared = await api.request_ok("POST", "guardrails", {**body, "organisation_id": workspace["organisation_id"]})
         for method, path, sent in requests:
-            is_organisations = path.startswith(("admin/", "workspace-exclusions/"))
+            is_organisations = path.startswith(("admin/", "partner-credentials", "workspace-exclusions/"))
             text = msgspec.json.encode(sent).decode().replace("ws-research-1f2e3d", research["slug"])
             text = text.replace("pg-short-1f2e3d", (shared if is_organisations else own)["slug"])
             target = path.replace("$GUARDRAIL", own["id"]).replace("$WORKSPACE", workspace["id"])

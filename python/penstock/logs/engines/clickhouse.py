@@ -216,17 +216,22 @@ class ClickHouseFragments:
 
     def json_items(self, column: str, paths: Sequence[Sequence[str]]) -> str:
         """Returns one row for each item of the lists at these paths."""
-        lists: list[str] = []
-        for first, *further in paths:
-            items = f"JSONExtractArrayRaw(assumeNotNull({column}), '{first}')"
-            for field in further:
-                items = f"arrayFlatten(arrayMap(item -> JSONExtractArrayRaw(item, '{field}'), {items}))"
-            lists.append(items)
-        return f"arrayJoin(arrayConcat({', '.join(lists)}))"
+        return f"arrayJoin({_join_json_lists(column, paths)})"
 
     def json_text(self, item: str, field: str) -> str:
         """Returns a string field of an item."""
         return f"JSONExtractString({item}, '{field}')"
+
+    def json_number(self, item: str, field: str) -> str:
+        """Returns a number field of an item, or NULL."""
+        return f"JSONExtract({item}, '{field}', 'Nullable(Float64)')"
+
+    def json_has_id(self, column: str, paths: Sequence[Sequence[str]], values: Sequence[str]) -> str:
+        """Returns a condition: an item of the lists at these paths has one of these ids."""
+        if not values:
+            return "false"
+        ids = f"arrayMap(item -> JSONExtractString(item, 'id'), {_join_json_lists(column, paths)})"
+        return f"hasAny({ids}, [{', '.join(values)}])"
 
     def json_is_true(self, item: str, field: str) -> str:
         """Returns a condition: a boolean field of an item is true."""
@@ -281,6 +286,17 @@ class ClickHouseFragments:
             for name, value in values.items()
         }
         return self._client.query(sql, parameters, seconds, memory_bytes=self._memory_bytes)
+
+
+def _join_json_lists(column: str, paths: Sequence[Sequence[str]]) -> str:
+    """Returns the array of the items of all lists at these paths, as JSON. It is empty if the column is NULL."""
+    lists: list[str] = []
+    for first, *further in paths:
+        items = f"JSONExtractArrayRaw(ifNull({column}, ''), '{first}')"
+        for field in further:
+            items = f"arrayFlatten(arrayMap(item -> JSONExtractArrayRaw(item, '{field}'), {items}))"
+        lists.append(items)
+    return f"arrayConcat({', '.join(lists)})"
 
 
 def _nanoseconds(moment: dt.datetime | None, less: dt.timedelta = dt.timedelta()) -> int:

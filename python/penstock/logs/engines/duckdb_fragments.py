@@ -81,6 +81,15 @@ class DuckDbFragments:
         """Returns a string field of an item."""
         return f"json_extract_string({item}, '$.{field}')"
 
+    def json_number(self, item: str, field: str) -> str:
+        """Returns a number field of an item, or NULL."""
+        return f"TRY_CAST(json_extract_string({item}, '$.{field}') AS DOUBLE)"
+
+    def json_has_id(self, column: str, paths: Sequence[Sequence[str]], values: Sequence[str]) -> str:
+        """Returns a condition: an item of the lists at these paths has one of these ids."""
+        lists = [f"json_extract_string({column}, '$.{'[*].'.join(path)}[*].id')" for path in paths]
+        return f"coalesce(list_has_any(flatten([{', '.join(lists)}]), [{', '.join(values)}]::VARCHAR[]), false)"
+
     def json_is_true(self, item: str, field: str) -> str:
         """Returns a condition: a boolean field of an item is true."""
         return f"coalesce(json_extract_string({item}, '$.{field}') = 'true', false)"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.logs.body_text import MAX_SEARCH_WORDS, split_words
 from penstock.logs.columns import NANODOLLARS_PER_CENT
+from penstock.logs.engines.guardrail_groups import GUARDRAIL_PATHS
 from penstock.logs.engines.measures import RESCUED_BY, SUCCEEDED
 from penstock.logs.engines.sql import Statement, ValueType
 from penstock.logs.query import END_OF_TIME, EPOCH, MAX_METADATA_KEYS, LogFilterError, LogFilters, Restriction
@@ -81,6 +82,9 @@ def build_conditions(filters: LogFilters, statement: Statement) -> list[str]:
     if filters.rescued is not None:
         ways = [condition for name, condition in RESCUED_BY.items() if name in filters.rescued]
         conditions.append(f"{SUCCEEDED} AND ({' OR '.join(ways) or 'false'})")
+    if filters.guardrails is not None:
+        names = [statement.bind(name) for name in filters.guardrails]
+        conditions.append(statement.fragments.json_has_id('r."hook_results"', GUARDRAIL_PATHS, names))
     conditions += _build_ranges(filters, statement)
     if filters.ai_org_model is not None:
         conditions.append(_build_models(filters.ai_org_model, statement))

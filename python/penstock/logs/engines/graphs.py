@@ -10,10 +10,12 @@ import msgspec
 from penstock.logs.engines.buckets import choose_buckets
 from penstock.logs.engines.feedback_graphs import FEEDBACK_GRAPHS
 from penstock.logs.engines.filters import select_records
+from penstock.logs.engines.guardrail_graphs import GUARDRAIL_GRAPHS
 from penstock.logs.engines.measures import (
     END_USER,
     FAILED,
     HIT,
+    PERCENTILES,
     RESCUED_BY,
     SEMANTIC_HIT,
     SIMPLE_HIT,
@@ -23,6 +25,7 @@ from penstock.logs.engines.measures import (
     average_if,
     count_if,
     divide,
+    shape_latency,
     to_cents,
     to_percent,
 )
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from penstock.logs.engines.buckets import Buckets
     from penstock.logs.query import GraphQuery, LogFilters, SummaryQuery
 
-PERCENTILES = (0.5, 0.9, 0.99)
 CREATED_AT = 'r."created_at"'
 QUANTILES = "{quantiles}"
 
@@ -64,11 +66,6 @@ def _shape_tokens(row: Sequence[Any]) -> dict[str, Any]:
     return {"total": row[1] or 0, "avg": divide(row[1], row[0])}
 
 
-def _shape_latency(row: Sequence[Any]) -> dict[str, Any]:
-    p50, p90, p99 = row[1] or (0, 0, 0)
-    return {"avg": row[0] or 0, "p50": p50 or 0, "p90": p90 or 0, "p99": p99 or 0}
-
-
 def _shape_user_requests(row: Sequence[Any]) -> dict[str, Any]:
     return {"avg": divide(row[0], row[1])}
 
@@ -88,7 +85,7 @@ def _shape_average(row: Sequence[Any]) -> dict[str, Any]:
 SERIES = {
     "requests": Series(("count(*)",), _shape_total),
     "cost": Series(("count(*)", 'sum(r."cost_nanodollars")', count_if(UNPRICED)), _shape_cost),
-    "latency": Series(('avg(r."response_time")', QUANTILES), _shape_latency, is_additive=False),
+    "latency": Series(('avg(r."response_time")', QUANTILES), shape_latency, is_additive=False),
     "tokens": Series(("count(*)", 'sum(r."total_units")'), _shape_tokens),
     "users": Series((f"count(DISTINCT {END_USER})",), _shape_total, is_additive=False),
     "users/requests": Series(
@@ -109,7 +106,7 @@ def run_graph(fragments: SqlFragments, query: GraphQuery) -> dict[str, Any]:
     if series := SERIES.get(query.graph):
         summary, points = _run_series(fragments, query.filters, buckets, series)
     else:
-        run = OTHER_GRAPHS.get(query.graph) or FEEDBACK_GRAPHS[query.graph]
+        run = (OTHER_GRAPHS | GUARDRAIL_GRAPHS | FEEDBACK_GRAPHS)[query.graph]
         summary, points = run(fragments, query.filters, buckets)
     return {"summary": summary, "data_points": points, "object": "analytics-graph"}
 

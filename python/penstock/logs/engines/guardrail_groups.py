@@ -18,6 +18,8 @@ _VERDICTS = {
     GUARDRAIL: {"denied": "deny", "would_deny": "would_deny", "skipped": "skipped", "passed": "verdict"},
     CHECK: {"errors": "error", "passed": "verdict"},
 }
+# Lists that name the guardrails of a record.
+GUARDRAIL_PATHS = _PATHS[GUARDRAIL]
 VERDICT_COLUMNS = ("passed", "failed", "denied", "would_deny", "skipped", "errors")
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from penstock.logs.columns import NANODOLLARS_PER_CENT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Number = int | float
 
@@ -23,6 +28,8 @@ UNPRICED = (
     f"AND NOT coalesce({HIT}, false)"
 )
 CENTS_DIGITS = 7
+# Percentiles of graphs of latencies.
+PERCENTILES = (0.5, 0.9, 0.99)
 
 
 def count_if(condition: str) -> str:
@@ -48,3 +55,9 @@ def divide(amount: Number | None, count: Number | None) -> Number:
 def to_percent(part: Number | None, whole: Number | None) -> Number:
     """Returns a share in percent; 0 without values."""
     return divide(100 * (part or 0), whole)
+
+
+def shape_latency(row: Sequence[Any]) -> dict[str, Any]:
+    """Returns average and percentiles; 0 without values. The row has the average, and the list of `PERCENTILES`."""
+    p50, p90, p99 = row[1] or (0, 0, 0)
+    return {"avg": row[0] or 0, "p50": p50 or 0, "p90": p90 or 0, "p99": p99 or 0}

@@ -70,6 +70,14 @@ class SqlFragments(Protocol):
         """Returns a string field of such an item."""
         ...
 
+    def json_number(self, item: str, field: str) -> str:
+        """Returns a number field of such an item, or NULL."""
+        ...
+
+    def json_has_id(self, column: str, paths: Sequence[Sequence[str]], values: Sequence[str]) -> str:
+        """Returns a condition: an item of the lists at these paths has one of these expressions as its `id`."""
+        ...
+
     def json_is_true(self, item: str, field: str) -> str:
         """Returns a condition: a boolean field of such an item is true."""
         ...

@@ -226,6 +226,11 @@ pub trait Check: Debug + Send + Sync {
     fn may_change(&self) -> bool {
         false
     }
+
+    /// Returns how the names end that the check puts in place of values, if these return to the client.
+    fn restoring_tag(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// Why the parameters of a check are invalid: the path below them, and a message.

@@ -160,6 +160,11 @@ impl Hook {
         self.checks.iter().any(|check| check.check.check.may_change())
     }
 
+    /// Returns true if a check returns replaced values to the client.
+    pub fn restores(&self) -> bool {
+        self.checks.iter().any(|check| check.check.check.restoring_tag().is_some())
+    }
+
     /// Returns true if a check can remove parts of texts, which the log must not show then.
     pub fn may_redact(&self) -> bool {
         self.checks.iter().any(|check| check.check.check.may_change() && redacts(&check.check.id))

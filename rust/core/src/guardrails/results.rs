@@ -230,8 +230,12 @@ pub struct HookResults {
 }
 
 impl HookResults {
+    pub fn len(&self) -> usize {
+        self.before.len() + self.after.len()
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.before.is_empty() && self.after.is_empty()
+        self.len() == 0
     }
 
     pub fn results_at(&self, stage: Stage) -> &[HookResult] {

@@ -237,7 +237,7 @@ impl<'w> RouteExecutor<'w> {
         let checked = checked.map(|(mut target, denied)| {
             if let Some(hooks) = &self.hooks {
                 target.check_headers.extend_from_slice(hooks.added_headers());
-                if hooks.restores() {
+                if hooks.needs_plain_response() {
                     target.response_coding = ResponseCoding::Uncompressed;
                 }
             }

@@ -1,5 +1,5 @@
-//! Time of guardrails: five checks on a text of 2 KB, portions of a stream, hosts that are called side by side, and the
-//! cost of a request without any guardrail.
+//! Time of guardrails: five checks on a text of 2 KB, portions of a stream, hosts that are called side by side or hang,
+//! and the cost of a request without any guardrail.
 
 use std::{
     hint::black_box,
@@ -31,6 +31,11 @@ const MAX_NOTHING_TIME: Duration = Duration::from_nanos(200);
 /// Time of a host, and what two of them side by side may add to a request.
 const HOST_TIME: Duration = Duration::from_millis(20);
 const MAX_ADDED_BY_HOSTS: Duration = Duration::from_millis(23);
+/// What a host that hangs may add to a request after its circuit breaker has opened, and how long a call waits before.
+const MAX_ADDED_BY_HANGING_HOST: Duration = Duration::from_millis(1);
+const HANGING_TIMEOUT: Duration = Duration::from_millis(100);
+/// Calls that fail before a host is not called any more.
+const FAILING_CALLS: usize = 5;
 const ROUNDS: usize = 200;
 
 /// Returns the shortest time of one call, of several rounds.
@@ -137,20 +142,52 @@ async fn two_hosts_side_by_side_add_their_time_once() {
     let check = |url: &str| json!({"webhook": {"webhookURL": url}, "deny": true});
     let mut guarded = mock_target("");
     guarded["input_guardrails"] = json!([check(&start_slow_host().await), check(&start_slow_host().await)]);
+    let [plain, checked] = compare(&gateway, guarded).await;
+    println!("p99 {plain:?}, with two hosts {checked:?}");
+    assert!(checked.saturating_sub(plain) <= MAX_ADDED_BY_HOSTS, "{checked:?}, without {plain:?}");
+}
+
+/// Returns the 99th percentile of requests without guardrails, and of those with a config.
+async fn compare(gateway: &TestGateway, guarded: Value) -> [Duration; 2] {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
         for (config, took) in [mock_target(""), guarded.clone()].iter().zip(&mut times) {
-            let body = json!({"model": "mock", "messages": [{"role": "user", "content": "hi"}]}).to_string();
-            let began = Instant::now();
-            let response = gateway.send(post_with_config(config, "/v1/chat/completions", body)).await;
-            took.push(began.elapsed());
-            assert_eq!(response.status, 200, "{}", response.text());
+            took.push(time_request(gateway, config).await);
         }
     }
-    let [plain, checked] = times.map(|mut took| {
+    times.map(|mut took| {
         took.sort();
         took[took.len() * 99 / 100]
+    })
+}
+
+async fn time_request(gateway: &TestGateway, config: &Value) -> Duration {
+    let body = json!({"model": "mock", "messages": [{"role": "user", "content": "hi"}]}).to_string();
+    let began = Instant::now();
+    let response = gateway.send(post_with_config(config, "/v1/chat/completions", body)).await;
+    let took = began.elapsed();
+    assert_eq!(response.status, 200, "{}", response.text());
+    took
+}
+
+#[tokio::test]
+async fn host_that_hangs_costs_nothing_after_its_breaker_opened() {
+    let provider = penstock_mock::Server::start().await;
+    let gateway = TestGateway::with_settings(&provider.url(), |settings| {
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
-    println!("p99 {plain:?}, with two hosts {checked:?}");
-    assert!(checked.saturating_sub(plain) <= MAX_ADDED_BY_HOSTS, "{checked:?}, without {plain:?}");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/check", listener.local_addr().unwrap());
+    // Connections are accepted by the system, and nobody reads them.
+    let mut guarded = mock_target("");
+    let timeout = HANGING_TIMEOUT.as_millis() as u64;
+    guarded["input_guardrails"] = json!([{"webhook": {"webhookURL": url, "timeout": timeout}, "deny": true}]);
+    for _ in 0..FAILING_CALLS {
+        let took = time_request(&gateway, &guarded).await;
+        assert!(took >= HANGING_TIMEOUT, "{took:?}");
+    }
+    let [plain, checked] = compare(&gateway, guarded).await;
+    println!("p99 {plain:?}, with a host that hangs {checked:?}");
+    assert!(checked.saturating_sub(plain) <= MAX_ADDED_BY_HANGING_HOST, "{checked:?}, without {plain:?}");
+    drop(listener);
 }

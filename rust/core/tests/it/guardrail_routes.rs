@@ -208,11 +208,40 @@ async fn websockets_are_denied_or_reported() {
             assert_eq!((status, &body["error"]["type"]), (446, &json!("hooks_failed")), "{path}: {body}");
         }
     }
+    let restoring = json!([{"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": true, "restore": true}}]);
+    let config = json!({"provider": "mock", "input_guardrails": restoring});
+    let (status, body) = expect_rejection(&gateway, request("/v1/realtime?model=m", &config)).await;
+    assert_eq!(status, 446, "{body}");
     gateway.drain_records();
     let config = json!({"provider": "mock", "output_guardrails": observing()});
     let talk = open_realtime(&gateway, request("/v1/realtime?model=gpt-realtime", &config)).await;
     talk.close(1000, "").await;
     assert_eq!(gateway.single_record()["hook_results"]["after_request_hooks"][0]["skipped"], true);
+}
+
+#[tokio::test]
+async fn values_that_cannot_return_are_refused() {
+    let restoring = json!([{"gateway.pii": {"categories": ["EMAIL_ADDRESS"], "redact": true, "restore": true}}]);
+    let config = json!({"input_guardrails": restoring});
+    for field in [json!({"background": true}), json!({"previous_response_id": "r"}), json!({"conversation": "c"})] {
+        let mut body = json!({"model": "m", "input": SECRET});
+        body.as_object_mut().unwrap().extend(field.as_object().unwrap().clone());
+        let (response, provider, _gateway) =
+            send(("POST", "/v1/responses"), config.clone(), body.to_string(), "{}").await;
+        assert_eq!((response.status, sent_count(&provider)), (446, 0), "{field}: {}", response.text());
+        assert!(response.text().contains("`restore` cannot return"), "{}", response.text());
+    }
+    let (_, provider, _gateway) =
+        send(("POST", "/v1/chat/completions"), config.clone(), chat_body(SECRET).to_string(), "{}").await;
+    let name = provider.parse_last_request().1["messages"][0]["content"].as_str().unwrap().to_owned();
+    for (text, status) in [(format!("to {name}"), 446), ("no name".to_owned(), 200), ("{{NAME_1}}".to_owned(), 200)] {
+        let content = json!([{"type": "output_text", "text": text, "annotations": []}]);
+        let stored = json!({"id": "r", "object": "response", "status": "completed", "model": "m",
+            "output": [{"type": "message", "role": "assistant", "content": content}]});
+        let (response, ..) = send(("GET", "/v1/responses/r"), config.clone(), String::new(), &stored.to_string()).await;
+        assert_eq!(response.status, status, "{text}: {}", response.text());
+        assert!(!response.text().contains(&name), "{text}");
+    }
 }
 
 #[tokio::test]

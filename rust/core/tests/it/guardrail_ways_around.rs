@@ -1,5 +1,7 @@
 //! Ways around a denying or redacting guardrail that clients and providers may try: whole requests over real sockets.
 
+use base64::{Engine, engine::general_purpose::STANDARD};
+use penstock_llm::stream::aws_event_stream::encode_frame;
 use serde_json::{Value, json};
 
 use crate::harness::{CHAT_PATH, TestGateway, TestResponse, played::GoldenProvider, post_with_config};
@@ -118,5 +120,141 @@ async fn values_of_repeated_keys_do_not_get_around_checks() {
         assert_eq!(response.status, 200, "{config}: {}", response.text());
         let sent = String::from_utf8(provider.last_request.lock().unwrap().clone()).unwrap();
         assert!(sent.contains("fine") && !sent.contains(WORD), "{config}: {sent}");
+    }
+}
+
+fn frame(event: &str, payload: &str) -> Vec<u8> {
+    encode_frame("event", event, payload.as_bytes())
+}
+
+/// Returns a stream of Converse with one event that has a text.
+fn converse_stream(delta: &str) -> Vec<u8> {
+    let end = json!({"usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}}).to_string();
+    [
+        frame("messageStart", r#"{"role":"assistant"}"#),
+        frame("contentBlockDelta", delta),
+        frame("contentBlockStop", r#"{"contentBlockIndex":0}"#),
+        frame("messageStop", r#"{"stopReason":"end_turn"}"#),
+        frame("metadata", &end),
+    ]
+    .concat()
+}
+
+/// An event that `InvokeModelWithResponseStream` wraps in base64.
+fn wrapped(inner: &str) -> String {
+    format!(r#""bytes":"{}""#, STANDARD.encode(inner))
+}
+
+/// Returns a stream of Anthropic's events in frames, with one frame that has a text.
+fn invoke_stream(payload: &str) -> Vec<u8> {
+    let start = r#"{"type":"message_start","message":{"id":"m","type":"message","role":"assistant","content":[]}}"#;
+    let stop = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":1}}"#;
+    let event = |inner: &str| frame("chunk", &format!("{{{}}}", wrapped(inner)));
+    [event(start), frame("chunk", payload), event(stop), event(r#"{"type":"message_stop"}"#)].concat()
+}
+
+/// Returns streams that are no server-sent events, each with its path, provider and content type. An event repeats a key,
+/// at one of the levels at which it can.
+fn repeating_streams() -> Vec<(&'static str, &'static str, &'static str, Vec<u8>)> {
+    let frames = "application/vnd.amazon.eventstream";
+    let invoke_path = "/model/anthropic.claude-3-haiku-20240307-v1:0/invoke-with-response-stream";
+    let delta =
+        |text: &str| format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta",{text}}}}}"#);
+    let (hidden, shown) = (delta(r#""text":"CANARY""#), delta(r#""text":"fine""#));
+    let converse = [
+        r#"{"contentBlockIndex":0,"delta":{"text":"CANARY","text":"fine"}}"#,
+        r#"{"contentBlockIndex":0,"delta":{"text":"CANARY"},"delta":{"text":"fine"}}"#,
+        r#"{"contentBlockIndex":0,"delta":{"\u0074ext":"CANARY","text":"fine"}}"#,
+    ];
+    let invoke = [
+        format!("{{{}}}", wrapped(&delta(r#""text":"CANARY","text":"fine""#))),
+        format!("{{{},{}}}", wrapped(&hidden), wrapped(&shown)),
+    ];
+    let gemini = [
+        r#"[{"candidates":[{"content":{"parts":[{"text":"CANARY","text":"fine"}]},"finishReason":"STOP"}]}]"#,
+        r#"[{"candidates":[{"content":{"parts":[{"text":"CANARY"}],"parts":[{"text":"fine"}]},"finishReason":"STOP"}]}]"#,
+    ];
+    let converse =
+        converse.iter().map(|delta| ("/model/m.x/converse-stream", "bedrock", frames, converse_stream(delta)));
+    let invoke = invoke.iter().map(|payload| (invoke_path, "bedrock", frames, invoke_stream(payload)));
+    let gemini = gemini.iter().map(|array| {
+        ("/v1beta/models/m:streamGenerateContent", "google", "application/json", array.as_bytes().to_vec())
+    });
+    converse.chain(invoke).chain(gemini).collect()
+}
+
+/// Returns a body with what it has in base64, without the results, which name the word of the guardrail itself.
+fn visible(body: &[u8]) -> String {
+    let plain = String::from_utf8_lossy(body).into_owned();
+    let encoded = plain.split("\"bytes\":\"").skip(1).filter_map(|rest| STANDARD.decode(rest.split('"').next()?).ok());
+    let decoded: String = encoded.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect();
+    plain.split("\"hook_results\"").next().unwrap_or_default().to_owned() + &decoded
+}
+
+fn config_of(provider_name: &str, provider: &GoldenProvider) -> Value {
+    json!({"provider": provider_name, "api_key": "sk-1", "custom_host": provider.server.url(),
+        "aws_access_key_id": "a", "aws_secret_access_key": "s", "aws_region": "us-east-1"})
+}
+
+#[tokio::test]
+async fn values_of_repeated_keys_do_not_pass_in_binary_frames_and_arrays() {
+    let redacting = json!({"regexReplace": {"rule": WORD, "redactText": "#", "scope": "all"}});
+    let mut window = redacting.clone();
+    window["stream"] = json!("window");
+    for (path, provider_name, kind, stream) in repeating_streams() {
+        for hook in [denying(), redacting.clone(), window.clone()] {
+            let provider = GoldenProvider::start(200, kind, stream.clone(), 7).await;
+            let mut config = config_of(provider_name, &provider);
+            config["output_guardrails"] = json!([hook]);
+            let body = if provider_name == "google" {
+                json!({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]})
+            } else {
+                json!({"max_tokens": 9, "anthropic_version": "bedrock-2023-05-31",
+                    "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]})
+            };
+            let gateway: TestGateway = GoldenProvider::gateway_trusting_loopback();
+            let response = gateway.send(post_with_config(&config, path, body.to_string())).await;
+            let text = visible(&response.body);
+            assert_eq!(response.status, 200, "{path} {config}: {text}");
+            assert!(text.contains("fine") && !text.contains(WORD), "{path} {config}: {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn providers_of_other_formats_get_what_was_checked() {
+    let part = r#"{"text":"CANARY","text":"fine"}"#;
+    let typed = r#"{"type":"text","text":"CANARY","text":"fine"}"#;
+    for (path, provider_name, body) in [
+        (
+            "/v1beta/models/m:generateContent",
+            "google",
+            format!(r#"{{"contents":[{{"role":"user","parts":[{part}]}}]}}"#),
+        ),
+        ("/v1beta/models/m:streamGenerateContent", "google", format!(r#"{{"contents":[{{"parts":[{part}]}}]}}"#)),
+        ("/model/m.x/converse", "bedrock", format!(r#"{{"messages":[{{"role":"user","content":[{part}]}}]}}"#)),
+        ("/model/m.x/converse-stream", "bedrock", format!(r#"{{"messages":[{{"role":"user","content":[{part}]}}]}}"#)),
+        (
+            "/model/anthropic.claude-3-haiku-20240307-v1:0/invoke",
+            "bedrock",
+            format!(r#"{{"max_tokens":9,"messages":[{{"role":"user","content":[{typed}]}}]}}"#),
+        ),
+        (
+            "/v1/messages",
+            "anthropic",
+            format!(r#"{{"model":"m","max_tokens":9,"messages":[{{"role":"user","content":[{typed}]}}]}}"#),
+        ),
+        ("/v1/responses", "openai", r#"{"model":"m","input":"CANARY","input":"fine"}"#.to_owned()),
+    ] {
+        for hook in [denying(), json!({"regexReplace": {"rule": WORD, "redactText": "#", "scope": "all"}})] {
+            let provider = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 4096).await;
+            let mut config = config_of(provider_name, &provider);
+            config["input_guardrails"] = json!([hook]);
+            let gateway: TestGateway = GoldenProvider::gateway_trusting_loopback();
+            let response = gateway.send(post_with_config(&config, path, body.clone())).await;
+            assert_ne!(response.status, 446, "{path}: {}", response.text());
+            let sent = String::from_utf8_lossy(&provider.last_request.lock().unwrap()).into_owned();
+            assert!(sent.contains("fine") && !sent.contains(WORD), "{path}: {sent}");
+        }
     }
 }

@@ -58,6 +58,7 @@ FILTERS = st.builds(
     cache_status=choose("hit", "miss", "semantic_hit"),
     outcome=choose("complete", "killed"),
     rescued=choose("retry", "fallback"),
+    guardrails=choose("pg-words", "it's", "pg-none"),
     metadata=st.none() | st.dictionaries(st.sampled_from(["team", "_user", "k'\"\\"]), st.lists(st.sampled_from([*filter(None, TEAMS), "ann", "v"]), max_size=3), max_size=2),
     q=st.none() | st.lists(st.sampled_from(WORDS), min_size=1, max_size=2).map(" ".join),
 )  # fmt: skip
@@ -97,7 +98,7 @@ def test_both_engines_find_what_plain_python_finds(
 @given(
     filters=sparse_filters(),
     query=st.sampled_from([
-        *[("graph", name) for name in ("cost", "latency", "users/requests", "cache/hit-rate", "feedbacks/weighted", "requests/rescued")],
+        *[("graph", name) for name in ("cost", "latency", "users/requests", "cache/hit-rate", "feedbacks/weighted", "requests/rescued", "guardrails", "guardrails/latency")],
         *[("group", name) for name in ("users", "status_code", "workspace", "metadata")],
     ]),
     zone=st.sampled_from(["UTC", "Asia/Kolkata", "America/New_York"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any, get_args
 
+import msgspec
 import pytest
 
 from penstock.logs.query import GraphName, GraphQuery, LogFilters, SummaryQuery
@@ -58,6 +59,15 @@ def test_graph_over_hours_equals_the_reference(loaded: LogEngine, sample: Sample
     starts = list_starts(first, first + dt.timedelta(days=5), dt.timedelta(hours=1))
     expected = Expectation(sample, HOURS, lambda moment: moment[:13] + ":00:00.000Z", starts).graph(graph)
     assert loaded.run(GraphQuery(filters=HOURS, graph=graph), 20) == approximate(expected)
+
+
+@pytest.mark.parametrize("graph", ["guardrails", "guardrails/latency"])
+def test_graph_of_one_guardrail_has_only_its_results(loaded: LogEngine, sample: Sample, graph: Any):
+    filters = msgspec.structs.replace(DAYS, guardrails=["it's"])
+    starts = list_starts(START, START + dt.timedelta(days=20), dt.timedelta(days=1))
+    expected = Expectation(sample, filters, lambda moment: moment[:10] + "T00:00:00.000Z", starts).graph(graph)
+    assert all(expected["summary"].values())
+    assert loaded.run(GraphQuery(filters=filters, graph=graph), 20) == approximate(expected)
 
 
 @pytest.mark.parametrize("graph", get_args(GraphName))

@@ -139,8 +139,8 @@ pub struct RecordDetails {
     pub translation_clock: Option<TranslationClock>,
     /// Results of guardrails.
     pub hook_results: Option<SharedHookResults>,
-    /// True if results of asynchronous hooks came after the end of the record was written.
-    pub has_late_hooks: bool,
+    /// Results of guardrails that the end of the record has.
+    recorded_hooks: usize,
     /// Questions of guardrails to models, if a guardrail may ask any.
     guardrail_questions: OnceLock<Arc<AtomicUsize>>,
 }
@@ -162,6 +162,21 @@ impl RecordDetails {
     /// Returns the count of questions of guardrails to models, which all targets of the request share.
     pub fn guardrail_questions(&self) -> Arc<AtomicUsize> {
         Arc::clone(self.guardrail_questions.get_or_init(Arc::default))
+    }
+
+    /// Remembers how many results of guardrails the end of the record will have at least.
+    pub fn mark_hooks_recorded(&mut self) {
+        self.recorded_hooks = self.hook_count();
+    }
+
+    /// Returns true if results of asynchronous hooks came after the end of the record was written. They are counted,
+    /// because a hook may end between any two steps of the record.
+    pub fn has_late_hooks(&self) -> bool {
+        self.hook_count() > self.recorded_hooks
+    }
+
+    fn hook_count(&self) -> usize {
+        self.hook_results.as_ref().map_or(0, |results| results.lock().len())
     }
 
     /// Takes over what belongs to the attempt that responded.

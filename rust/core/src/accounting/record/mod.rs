@@ -254,7 +254,7 @@ impl Record {
                 // The counting thread cannot wait.
                 match (self.waiting_hooks(), Handle::try_current()) {
                     (Some(hooks), Ok(runtime)) => drop(runtime.spawn(async move {
-                        self.wait_for_hooks(hooks).await;
+                        wait_for_hooks(hooks).await;
                         sink.token_counter.submit(self, count_input, countable_response);
                     })),
                     _ => sink.token_counter.submit(self, count_input, countable_response),
@@ -286,7 +286,7 @@ impl Record {
                     self.log.claim_charge().await;
                 }
                 if let Some(hooks) = hooks {
-                    self.wait_for_hooks(hooks).await;
+                    wait_for_hooks(hooks).await;
                 }
                 self.emit(outcome);
             });
@@ -298,11 +298,6 @@ impl Record {
     /// Returns the results of guardrails if asynchronous ones still run.
     fn waiting_hooks(&self) -> Option<SharedHookResults> {
         self.log.details.hook_results.clone().filter(SharedHookResults::is_waiting)
-    }
-
-    /// Waits for asynchronous guardrails. What comes later is missing in the record.
-    async fn wait_for_hooks(&mut self, hooks: SharedHookResults) {
-        self.log.details.has_late_hooks = timeout(MAX_HOOK_WAIT, hooks.wait_until_complete()).await.is_ok();
     }
 
     /// Marks the request as no longer in flight, updates the metrics and returns the duration.
@@ -373,6 +368,7 @@ impl Record {
         if self.log.spool.is_none() || !self.sink.should_record || self.is_end_written {
             return;
         }
+        self.log.details.mark_hooks_recorded();
         // The usage may be replaced, or charged to another record.
         let usage = self.log.billing.usage.take();
         self.write(None, outcome, took, AmendmentStatus::Follows);
@@ -386,9 +382,9 @@ impl Record {
         let source = log.admitted_workspace.map_or(Source::Refused, Source::Admitted);
         match (&log.spool, log.admitted_workspace) {
             (Some(entry), _) if self.is_end_written => {
-                if log.billing.usage.is_some() || cost.is_some() || log.details.has_late_hooks {
+                if log.billing.usage.is_some() || cost.is_some() || log.details.has_late_hooks() {
                     let shows_data = entry.keeps_bodies();
-                    entry.amend(source, |out| serialize::write_amendment(out, log, cost, shows_data));
+                    entry.amend(source, |out| serialize::write_amendment(out, self, cost, shows_data));
                 }
             }
             (Some(entry), Some(_)) => {
@@ -414,6 +410,11 @@ impl Record {
             }
         }
     }
+}
+
+/// Waits for asynchronous guardrails. What comes later is missing in the record.
+async fn wait_for_hooks(hooks: SharedHookResults) {
+    drop(timeout(MAX_HOOK_WAIT, hooks.wait_until_complete()).await);
 }
 
 impl Drop for Record {
@@ -447,9 +448,15 @@ pub fn new_id(created: Duration) -> Uuid {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, path::Path};
+
     use serde_json::Value;
 
     use super::*;
+    use crate::{
+        accounting::spool::frame::{FrameReader, read_segment_header},
+        guardrails::{checks::Stage, results::HookResult},
+    };
 
     fn test_sink() -> Arc<RecordSink> {
         Arc::new(RecordSink::new(&Settings {
@@ -510,6 +517,58 @@ mod tests {
             (lines[0]["outcome"].as_str(), lines[0]["response_status_code"].as_u64()),
             (Some("aborted"), Some(499))
         );
+    }
+
+    /// Returns the last frame of the only segment below a folder.
+    fn read_last_frame(folder: &Path) -> Value {
+        let entries = |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut files = entries(folder).flat_map(|writer| entries(&writer).collect::<Vec<_>>());
+        let data = fs::read(files.find(|path| path.extension().is_some_and(|kind| kind == "seg")).unwrap()).unwrap();
+        let (_, start) = read_segment_header(&data).unwrap();
+        serde_json::from_slice(FrameReader::new(&data, start).last().unwrap().payload).unwrap()
+    }
+
+    fn late_result() -> HookResult {
+        HookResult {
+            id: "late".into(),
+            kind: "guardrail",
+            skipped: None,
+            verdict: true,
+            is_async: true,
+            denies: false,
+            is_soft: false,
+            is_transformed: false,
+            would_deny: None,
+            checks: Vec::new(),
+            feedback: None,
+            milliseconds: 0,
+            created_at: String::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn hook_that_ends_right_after_the_record_is_in_the_amendment() {
+        let folder = std::env::temp_dir().join(format!("penstock-late-hook-{:016x}", fastrand::u64(..)));
+        let path = Some(folder.to_str().unwrap().to_owned());
+        let sink = Arc::new(RecordSink::new(&Settings { spool_path: path, ..Settings::default() }));
+        let mut record = Record::open(test_head(), sink);
+        record.log.admitted_workspace = Some(0);
+        record.log.details.identity.organisation_id = Some("org".into());
+        record.log.trace_id = Some("trace".into());
+        let results = SharedHookResults::default();
+        record.log.details.hook_results = Some(results.clone());
+        let group = results.begin_group();
+        record.write_end_early(Outcome::Complete);
+        results.lock().add(Stage::Input, vec![late_result()]);
+        // No hook runs any more when the record is closed.
+        drop(group);
+        record.close(Outcome::Complete);
+        let amended = read_last_frame(&folder);
+        assert_eq!(amended["hook_results"]["before_request_hooks"][0]["id"], "late");
+        for name in ["organisation_id", "trace_id", "created_at"] {
+            assert!(amended[name].is_string(), "{name} in {amended}");
+        }
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

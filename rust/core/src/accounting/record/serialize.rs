@@ -12,7 +12,7 @@ use crate::accounting::{
     prices::Cost,
     record::{
         Detail, Outcome, Record, RequestLog,
-        details::write_sdk,
+        details::{RecordIdentity, write_sdk},
         json_writer::{ObjectWriter, write_object},
         masking::{mask_url, write_masked_headers},
         metadata,
@@ -117,13 +117,20 @@ pub fn write_begin(out: &mut Vec<u8>, entry: &SpoolEntry, head: &RequestHead, lo
 }
 
 /// Appends the fields that became known after the end of a record was written.
-pub fn write_amendment(out: &mut Vec<u8>, log: &RequestLog, cost: Option<&Cost>, shows_data: bool) {
+pub fn write_amendment(out: &mut Vec<u8>, record: &Record, cost: Option<&Cost>, shows_data: bool) {
+    let log = &record.log;
     write_object(out, |line| {
         line.text("ai_model", cut_text(log.resolved_model(), MAX_TEXT_BYTES));
         write_usage(line, log.billing.usage.as_ref(), cost);
         // The ledger adds the usage of an amendment without looking for its record.
         write_limits(line, log);
-        if log.details.has_late_hooks {
+        if log.details.has_late_hooks() {
+            // Feedback is stored without looking for its record.
+            let RecordIdentity { organisation_id, workspace_id, .. } = &log.details.identity;
+            line.timestamp("created_at", record.created_at);
+            line.optional_text("trace_id", log.trace_id.as_deref());
+            line.optional_text("organisation_id", organisation_id.as_deref());
+            line.optional_text("workspace_id", workspace_id.as_deref());
             write_hook_results(line, log, shows_data);
         }
     });

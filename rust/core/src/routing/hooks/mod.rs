@@ -11,6 +11,7 @@ mod restorations;
 mod restore;
 mod rewriting;
 mod runner;
+mod stored_names;
 mod stream_end;
 mod stream_window;
 mod subject;
@@ -38,6 +39,7 @@ use self::{
     restore::build_rewriter,
     rewriting::may_rewrite,
     runner::{HookRun, HookRunner, run_hooks},
+    stored_names::hooks_for_stored_output,
     stream_end::StreamHooks,
     subject::HookSubject,
     unreadable::{
@@ -119,7 +121,7 @@ impl TargetHooks {
         prepared: &PreparedBody,
     ) -> Result<Option<Box<Self>>> {
         let resolver = executor.resolver;
-        let Some((before, after)) = effective::hooks_of(resolver, node)? else { return Ok(None) };
+        let Some((before, mut after)) = effective::hooks_of(resolver, node)? else { return Ok(None) };
         let results = SharedHookResults::default();
         results.lock().hides_request = resolver.hides_prompt();
         let lending_prompt = resolver.find_lender(target.saved_provider, &prepared.model)?;
@@ -136,6 +138,9 @@ impl TargetHooks {
         let length = prepared.body.complete_bytes().len();
         let (request, texts) = run_offloaded(length, parse).await?;
         let reading = Reading::of_request(executor.client_request, executor.is_websocket, &texts, &prepared.body);
+        if reading == Reading::StoredOutput {
+            after.extend(hooks_for_stored_output(&before));
+        }
         let subject = HookSubject {
             stage: Stage::Input,
             operation,
@@ -184,9 +189,9 @@ impl TargetHooks {
         &self.results
     }
 
-    /// Returns true if values return to the response, which must not be compressed then.
-    pub fn restores(&self) -> bool {
-        !self.restorations.is_empty()
+    /// Returns true if the response must not be compressed: values return to it, or it may have names of values.
+    pub fn needs_plain_response(&self) -> bool {
+        !self.restorations.is_empty() || self.subject.reading == Reading::StoredOutput && !self.after.is_empty()
     }
 
     /// Returns the header fields that checks set for the provider.

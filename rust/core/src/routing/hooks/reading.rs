@@ -130,11 +130,12 @@ impl Reading {
         }
     }
 
-    /// Returns true if a hook, unless it runs beside the request, denies what cannot be read. One that changes texts keeps a batch from its provider,
-    /// because nobody would change the lines.
+    /// Returns true if a hook, unless it runs beside the request, denies what cannot be read. One that changes texts
+    /// keeps a batch from its provider, because nobody would change the lines. One that returns values promises to
+    /// replace them.
     pub fn is_denied_by(self, hook: &Hook) -> bool {
         let is_changing = self == Self::ProviderBatch && hook.may_change();
-        self.unreadable_reason().is_some() && (hook.denies || is_changing)
+        self.unreadable_reason().is_some() && (hook.denies || is_changing || hook.restores())
     }
 }
 

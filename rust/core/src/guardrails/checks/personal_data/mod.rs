@@ -239,6 +239,19 @@ impl PersonalData {
         findings.sort_by_key(|finding| finding.range.start);
     }
 
+    /// Returns why values of a request could not return to the client, or the wrong ones would. A stored conversation
+    /// has names of other requests, and a response in the background comes after the values are forgotten.
+    fn why_unrestorable(&self, input: &CheckInput<'_>) -> Option<&'static str> {
+        if self.restore_tag.is_none() || input.stage != Stage::Input {
+            return None;
+        }
+        if input.request["background"] == true {
+            return Some("`restore` cannot return values to a response in the background; leave out one of them");
+        }
+        let continues = ["previous_response_id", "conversation"].iter().any(|name| !input.request[name].is_null());
+        continues.then_some("`restore` cannot return values of a stored conversation; send all of its messages")
+    }
+
     fn select_texts(&self, input: &CheckInput<'_>) -> Vec<(usize, String)> {
         let indexes = self.scope.select(input.stage, input.texts, false);
         indexes.into_iter().map(|index| (index, input.texts[index].text.clone())).collect()
@@ -256,11 +269,17 @@ impl Check for PersonalDataCheck {
     }
 
     fn run(&self, input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError> {
-        Ok(self.0.decide(&self.0.select_texts(input), input.stage, &[]))
+        match self.0.why_unrestorable(input) {
+            Some(reason) => Err(CheckError::not_replaced(reason)),
+            None => Ok(self.0.decide(&self.0.select_texts(input), input.stage, &[])),
+        }
     }
 
     fn job(&self, input: &CheckInput<'_>) -> Option<CheckJob> {
         let (check, texts, stage) = (Arc::clone(&self.0), self.0.select_texts(input), input.stage);
+        if check.why_unrestorable(input).is_some() {
+            return None;
+        }
         check.model.as_ref().filter(|_| texts.iter().any(|(_, text)| !text.trim().is_empty()))?;
         Some(Box::new(move |hosts: Arc<dyn HostAccess>| {
             async move {
@@ -291,11 +310,18 @@ impl Check for PersonalDataCheck {
     fn may_change(&self) -> bool {
         self.0.redacts
     }
+
+    fn restoring_tag(&self) -> Option<&str> {
+        self.0.restore_tag.as_deref()
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tests::run_on, *};
+    use super::{
+        super::tests::{run_on, run_on_bodies},
+        *,
+    };
 
     fn found(category: &str, text: &str) -> bool {
         let outcome = run_on("gateway.pii", json!({"categories": [category]}), Stage::Output, text).unwrap();
@@ -431,6 +457,27 @@ mod tests {
         assert_ne!(&run(json!({"scope": "user"}))[0].0, name);
         let output = json!({"categories": ["EMAIL_ADDRESS"], "redact": true, "restore": true});
         assert!(run_on("gateway.pii", output, Stage::Output, "a@x.example").unwrap().restorations.is_empty());
+    }
+
+    #[test]
+    fn values_that_cannot_return_are_refused() {
+        let parameters = json!({"categories": ["EMAIL_ADDRESS"], "redact": true, "restore": true});
+        let mut keeping = parameters.clone();
+        keeping["restore"] = json!(false);
+        for (name, value) in [
+            ("background", json!(true)),
+            ("previous_response_id", json!("resp_1")),
+            ("conversation", json!({"id": "conv_1"})),
+        ] {
+            let request = json!({"model": "m", "input": "to a@x.example", name: value});
+            let run = |parameters: &Value| {
+                run_on_bodies("gateway.pii", parameters.clone(), Stage::Input, &request, &Value::Null)
+            };
+            assert!(run(&parameters).unwrap_err().must_deny, "{name}");
+            assert!(run(&keeping).is_ok(), "{name}");
+        }
+        let request = json!({"model": "m", "input": "to a@x.example", "background": false, "conversation": null});
+        assert!(run_on_bodies("gateway.pii", parameters, Stage::Input, &request, &Value::Null).is_ok());
     }
 
     #[test]
