@@ -6,6 +6,10 @@ export function isSecretOption(name: string): boolean {
   return SECRET.test(name);
 }
 
+/** Words of option names that are abbreviations. */
+const ABBREVIATION = /\b(aws|arn|url|id|api|ad|vpc)\b/g;
+
 export function optionTitle(name: string): string {
-  return name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ");
+  const words = name.replaceAll("_", " ").replace(ABBREVIATION, (word) => word.toUpperCase());
+  return words.charAt(0).toUpperCase() + words.slice(1);
 }

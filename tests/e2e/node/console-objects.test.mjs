@@ -156,7 +156,7 @@ test("changes the models and the workspaces of an integration", async () => {
   await page.getByLabel("Description").fill("changed later");
   await save(page);
   await page.getByRole("tab", { name: "Workspaces" }).click();
-  await page.getByRole("list", { name: "Workspaces" }).getByRole("button", { name: /^Change the access of (?!All)/ }).first().click();
+  await page.getByRole("list", { name: "Workspaces" }).getByRole("button", { name: /^(Edit|Set) the access of (?!All)/ }).first().click();
   const access = page.getByRole("dialog", { name: /^Access of/ });
   await access.getByLabel("It may use this integration").check();
   await access.getByRole("button", { name: "Add a rate limit" }).click();
