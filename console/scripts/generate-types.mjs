@@ -42,6 +42,20 @@ for (const [name, , field] of rows(options)) providers[name]?.options.push(field
 if (!providers.openai?.host) throw new Error("docs/providers.md has no table of providers");
 await writeFile(new URL("../src/api/providers.json", import.meta.url), JSON.stringify(providers));
 
+// The secret managers: the field that chooses how to sign in, and the other fields of each way. An optional one ends with
+// a question mark in the description of the API.
+const { description } = document.components.schemas.CreateSecretReference.properties.auth_config;
+const managers = {};
+for (const [, manager, field, ways] of description.matchAll(/(\w+) by (\w+) ([^;]+)/g)) {
+  const methods = [...ways.matchAll(/`(\w+)` \(([^)]*)\)/g)].map(([, way, listed]) => [
+    way,
+    listed.split(", ").map((name) => ({ name: name.replace("?", ""), isOptional: name.endsWith("?") })),
+  ]);
+  managers[manager] = { field, methods: Object.fromEntries(methods) };
+}
+if (!managers.aws_sm?.methods.accessKey?.length) throw new Error("docs/openapi.json does not describe auth_config of secret references");
+await writeFile(new URL("../src/api/secret-managers.json", import.meta.url), JSON.stringify(managers));
+
 // The schema of configs, without the spaces.
 const schema = JSON.parse(await readFile(new URL("../../docs/config.schema.json", import.meta.url), "utf8"));
 await writeFile(new URL("../src/api/config-schema.json", import.meta.url), JSON.stringify(schema));

@@ -36,6 +36,7 @@ PARALLEL_FILES = 4
 VISIBLE_SECONDS = 10
 ROOT = Path(__file__).parents[2]
 MAX_PICTURE_BYTES = 200_000
+FAULTY_MODEL = "mock-failing?status=503"
 FILES = os.environ.get("PENSTOCK_CONSOLE_FILES", "*console*.test.mjs")
 # The files that take the longest start first.
 BROWSER_TESTS = sorted(
@@ -129,14 +130,35 @@ def seeded(admin: Client) -> dict[str, str]:
     accepted = {"token": token, "password": MEMBER_PASSWORD}
     expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", accepted))
     key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"])
+    partial = admin.create("/v1/prompts/partials", {"name": "House style", "string": "Be {{mood}}.", **within})
+    vault = {"vault_auth_type": "token", "vault_addr": "https://vault.example", "vault_token": "t-0123456789"}
+    secret = {
+        "name": "OpenAI key",
+        "manager_type": "hashicorp_vault",
+        "auth_config": vault,
+        "secret_path": "llm/openai",
+    }
     names = {
         "CONFIG": config["id"],
+        "INTEGRATION": slug,
+        "PARTIAL": partial["id"],
+        "SECRET": admin.create("/v1/secret-references", secret)["id"],
         "WORKSPACE": workspace,
         "PROMPT": made_prompt["id"],
         "GUARDRAIL": guardrail["id"],
         "KEY": key.key,
     }
-    return {**names, "LOG": send_logged_chat(admin, key)}
+    return {**names, "LOG": send_logged_chat(admin, key), "FAILED_LOG": send_failed_chat(admin, key)}
+
+
+def send_failed_chat(admin: Client, key: Client) -> str:
+    """Sends a chat that the provider rejects, and returns the id of its log, as soon as it is visible."""
+    headers = {"x-gateway-api-key": key.key, "content-type": "application/json", "x-gateway-provider": "@mock-main"}
+    body = {"model": FAULTY_MODEL, "messages": [{"role": "user", "content": "hello"}]}
+    response = send_raw_request(admin.gateway.base_url, CHAT_PATH, json.dumps(body).encode(), headers)
+    log_id = response.get_header("x-gateway-request-id") or ""
+    wait_for("the log", lambda: admin.get(f"/v1/logs/{log_id}").status == 200 or None, VISIBLE_SECONDS)
+    return log_id
 
 
 def send_logged_chat(admin: Client, key: Client) -> str:

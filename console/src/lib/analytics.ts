@@ -71,6 +71,26 @@ export const METRICS: Record<string, Metric> = {
   users: define("Users", "users", formatCompact, total("Users"), (found) => formatNumber(found.total)),
 };
 
+/** Widths of the time buckets of a graph, with their lengths in milliseconds. */
+export const ROLLUPS: Record<string, { title: string; ms: number }> = {
+  "1m": { title: "Minute", ms: 60_000 },
+  "5m": { title: "5 minutes", ms: 5 * 60_000 },
+  "15m": { title: "15 minutes", ms: 15 * 60_000 },
+  "1h": { title: "Hour", ms: 3_600_000 },
+  "1d": { title: "Day", ms: 86_400_000 },
+  "1w": { title: "Week", ms: 7 * 86_400_000 },
+};
+/** The gateway allows 1,500 buckets, and its clock may be a little ahead. */
+const MAX_BUCKETS = 1490;
+
+/** Returns the widths that the gateway allows for a range of time, and that divide it. */
+export function rollupsFor(lengthMs: number): string[] {
+  return Object.keys(ROLLUPS).filter((name) => {
+    const count = lengthMs / (ROLLUPS[name]?.ms ?? lengthMs);
+    return count >= 1 && count <= MAX_BUCKETS;
+  });
+}
+
 export const GROUPS: Record<string, string> = {
   model: "Model",
   provider: "Provider",

@@ -1,6 +1,7 @@
 // Client of the management API. Its types come from docs/openapi.json.
 import createClient from "openapi-fetch";
 import type { components, paths } from "../api/schema";
+import { activity } from "./activity.svelte";
 import { parseError } from "./errors";
 import { gatewayUrl } from "./paths";
 import { csrfHeaders, waitForSignIn } from "./session.svelte";
@@ -11,7 +12,7 @@ export type Schema = components["schemas"];
 export async function send(request: Request): Promise<Response> {
   const copy = request.clone();
   for (const [name, value] of Object.entries(csrfHeaders())) request.headers.set(name, value);
-  const response = await fetch(request);
+  const response = await activity.track(fetch(request));
   if (response.status !== 401) return response;
   await waitForSignIn();
   return send(copy);

@@ -1,8 +1,7 @@
 // Sends requests to models with the API key of the playground, and reads their responses, streamed or whole.
 import { parseError } from "./errors";
+import { jsonRequest, sendWithKey } from "./key-requests";
 import { responseText } from "./log-detail";
-import { apiUrl } from "./paths";
-import { playgroundKey } from "./playground-key.svelte";
 
 export interface ChatResult {
   text: string;
@@ -34,15 +33,7 @@ interface Chunk {
 /** Sends a streamed chat request. `onText` gets the whole text each time that more has arrived. */
 export async function streamChat(path: string, headers: Record<string, string>, body: object, onText: (text: string) => void, signal: AbortSignal): Promise<ChatResult> {
   const start = performance.now();
-  const response = await fetch(apiUrl(path), {
-    method: "POST",
-    // Without the cookie of the console: the API key alone decides.
-    credentials: "omit",
-    headers: { "content-type": "application/json", "x-gateway-api-key": playgroundKey.text, ...headers },
-    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
-    signal,
-  });
-  if (!response.ok) throw parseError(response.status, await response.json().catch(() => null));
+  const response = await sendWithKey(path, { ...jsonRequest({ ...body, stream: true, stream_options: { include_usage: true } }, headers), signal });
   const result: ChatResult = { text: "", firstTextMs: null, totalMs: 0, inputTokens: null, outputTokens: null, logId: response.headers.get("x-gateway-request-id") ?? "", toolCalls: [] };
   const add = (text: string): void => {
     if (text && result.firstTextMs === null) result.firstTextMs = performance.now() - start;

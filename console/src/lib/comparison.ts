@@ -1,7 +1,5 @@
 // Comparison of two versions of a prompt: the request, and what the gateway returns.
-import { parseError } from "./errors";
-import { apiUrl } from "./paths";
-import { playgroundKey } from "./playground-key.svelte";
+import { jsonRequest, readWithKey } from "./key-requests";
 
 /** Sets of variables that one request may have. */
 export const MAX_SETS = 20;
@@ -37,13 +35,5 @@ export interface Comparison {
 
 /** Runs two versions with each set of variables. The API key of the playground decides. */
 export async function comparePrompt(slug: string, versions: string[], variables: Record<string, string>[]): Promise<Comparison> {
-  const response = await fetch(apiUrl(`v1/prompts/${encodeURIComponent(slug)}/compare`), {
-    method: "POST",
-    credentials: "omit",
-    headers: { "content-type": "application/json", "x-gateway-api-key": playgroundKey.text },
-    body: JSON.stringify({ versions, variables }),
-  });
-  const body = (await response.json().catch(() => null)) as unknown;
-  if (!response.ok) throw parseError(response.status, body);
-  return body as Comparison;
+  return readWithKey<Comparison>(`v1/prompts/${encodeURIComponent(slug)}/compare`, jsonRequest({ versions, variables }));
 }

@@ -27,10 +27,10 @@ class Dialogs {
     });
   }
 
-  askDelete(kind: string, name: string): Promise<boolean> {
+  askDelete(kind: string, name: string, text = `${name} is deleted for good. Requests that use it fail from then on.`): Promise<boolean> {
     return this.ask({
       title: `Delete ${kind}`,
-      text: `${name} is deleted for good. Requests that use it fail from then on.`,
+      text,
       confirm: "Delete",
       isDangerous: true,
     });

@@ -1,9 +1,11 @@
 // Edits of one object. Saves only the fields that changed, and never overwrites changes of others.
 import { changedFields, type Loaded } from "./api";
+import { dialogs } from "./dialogs.svelte";
 import { ApiError } from "./errors";
 import { guardUnsaved } from "./router.svelte";
 
 const PRECONDITION_FAILED = 412;
+const UNSAVED = "The changes on this page are not saved.";
 
 export interface Source<T> {
   /** Reads the editable fields. */
@@ -24,7 +26,7 @@ export class Draft<T extends object> {
 
   constructor(source: Source<T>) {
     this.#source = source;
-    $effect(() => guardUnsaved(() => (this.isDirty ? "The changes on this page are not saved." : "")));
+    $effect(() => guardUnsaved(() => (this.isDirty ? UNSAVED : "")));
   }
 
   get changed(): Partial<T> {
@@ -48,6 +50,18 @@ export class Draft<T extends object> {
     }
   }
 
+  /** Takes the new state of the object after a change of fields that this form does not have; edits stay. */
+  async renew(): Promise<void> {
+    const loaded = await this.#source.load().catch(() => null);
+    if (!loaded || !this.#base) return;
+    if (!this.isDirty) this.#accept(loaded);
+    // Otherwise others changed the same fields, which the next attempt to save finds.
+    else if (Object.keys(changedFields(this.#base, loaded.data)).length === 0) this.#etag = loaded.etag;
+  }
+
+  /** Returns true if there are no changes, or the user gives them up. */
+  mayClose = async (): Promise<boolean> => !this.isDirty || dialogs.ask({ title: "Leave without saving?", text: UNSAVED, confirm: "Leave", isDangerous: true });
+
   reset(): void {
     this.value = this.#base ? structuredClone(this.#base) : null;
     this.error = null;
@@ -57,9 +71,14 @@ export class Draft<T extends object> {
   async save(): Promise<boolean> {
     if (!this.isDirty || this.isSaving) return false;
     this.isSaving = true;
+    const sent = $state.snapshot(this.value) as T;
     try {
       await this.#source.save(this.changed, this.#etag);
-      this.#accept(await this.#source.load());
+      const saved = await this.#source.load();
+      // What was typed while the request was on its way is not saved yet.
+      const later = changedFields(sent, $state.snapshot(this.value) as T);
+      this.#accept(saved);
+      Object.assign(this.value as T, later);
       this.error = null;
       return true;
     } catch (error) {

@@ -1,16 +1,17 @@
-// Requests to the data plane, such as those for files and batches, with the API key of the playground.
+// Requests to the data plane, such as chats, files and batches, with the API key of the playground.
+import { activity } from "./activity.svelte";
 import { parseError } from "./errors";
 import { apiUrl } from "./paths";
 import { playgroundKey } from "./playground-key.svelte";
 
 /** A new key works as soon as the workers have the next snapshot. */
-const NEW_KEY_DELAYS_MS = [200, 500, 1000, 2000];
+const NEW_KEY_DELAYS_MS = [100, 300, 600, 1500, 3000];
 
 /** Sends a request; raises ApiError if the gateway rejects it. */
 export async function sendWithKey(path: string, init: RequestInit = {}): Promise<Response> {
   for (let attempt = 0; ; attempt += 1) {
     // Without the cookie of the console: the API key alone decides.
-    const response = await fetch(apiUrl(path), { ...init, credentials: "omit", headers: { ...(init.headers as Record<string, string>), "x-gateway-api-key": playgroundKey.text } });
+    const response = await activity.track(fetch(apiUrl(path), { ...init, credentials: "omit", headers: { ...(init.headers as Record<string, string>), "x-gateway-api-key": playgroundKey.text } }));
     if (response.ok) return response;
     const delay = NEW_KEY_DELAYS_MS[attempt];
     if (response.status !== 401 || !playgroundKey.workspace || delay === undefined) throw parseError(response.status, await response.json().catch(() => null));
@@ -21,6 +22,11 @@ export async function sendWithKey(path: string, init: RequestInit = {}): Promise
 /** Returns the body of a response as JSON. */
 export async function readWithKey<T>(path: string, init: RequestInit = {}): Promise<T> {
   return (await (await sendWithKey(path, init)).json()) as T;
+}
+
+/** Returns the parts of a request with a JSON body. */
+export function jsonRequest(body: object, headers: Record<string, string> = {}): RequestInit {
+  return { method: "POST", headers: { "content-type": "application/json", ...headers }, body: JSON.stringify(body) };
 }
 
 /** Saves the body of a response as a file. */

@@ -3,30 +3,50 @@ import type { Schema } from "./api";
 import { formatCompact } from "./format";
 import { link } from "./router.svelte";
 
+type Usage = Schema["UsageLimits"] | null | undefined;
+type Rate = Schema["RateLimit"];
+export type RateUnit = Rate["unit"];
+
+export interface RateFields {
+  type: Rate["type"];
+  unit: RateUnit;
+  value: string;
+}
+
 export interface LimitFields {
   usageType: "" | "cost" | "tokens" | "requests";
   creditLimit: string;
   alertThreshold: string;
-  periodicReset: "" | "weekly" | "monthly";
-  rateType: "" | "requests" | "tokens";
-  rateUnit: "rpm" | "rph" | "rpd";
-  rateValue: string;
+  periodicReset: "" | "weekly" | "monthly" | "days";
+  resetDays: string;
+  /** Time of a reset that was set by hand; sent back as it is. */
+  nextReset: string;
+  rates: RateFields[];
 }
 
-type Usage = Schema["UsageLimits"] | null | undefined;
-type Rate = Schema["RateLimit"];
+/** Units of rate limits. Only API keys have limits of a second. */
+export const RATE_UNITS: RateUnit[] = ["rpm", "rph", "rpd", "rpw"];
+export const KEY_RATE_UNITS: RateUnit[] = ["rps", ...RATE_UNITS];
+const RATE_TYPES: Rate["type"][] = ["requests", "tokens"];
+
+const text = (value: number | null | undefined): string => (value === null || value === undefined ? "" : String(value));
 
 export function limitFields(usage: Usage, rates: Rate[] | null | undefined): LimitFields {
-  const rate = rates?.[0];
   return {
-    usageType: usage?.credit_limit ? (usage.type ?? "cost") : "",
-    creditLimit: usage?.credit_limit ? String(usage.credit_limit) : "",
-    alertThreshold: usage?.alert_threshold ? String(usage.alert_threshold) : "",
-    periodicReset: usage?.periodic_reset ?? "",
-    rateType: rate?.type ?? "",
-    rateUnit: (rate?.unit as LimitFields["rateUnit"]) ?? "rpm",
-    rateValue: rate ? String(rate.value) : "",
+    usageType: usage ? (usage.type ?? "cost") : "",
+    creditLimit: text(usage?.credit_limit),
+    alertThreshold: text(usage?.alert_threshold),
+    periodicReset: usage?.periodic_reset ?? (usage?.periodic_reset_days ? "days" : ""),
+    resetDays: text(usage?.periodic_reset_days),
+    nextReset: usage?.next_usage_reset_at ?? "",
+    rates: (rates ?? []).map(({ type, unit, value }) => ({ type, unit, value: String(value) })),
   };
+}
+
+/** Returns a rate limit of a type and unit that the form does not have yet; none if it has all. */
+export function nextRate(rates: RateFields[], units: RateUnit[]): RateFields | undefined {
+  const free = RATE_TYPES.flatMap((type) => units.filter((unit) => unit !== "rps").map((unit) => ({ type, unit, value: "" })));
+  return free.find((one) => !rates.some((rate) => rate.type === one.type && rate.unit === one.unit));
 }
 
 /** Returns the usage limits of a form; `null` removes them. */
@@ -34,23 +54,45 @@ export function usageOf(fields: LimitFields): Schema["UsageLimits"] | null {
   if (!fields.usageType) return null;
   return {
     type: fields.usageType,
-    credit_limit: Number(fields.creditLimit),
+    ...(fields.creditLimit ? { credit_limit: Number(fields.creditLimit) } : {}),
     ...(fields.alertThreshold ? { alert_threshold: Number(fields.alertThreshold) } : {}),
-    ...(fields.periodicReset ? { periodic_reset: fields.periodicReset } : {}),
+    ...(fields.periodicReset === "days" ? { periodic_reset_days: Number(fields.resetDays) } : {}),
+    ...(fields.periodicReset === "weekly" || fields.periodicReset === "monthly" ? { periodic_reset: fields.periodicReset } : {}),
+    ...(fields.nextReset ? { next_usage_reset_at: fields.nextReset } : {}),
   };
 }
 
+/** Returns the rate limits of a form; `null` removes them. */
 export function ratesOf(fields: LimitFields): Rate[] | null {
-  return fields.rateType ? [{ type: fields.rateType, unit: fields.rateUnit, value: Number(fields.rateValue) }] : null;
+  return fields.rates.length ? fields.rates.map(({ type, unit, value }) => ({ type, unit, value: Number(value) })) : null;
 }
 
-const UNITS: Record<string, string> = { rps: "second", rpm: "minute", rph: "hour", rpd: "day", rpw: "week" };
+/** Returns true if each limit of a form has its amount. */
+export function areLimitsComplete(fields: LimitFields): boolean {
+  const hasUsage = !fields.usageType || fields.creditLimit !== "" || fields.alertThreshold !== "";
+  return hasUsage && (fields.periodicReset !== "days" || fields.resetDays !== "") && fields.rates.every((rate) => rate.value !== "");
+}
+
+interface SentLimits {
+  usage_limits?: Schema["UsageLimits"] | null;
+  rate_limits?: Rate[] | null;
+}
+
+/** Returns the limits that differ from the saved ones; an unchanged one is not sent. */
+export function changedLimits(before: LimitFields, after: LimitFields): SentLimits {
+  const differs = <T>(one: (fields: LimitFields) => T): boolean => JSON.stringify(one(before)) !== JSON.stringify(one(after));
+  return { ...(differs(usageOf) ? { usage_limits: usageOf(after) } : {}), ...(differs(ratesOf) ? { rate_limits: ratesOf(after) } : {}) };
+}
+
+export const UNITS: Record<string, string> = { rps: "second", rpm: "minute", rph: "hour", rpd: "day", rpw: "week" };
 
 export function describeLimits(usage: Usage, rates: Rate[] | null | undefined): string {
   const parts: string[] = [];
-  if (usage?.credit_limit) {
-    const amount = usage.type === "cost" || !usage.type ? `$${usage.credit_limit}` : `${formatCompact(usage.credit_limit)} ${usage.type}`;
-    parts.push(`${amount}${usage.periodic_reset ? ` ${usage.periodic_reset}` : ""}`);
+  const limit = usage?.credit_limit ?? usage?.alert_threshold;
+  if (usage && limit) {
+    const amount = usage.type === "cost" || !usage.type ? `$${limit}` : `${formatCompact(limit)} ${usage.type}`;
+    const period = usage.periodic_reset ?? (usage.periodic_reset_days ? `every ${usage.periodic_reset_days} days` : "");
+    parts.push([usage.credit_limit ? "" : "alert at", amount, period].filter(Boolean).join(" "));
   }
   for (const rate of rates ?? []) parts.push(`${formatCompact(rate.value)} ${rate.type} per ${UNITS[rate.unit] ?? rate.unit}`);
   return parts.join(", ") || "none";

@@ -4,6 +4,10 @@ import type { Schema } from "./api";
 /** Characters of a large body that the page shows at once. */
 export const PART_CHARS = 64 * 1024;
 
+const FIRST_ERROR_STATUS = 400;
+/** Length of a text that is shown as an error as it is. */
+const MAX_PLAIN_ERROR_CHARS = 1000;
+
 export interface Attempt {
   provider: string;
   savedProvider: string;
@@ -12,6 +16,8 @@ export interface Attempt {
   host: string;
   status: number | null;
   error: string;
+  /** What happened on the network. */
+  reason: string;
   start: number;
   duration: number;
 }
@@ -30,9 +36,71 @@ export function attemptsOf(log: Schema["Log"]): Attempt[] {
     host: String(one.host ?? ""),
     status: typeof one.status === "number" ? one.status : null,
     error: String(one.error ?? ""),
+    reason: String(one.reason ?? ""),
     start: Number(one.start ?? 0),
     duration: Number(one.duration ?? 0),
   }));
+}
+
+/** Why a request failed. */
+export interface Failure {
+  status: string;
+  code: string;
+  message: string;
+  /** The provider's host whose response, or silence, was the last one; empty if no provider was called. */
+  host: string;
+  provider: string;
+}
+
+/** Returns why a request failed; `null` if it did not. */
+export function failureOf(log: Schema["Log"]): Failure | null {
+  const metrics = log.metrics as Dictionary;
+  const status = Number(metrics.response_status_code ?? 0);
+  const code = String((log.details as Dictionary).error ?? "");
+  if (status < FIRST_ERROR_STATUS && !code) return null;
+  const said = errorIn(log.response.body) ?? errorIn(log.originalResponse.body);
+  const last = attemptsOf(log).findLast((one) => one.error || one.status === null || one.status >= FIRST_ERROR_STATUS);
+  return {
+    status: String(metrics.response_status_code ?? "none"),
+    code: code || last?.error || said?.code || "",
+    message: said?.message || last?.reason || "",
+    host: last?.host ?? "",
+    provider: last ? (last.savedProvider ? `@${last.savedProvider}` : last.provider) : "",
+  };
+}
+
+interface SaidError {
+  code: string;
+  message: string;
+}
+
+/** Returns the error in a body of any of the usual API formats, whole or at the end of a stream. */
+function errorIn(body: unknown): SaidError | null {
+  if (isLarge(body)) return null;
+  if (typeof body === "string") return errorInText(body);
+  const found = body as Dictionary | null;
+  if (!found || typeof found !== "object") return null;
+  const inner = (Array.isArray(found) ? (found[0] as Dictionary | undefined)?.error : found.error) ?? found;
+  if (typeof inner === "string") return { code: "", message: inner };
+  const { message, detail, code, type } = inner as Dictionary;
+  const text = message ?? detail;
+  if (text === undefined || text === null) return null;
+  return { code: String(code ?? type ?? ""), message: typeof text === "string" ? text : JSON.stringify(text) };
+}
+
+function errorInText(body: string): SaidError | null {
+  const lines = body.split("\n").map((line) => line.replace(/^data:\s*/, ""));
+  for (const part of [body, ...lines.reverse()]) {
+    if (!part.startsWith("{") && !part.startsWith("[")) continue;
+    try {
+      const parsed = JSON.parse(part) as unknown;
+      // Other events of a stream have a message, too.
+      if (part === body || (parsed as Dictionary).error) return errorIn(parsed);
+    } catch {
+      // Not JSON; the next part may be.
+    }
+  }
+  return body.trim() && body.length <= MAX_PLAIN_ERROR_CHARS ? { code: "", message: body.trim() } : null;
 }
 
 export function decisionsOf(log: Schema["Log"]): Dictionary[] {

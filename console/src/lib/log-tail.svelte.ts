@@ -1,10 +1,11 @@
 // Live tail: new logs as the gateway writes them.
+import { api, get, type Schema } from "./api";
 import { apiUrl } from "./paths";
-import type { Schema } from "./api";
 
 const MAX_ROWS = 500;
 // Rows of a burst are shown together, because each change of the list costs a layout.
 const SHOW_INTERVAL_MS = 100;
+const RETRY_MS = 2000;
 
 export class LogTail {
   rows = $state.raw<Schema["LogRecord"][]>([]);
@@ -17,6 +18,27 @@ export class LogTail {
   /** Follows new logs that match a filter; returns a function that ends it. */
   follow(filter: Record<string, string>): () => void {
     const query = new URLSearchParams(Object.entries(filter).filter(([, value]) => value));
+    let isEnded = false;
+    let end = (): void => undefined;
+    const start = (): void => {
+      end = this.#connect(query, () => void again());
+    };
+    // A browser does not repeat a stream that was rejected, for example because the session has ended.
+    const again = async (): Promise<void> => {
+      await get(api.GET("/v1/auth/self")).catch(() => null);
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+      if (!isEnded) start();
+    };
+    start();
+    return () => {
+      isEnded = true;
+      end();
+      this.problem = "";
+    };
+  }
+
+  /** Opens the stream; `onrejected` is called if the gateway rejects it. Returns a function that closes it. */
+  #connect(query: URLSearchParams, onrejected: () => void): () => void {
     const source = new EventSource(apiUrl(`v1/logs/tail?${query}`));
     source.addEventListener("connected", () => (this.problem = ""));
     let waiting: Schema["LogRecord"][] = [];
@@ -32,11 +54,13 @@ export class LogTail {
       timer ||= window.setTimeout(show, SHOW_INTERVAL_MS);
     });
     source.addEventListener("dropped", () => (this.problem = "There are more new logs than can be shown; refresh to see all."));
-    source.addEventListener("error", () => (this.problem = "The live tail was interrupted; it connects again by itself."));
+    source.addEventListener("error", () => {
+      this.problem = "The live tail was interrupted; it connects again by itself.";
+      if (source.readyState === EventSource.CLOSED) onrejected();
+    });
     return () => {
       source.close();
       clearTimeout(timer);
-      this.problem = "";
     };
   }
 }

@@ -9,6 +9,8 @@ export interface PageEntry {
   key: string;
   /** One of these scopes is needed; an empty list is for everybody. */
   scopes: string[];
+  /** Parts of the page that have an address of their own, for the search. */
+  parts?: { path: string; title: string; scopes: string[] }[];
   /** Only for admins of the organisation. */
   isAdmin?: boolean;
   load: () => Promise<{ default: Component }>;
@@ -33,7 +35,7 @@ export const PAGE_GROUPS: PageGroup[] = [
     title: "Build",
     pages: [
       { name: "playground", title: "Playground", key: "y", scopes: ["completions.write", "workspace_service_api_keys.create"], load: () => import("../pages/Playground.svelte") },
-      { name: "prompts", title: "Prompts", key: "p", scopes: ["prompts.list"], load: () => import("../pages/Prompts.svelte") },
+      { name: "prompts", title: "Prompts", key: "p", scopes: ["prompts.list"], parts: [{ path: "prompts/partials", title: "Prompts: partials", scopes: ["prompts.list"] }], load: () => import("../pages/Prompts.svelte") },
       { name: "configs", title: "Configs", key: "c", scopes: ["configs.list"], load: () => import("../pages/Configs.svelte") },
       { name: "guardrails", title: "Guardrails", key: "r", scopes: ["guardrails.list", "organisation_guardrails.list"], load: () => import("../pages/Guardrails.svelte") },
       { name: "batches", title: "Batches and files", key: "f", scopes: ["completions.write", "workspace_service_api_keys.create"], load: () => import("../pages/Batches.svelte") },
@@ -42,7 +44,8 @@ export const PAGE_GROUPS: PageGroup[] = [
   {
     title: "Providers",
     pages: [
-      { name: "providers", title: "Providers", key: "v", scopes: ["providers.list"], load: () => import("../pages/Providers.svelte") },
+      { name: "providers", title: "Providers", key: "v", scopes: ["providers.list"], parts: [{ path: "providers/integrations", title: "Providers: integrations", scopes: ["organisation_integrations.list", "workspace_integrations.list"] }], load: () => import("../pages/Providers.svelte") },
+      { name: "secrets", title: "Secret references", key: "e", scopes: ["secret_references.list"], load: () => import("../pages/Secrets.svelte") },
       { name: "models", title: "Models and prices", key: "m", scopes: ["models.list"], load: () => import("../pages/Models.svelte") },
     ],
   },
@@ -51,8 +54,9 @@ export const PAGE_GROUPS: PageGroup[] = [
     pages: [
       { name: "keys", title: "API keys", key: "k", scopes: ["workspace_service_api_keys.list", "workspace_user_api_keys.list", "organisation_service_api_keys.list"], load: () => import("../pages/Keys.svelte") },
       { name: "limits", title: "Limits and budgets", key: "b", scopes: ["policies.list"], load: () => import("../pages/Limits.svelte") },
-      { name: "users", title: "Users", key: "u", scopes: ["organisation_users.list"], isAdmin: true, load: () => import("../pages/Users.svelte") },
+      { name: "users", title: "Users", key: "u", scopes: ["organisation_users.list"], isAdmin: true, parts: [{ path: "users/invites", title: "Users: invitations", scopes: ["organisation_users.list"] }], load: () => import("../pages/Users.svelte") },
       { name: "workspaces", title: "Workspaces", key: "w", scopes: ["workspaces.list"], isAdmin: true, load: () => import("../pages/Workspaces.svelte") },
+      { name: "organisation", title: "Organisation", key: "n", scopes: ["organisation_settings.read"], isAdmin: true, load: () => import("../pages/Organisation.svelte") },
     ],
   },
   {

@@ -25,6 +25,12 @@ export function timeFilter(): TimeFilter {
   return { time_of_generation_min: new Date(Date.now() - (length?.ms ?? 0)).toISOString() };
 }
 
+/** Returns the length of the range in the address, in milliseconds. */
+export function rangeLength(): number {
+  const { time_of_generation_min: from, time_of_generation_max: to } = timeFilter();
+  return Math.max(0, (to ? Date.parse(to) : Date.now()) - Date.parse(from));
+}
+
 export function setRange(name: string): void {
   setQuery({ range: name === DEFAULT_RANGE ? null : name, from: null, to: null }, { push: true });
 }

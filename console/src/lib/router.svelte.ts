@@ -33,16 +33,19 @@ class Route {
 
 export const route = new Route();
 
-/** Returns why the page must not be left, or an empty string. */
-let unsavedReason: () => string = () => "";
+/** Forms on the page. Each returns why it must not be left, or an empty string. */
+const guards = new Set<() => string>();
 let confirmLeave: (reason: string) => Promise<boolean> = () => Promise.resolve(true);
 
 /** Guards against the loss of unsaved changes; returns a function that ends the guard. */
 export function guardUnsaved(reason: () => string): () => void {
-  unsavedReason = reason;
-  return () => {
-    if (unsavedReason === reason) unsavedReason = () => "";
-  };
+  guards.add(reason);
+  return () => guards.delete(reason);
+}
+
+function unsavedReason(): string {
+  for (const guard of guards) if (guard()) return guard();
+  return "";
 }
 
 export function setLeaveConfirmation(confirm: (reason: string) => Promise<boolean>): void {
@@ -53,7 +56,7 @@ export function setLeaveConfirmation(confirm: (reason: string) => Promise<boolea
 export async function mayLeave(): Promise<boolean> {
   const reason = unsavedReason();
   if (reason && !(await confirmLeave(reason))) return false;
-  unsavedReason = () => "";
+  guards.clear();
   return true;
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import click
 import msgspec
@@ -18,6 +18,7 @@ from penstock.commands.terminal_output import (
     print_json,
     print_table,
 )
+from penstock.logs.query import Rollup
 
 if TYPE_CHECKING:
     import zoneinfo
@@ -127,12 +128,23 @@ Costs are in US dollars. With --json, they are in cents.
 @with_filter_options
 @click.option("--by", "group", help=f"Group by {', '.join(GROUPS)} or metadata.KEY. [default: over time]")
 @click.option(
+    "--rollup", type=click.Choice(get_args(Rollup)), help="Width of the time buckets. [default: follows from the range]"
+)
+@click.option(
     "-n",
     "--limit",
     type=click.IntRange(1, 1000),
     help=f"Number of groups, or of times. [default: {DEFAULT_GROUPS} groups, the last {DEFAULT_TIMES} times]",
 )
-def analytics(url: str, api_key: str, measure: str, group: str | None, limit: int | None, **options: Any) -> None:  # noqa: ANN401 - click says no more
+def analytics(
+    url: str,
+    api_key: str,
+    measure: str,
+    group: str | None,
+    rollup: Rollup | None,
+    limit: int | None,
+    **options: Any,  # noqa: ANN401 - click says no more
+) -> None:
     """Show figures of requests, over time or by group."""
     chosen = MEASURES.get(measure)
     zone: zoneinfo.ZoneInfo = options["time_zone"]
@@ -148,7 +160,7 @@ def analytics(url: str, api_key: str, measure: str, group: str | None, limit: in
             page_size=limit or DEFAULT_GROUPS,
         )
     elif chosen:
-        key, path = "", f"graphs/{chosen.graph}?{build_query(options, time_zone=zone.key)}"
+        key, path = "", f"graphs/{chosen.graph}?{build_query(options, time_zone=zone.key, rollup=rollup)}"
     else:
         key, path = "", f"{UNPRICED if measure == UNPRICED else 'summary/cache'}?{build_query(options)}"
     with open_remote(url, api_key) as remote:

@@ -133,12 +133,19 @@ GroupColumn = Literal[
 ]
 
 
+# Widths of time buckets.
+Rollup = Literal["1m", "5m", "15m", "1h", "1d", "1w"]
+
+
 class GraphQuery(msgspec.Struct, kw_only=True, tag="graph", forbid_unknown_fields=True):
-    """One graph of analytics. The range of time is mandatory; `time_zone` decides where days and weeks begin."""
+    """One graph of analytics. The range of time is mandatory; `time_zone` decides where days and weeks begin. Without
+    `rollup`, the width of the time buckets follows from the range.
+    """
 
     filters: LogFilters
     graph: GraphName
     time_zone: str = "UTC"
+    rollup: Rollup | None = None
 
 
 class SummaryQuery(msgspec.Struct, kw_only=True, tag="summary", forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from penstock.kit.log_access import open_log_access
 from penstock.kit.log_filters import GivenFilters, read_log_filters
 from penstock.kit.log_service import LogService
 from penstock.kit.tenant_session import RequestContext
-from penstock.logs.query import GraphQuery, SummaryQuery, UnpricedQuery
+from penstock.logs.query import GraphQuery, Rollup, SummaryQuery, UnpricedQuery
 from penstock.resources._analytics_graphs import GRAPHS, CacheSummaryResponse, Graph, Partial, graph_response
 from penstock.resources._log_groups import GROUP_PATHS, group_route
 
@@ -26,6 +26,12 @@ TimeZoneParam = Annotated[
     QueryParameter(
         max_length=64,
         description="time zone in which days and weeks begin, such as `Europe/Berlin`; default UTC",
+    ),
+]
+RollupParam = Annotated[
+    Rollup | None,
+    QueryParameter(
+        description="width of the time buckets, from a minute to a week; default: the narrowest one with at most 200 buckets; at most 1,500 are allowed"
     ),
 ]
 FILTERS = {"filters": Provide(read_log_filters, sync_to_thread=False)}
@@ -49,10 +55,12 @@ def _graph_route(graph: Graph, path: str) -> Any:  # noqa: ANN401 - what the fra
         filters: NamedDependency[GivenFilters],
         log_service: NamedDependency[LogService],
         time_zone: TimeZoneParam = "UTC",
+        rollup: RollupParam = None,
     ) -> response_type:
         """Returns one graph."""
         access = await open_log_access(context, filters.workspace, "figures", only_default=True)
-        query = GraphQuery(filters=filters.with_default_range().within(access), graph=graph.name, time_zone=time_zone)
+        within = filters.with_default_range().within(access)
+        query = GraphQuery(filters=within, graph=graph.name, time_zone=time_zone, rollup=rollup)
         return msgspec.convert(await log_service.run(query), response_type)
 
     return show_graph

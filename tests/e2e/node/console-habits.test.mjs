@@ -2,25 +2,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { callApi, expectCount, expectText, openPage, openSignedIn, openTab, refreshUntil, sendChat, settle, until } from "./console-kit.mjs";
+import { callApi, expectCount, expectText, openPage, openSignedIn, openTab, recordBodies, refreshUntil, sendChat, settle, until } from "./console-kit.mjs";
 
 const { GATEWAY, ADMIN_KEY, GUARDRAIL, LOG, WORKSPACE } = process.env;
 const MAX_DOM_ROWS = 300;
-
-/** Records the bodies that the page sends. The debugger does not see those of `Request` objects. */
-async function recordBodies(page) {
-  const sent = [];
-  await page.exposeFunction("reportBody", (one) => sent.push(one));
-  await page.evaluate(() => {
-    const send = window.fetch.bind(window);
-    window.fetch = async (input, options) => {
-      const copy = input instanceof Request ? input.clone() : new Request(input, options);
-      await window.reportBody({ method: copy.method, url: copy.url, ifMatch: copy.headers.get("if-match"), body: await copy.text() });
-      return send(input, options);
-    };
-  });
-  return sent;
-}
 
 test("guides a new workspace to its first request in three steps", async () => {
   const { id, slug } = await callApi("POST", "/v1/workspaces", { name: "Toured" });

@@ -156,6 +156,21 @@ export function sendChat(model, key = KEY, headers = {}, messages = [{ role: "us
   });
 }
 
+/** Records the bodies that the page sends. The debugger does not see those of `Request` objects. */
+export async function recordBodies(page) {
+  const sent = [];
+  await page.exposeFunction("reportBody", (one) => sent.push(one));
+  await page.evaluate(() => {
+    const send = window.fetch.bind(window);
+    window.fetch = async (input, options) => {
+      const copy = input instanceof Request ? input.clone() : new Request(input, options);
+      await window.reportBody({ method: copy.method, url: copy.url, ifMatch: copy.headers.get("if-match"), body: await copy.text() });
+      return send(input, options);
+    };
+  });
+  return sent;
+}
+
 /** Replaces the responses of some addresses inside the page. Rows of a million real logs take too long to write. */
 export function replaceResponses({ total, pageSize, bodyChars, log }) {
   const send = window.fetch.bind(window);

@@ -6,15 +6,19 @@ import { describe, test } from "node:test";
 
 import { callApi, openPage, openSignedIn, until } from "./console-kit.mjs";
 
-const { CONFIG, GUARDRAIL, LOG, PICTURES, PROMPT } = process.env;
+const { CONFIG, FAILED_LOG, GUARDRAIL, INTEGRATION, LOG, PARTIAL, PICTURES, PROMPT, SECRET, WORKSPACE } = process.env;
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const WIDE = { width: 1280, height: 860 };
 const NARROW = { width: 390, height: 844 };
+/** What a window has at a zoom of 200 %. */
+const ZOOMED = { width: 640, height: 430 };
 const PAGES = [
   "overview", "logs", `logs/${LOG}`, `logs/${LOG}?tab=request`, "traces", "analytics", "playground?pair=1", "prompts", `prompts/${PROMPT}`,
+  "prompts/partials", `prompts/partials/${PARTIAL}`, `prompts/partials/${PARTIAL}?tab=versions`, "prompts/partials?new=1", `logs/${FAILED_LOG}`, "analytics?rollup=1h&range=7d",
+  "secrets", `secrets/${SECRET}`, "secrets?new=1", "organisation", `providers/integrations/${INTEGRATION}`, `providers/integrations/${INTEGRATION}?tab=models&model=mock`, `providers/integrations/${INTEGRATION}?tab=workspaces`,
   "configs", `configs/${CONFIG}`, "configs?new=1", "guardrails", "guardrails/new", "guardrails/new?add=1", `guardrails/${GUARDRAIL}`,
   `guardrails/${GUARDRAIL}?tab=versions`, "providers", "providers?new=1", "providers/integrations", "models", "keys", "keys?new=1",
-  "limits", "limits?tab=usage", "limits?tab=refusals", "limits?new=1", "users", "users/invites", "users?new=1", "workspaces", "batches", "logs?exports=1", "audit", "system",
+  "limits", "limits?tab=usage", "limits?tab=refusals", "limits?new=1", "users", "users/invites", "users?new=1", "workspaces", `workspaces/${WORKSPACE}`, "batches", "logs?exports=1", "audit", "system",
 ];
 const PARTS = 2;
 /** Rules whose findings depend on the theme. */
@@ -28,11 +32,11 @@ async function findBarriers(page, options = {}) {
     .map((found) => `${found.id} ${found.nodes.slice(0, 3).map((node) => node.html.slice(0, 150)).join(" | ")}`);
 }
 
-/** Returns by how many pixels a page is wider than its window. Tables and code scroll on their own. */
+/** Returns by how many pixels a page, or its dialog, is wider than its window. Tables and code scroll on their own. */
 function excessWidth(page) {
   return page.evaluate(() => {
-    const main = document.querySelector("main");
-    return Math.max(main.scrollWidth - main.clientWidth, document.documentElement.scrollWidth - innerWidth);
+    const parts = [document.documentElement, ...document.querySelectorAll("main, dialog[open], dialog[open] .body")];
+    return Math.max(...parts.map((part) => part.scrollWidth - part.clientWidth));
   });
 }
 
@@ -53,10 +57,17 @@ async function checkPage(page, path) {
   problems.push(...(await findBarriers(page, { runOnly: COLOUR_RULES })).map((problem) => `dark: ${problem}`));
   await takePicture("dark");
   await page.emulateMedia({ colorScheme: "light" });
-  await page.setViewportSize(NARROW);
-  // Charts and editors follow the width of the window a moment later.
-  await until("the page fits", async () => (await excessWidth(page)) <= 0, 5000).catch(async () => problems.push(`${await excessWidth(page)} pixels too wide`));
+  for (const size of [ZOOMED, NARROW]) {
+    await page.setViewportSize(size);
+    // Charts and editors follow the width of the window a moment later.
+    await until("the page fits", async () => (await excessWidth(page)) <= 0, 5000).catch(async () => problems.push(`${await excessWidth(page)} pixels too wide for ${size.width}`));
+  }
   await takePicture("narrow");
+  if (PICTURES) {
+    await page.emulateMedia({ colorScheme: "dark" });
+    await takePicture("narrow-dark");
+    await page.emulateMedia({ colorScheme: "light" });
+  }
   return problems.map((problem) => `${path}: ${problem}`);
 }
 
@@ -78,7 +89,7 @@ describe("pages", { concurrency: PARTS }, () => {
 test("pages say what to do when a workspace is empty", async () => {
   const { id, slug } = await callApi("POST", "/v1/workspaces", { name: "Empty" });
   const { page, context, faults } = await openSignedIn("", undefined, { reducedMotion: "reduce" });
-  for (const path of ["overview", "logs", "traces", "playground", "prompts", "configs", "guardrails", "providers", "keys", "limits"]) {
+  for (const path of ["overview", "logs", "traces", "playground", "prompts", "configs", "guardrails", "providers", "keys", "limits", "prompts/partials"]) {
     await openPage(page, `${path}?ws=${slug}`);
     assert.ok(await page.locator("main .empty, main ol").count(), path);
     assert.ok(await page.locator("main .empty p, main ol p").count(), `${path} says what to do`);

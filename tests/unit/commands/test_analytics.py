@@ -67,7 +67,7 @@ def test_every_graph_and_group_of_the_api_is_reachable():
 
 
 def test_graph_is_drawn_with_bars_and_without_empty_times(api: PretendedApi):
-    done = api.run("analytics", "cost", "--since", "7d", "--time-zone", "Asia/Tokyo")
+    done = api.run("analytics", "cost", "--since", "7d", "--rollup", "1h", "--time-zone", "Asia/Tokyo")
     assert done.exit_code == 0, done.output
     summary, line, head, *rows = done.stdout.splitlines()
     assert summary.split("  ") == ["total: $1.50", "avg: $0.3750", "unpriced: 3"]
@@ -77,6 +77,7 @@ def test_graph_is_drawn_with_bars_and_without_empty_times(api: PretendedApi):
     assert [row.count("█") for row in rows] == [0, BAR_WIDTH, BAR_WIDTH // 2, 0]
     assert "3 times nothing" in rows[-1]
     assert "3 requests have no price" in done.stderr
+    assert api.query["rollup"] == ["1h"]
     assert (api.query["time_zone"], urlsplit(api.paths[-1]).path) == (["Asia/Tokyo"], "/v1/analytics/graphs/cost")
 
 

@@ -1,4 +1,6 @@
-"""Time buckets of a graph. Their width follows from the range; days and weeks begin at midnight of a time zone."""
+"""Time buckets of a graph. Their width is chosen, or follows from the range; days and weeks begin at midnight of a time
+zone.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,24 @@ from penstock.logs.query import END_OF_TIME, EPOCH, MAX_RANGE_DAYS, LogFilterErr
 
 if TYPE_CHECKING:
     from penstock.logs.engines.sql import SqlFragments
+    from penstock.logs.query import Rollup
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 WEEK_MS = 7 * DAY_MS
-WIDTHS_MS = (MINUTE_MS, 5 * MINUTE_MS, 15 * MINUTE_MS, HOUR_MS, DAY_MS, WEEK_MS)
+WIDTHS_MS: dict[Rollup, int] = {
+    "1m": MINUTE_MS,
+    "5m": 5 * MINUTE_MS,
+    "15m": 15 * MINUTE_MS,
+    "1h": HOUR_MS,
+    "1d": DAY_MS,
+    "1w": WEEK_MS,
+}
 # The narrowest width with at most this many buckets is used.
 MAX_BUCKETS = 200
+# A chosen width may make more of them: a day of minutes, or two months of hours.
+MAX_CHOSEN_BUCKETS = 1500
 # The epoch was a Thursday; weeks begin on Monday.
 MONDAY_SHIFT_MS = 3 * DAY_MS
 ONE_MS = dt.timedelta(milliseconds=1)
@@ -70,7 +82,7 @@ class Buckets(msgspec.Struct, frozen=True):
         return to_ms(midnight.astimezone(dt.UTC))
 
 
-def choose_buckets(filters: LogFilters, time_zone: str) -> Buckets:
+def choose_buckets(filters: LogFilters, time_zone: str, rollup: Rollup | None = None) -> Buckets:
     """Chooses the buckets of a range of time. Raises `LogFilterError` if there is none, or it is too long."""
     start, end = filters.time_of_generation_min, filters.time_of_generation_max
     if start is None or end is None:
@@ -87,13 +99,26 @@ def choose_buckets(filters: LogFilters, time_zone: str) -> Buckets:
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         message = f"time_zone is {time_zone[:64]!r}; it must be a name such as Europe/Berlin"
         raise LogFilterError(message) from None
-    length = to_ms(end) - to_ms(start)
-    width = next((width for width in WIDTHS_MS if length <= width * MAX_BUCKETS), WEEK_MS)
+    width = _choose_width(to_ms(end) - to_ms(start), rollup)
     offsets = _find_offsets(zone, start, end) if width >= DAY_MS else ((None, _offset_ms(zone, start)),)
     if width == WEEK_MS:
         offsets = tuple((until, offset + MONDAY_SHIFT_MS) for until, offset in offsets)
     first, last = (to_ms(start) + offsets[0][1]) // width, (to_ms(end) + offsets[-1][1]) // width
     return Buckets(width, zone, offsets, first, last)
+
+
+def _choose_width(length_ms: int, rollup: Rollup | None) -> int:
+    if rollup is None:
+        return next((width for width in WIDTHS_MS.values() if length_ms <= width * MAX_BUCKETS), WEEK_MS)
+    width = WIDTHS_MS[rollup]
+    if length_ms > width * MAX_CHOSEN_BUCKETS:
+        allowed = next((name for name, other in WIDTHS_MS.items() if length_ms <= other * MAX_CHOSEN_BUCKETS), "1w")
+        message = (
+            f"rollup is {rollup!r}, which divides this range into {length_ms // width:,} buckets; "
+            f"at most {MAX_CHOSEN_BUCKETS:,} are allowed: use {allowed!r}, or a shorter range"
+        )
+        raise LogFilterError(message)
+    return width
 
 
 def _offset_ms(zone: zoneinfo.ZoneInfo, moment: dt.datetime) -> int:

@@ -102,7 +102,7 @@ SERIES = {
 
 def run_graph(fragments: SqlFragments, query: GraphQuery) -> dict[str, Any]:
     """Runs one graph."""
-    buckets = choose_buckets(query.filters, query.time_zone)
+    buckets = choose_buckets(query.filters, query.time_zone, query.rollup)
     if series := SERIES.get(query.graph):
         summary, points = _run_series(fragments, query.filters, buckets, series)
     else:

@@ -6,14 +6,14 @@ import datetime as dt
 
 import pytest
 
-from penstock.logs.engines.buckets import Buckets, choose_buckets
-from penstock.logs.query import LogFilterError, LogFilters
+from penstock.logs.engines.buckets import WIDTHS_MS, Buckets, choose_buckets
+from penstock.logs.query import LogFilterError, LogFilters, Rollup
 
 
-def choose(start: str, end: str, zone: str = "UTC") -> Buckets:
+def choose(start: str, end: str, zone: str = "UTC", rollup: Rollup | None = None) -> Buckets:
     ends = (dt.datetime.fromisoformat(start), dt.datetime.fromisoformat(end))
     filters = LogFilters(organisation_id="org", time_of_generation_min=ends[0], time_of_generation_max=ends[1])
-    return choose_buckets(filters, zone)
+    return choose_buckets(filters, zone, rollup)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,26 @@ def test_width_follows_from_the_range(end: str, minutes: int, count: int):
     buckets = choose("2026-11-02T00:00:00Z", end)
     assert buckets.width_ms == minutes * 60_000
     assert len(buckets.timestamps()) == count
+
+
+@pytest.mark.parametrize(
+    ("rollup", "end", "count"),
+    [
+        ("1m", "2026-11-03T00:00:00Z", 24 * 60 + 1),
+        ("1h", "2026-11-03T00:00:00Z", 25),
+        ("1d", "2026-11-02T01:00:00Z", 1),
+        ("1h", "2027-01-01T00:00:00Z", 60 * 24 + 1),
+        ("1w", "2027-11-02T00:00:00Z", 53),
+    ],
+)
+def test_width_can_be_chosen(rollup: Rollup, end: str, count: int):
+    buckets = choose("2026-11-02T00:00:00Z", end, rollup=rollup)
+    assert (buckets.width_ms, len(buckets.timestamps())) == (WIDTHS_MS[rollup], count)
+
+
+def test_rejects_a_width_that_is_too_narrow_for_the_range():
+    with pytest.raises(LogFilterError, match=r"into 10,080 buckets; at most 1,500 are allowed: use '15m'"):
+        choose("2026-11-02T00:00:00Z", "2026-11-09T00:00:00Z", rollup="1m")
 
 
 def test_days_follow_the_clock_changes_of_a_zone():

@@ -1,0 +1,74 @@
+// Secret managers, and how the gateway signs in there. Ways and fields come from the description of the API.
+import managersFile from "../api/secret-managers.json";
+import { isMasked } from "./guardrails";
+import type { Schema } from "./api";
+
+export type ManagerType = Schema["CreateSecretReference"]["manager_type"];
+
+interface AuthField {
+  name: string;
+  isOptional: boolean;
+}
+
+interface Manager {
+  /** Field that chooses the way to sign in. */
+  field: string;
+  methods: Record<string, AuthField[]>;
+}
+
+const managers = managersFile as unknown as Record<string, Manager>;
+export const MANAGERS = Object.keys(managers) as ManagerType[];
+const TITLES: Record<string, string> = {
+  aws_sm: "AWS Secrets Manager",
+  azure_kv: "Azure Key Vault",
+  hashicorp_vault: "HashiCorp Vault",
+  accessKey: "Access key",
+  assumedRole: "Role that the gateway assumes",
+  serviceRole: "Role of the machine",
+  entra: "Application in Microsoft Entra",
+  managed: "Managed identity of the machine",
+  default: "Usual credentials of the machine",
+  token: "Token",
+  approle: "AppRole",
+  kubernetes: "Kubernetes service account",
+};
+
+/** Returns what people call a secret manager, or a way to sign in there. */
+export function managerTitle(name: string): string {
+  return TITLES[name] ?? name;
+}
+
+export function methodField(manager: string): string {
+  return managers[manager]?.field ?? "";
+}
+
+export function methodsOf(manager: string): string[] {
+  return Object.keys(managers[manager]?.methods ?? {});
+}
+
+export function authFields(manager: string, method: string): AuthField[] {
+  return managers[manager]?.methods[method] ?? [];
+}
+
+/** Returns the fields of a new reference: the first way to sign in. */
+export function newAuth(manager: string): Record<string, string> {
+  return { [methodField(manager)]: methodsOf(manager)[0] ?? "" };
+}
+
+/** Returns the saved texts. Masked secrets are empty, because they are never sent back. */
+export function savedAuth(saved: Record<string, unknown>): Record<string, string> {
+  return Object.fromEntries(Object.entries(saved).map(([name, value]) => [name, isMasked(value) ? "" : String(value ?? "")]));
+}
+
+/** Returns the fields that differ; an emptied one is removed. */
+export function changedAuth(before: Record<string, string>, after: Record<string, string>): Record<string, string | null> {
+  const names = Object.keys(after).filter((name) => after[name] !== (before[name] ?? ""));
+  return Object.fromEntries(names.map((name) => [name, after[name] || null]));
+}
+
+/** Returns the filled fields of the chosen way. */
+export function filledAuth(manager: string, values: Record<string, string>): Record<string, string> {
+  const field = methodField(manager);
+  const names = [field, ...authFields(manager, values[field] ?? "").map((one) => one.name)];
+  return Object.fromEntries(names.flatMap((name) => (values[name] ? [[name, values[name]]] : [])));
+}

@@ -1,0 +1,231 @@
+// Objects that the console edits: rate limits, partials, secret references, models and workspaces of an integration,
+// settings of the organisation. Each request has only what changed.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { callApi, expectCount, expectText, openPage, openSignedIn, recordBodies, settle } from "./console-kit.mjs";
+
+const { FAILED_LOG, SECRET, WORKSPACE } = process.env;
+
+/** Returns the bodies of the requests that changed something, and forgets them. */
+function takeChanges(sent) {
+  return sent.splice(0).filter((one) => one.method !== "GET").map((one) => (one.body ? JSON.parse(one.body) : null));
+}
+
+async function save(page, name = "Save") {
+  await page.getByText("Not saved", { exact: true }).waitFor();
+  await page.getByRole("button", { name, exact: true }).click();
+  await page.getByText("Not saved", { exact: true }).waitFor({ state: "detached" });
+}
+
+async function confirmDeletion(page) {
+  await page.getByRole("dialog", { name: /^Delete/ }).getByRole("button", { name: "Delete" }).click();
+  await page.getByText("Deleted", { exact: true }).last().waitFor();
+}
+
+test("edits every rate limit of a key, and loses none", async () => {
+  const rates = [{ type: "requests", unit: "rps", value: 5 }, { type: "tokens", unit: "rpm", value: 9000 }, { type: "requests", unit: "rpd", value: 800 }];
+  const usage = { type: "cost", credit_limit: 40, alert_threshold: 30, periodic_reset_days: 10 };
+  const made = await callApi("POST", "/v1/api-keys/workspace/service", { name: "much limited", workspace_id: WORKSPACE, scopes: ["completions.write"], rate_limits: rates, usage_limits: usage });
+  const { page, context, faults } = await openSignedIn(`keys/${made.id}`);
+  const sent = await recordBodies(page);
+  const group = (number) => page.getByRole("group", { name: `Rate limit ${number}` });
+  await group(3).waitFor();
+  await page.getByLabel("Name", { exact: true }).fill("much limited 2");
+  await save(page);
+  assert.deepEqual(takeChanges(sent), [{ name: "much limited 2" }]);
+
+  await group(2).getByLabel("At most").fill("9500");
+  await page.getByRole("button", { name: "Remove rate limit 3" }).click();
+  await page.getByRole("button", { name: "Add a rate limit" }).click();
+  await group(3).getByLabel("Per").selectOption("rpw");
+  const saveButton = page.getByRole("button", { name: "Save", exact: true });
+  assert.ok(await saveButton.isDisabled(), "a limit without an amount is not saved");
+  await group(3).getByLabel("At most").fill("70");
+  await save(page);
+  const changed = [rates[0], { ...rates[1], value: 9500 }, { type: "requests", unit: "rpw", value: 70 }];
+  assert.deepEqual(takeChanges(sent), [{ rate_limits: changed }]);
+
+  await page.getByRole("group", { name: "Budget" }).getByLabel("At most").fill("50");
+  await save(page);
+  const saved = await callApi("GET", `/v1/api-keys/${made.id}`);
+  assert.deepEqual(saved.rate_limits, changed);
+  const { credit_limit, alert_threshold, periodic_reset_days } = saved.usage_limits;
+  assert.deepEqual([credit_limit, alert_threshold, periodic_reset_days], [50, 30, 10]);
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/api-keys/${made.id}`);
+});
+
+test("makes, edits, publishes and deletes a partial", async () => {
+  const { page, context, faults } = await openSignedIn("prompts/partials");
+  await page.getByRole("button", { name: "Create a partial" }).click();
+  const dialog = page.getByRole("dialog", { name: "Create a partial" });
+  await dialog.getByLabel("Name", { exact: true }).fill("Closing words");
+  await dialog.getByLabel(/^Text/).fill("Regards, {{sender}}");
+  await dialog.getByRole("button", { name: "Create" }).click();
+  await page.getByRole("heading", { name: "Closing words" }).waitFor();
+  const sent = await recordBodies(page);
+  await page.getByLabel("Text", { exact: true }).fill("Best regards, {{sender}}");
+  await page.getByLabel("What changes in this version").fill("friendlier");
+  await save(page, "Save as a new version");
+  await page.getByText("Templates include version 1.").waitFor();
+  assert.deepEqual(takeChanges(sent), [{ string: "Best regards, {{sender}}", description: "friendlier" }]);
+
+  await page.getByRole("tab", { name: "Versions" }).click();
+  await page.getByText("friendlier").waitFor();
+  await page.getByRole("button", { name: /^20\d\d-.* 2$/ }).click();
+  await page.getByRole("button", { name: "Publish version 2" }).click();
+  await page.getByText("Templates now include version 2").waitFor();
+  await expectCount(page.getByText("Templates include version 1."), 0);
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  await confirmDeletion(page);
+  await page.getByRole("table", { name: "Partials" }).waitFor();
+  await expectCount(page.getByRole("link", { name: "Closing words" }), 0);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("makes a secret reference, names it in an integration, and keeps its stored token", async () => {
+  const { slug } = await callApi("POST", "/v1/integrations", { name: "From a vault", ai_provider_id: "openai" });
+  const { page, context, faults } = await openSignedIn("secrets?new=1");
+  const dialog = page.getByRole("dialog", { name: "Add a secret reference" });
+  await dialog.getByLabel("Name", { exact: true }).fill("From the browser");
+  await dialog.getByLabel("Secret manager").selectOption("hashicorp_vault");
+  await dialog.getByLabel(/^Secret\s*Its name/).fill("llm/openai");
+  await dialog.getByLabel("Vault addr").fill("https://vault.example");
+  await dialog.getByLabel("Vault token").fill("token-of-the-vault-98765");
+  await dialog.getByRole("button", { name: "Add", exact: true }).click();
+  await page.getByRole("link", { name: "From the browser" }).click();
+  const sent = await recordBodies(page);
+  await page.getByLabel("Field of the secret").fill("api_key");
+  await page.getByLabel("Vault addr").fill("https://vault.example/");
+  await page.getByLabel("Vault token").fill("another-token-98765");
+  await save(page);
+  assert.deepEqual(takeChanges(sent), [{ secret_key: "api_key", auth_config: { vault_addr: "https://vault.example/", vault_token: "another-token-98765" } }]);
+  assert.ok(!(await page.content()).includes("another-token-98765"));
+
+  await openPage(page, `providers/integrations/${slug}`);
+  await page.getByRole("button", { name: "Take a field from a secret manager" }).click();
+  await page.getByRole("group", { name: "Secret 1" }).getByLabel("Secret reference").selectOption({ label: "From the browser" });
+  await save(page);
+  const { secret_mappings: mappings } = await callApi("GET", `/v1/integrations/${slug}`);
+  assert.deepEqual(mappings.map((one) => one.target_field), ["key"]);
+  assert.deepEqual(faults, []);
+
+  await openPage(page, `secrets/${mappings[0].secret_reference_id}`);
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  await page.getByRole("dialog", { name: /^Delete/ }).getByRole("button", { name: "Delete" }).click();
+  await page.getByText(`the integration '${slug}' uses this secret`).waitFor();
+  await callApi("DELETE", `/v1/integrations/${slug}`);
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  await confirmDeletion(page);
+  assert.match(faults.join(), /^409 [^,]*$/);
+  await context.close();
+});
+
+test("changes the models and the workspaces of an integration", async () => {
+  const { slug } = await callApi("POST", "/v1/integrations", { name: "With models", ai_provider_id: "openai", key: "sk-0123456789" });
+  const { page, context, faults } = await openSignedIn(`providers/integrations/${slug}?tab=models&model=gpt-4o-mini`);
+  const model = (name) => page.getByRole("checkbox", { name: `Requests may use ${name}`, exact: true });
+  await model("gpt-4o-mini").uncheck();
+  await page.getByText("Saved", { exact: true }).waitFor();
+  await settle(page);
+  const sent = await recordBodies(page);
+  await page.getByRole("button", { name: "Add a model" }).click();
+  const dialog = page.getByRole("dialog", { name: "Add a model" });
+  await dialog.getByLabel(/^Model\s*Name/).fill("ft:own");
+  await dialog.getByLabel("Input price").fill("1.5");
+  await dialog.getByRole("button", { name: "Add", exact: true }).click();
+  await dialog.waitFor({ state: "detached" });
+  const price = { pay_as_you_go: { request_token: { price: 0.00015 } } };
+  assert.deepEqual(takeChanges(sent), [{ models: [{ slug: "ft:own", enabled: true, is_custom: true, pricing_config: price }] }]);
+  await page.getByLabel("Filter models").fill("ft:own");
+  await page.getByRole("button", { name: "Edit ft:own" }).click();
+  await page.getByRole("dialog", { name: "ft:own" }).getByLabel("Output price").fill("6");
+  await page.getByRole("dialog", { name: "ft:own" }).getByRole("button", { name: "Save", exact: true }).click();
+  await page.getByRole("dialog", { name: "ft:own" }).waitFor({ state: "detached" });
+  const { models } = await callApi("GET", `/v1/integrations/${slug}/models`);
+  assert.equal(models.find((one) => one.slug === "gpt-4o-mini").enabled, false);
+  assert.deepEqual(models.find((one) => one.slug === "ft:own").pricing_config, { pay_as_you_go: { ...price.pay_as_you_go, response_token: { price: 0.0006 } } });
+  await page.getByRole("button", { name: "Delete ft:own" }).click();
+  await confirmDeletion(page);
+
+  // The form of the other tab takes these changes for its own.
+  await page.getByRole("tab", { name: "Settings" }).click();
+  await page.getByLabel("Description").fill("changed later");
+  await save(page);
+  await page.getByRole("tab", { name: "Workspaces" }).click();
+  await page.getByRole("list", { name: "Workspaces" }).getByRole("button", { name: /^(Edit|Set) the access of (?!All)/ }).first().click();
+  const access = page.getByRole("dialog", { name: /^Access of/ });
+  await access.getByLabel("It may use this integration").check();
+  await access.getByRole("button", { name: "Add a rate limit" }).click();
+  await access.getByLabel("At most").fill("30");
+  await expectCount(access.getByRole("button", { name: "Add a rate limit" }), 0);
+  await access.getByRole("button", { name: "Save", exact: true }).click();
+  await access.waitFor({ state: "detached" });
+  await page.getByText("Limits: 30 requests per minute").waitFor();
+  const { workspaces } = await callApi("GET", `/v1/integrations/${slug}/workspaces`);
+  assert.deepEqual(workspaces.map((one) => [one.enabled, one.rate_limits]), [[true, [{ type: "requests", unit: "rpm", value: 30 }]]]);
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/integrations/${slug}`);
+});
+
+test("changes settings of the organisation, and only those", async () => {
+  const before = await callApi("GET", "/v1/admin/organisation/settings");
+  const { page, context, faults } = await openSignedIn("organisation");
+  const sent = await recordBodies(page);
+  await page.getByLabel("A session lasts (hours)").fill("24");
+  await page.getByRole("checkbox", { name: "Managers change: MCP servers" }).click();
+  await save(page);
+  const [body] = takeChanges(sent);
+  assert.deepEqual(Object.keys(body).sort(), ["security_settings", "session_settings"]);
+  assert.deepEqual(body.session_settings, { max_session_ttl: 86_400 });
+  assert.deepEqual(body.security_settings, { managersWriteMcpServers: !before.security_settings.managersWriteMcpServers });
+  const after = await callApi("GET", "/v1/admin/organisation/settings");
+  assert.deepEqual({ ...after, ...body, security_settings: null }, { ...before, ...body, security_settings: null });
+  await callApi("PUT", "/v1/admin/organisation/settings", { session_settings: null, security_settings: { managersWriteMcpServers: null } });
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("chooses the time step of analytics, and keeps it in the address", async () => {
+  const { page, context, faults } = await openSignedIn("analytics?range=24h");
+  const step = page.getByLabel("Time step");
+  const isMinutes = (response) => /graphs\/requests\?.*rollup=1m/.test(response.url());
+  const [response] = await Promise.all([page.waitForResponse(isMinutes), step.selectOption("1m")]);
+  assert.equal((await response.json()).data_points.length, 24 * 60 + 1);
+  await page.waitForURL(/rollup=1m/);
+  await page.reload();
+  assert.equal(await step.inputValue(), "1m");
+  // A month of minutes is too many.
+  await page.getByLabel("Range of time").selectOption("30d");
+  await expectCount(step.locator("option[value='1m']"), 0);
+  await settle(page);
+  assert.equal(await step.inputValue(), "");
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("says in the summary of a log why the request failed, and where", async () => {
+  const { page, context, faults } = await openSignedIn(`logs/${FAILED_LOG}`);
+  const failure = page.getByRole("region", { name: "Error" });
+  await expectText(failure, /503.*@mock-main at 127\.0\.0\.1.*\w+/s);
+  await expectText(failure.locator("p"), /asked to fail/);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("finds the new pages with the search", async () => {
+  const { page, context } = await openSignedIn();
+  for (const [words, url] of [["partials", /\/prompts\/partials$/], ["organisation", /\/organisation$/], ["openai key", new RegExp(`/secrets/${SECRET}$`)]]) {
+    await page.keyboard.press("Control+k");
+    await page.keyboard.type(words);
+    await page.getByRole("option", { name: new RegExp(words, "i") }).first().waitFor();
+    await page.keyboard.press("Enter");
+    await page.waitForURL(url);
+    await settle(page);
+  }
+  await context.close();
+});

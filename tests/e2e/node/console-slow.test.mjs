@@ -1,0 +1,123 @@
+// The console on a slow network: progress, one request for two clicks, and responses in another order than requests.
+// Responses wait until the test lets them go, so nothing depends on times.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { callApi, expectCount, openSignedIn, openTab, sendChat, settle, until } from "./console-kit.mjs";
+
+const { ADMIN_KEY, GATEWAY, PARTIAL, WORKSPACE } = process.env;
+
+/** Holds requests back whose method and address match. Returns those that wait, as functions that let them go. */
+async function holdBack(page, method, pattern) {
+  const waiting = [];
+  await page.route(pattern, async (route) => {
+    if (route.request().method() !== method) return route.fallback();
+    await new Promise((resolve) => waiting.push({ url: route.request().url(), release: resolve }));
+    return route.continue().catch(() => null);
+  });
+  return waiting;
+}
+
+test("shows progress while a page waits, and sends a form once", async () => {
+  const { page, context, faults } = await openSignedIn("workspaces");
+  const lists = await holdBack(page, "GET", /\/v1\/configs\?/);
+  await page.getByRole("link", { name: "Configs" }).click();
+  await page.getByRole("progressbar").waitFor();
+  await page.getByText("Loading…").first().waitFor();
+  await until("the request", () => lists.length);
+  for (const one of lists.splice(0)) one.release();
+  await page.getByRole("table", { name: "Configs" }).waitFor();
+  await expectCount(page.getByRole("progressbar"), 0);
+
+  await page.goto(`${GATEWAY}/console/workspaces?new=1`);
+  const posts = await holdBack(page, "POST", /\/v1\/admin\/workspaces/);
+  await page.getByLabel("Name").fill("made once");
+  for (let presses = 0; presses < 3; presses += 1) await page.getByLabel("Name").press("Enter");
+  await page.locator("dialog button.primary[aria-busy=true]").waitFor();
+  await until("the request", () => posts.length);
+  await page.locator("dialog button.primary").click({ force: true });
+  for (const one of posts) one.release();
+  await page.getByRole("link", { name: "made once" }).waitFor();
+  const { data } = await callApi("GET", "/v1/admin/workspaces?page_size=1000");
+  const made = data.filter((one) => one.name === "made once");
+  assert.equal(made.length, 1);
+  assert.deepEqual(faults, []);
+  await context.close();
+  await callApi("DELETE", `/v1/workspaces/${made[0].id}`, { name: "made once", force_delete: true });
+});
+
+test("shows the rows of the newest filter, whichever response comes last", async () => {
+  for (const model of ["mock-first", "mock-second"]) assert.equal((await sendChat(model)).status, 200);
+  for (const model of ["mock-first", "mock-second"]) await until("the log", async () => (await callApi("GET", `/v1/logs?ai_model=${model}&workspace_slug=*`)).data.length);
+  const { page, context } = await openSignedIn("logs");
+  await page.getByRole("table", { name: "Logs" }).waitFor();
+  const waiting = await holdBack(page, "GET", /\/v1\/logs\?/);
+  const filter = async (model) => {
+    await page.getByLabel("Value of Model").fill(model);
+    await page.getByRole("button", { name: "Filter", exact: true }).click();
+    return until("the request", () => waiting.find((one) => one.url.includes(model)));
+  };
+  const first = await filter("mock-first");
+  const second = await filter("mock-second");
+  second.release();
+  await page.getByRole("row", { name: /mock-second/ }).first().waitFor();
+  await expectCount(page.getByRole("row", { name: /mock-first/ }), 0);
+  first.release();
+  await settle(page);
+  assert.equal(await page.getByRole("row", { name: /mock-first/ }).count(), 0);
+  await context.close();
+});
+
+test("keeps what is typed while the form is being saved", async () => {
+  const { page, context, faults } = await openSignedIn(`prompts/partials/${PARTIAL}`);
+  const puts = await holdBack(page, "PUT", /\/v1\/prompts\/partials\//);
+  await page.getByLabel("Name", { exact: true }).fill("House style 2");
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await until("the request", () => puts.length);
+  await page.getByLabel("Name", { exact: true }).fill("House style 3");
+  puts.splice(0)[0].release();
+  await page.getByText("Saved", { exact: true }).waitFor();
+  assert.equal(await page.getByLabel("Name", { exact: true }).inputValue(), "House style 3");
+  await page.getByText("Not saved").waitFor();
+  assert.equal((await callApi("GET", `/v1/prompts/partials/${PARTIAL}`)).name, "House style 2");
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("signs in over any form whose session has ended, and repeats its request", async () => {
+  const { page, context } = await openTab(undefined, { isSignedIn: true });
+  const renew = async () => {
+    const dialog = page.getByRole("dialog", { name: "Sign in again" });
+    await dialog.locator("input[name=key]").fill(ADMIN_KEY);
+    await dialog.getByRole("button", { name: "Sign in" }).click();
+    await dialog.waitFor({ state: "detached" });
+  };
+  // A page, a sheet, a dialog over a page, and a list.
+  const config = await callApi("POST", "/v1/configs", { name: "of a long day", config: { provider: "mock" }, workspace_id: WORKSPACE });
+  await page.goto(`${GATEWAY}/console/configs/${config.id}`);
+  await page.getByLabel("Name").fill("named after a break");
+  await context.clearCookies();
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await renew();
+  await page.getByText("Saved", { exact: true }).waitFor();
+  assert.equal((await callApi("GET", `/v1/configs/${config.id}`)).name, "named after a break");
+
+  await page.goto(`${GATEWAY}/console/prompts/partials?new=1`);
+  const dialog = page.getByRole("dialog", { name: "Create a partial" });
+  await dialog.getByLabel("Name", { exact: true }).fill("made after a break");
+  await dialog.getByLabel(/^Text/).fill("Hello");
+  await context.clearCookies();
+  await dialog.getByRole("button", { name: "Create" }).click();
+  await renew();
+  await page.getByRole("heading", { name: "made after a break" }).waitFor();
+  const id = new URL(page.url()).pathname.split("/").at(-1);
+
+  await context.clearCookies();
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  await page.getByRole("dialog", { name: /^Delete/ }).getByRole("button", { name: "Delete" }).click();
+  await renew();
+  await page.getByRole("table", { name: "Partials" }).waitFor();
+  const { data } = await callApi("GET", "/v1/prompts/partials?page_size=1000");
+  assert.ok(!data.some((one) => one.id === id));
+  await context.close();
+});

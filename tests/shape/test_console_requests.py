@@ -1,0 +1,17 @@
+"""Requests of the web console: each goes through a client that handles an expired session or a new key."""
+
+from __future__ import annotations
+
+import re
+
+from tests.shape.repository import files_under, read_text
+
+# The management API with the session, sign-in itself, the data plane with a key, and the stream of new logs.
+CLIENTS = {"api.ts", "session.svelte.ts", "key-requests.ts", "log-tail.svelte.ts"}
+REQUEST = re.compile(r"\b(?:fetch\(|new (?:EventSource|XMLHttpRequest|WebSocket)\b)")
+
+
+def test_forms_send_requests_only_through_the_clients():
+    sources = files_under("console/src", ".ts", ".svelte")
+    senders = {path.name for path in sources if REQUEST.search(read_text(path))}
+    assert senders == CLIENTS
