@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 from contextlib import asynccontextmanager
+from copy import copy
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -19,6 +20,7 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.serialization import encode_json
+from litestar.utils import join_paths
 
 from penstock import authorization, resources
 from penstock.authorization import find_credential
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from litestar.handlers import HTTPRouteHandler
     from litestar.plugins import PluginProtocol
     from litestar.types import Message, Method, Scope
 
@@ -199,9 +202,9 @@ def register_routes(parts: ApplicationParts) -> Application:
         dependencies["context"] = Provide(create_context, sync_to_thread=False)
         dependencies["page"] = Provide(read_page_request, sync_to_thread=False)
     app = Application(
-        route_handlers=build_routers(resources.module_names())
+        route_handlers=[build_router(resources.module_names())]
         if parts.store
-        else [*build_routers(resources.STORELESS_MODULES), *storeless_routers()],
+        else [build_router(resources.STORELESS_MODULES), *storeless_routers()],
         dependencies=dependencies,
         exception_handlers={Exception: render_error},
         request_class=CompatRequest,
@@ -439,14 +442,25 @@ def provide_part(name: str) -> Provide:
     return Provide(find_part, sync_to_thread=False)
 
 
-def build_routers(names: Iterable[str]) -> list[Router]:
-    """Builds the routers of the named resources; the path prefix follows from the name of the module."""
-    routers: list[Router] = []
+def build_router(names: Iterable[str]) -> Router:
+    """Builds the router of the named resources; the path prefixes follow from the name of the module.
+
+    One router is registered much faster than one for each prefix, and a handler that serves several paths needs the
+    memory of one.
+    """
+    placed: list[Any] = []
     for name in names:
         routes: list[Any] = importlib.import_module(f"penstock.resources.{name}").routes
-        if routes:
-            routers += [Router(prefix, route_handlers=routes) for prefix in resources.path_prefixes(name) or ("/",)]
-    return routers
+        prefixes = resources.path_prefixes(name)
+        placed += [_place_handler(handler, prefixes) for handler in routes] if prefixes else routes
+    return Router("/", route_handlers=placed)
+
+
+def _place_handler(handler: HTTPRouteHandler, prefixes: Iterable[str]) -> HTTPRouteHandler:
+    """Returns a copy of a handler that serves its paths below each of the prefixes."""
+    placed = copy(handler)
+    placed.paths = {join_paths([prefix, path]) for prefix in prefixes for path in handler.paths}
+    return placed
 
 
 async def begin_request(request: Request[Any, Any, Any]) -> None:
