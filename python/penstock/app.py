@@ -17,6 +17,7 @@ from litestar import Litestar, Request, Response, Router
 from litestar import route as answers
 from litestar.datastructures import State
 from litestar.di import Provide
+from litestar.enums import HttpMethod
 from litestar.exceptions import HTTPException
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.serialization import encode_json
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-BAD_REQUEST, METHOD_NOT_ALLOWED, INTERNAL_ERROR = 400, 405, 500
+NO_CONTENT, BAD_REQUEST, METHOD_NOT_ALLOWED, INTERNAL_ERROR = 204, 400, 405, 500
 REFUSAL_STATUSES = frozenset({401, 403})
 HTTP_METHODS: list[Method] = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -453,7 +454,23 @@ def build_router(names: Iterable[str]) -> Router:
         routes: list[Any] = importlib.import_module(f"penstock.resources.{name}").routes
         prefixes = resources.path_prefixes(name)
         placed += [_place_handler(handler, prefixes) for handler in routes] if prefixes else routes
-    return Router("/", route_handlers=placed)
+    own_options = copy(list_methods)
+    own_options.paths = {path for handler in placed for path in getattr(handler, "paths", ())}
+    return Router("/", route_handlers=[own_options, *placed])
+
+
+@answers(
+    http_method=HttpMethod.OPTIONS,
+    status_code=NO_CONTENT,
+    guards=[authorization.allow_anyone],
+    include_in_schema=False,
+    sync_to_thread=False,
+)
+def list_methods(request: Request[Any, Any, Any]) -> Response[None]:
+    """Answers OPTIONS with the methods of the path. The framework would make such a handler for each path."""
+    template = request.scope["path_template"]
+    allowed = {method for route in request.app.routes if route.path_format == template for method in route.methods}
+    return Response(None, headers={"allow": ", ".join(sorted(allowed))})
 
 
 def _place_handler(handler: HTTPRouteHandler, prefixes: Iterable[str]) -> HTTPRouteHandler:

@@ -277,6 +277,17 @@ def test_every_resource_module_has_routes_below_each_of_its_prefixes():
     assert set(resources.module_names()) >= {"health", "version", "metrics", "schema", "internal"}
 
 
+def test_options_lists_all_methods_of_a_path():
+    app = module.create_documented_app()
+    actual = {
+        path: asyncio.run(send_request(app, "OPTIONS", path)) for path in ("/v1/api-keys/a", "/v2/api-keys/a/rotate")
+    }
+    assert {path: (response.status, response.headers["allow"]) for path, response in actual.items()} == {
+        "/v1/api-keys/a": (204, "DELETE, GET, OPTIONS, PUT"),
+        "/v2/api-keys/a/rotate": (204, "OPTIONS, POST"),
+    }
+
+
 # ── an application that fails or hangs fails its test, with the cause ──────────────────────────────────────────────
 
 
