@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 from contextlib import asynccontextmanager
+from copy import copy
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -16,9 +17,11 @@ from litestar import Litestar, Request, Response, Router
 from litestar import route as answers
 from litestar.datastructures import State
 from litestar.di import Provide
+from litestar.enums import HttpMethod
 from litestar.exceptions import HTTPException
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.serialization import encode_json
+from litestar.utils import join_paths
 
 from penstock import authorization, resources
 from penstock.authorization import find_credential
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from litestar.handlers import HTTPRouteHandler
     from litestar.plugins import PluginProtocol
     from litestar.types import Message, Method, Scope
 
@@ -76,7 +80,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-BAD_REQUEST, METHOD_NOT_ALLOWED, INTERNAL_ERROR = 400, 405, 500
+NO_CONTENT, BAD_REQUEST, METHOD_NOT_ALLOWED, INTERNAL_ERROR = 204, 400, 405, 500
 REFUSAL_STATUSES = frozenset({401, 403})
 HTTP_METHODS: list[Method] = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -199,9 +203,9 @@ def register_routes(parts: ApplicationParts) -> Application:
         dependencies["context"] = Provide(create_context, sync_to_thread=False)
         dependencies["page"] = Provide(read_page_request, sync_to_thread=False)
     app = Application(
-        route_handlers=build_routers(resources.module_names())
+        route_handlers=[build_router(resources.module_names())]
         if parts.store
-        else [*build_routers(resources.STORELESS_MODULES), *storeless_routers()],
+        else [build_router(resources.STORELESS_MODULES), *storeless_routers()],
         dependencies=dependencies,
         exception_handlers={Exception: render_error},
         request_class=CompatRequest,
@@ -439,14 +443,41 @@ def provide_part(name: str) -> Provide:
     return Provide(find_part, sync_to_thread=False)
 
 
-def build_routers(names: Iterable[str]) -> list[Router]:
-    """Builds the routers of the named resources; the path prefix follows from the name of the module."""
-    routers: list[Router] = []
+def build_router(names: Iterable[str]) -> Router:
+    """Builds the router of the named resources; the path prefixes follow from the name of the module.
+
+    One router is registered much faster than one for each prefix, and a handler that serves several paths needs the
+    memory of one.
+    """
+    placed: list[Any] = []
     for name in names:
         routes: list[Any] = importlib.import_module(f"penstock.resources.{name}").routes
-        if routes:
-            routers += [Router(prefix, route_handlers=routes) for prefix in resources.path_prefixes(name) or ("/",)]
-    return routers
+        prefixes = resources.path_prefixes(name)
+        placed += [_place_handler(handler, prefixes) for handler in routes] if prefixes else routes
+    own_options = copy(list_methods)
+    own_options.paths = {path for handler in placed for path in getattr(handler, "paths", ())}
+    return Router("/", route_handlers=[own_options, *placed])
+
+
+@answers(
+    http_method=HttpMethod.OPTIONS,
+    status_code=NO_CONTENT,
+    guards=[authorization.allow_anyone],
+    include_in_schema=False,
+    sync_to_thread=False,
+)
+def list_methods(request: Request[Any, Any, Any]) -> Response[None]:
+    """Answers OPTIONS with the methods of the path. The framework would make such a handler for each path."""
+    template = request.scope["path_template"]
+    allowed = {method for route in request.app.routes if route.path_format == template for method in route.methods}
+    return Response(None, headers={"allow": ", ".join(sorted(allowed))})
+
+
+def _place_handler(handler: HTTPRouteHandler, prefixes: Iterable[str]) -> HTTPRouteHandler:
+    """Returns a copy of a handler that serves its paths below each of the prefixes."""
+    placed = copy(handler)
+    placed.paths = {join_paths([prefix, path]) for prefix in prefixes for path in handler.paths}
+    return placed
 
 
 async def begin_request(request: Request[Any, Any, Any]) -> None:

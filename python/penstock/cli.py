@@ -25,6 +25,8 @@ from penstock.commands.terminal_output import JSON_OPTION, print_json, print_res
 from penstock.errors import PenstockError, SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.settings import Settings
     from penstock.snapshot.build import PreparedStore
 
@@ -115,8 +117,7 @@ def serve(  # noqa: PLR0913, PLR0917 - an option each
     values = {"server.host": host, "server.port": port, "store.migrate": migrate}
     settings = load_settings(config, {**values, "store.enabled": False if no_store else None})
     process_log.configure(settings.log)
-    # Imported here, because the other commands need neither Granian nor an event loop.
-    from penstock import serve as server
+    # Imported here, because the other commands do not need them.
     from penstock.engine_build import check_engine_build
     from penstock.listen import check_open_host, check_ports_are_free
     from penstock.plugins.program import register_plugins
@@ -128,21 +129,25 @@ def serve(  # noqa: PLR0913, PLR0917 - an option each
     check_ports_are_free(settings)
     # Before the fork, because all processes compile guardrails.
     register_plugins(settings)
-    store = prepare_store(settings, with_demo=mock is not None)
-    stored, admin_key = store.stored, store.admin_key
+    await_preparation = start_preparation(settings, with_demo=mock is not None)
+    engine_export.start_public_list()
+    # Imported while both children work.
+    from penstock import serve as server
+
+    store = await_preparation()
     if store.master_key:
         settings = settings.with_master_key(store.master_key)
     # Loaded before the fork, so that all processes share it. Building and checking the snapshot takes 2 MB, so that
     # runs in a separate process.
     engine_export.export_public_list()
-    good = process.run_in_child(lambda: msgspec.msgpack.encode(build_valid_snapshot(settings, stored)))
+    good = process.run_in_child(lambda: msgspec.msgpack.encode(build_valid_snapshot(settings, store.stored)))
     snapshot = msgspec.msgpack.decode(good, type=Snapshot)
     check_open_host(settings, snapshot.keys)
     if settings.store_url is None:
         for problem in find_missing_providers(settings):
             logging.getLogger("penstock").warning("%s: %s", settings.file, problem)
-    if admin_key:
-        print_admin_key(admin_key)
+    if store.admin_key:
+        print_admin_key(store.admin_key)
     with ExitStack() as stack:
         if mock is not None:
             from penstock import mock as pretend
@@ -360,19 +365,22 @@ for command in (
     main.add_command(command)
 
 
-def prepare_store(settings: Settings, *, with_demo: bool = False) -> PreparedStore:
-    """Prepares the store in a separate process, so that the memory needed for it is freed."""
+def start_preparation(settings: Settings, *, with_demo: bool = False) -> Callable[[], PreparedStore]:
+    """Starts to prepare the store in a separate process, so that the memory needed for it is freed. Returns the function
+    that waits for it.
+    """
     from penstock.snapshot.build import PreparedStore
 
     if settings.store_url is None and not settings.creates_store:
-        return PreparedStore()
+        return PreparedStore
 
     def run_preparation() -> bytes:
         from penstock.jobs.prepare import prepare_for_start
 
         return prepare_for_start(settings, with_demo=with_demo)
 
-    return msgspec.msgpack.decode(process.run_in_child(run_preparation), type=PreparedStore)
+    child = process.ChildTask(run_preparation)
+    return lambda: msgspec.msgpack.decode(child.result(), type=PreparedStore)
 
 
 def print_admin_key(admin_key: str | None, known: str = "", *, as_json: bool = False) -> None:

@@ -171,6 +171,14 @@ class SettingsError(PenstockError):
     """The settings, or a file with settings, cannot be used."""
 
 
+class RemoteError(PenstockError):
+    """A gateway rejected a request of a command, or could not be reached."""
+
+
+class RejectedError(RemoteError):
+    """A gateway rejected one request of a command because of its content; other requests may succeed."""
+
+
 class StartupError(PenstockError):
     """The gateway cannot start in this environment."""
 

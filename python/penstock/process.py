@@ -250,27 +250,38 @@ def lower_priority() -> None:
         os.nice(NICENESS)
 
 
+class ChildTask:
+    """A function that runs in a child process, beside what the parent does. Its imports and memory are gone afterwards."""
+
+    def __init__(self, task: Callable[[], bytes]) -> None:
+        """Forks and runs the function."""
+        self._response: bytes | None = None
+        self._out, into = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            # The child always exits here. The code below is for the parent only.
+            try:
+                os.close(self._out)
+                with open(into, "wb") as pipe:
+                    pipe.write(_encode_result(task))
+            finally:
+                os._exit(0)
+        os.close(into)
+
+    def result(self) -> bytes:
+        """Waits for the function and returns its result. Raises StartupError on failure."""
+        if self._response is None:
+            with open(self._out, "rb") as pipe:
+                self._response = pipe.read()
+            os.waitpid(self._child, 0)
+        if not self._response.startswith(b"+"):
+            raise StartupError(self._response[1:].decode() or "the store could not be prepared")
+        return self._response[1:]
+
+
 def run_in_child(task: Callable[[], bytes]) -> bytes:
-    """Runs a function in a child process and returns its result. Its imports and memory are gone afterwards. Raises
-    StartupError on failure.
-    """
-    out, into = os.pipe()
-    child = os.fork()
-    if child == 0:
-        # The child always exits here. The code below is for the parent only.
-        try:
-            os.close(out)
-            with open(into, "wb") as pipe:
-                pipe.write(_encode_result(task))
-        finally:
-            os._exit(0)
-    os.close(into)
-    with open(out, "rb") as pipe:
-        response = pipe.read()
-    os.waitpid(child, 0)
-    if not response.startswith(b"+"):
-        raise StartupError(response[1:].decode() or "the store could not be prepared")
-    return response[1:]
+    """Runs a function in a child process and returns its result. Raises StartupError on failure."""
+    return ChildTask(task).result()
 
 
 def _encode_result(task: Callable[[], bytes]) -> bytes:

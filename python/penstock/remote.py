@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from penstock.errors import PenstockError
+from penstock.errors import RejectedError, RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,14 +20,6 @@ NOT_FOUND = 404
 
 # Statuses of requests whose content is the reason.
 CONTENT_ERRORS = frozenset({400, 404, 409, 413, 422})
-
-
-class RemoteError(PenstockError):
-    """The gateway rejected a request or could not be reached."""
-
-
-class RejectedError(RemoteError):
-    """The gateway rejected one request because of its content; other requests may succeed."""
 
 
 def quote_path_segment(text: str) -> str:

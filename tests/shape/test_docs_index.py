@@ -30,6 +30,16 @@ SEARCHES = {
     "OpenTelemetry": "opentelemetry", "Prometheus": "monitoring", "quick start": "quickstart", "realtime": "realtime",
     "retries": "retries", "roles": "users-and-roles", "rotate": "keys", "streams stall": "troubleshooting",
     "sticky sessions": "load-balancing", "troubleshooting": "troubleshooting", "Vercel AI SDK": "sdks",
+    "rate limit exceeded": "troubleshooting", "too many requests": "troubleshooting", "timeout": "timeouts",
+    **dict.fromkeys((
+        "macOS", "Windows", "ARM", "air-gapped", "offline", "corporate proxy", "HTTPS_PROXY", "custom CA", "IPv6",
+        "autoscaling", "OpenShift", "GitOps", "Terraform", "blue-green", "zero downtime", "memory usage", "CPU usage", "ulimit",
+        "connection pool", "PgBouncer", "read replica", "MySQL", "Redis Cluster", "Sentinel", "MinIO", "disk full", "SAML",
+        "SCIM", "LDAP", "MFA", "revoke", "forgot the password", "CORS", "cost center", "GDPR", "log retention", "PII",
+        "model alias", "prompt caching", "token count", "context window", "JSON schema", "latency-based", "semantic cache",
+        "Splunk", "Datadog", "Kafka", "Slack", "correlation id", "SBOM", "supply chain",
+        "svc.cluster.local", "private host",
+    ), "faq"),
     "Vertex AI": "providers/vertex-ai", "vLLM": "providers/vllm", "WebSockets": "realtime", "workspace": "users-and-roles",
 }  # fmt: skip
 

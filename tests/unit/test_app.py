@@ -268,13 +268,24 @@ def test_every_operation_and_field_is_described():
             assert about.get("description"), f"{name}.{field}"
 
 
-def test_every_resource_module_has_a_router():
-    assert {router.path for router in module.build_routers(resources.module_names())} >= {
-        "/v1/health",
-        "/v1/version",
-        "/metrics",
-    }
+def test_every_resource_module_has_routes_below_each_of_its_prefixes():
+    router = module.build_router(resources.module_names())
+    handlers = {route.path: getattr(route, "route_handlers", ()) for route in router.routes}
+    assert handlers.keys() >= {"/v1/health", "/v1/version", "/metrics", "/dataservice/metrics"}
+    # Each of the other paths would need the memory of a handler.
+    assert handlers["/v1/health"][0] is handlers["/admin/health"][0]
     assert set(resources.module_names()) >= {"health", "version", "metrics", "schema", "internal"}
+
+
+def test_options_lists_all_methods_of_a_path():
+    app = module.create_documented_app()
+    actual = {
+        path: asyncio.run(send_request(app, "OPTIONS", path)) for path in ("/v1/api-keys/a", "/v2/api-keys/a/rotate")
+    }
+    assert {path: (response.status, response.headers["allow"]) for path, response in actual.items()} == {
+        "/v1/api-keys/a": (204, "DELETE, GET, OPTIONS, PUT"),
+        "/v2/api-keys/a/rotate": (204, "OPTIONS, POST"),
+    }
 
 
 # ── an application that fails or hangs fails its test, with the cause ──────────────────────────────────────────────

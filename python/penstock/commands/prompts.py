@@ -24,8 +24,7 @@ from penstock.declarative.prompt_files import (
     to_document,
     to_partial_document,
 )
-from penstock.errors import Problem, SettingsError
-from penstock.remote import RejectedError
+from penstock.errors import Problem, RejectedError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

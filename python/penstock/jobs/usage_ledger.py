@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from penstock.engine import set_recorded_usage
 from penstock.errors import UnavailableError
@@ -317,10 +316,13 @@ async def _add_usage(connection: AsyncConnection, key: UsageKey, total: UsageSum
         "nanodollars": total.nanodollars,
         "corrected_nanodollars": total.corrected,
     }
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects.postgresql import insert as upsert  # noqa: PLC0415 - SQLite does not need its 2 MB
+    else:
+        from sqlalchemy.dialects.sqlite import insert as upsert  # noqa: PLC0415 - as above
     names = {"limit_id": key.limit_id, "value_key": key.group, "period_start": key.period_start}
     values = {**names, **added, **NO_ALERTS, "status": ACTIVE, "measure": key.measure, "resets": 0}
-    query = dialect.insert(limit_usage).values(id=new_id(), updated_at=now(), **values)
+    query = upsert(limit_usage).values(id=new_id(), updated_at=now(), **values)
     changed = {name: limit_usage.c[name] + amount for name, amount in added.items()}
     await connection.execute(
         query.on_conflict_do_update(index_elements=list(names), set_={**changed, "updated_at": now()})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import logging
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import aiohttp
+import httpx2
 import msgspec
 
 from penstock.logs import messages
@@ -41,7 +43,7 @@ class LogClient:
         request.
         """
         self._path = socket_path
-        self._session: aiohttp.ClientSession | None = None
+        self._client: httpx2.AsyncClient | None = None
 
     async def run(self, query: LogQuery, timeout_seconds: float) -> dict[str, Any]:
         """Runs a query. Raises `LogFilterError`, `QueryTooLargeError` or `LogStoreUnavailableError`."""
@@ -60,16 +62,14 @@ class LogClient:
 
     async def tail(self, filters: LogFilters) -> AsyncIterator[dict[str, Any]]:
         """Yields events until the caller stops: `{"log": {…}}`, `{"dropped": 3}` or `{"heartbeat": true}`."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_read=TAIL_SILENCE_SECONDS)
+        content = msgspec.json.encode(filters)
         try:
-            async with self._open_session().post(
-                f"http://logs{messages.TAIL_PATH}", data=msgspec.json.encode(filters), timeout=timeout
-            ) as response:
-                if response.status >= messages.INVALID:
-                    raise _make_error(response.status, await response.read())
-                async for line in response.content:
+            async with self._open_client().stream("POST", messages.TAIL_PATH, content=content) as response:
+                if response.status_code >= messages.INVALID:
+                    raise _make_error(response.status_code, await response.aread())
+                async for line in _iter_lines(response):
                     yield msgspec.json.decode(line)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (httpx2.HTTPError, OSError) as error:
             raise _make_unavailable(error) from None
 
     async def get_metrics(self) -> dict[str, float]:
@@ -94,31 +94,51 @@ class LogClient:
 
     async def close(self) -> None:
         """Closes the connections."""
-        if self._session:
-            await self._session.close()
-        self._session = None
+        if self._client:
+            await self._client.aclose()
+        self._client = None
 
     async def _send(self, method: str, path: str, seconds: float, body: bytes | None = None) -> bytes:
         try:
-            async with self._open_session().request(
-                method, f"http://logs{path}", data=body, timeout=aiohttp.ClientTimeout(total=seconds)
-            ) as response:
-                content = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            async with asyncio.timeout(seconds):
+                response = await self._open_client().request(method, path, content=body, timeout=None)
+        except (httpx2.HTTPError, TimeoutError, OSError) as error:
             raise _make_unavailable(error) from None
-        if response.status >= messages.INVALID:
-            raise _make_error(response.status, content)
-        return content
+        if response.status_code >= messages.INVALID:
+            raise _make_error(response.status_code, response.content)
+        return response.content
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector = aiohttp.UnixConnector(path=self._path)
-            self._session = aiohttp.ClientSession(connector=connector, read_bufsize=MAX_LINE_BYTES)
-        return self._session
+    def _open_client(self) -> httpx2.AsyncClient:
+        if self._client is None:
+            # Otherwise httpx2 would log every query at the gateway's own log level.
+            logging.getLogger("httpx2").setLevel(logging.WARNING)
+            self._client = httpx2.AsyncClient(
+                # Without `verify=False` it would load all certificate authorities, and a Unix socket has no certificate.
+                transport=httpx2.AsyncHTTPTransport(
+                    uds=self._path,
+                    verify=False,
+                    limits=httpx2.Limits(max_connections=None),
+                ),
+                base_url="http://logs",
+                timeout=httpx2.Timeout(None, read=TAIL_SILENCE_SECONDS),
+            )
+        return self._client
+
+
+async def _iter_lines(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """Yields the lines of a response. Unlike those of httpx2, they end only at a line feed, as JSON may contain others."""
+    rest = b""
+    async for chunk in response.aiter_bytes():
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
+            raise LogStoreUnavailableError(f"the log worker sent a line of more than {MAX_LINE_BYTES} bytes")
+        for line in lines:
+            yield line
 
 
 def _make_unavailable(error: Exception) -> LogStoreUnavailableError:
-    reason = "it did not answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+    is_late = isinstance(error, TimeoutError | httpx2.TimeoutException)
+    reason = "it did not answer in time" if is_late else str(error) or type(error).__name__
     return LogStoreUnavailableError(f"the log worker cannot be reached: {reason}")
 
 

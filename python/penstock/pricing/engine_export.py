@@ -125,11 +125,17 @@ def export_prices(settings: Settings) -> dict[str, Any]:
 
 
 @functools.cache
-def export_public_list() -> bytes:
-    """Returns the public price list as JSON. Reads it in a child process, because its objects take thirty times the
-    memory of the result.
+def start_public_list() -> process.ChildTask:
+    """Starts to read the public price list, in a child process, because its objects take thirty times the memory of the
+    result.
     """
-    return process.run_in_child(_build_public_list)
+    return process.ChildTask(_build_public_list)
+
+
+@functools.cache
+def export_public_list() -> bytes:
+    """Returns the public price list as JSON."""
+    return start_public_list().result()
 
 
 def export_operator_prices(config: PricingConfig, valid_from: Any = None) -> list[dict[str, Any]]:  # noqa: ANN401 - a date, or none

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import JSON, BigInteger, Integer, Text, cast, exists, func, literal_column, null, or_, select
-from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from penstock.snapshot.sectioned_table import CheckedTable, embed_json, json_object
 from penstock.store.prompt_tables import labels, prompt_labels, prompt_partials, prompts
@@ -139,6 +138,9 @@ def _join_labels(is_postgres: bool) -> ColumnElement[Any]:
 
 def _aggregate(is_postgres: bool, value: ColumnElement[str], order: ColumnElement[Any]) -> ColumnElement[str]:
     if is_postgres:
+        # The dialect takes 2 MB, which a gateway with SQLite does not need.
+        from sqlalchemy.dialects.postgresql import aggregate_order_by  # noqa: PLC0415 - as said above
+
         return func.string_agg(value, aggregate_order_by(literal_column("','", Text), order))
     return func.group_concat(value, ",")
 
