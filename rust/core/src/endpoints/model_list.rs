@@ -66,7 +66,7 @@ pub async fn fetch_model_list(
             let failure = IncomingResponse { head, body: ResponseBody::from_bytes(read) };
             let failure =
                 translate::translate_response(client_request, translation, failure, &mut deadline, log).await?;
-            return Ok(UpstreamResponse::new(failure, client_request.client_api_format(), deadline));
+            return Ok(UpstreamResponse::new(failure, client_request.api_format, deadline));
         }
         remaining = remaining.saturating_sub(read.len());
         let (page, has_next_page);
