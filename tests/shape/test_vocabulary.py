@@ -38,7 +38,7 @@ MAX_RETIRED_WORDS = 0
 ORDINARY_WORDS = {
     "piece",
     "pieces",
-    "bell",
+    "change_flag",
     "say",
     "said",
     "tell",

@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     JobFunction = Callable[[asyncio.Event], Coroutine[None, None, None]]
 
 
-async def run_listener(bell: asyncio.Event) -> None:
+async def run_listener(change_flag: asyncio.Event) -> None:
     """Waits for an event in a loop, as all jobs do."""
     while True:
-        await wait_for_event(bell, 60)
-        bell.clear()
+        await wait_for_event(change_flag, 60)
+        change_flag.clear()
 
 
 @pytest.mark.parametrize("turns", range(6))
 def test_cancel_during_an_event_is_not_lost(turns: int):
     async def scenario() -> bool:
-        bell = asyncio.Event()
-        job = asyncio.create_task(run_listener(bell))
+        change_flag = asyncio.Event()
+        job = asyncio.create_task(run_listener(change_flag))
         await asyncio.sleep(0.001)
-        bell.set()
+        change_flag.set()
         for _ in range(turns):
             await asyncio.sleep(0)
         job.cancel()

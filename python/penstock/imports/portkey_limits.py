@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.kit.limits import USAGE_FIELDS, RateLimit, UsageLimits, find_usage_problems
+from penstock.kit.limits import USAGE_FIELDS, RateLimit, UsageLimits, find_usage_limit_problems
 
 if TYPE_CHECKING:
     from penstock.imports.findings import Node
@@ -27,7 +27,7 @@ def read_usage_limits(field: Node) -> JsonObject | None:
     except msgspec.ValidationError:
         field.manual("are not allowed here; set usage_limits")
         return None
-    if find_usage_problems("", limits, {}):
+    if find_usage_limit_problems("", limits, {}):
         field.manual("are not allowed here; set usage_limits")
         return None
     field.exact("usage is counted from the import on")

@@ -329,7 +329,7 @@ def check_store(settings: Settings) -> None:
         finally:
             await database.close()
 
-    # The master key may be in a secret manager, which is asked only at the start.
+    # A master key in a secret manager is fetched only when the gateway starts, so the store is not checked here.
     if settings.store_url and not settings.store.master_key_reference:
         asyncio.run(run_check())
 

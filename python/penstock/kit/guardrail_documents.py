@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 ACTIVE, ARCHIVED = "active", "archived"
-# Fields with the guardrails of requests and of responses.
+# Keys of `defaults`, in settings of workspaces and the organisation, that list guardrails of all requests or responses.
 DEFAULT_FIELDS = ("input_guardrails", "output_guardrails")
 # Settings field of the organisation with the workspaces that each kind of its defaults does not apply to.
 EXCLUSIONS = "guardrail_exclusions"

@@ -159,12 +159,12 @@ def check_usage_limits(
     """Validates usage limits and returns them as stored. A changed period takes effect at the next reset."""
     if limits is None:
         return None
-    if problems := find_usage_problems(f"{path}.", limits, before or {}, any_alert=any_alert):
+    if problems := find_usage_limit_problems(f"{path}.", limits, before or {}, any_alert=any_alert):
         raise invalid_error(problems)
     return to_stored_usage_limits(limits, before or {})
 
 
-def find_usage_problems(
+def find_usage_limit_problems(
     prefix: str, limits: UsageLimits, before: Mapping[str, Any], *, any_alert: bool = False
 ) -> list[Problem]:
     """Returns all problems of usage limits. `prefix` is the beginning of their paths, `before` the stored limits."""

@@ -1,4 +1,4 @@
-"""Attributes in OTLP JSON as plain values, without credentials: headers and URLs are separated or masked."""
+"""Converts OTLP JSON attributes to plain values without credentials: headers are kept apart, URLs masked."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class TenantSession(TenantStore):
         restrict access.
         """
         session = TenantSession(self.connection, self.caller, None, self._services, self._asked)
-        session.bell, session.about = self.bell, self.about
+        session.change_flag, session.about = self.change_flag, self.about
         return session
 
     async def resolve_reference(
@@ -366,7 +366,7 @@ class RequestContext:
                 raise _precondition_failed("names a state, but this request depends on none")
             _reject_if_late(self._request)
             self._state["etag"] = await session.etag_after()
-        self._services.notify_change(published=session.bell.is_set)
+        self._services.notify_change(published=session.change_flag.is_set)
         self._delay_response(session)
 
     @property
@@ -439,8 +439,8 @@ class RequestContext:
 
     def _delay_response(self, session: TenantSession) -> None:
         """Delays the response until the data plane applies the change, if the change affects it."""
-        if session.bell.number is not None:
-            self._state["awaited"] = session.bell.number
+        if session.change_flag.number is not None:
+            self._state["awaited"] = session.change_flag.number
 
     async def _open_session(
         self, connection: AsyncConnection, workspace: str | None, *, among: frozenset[str] = READABLE_STATES
@@ -543,7 +543,7 @@ class Services:
             await self.lock_organisation(connection, caller)
             session = TenantSession(connection, caller, None, self, partial(_return_metadata, request_info))
             yield session
-        self.notify_change(published=session.bell.is_set)
+        self.notify_change(published=session.change_flag.is_set)
 
     async def prepare_data_key(self) -> None:
         """Creates a data key before a change that may encrypt something, so that a rollback of the change does not

@@ -59,7 +59,7 @@ class TenantStore:
         self.workspace_id = workspace_id
         # Accessible workspaces if `workspace_id` is `None`. `None` means that all are accessible.
         self.among: frozenset[str] | None = None
-        self.bell = ChangeFlag()
+        self.change_flag = ChangeFlag()
 
     async def lock_organisation(self, wait_ms: int) -> None:
         """Locks the organisation against other writers until the transaction ends, so that later reads stay valid.
@@ -79,7 +79,7 @@ class TenantStore:
         restrict its queries.
         """
         tenant = TenantStore(self.connection, self.organisation_id, None)
-        tenant.bell = self.bell
+        tenant.change_flag = self.change_flag
         return tenant
 
     async def find(self, table: Table, key: str) -> Row | None:
@@ -151,7 +151,7 @@ class TenantStore:
         """Records that snapshot sections changed, so that the data plane loads them again. See
         `penstock.store.snapshot_sections`.
         """
-        change = self.bell
+        change = self.change_flag
         if change.parts.issuperset(parts):
             return
         change.parts.update(parts)

@@ -26,7 +26,7 @@ pub struct Behaviour {
     /// Body size of a complete response.
     pub response_bytes: Option<usize>,
     pub fault: Option<Fault>,
-    /// True if the response is compressed when the request accepts it. Only effective in a model name.
+    /// True to gzip the response if the request accepts gzip. Works only in the model name (`mock?gzip=true`).
     pub gzip: bool,
     /// Number of chunks before the fault.
     pub after: Option<u32>,

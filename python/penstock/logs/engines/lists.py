@@ -40,7 +40,7 @@ ID_TIME_TOLERANCE = dt.timedelta(days=1)
 UUID_V7_TIME_SHIFT = 80
 
 
-def run_list(fragments: SqlFragments, query: ListQuery) -> dict[str, Any]:
+def fetch_record_page(fragments: SqlFragments, query: ListQuery) -> dict[str, Any]:
     """Runs one page of a list, by time and identifier."""
     statement = Statement(fragments)
     columns = _choose_columns(query.columns)
@@ -190,7 +190,7 @@ def run_trace(fragments: SqlFragments, query: TraceQuery) -> dict[str, Any]:
         restricted_to=query.restricted_to,
         trace_id=[query.trace_id],
     )
-    listed = run_list(
+    listed = fetch_record_page(
         fragments, ListQuery(filters=filters, order="asc", limit=MAX_TRACE_RECORDS, columns=_TRACE_COLUMNS)
     )
     return {

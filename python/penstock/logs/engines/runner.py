@@ -32,7 +32,7 @@ def run_query(fragments: SqlFragments, query: LogQuery) -> dict[str, Any]:  # no
         case GroupQuery():
             return groups.run_group(fragments, query)
         case ListQuery():
-            return lists.run_list(fragments, query)
+            return lists.fetch_record_page(fragments, query)
         case GetQuery():
             return lists.run_get(fragments, query)
         case TraceQuery():

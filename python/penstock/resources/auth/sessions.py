@@ -140,7 +140,7 @@ async def _authenticate(
     async with services.database.read_connection() as connection:
         row = (await connection.execute(select(users).where(users.c.email == email))).mappings().first()
     await passwords.check_password(email, address, row["password"] if row else None, data.password)
-    # If there is no such user, `passwords.check` has already raised an error.
+    # If there is no such user, `check_password` has already raised an error.
     user = dict(row or {})
     caller = Caller(
         id=user["id"], type="person", organisation_id=user["organisation_id"], user_id=user["id"], by="session"

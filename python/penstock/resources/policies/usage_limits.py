@@ -289,7 +289,7 @@ def _merge_limit(row: Row, sent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _limit_problems(limit: limits.UsageLimits, before: Mapping[str, Any]) -> list[Problem]:
-    problems = limits.find_usage_problems("", limit, before)
+    problems = limits.find_usage_limit_problems("", limit, before)
     type_, maximum = limit.type or limits.DEFAULT_USAGE_TYPE, MAX_AMOUNTS[limit.type or limits.DEFAULT_USAGE_TYPE]
     least = MIN_TOKENS if type_ == "tokens" else 1
     for name, value, lowest in (

@@ -35,7 +35,7 @@ pub fn decompress(bytes: &[u8], max_bytes: usize) -> Option<Bytes> {
     (plain.len() <= max_bytes).then(|| plain.into())
 }
 
-/// Decompresses the beginning of a gzip response, at max_bytes `max_bytes` bytes. Returns fewer if the data ends or is not gzip.
+/// Decompresses the beginning of a gzip response, at most `max_bytes` bytes. Returns fewer if the data ends or is not gzip.
 pub fn decompress_start(bytes: &[u8], max_bytes: usize) -> Vec<u8> {
     let mut plain = Vec::new();
     // An error ends the output, because the rest of the response is still to come.

@@ -165,7 +165,7 @@ impl RoutingDecision {
         }
     }
 
-    /// Returns at max_count the last `max_count` steps.
+    /// Returns the last steps, at most `max_count`.
     pub fn last_steps(&self, max_count: usize) -> &[RoutingStep] {
         &self.steps[self.steps.len().saturating_sub(max_count)..]
     }

@@ -7,7 +7,7 @@ use super::{ConfigReader, Deployments, Node};
 use crate::{
     features::{
         cache::CachePolicy, circuit_breaker::CircuitBreaker, custom_host::CustomHost, forward_headers::ForwardHeaders,
-        guardrails::GuardrailKey, inspect_stream::InspectStream, recovery::Recovery, retry::Retry,
+        guardrails::GuardrailConfigKey, inspect_stream::InspectStream, recovery::Recovery, retry::Retry,
         strict::StrictCompliance, timeout::RequestTimeout,
     },
     parse::document_reader::to_snake_case,
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// A target that is being parsed, with its unfinished strategy.
+/// A config node (target, group or root) that is being parsed, with its unfinished strategy.
 pub(crate) struct ConfigDraft {
     target: Node,
     strategy: Option<StrategyDraft>,
@@ -199,42 +199,42 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
         key: "before_request_hooks",
         schema: r##"{"$ref":"#/$defs/hooks","description":"guardrails that run before the request is sent, in the full form"}"##,
         parse: |draft, value, reading| {
-            draft.target.features.guardrails.set(GuardrailKey::BeforeRequestHooks, value, reading);
+            draft.target.features.guardrails.set(GuardrailConfigKey::BeforeRequestHooks, value, reading);
         },
     },
     ConfigKey {
         key: "after_request_hooks",
         schema: r##"{"$ref":"#/$defs/hooks","description":"guardrails that run after a response with status 200, in the full form"}"##,
         parse: |draft, value, reading| {
-            draft.target.features.guardrails.set(GuardrailKey::AfterRequestHooks, value, reading);
+            draft.target.features.guardrails.set(GuardrailConfigKey::AfterRequestHooks, value, reading);
         },
     },
     ConfigKey {
         key: "input_guardrails",
         schema: r##"{"$ref":"#/$defs/guardrails","description":"guardrails that run before the request is sent"}"##,
         parse: |draft, value, reading| {
-            draft.target.features.guardrails.set(GuardrailKey::InputGuardrails, value, reading);
+            draft.target.features.guardrails.set(GuardrailConfigKey::InputGuardrails, value, reading);
         },
     },
     ConfigKey {
         key: "output_guardrails",
         schema: r##"{"$ref":"#/$defs/guardrails","description":"guardrails that run after a response with status 200"}"##,
         parse: |draft, value, reading| {
-            draft.target.features.guardrails.set(GuardrailKey::OutputGuardrails, value, reading);
+            draft.target.features.guardrails.set(GuardrailConfigKey::OutputGuardrails, value, reading);
         },
     },
     ConfigKey {
         key: "input_mutators",
         schema: r##"{"$ref":"#/$defs/guardrails","description":"changes of the request before it is sent"}"##,
         parse: |draft, value, reading| {
-            draft.target.features.guardrails.set(GuardrailKey::InputMutators, value, reading);
+            draft.target.features.guardrails.set(GuardrailConfigKey::InputMutators, value, reading);
         },
     },
     ConfigKey {
         key: "output_mutators",
         schema: r##"{"$ref":"#/$defs/guardrails","description":"changes of a response with status 200"}"##,
         parse: |draft, value, reading| {
-            draft.target.features.guardrails.set(GuardrailKey::OutputMutators, value, reading);
+            draft.target.features.guardrails.set(GuardrailConfigKey::OutputMutators, value, reading);
         },
     },
     ConfigKey {

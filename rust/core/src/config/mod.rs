@@ -63,7 +63,7 @@ pub struct Node {
     pub name: Option<String>,
     pub provider: Option<String>,
     pub api_key: Option<Secret>,
-    /// True if the request itself names the saved provider.
+    /// Config key `passthrough`: the request names the saved provider, and is forwarded without changes.
     pub passthrough: bool,
     /// True if a model list comes from the catalogue.
     pub fetch_integrated_models: bool,

@@ -45,7 +45,7 @@ pub(crate) async fn send_translated(
         send_to_target(state, client_request, target, body, ResponseHandling::Translate(&translation), log).await?;
     if incoming.head.status < 300 && matches!(operation, Operation::CancelFinetune | Operation::CancelBatch) {
         let head = translate::job_status_head(client_request);
-        let status_call = translate::job_status_call(client_request, &head);
+        let status_call = translate::job_status_request(client_request, &head);
         let sending =
             send_to_target(state, &status_call, target, Body::empty(), ResponseHandling::Translate(&translation), log);
         // Both upstream requests serve one client request and share its deadline.

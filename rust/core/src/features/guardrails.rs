@@ -34,7 +34,7 @@ pub struct Guardrails {
 
 /// Keys of a config that hold hooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GuardrailKey {
+pub enum GuardrailConfigKey {
     BeforeRequestHooks,
     AfterRequestHooks,
     InputGuardrails,
@@ -45,14 +45,14 @@ pub enum GuardrailKey {
 
 impl Guardrails {
     /// Parses one list of a config.
-    pub fn set(&mut self, key: GuardrailKey, value: &Value, reading: &mut ConfigReader) {
+    pub fn set(&mut self, key: GuardrailConfigKey, value: &Value, reading: &mut ConfigReader) {
         let (list, form) = match key {
-            GuardrailKey::BeforeRequestHooks => (&mut self.before.full, HookForm::Full),
-            GuardrailKey::AfterRequestHooks => (&mut self.after.full, HookForm::Full),
-            GuardrailKey::InputGuardrails => (&mut self.before.guardrails, HookForm::Short(HookKind::Guardrail)),
-            GuardrailKey::OutputGuardrails => (&mut self.after.guardrails, HookForm::Short(HookKind::Guardrail)),
-            GuardrailKey::InputMutators => (&mut self.before.mutators, HookForm::Short(HookKind::Mutator)),
-            GuardrailKey::OutputMutators => (&mut self.after.mutators, HookForm::Short(HookKind::Mutator)),
+            GuardrailConfigKey::BeforeRequestHooks => (&mut self.before.full, HookForm::Full),
+            GuardrailConfigKey::AfterRequestHooks => (&mut self.after.full, HookForm::Full),
+            GuardrailConfigKey::InputGuardrails => (&mut self.before.guardrails, HookForm::Short(HookKind::Guardrail)),
+            GuardrailConfigKey::OutputGuardrails => (&mut self.after.guardrails, HookForm::Short(HookKind::Guardrail)),
+            GuardrailConfigKey::InputMutators => (&mut self.before.mutators, HookForm::Short(HookKind::Mutator)),
+            GuardrailConfigKey::OutputMutators => (&mut self.after.mutators, HookForm::Short(HookKind::Mutator)),
         };
         *list = parse_hooks(value, form, reading);
     }
@@ -115,11 +115,11 @@ mod tests {
     fn a_target_with_hooks_does_not_inherit() {
         let mut reading = ConfigReader::new(Strictness::Strict);
         let mut parent = Guardrails::default();
-        parent.set(GuardrailKey::InputGuardrails, &json!(["short"]), &mut reading);
-        parent.set(GuardrailKey::BeforeRequestHooks, &json!([{"id": "full", "checks": []}]), &mut reading);
-        parent.set(GuardrailKey::OutputGuardrails, &json!(["after"]), &mut reading);
+        parent.set(GuardrailConfigKey::InputGuardrails, &json!(["short"]), &mut reading);
+        parent.set(GuardrailConfigKey::BeforeRequestHooks, &json!([{"id": "full", "checks": []}]), &mut reading);
+        parent.set(GuardrailConfigKey::OutputGuardrails, &json!(["after"]), &mut reading);
         let mut child = Guardrails::default();
-        child.set(GuardrailKey::InputMutators, &json!(["own"]), &mut reading);
+        child.set(GuardrailConfigKey::InputMutators, &json!(["own"]), &mut reading);
         reading.finish().unwrap();
         child.inherit(&parent);
         assert_eq!(names(parent.before()), ["full", "short"]);

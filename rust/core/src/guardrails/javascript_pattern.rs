@@ -227,7 +227,7 @@ fn translate(source: &str, flags: JavaScriptFlags, dialect: Dialect) -> Result<S
             }
             // A brace that begins no quantifier stands for itself.
             '{' if quantifier_length(&letters[at..]).is_none() => push(&mut output, r"\{", &mut at),
-            '}' if !ends_quantifier(&output) => push(&mut output, r"\}", &mut at),
+            '}' if !ends_in_open_quantifier(&output) => push(&mut output, r"\}", &mut at),
             // Rust has comments in its verbose mode only, and other extensions after `(?`, which JavaScript rejects.
             '(' if letters.get(at + 1) == Some(&'?') && !is_group_start(&letters[at + 2..]) => {
                 return Err("is no valid regular expression: unknown kind of group".to_owned());
@@ -266,7 +266,7 @@ fn quantifier_length(letters: &[char]) -> Option<usize> {
 }
 
 /// Returns true if the output ends in an open quantifier, so that a brace closes it.
-fn ends_quantifier(output: &str) -> bool {
+fn ends_in_open_quantifier(output: &str) -> bool {
     output.rfind('{').is_some_and(|open| {
         !output[..open].ends_with('\\')
             && output[open + 1..].bytes().all(|byte| byte.is_ascii_digit() || byte == b',')

@@ -77,15 +77,15 @@ struct Lease {
     free: u64,
     /// Held by requests.
     held: u64,
-    /// Held by other workers when the node's counter was reached last.
+    /// Amount that other workers held when this worker last read the node's counter.
     held_by_others: u64,
     /// Used by requests beyond their holds and not reported yet.
     exceeded: u64,
-    /// Taken without the node's counter, or not reported because it could not be reached.
+    /// Taken without the node's counter, or not reported because the counter was unavailable.
     unreported: u64,
     /// What was left in the node's counter, without `free`.
     left: u64,
-    /// What was left when the node's counter was reached last.
+    /// What was left in the node's counter when this worker last read it.
     known_left: u64,
     is_share: bool,
     /// True if what this worker holds has changed since its last report.
@@ -273,7 +273,7 @@ impl Limiter {
             lease.held = lease.held.saturating_sub(hold.amount);
             lease.is_changed = hold.rule.is_budget();
             lease.exceeded = lease.exceeded.saturating_add(exceeded);
-            // What exceeds a hold comes out of the lease first.
+            // Usage beyond a hold is first paid from what the lease still has free. Only the rest stays in `exceeded`.
             let from_lease = lease.exceeded.min(lease.free);
             lease.exceeded -= from_lease;
             lease.free = lease.free - from_lease + returned;

@@ -64,11 +64,11 @@ impl ValuePattern {
         if !self.names_provider {
             return self.matches(target.model);
         }
-        target.saved.is_some_and(|saved| self.matches_saved(saved.slug, target.model))
+        target.saved.is_some_and(|saved| self.matches_slug_and_model(saved.slug, target.model))
     }
 
-    /// Compares with `@slug/model`, in most cases without putting that together.
-    fn matches_saved(&self, slug: &str, model: &str) -> bool {
+    /// Compares with `@slug/model`, in most cases without building that string.
+    fn matches_slug_and_model(&self, slug: &str, model: &str) -> bool {
         let text = &self.text[1..];
         let model_part = || text.strip_prefix(slug)?.strip_prefix('/');
         match self.kind {

@@ -46,11 +46,11 @@ pub async fn translate_request(
     let length = body.len();
     let model = log.model.clone();
     let text = |key: &str| target.options.get(key).map(ToOwned::to_owned);
-    let betas =
-        text("anthropic_beta").or_else(|| client_request.head.headers.get_str("anthropic-beta").map(ToOwned::to_owned));
+    let headers = &client_request.head.headers;
+    let betas = text("anthropic_beta").or_else(|| headers.get_str("anthropic-beta").map(ToOwned::to_owned));
     let version = text("anthropic_version");
-    let is_anthropic_client = client_request.head.headers.get_str("anthropic-version").is_some();
-    let list_shape = client_sdk::model_list_shape(operation, &client_request.head.headers);
+    let is_anthropic_client = headers.get_str("anthropic-version").is_some();
+    let list_shape = client_sdk::model_list_shape(operation, headers);
     let effective_model = Some(provider.effective_model(&target.options, &model))
         .filter(|resolved| *resolved != model)
         .map(ToOwned::to_owned);
@@ -136,7 +136,7 @@ pub fn job_status_head(client_request: &ClientRequest<'_>) -> RequestHead {
 }
 
 /// Returns the call that requests the status of a cancelled job.
-pub fn job_status_call<'c>(client_request: &ClientRequest<'c>, head: &'c RequestHead) -> ClientRequest<'c> {
+pub fn job_status_request<'c>(client_request: &ClientRequest<'c>, head: &'c RequestHead) -> ClientRequest<'c> {
     let path = client_request.route.path.strip_suffix("/cancel").unwrap_or(client_request.route.path);
     let is_fine_tuning = client_request.route.operation.is_fine_tuning();
     let operation = if is_fine_tuning { Operation::RetrieveFinetune } else { Operation::RetrieveBatch };

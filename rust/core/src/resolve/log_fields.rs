@@ -106,7 +106,7 @@ impl RequestLog {
 
 impl DeferredBilling {
     /// Returns the billing mode of a request that creates, reads or cancels a response; `None` for other operations.
-    pub async fn for_call(
+    pub async fn for_request(
         charges: &Arc<PendingCharges>,
         client_request: &ClientRequest<'_>,
         provider: &str,

@@ -117,16 +117,16 @@ pub async fn deliver_response(
     let BodyEncoding { is_uncompressed: is_plain, is_gzip, is_json } = encoding;
     if status < 300 && operation.returns_background_response() {
         // Boxed, because it would otherwise enlarge the future of every request.
-        record.log.billing.deferred_billing =
-            Box::pin(DeferredBilling::for_call(&state.shared.pending_charges, client_request, record.log.provider))
-                .await;
+        let pending = &state.shared.pending_charges;
+        let billing = Box::pin(DeferredBilling::for_request(pending, client_request, record.log.provider));
+        record.log.billing.deferred_billing = billing.await;
     }
-    let has_cost = status < 300 && (is_plain || is_gzip) && has_unbilled_usage(client_request, &record);
+    let is_unbilled = status < 300 && (is_plain || is_gzip) && has_unbilled_usage(client_request, &record);
     let declared = response_head.headers.get_str("content-length").and_then(|text| text.parse().ok());
     let header_usage = read_header_usage(api_format, &response_head.headers);
     record.record_response_headers(&response_head.headers);
-    let mut reply =
-        ClientResponseHead::new(status, build_response_headers(response_head.headers, client_request, &record));
+    let client_headers = build_response_headers(response_head.headers, client_request, &record);
+    let mut reply = ClientResponseHead::new(status, client_headers);
     forbid_proxy_buffering(framing, &mut reply);
     if is_small {
         // Pinned locally, because an async function stores a future that it takes by value twice.
@@ -141,10 +141,9 @@ pub async fn deliver_response(
                 let length = rewritten.as_ref().unwrap_or(&bytes).len();
                 reply.set_content_length(if is_bodiless { declared } else { Some(length) });
                 let coding = BillableBody { api_format, is_compressed: is_gzip };
-                let billable = (has_cost && is_json).then_some(coding);
-                let ClientResponse { head: reply, body } =
-                    finish_buffered_response(reply, bytes, billable, header_usage, record);
-                return ClientResponse { head: reply, body: rewritten.map_or(body, Into::into) };
+                let billable = (is_unbilled && is_json).then_some(coding);
+                let response = finish_buffered_response(reply, bytes, billable, header_usage, record);
+                return ClientResponse { body: rewritten.map_or(response.body, Into::into), ..response };
             }
             Ok(None) => (),
             Err(error) => return respond_with_error(&error, client_request, record),
@@ -162,10 +161,10 @@ pub async fn deliver_response(
     // An error event may be appended to an event stream, so its length is unknown.
     reply.set_content_length(if is_events || rewriter.is_some() { None } else { body.content_length() });
     record.begin_stream();
-    let reading = encoding.select_meter(framing, has_cost, api_format, operation, &record);
+    let meter = encoding.select_meter(framing, is_unbilled, api_format, operation, &record);
     let ends_with_event = client_request.route.ends_with_event(&client_request.head.method) && status < 300;
     let every = jitter_interval(Duration::from_millis(state.settings.heartbeat_ms), record.id);
-    let stream = ResponseStream::new(body, reading, api_format, ends_with_event, record).with_rewriter(rewriter);
+    let stream = ResponseStream::new(body, meter, api_format, ends_with_event, record).with_rewriter(rewriter);
     let beats = is_events && is_plain && allows_heartbeat(client_request, api_format) && !every.is_zero();
     ClientResponse { head: reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
 }
@@ -244,19 +243,19 @@ impl BodyEncoding {
     fn select_meter(
         self,
         framing: Option<StreamFraming>,
-        has_cost: bool,
+        is_unbilled: bool,
         api_format: ApiFormat,
         operation: Operation,
         record: &Record,
     ) -> ResponseMeter {
         let is_events = framing == Some(StreamFraming::SseEvents);
         match framing {
-            _ if self.is_gzip && has_cost && (is_events || self.is_json) => {
+            _ if self.is_gzip && is_unbilled && (is_events || self.is_json) => {
                 ResponseMeter::Compressed(record.compressed_buffer(api_format, is_events))
             }
             // Any other compressed body can be neither read nor extended; if it is truncated, the connection is closed.
             _ if !self.is_uncompressed => ResponseMeter::Unmetered,
-            Some(StreamFraming::SseEvents) if has_cost && record.log.count_input.is_some() => {
+            Some(StreamFraming::SseEvents) if is_unbilled && record.log.count_input.is_some() => {
                 ResponseMeter::SseEvents(SseMeter::with_deltas(api_format, operation).into())
             }
             Some(StreamFraming::SseEvents) => {
@@ -264,7 +263,7 @@ impl BodyEncoding {
             }
             Some(StreamFraming::AwsFrames) => ResponseMeter::AwsFrames(Box::default()),
             Some(StreamFraming::JsonArrayItems) => ResponseMeter::ArrayItems(Box::default()),
-            None if self.is_json && has_cost => ResponseMeter::LargeBody(ResponseSkimmer::for_operation(operation)),
+            None if self.is_json && is_unbilled => ResponseMeter::LargeBody(ResponseSkimmer::for_operation(operation)),
             None => ResponseMeter::Unmetered,
         }
     }

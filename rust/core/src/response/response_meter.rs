@@ -1,4 +1,4 @@
-//! SseMeter for the bytes of a response as they pass through: its usage, and if it is complete.
+//! Meter of a response: reads its usage, and whether it is complete, as the bytes pass through.
 
 use penstock_llm::{
     api_format::ApiFormat,
@@ -17,7 +17,7 @@ use crate::accounting::{
     token_counting::CountableResponse,
 };
 
-/// SseMeter for the bytes of a response as they pass through.
+/// Meter of one response, chosen by its framing and compression.
 #[derive(Default)]
 pub enum ResponseMeter {
     SseEvents(Box<SseMeter>),

@@ -67,7 +67,7 @@ pub(crate) async fn route_request(
     limit_admission::admit_request(state, resolver.client_request, resolver.caller, log).await?;
     let may_be_redacted =
         !resolver.client_request.head.is_guardrail_question && hooks::may_redact_request(resolver, &plan.config.root);
-    let body = log.begin_record_of_checked(resolver.client_request.head, &state.record_sink, body, may_be_redacted);
+    let body = log.begin_record_with_redaction(resolver.client_request.head, &state.record_sink, body, may_be_redacted);
     let operation = resolver.client_request.requested_operation();
     if let (true, Body::Complete(bytes)) = (operation.has_countable_text(), &body) {
         log.count_input = Some(state.record_sink.token_counter.retain_body(operation, bytes));

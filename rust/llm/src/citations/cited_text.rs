@@ -21,11 +21,12 @@ pub struct Citation {
     pub document_id: Option<String>,
 }
 
-/// All citations that a response contains in one scope.
+/// All citations that a response contains in one scope. The provider's own citation field (`scope`, `name`, `json`) is
+/// sent as it is to client formats without citations. Clients whose format has citations get it in addition to them,
+/// unless they asked for strict compliance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CitationSet<'a> {
-    /// Scope, name and JSON of the provider's own citation field. It is sent to client formats without citations. Other
-    /// clients get it in addition to the citations, unless they are strict.
+    /// Part of the response that the provider's citation field belongs to.
     pub scope: FieldScope,
     pub name: &'a str,
     pub json: &'a str,

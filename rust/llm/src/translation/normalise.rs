@@ -29,7 +29,7 @@ static PROVIDER_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"provide
 /// Longest line of a stream that is buffered. A longer line is forwarded unchanged as it arrives.
 const MAX_LINE_BYTES: usize = 1024 * 1024;
 
-/// The beginning of a response that is shorter than this does not show whether it is an error.
+/// Number of bytes that must have arrived before a response without an error field counts as no error.
 const MIN_DECISIVE_BYTES: usize = 256;
 
 /// Normalisation of the responses to one request.

@@ -216,26 +216,26 @@ impl Prices {
             let models = models.into_iter().map(|model| (model.names, compile_prices(model.prices, &path, problems)));
             lists.insert(id, models.collect());
         }
-        let mut sellers: HashMap<Box<str>, ProviderPrices> = HashMap::new();
+        let mut by_provider: HashMap<Box<str>, ProviderPrices> = HashMap::new();
         for (provider, ids) in published.sellers {
             let lists = ids.iter().filter_map(|id| lists.get(id)).map(Arc::clone).collect();
-            sellers.insert(provider.into(), ProviderPrices { lists, ..ProviderPrices::default() });
+            by_provider.insert(provider.into(), ProviderPrices { lists, ..ProviderPrices::default() });
         }
         for (index, row) in published.overrides.into_iter().enumerate() {
             let priced = compile_prices(row.prices, &format!("$.prices.overrides[{index}]"), problems);
-            sellers.entry(row.provider.into()).or_default().overrides.insert(row.model.into(), priced);
+            by_provider.entry(row.provider.into()).or_default().overrides.insert(row.model.into(), priced);
         }
-        Self(sellers)
+        Self(by_provider)
     }
 
     /// Applies `compute` to the price of a model that is valid at `at` (Unix seconds). `None` if no price is known.
     pub fn find<T>(&self, provider: &str, model: &str, at: u64, compute: impl Fn(&Price) -> T) -> Option<T> {
-        let seller = self.0.get(provider)?;
-        let override_price = seller.overrides.get(model).and_then(|priced| find_valid_price(priced, at));
+        let provider_prices = self.0.get(provider)?;
+        let override_price = provider_prices.overrides.get(model).and_then(|priced| find_valid_price(priced, at));
         if let Some(price) = override_price {
             return Some(compute(price));
         }
-        find_valid_price(&seller.find_listed(model)?, at).map(compute)
+        find_valid_price(&provider_prices.find_listed(model)?, at).map(compute)
     }
 }
 

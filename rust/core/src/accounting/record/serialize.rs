@@ -318,6 +318,7 @@ fn write_request_fields(line: &mut ObjectWriter<'_>, log: &RequestLog) {
 fn write_usage(line: &mut ObjectWriter<'_>, usage: Option<&Usage>, cost: Option<&Cost>) {
     if let Some(usage) = usage {
         let (request, response) = (usage.total_input(), usage.total_output());
+        // Log fields call tokens units (`python/penstock/logs/columns.py`).
         line.number("req_units", request);
         line.number("res_units", response);
         line.number("total_units", request.saturating_add(response));

@@ -17,11 +17,11 @@ impl RequestLog {
     /// Writes the beginning of the record to the spool, with the request's body. To be called before anything is sent
     /// upstream.
     pub fn begin_record(&mut self, head: &RequestHead, sink: &RecordSink, body: Body) -> Body {
-        self.begin_record_of_checked(head, sink, body, false)
+        self.begin_record_with_redaction(head, sink, body, false)
     }
 
     /// Writes the beginning of the record to the spool. A body that guardrails may redact is written after they ran.
-    pub fn begin_record_of_checked(
+    pub fn begin_record_with_redaction(
         &mut self,
         head: &RequestHead,
         sink: &RecordSink,

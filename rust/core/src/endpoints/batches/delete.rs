@@ -28,7 +28,7 @@ pub(crate) async fn delete_batch(
         ["GET", "DELETE"].map(|method| RequestHead { method: method.into(), ..client_request.head.clone() });
     let (mut batch, mut deadline) = send_to_target(
         state,
-        &translate::job_status_call(client_request, &status_head),
+        &translate::job_status_request(client_request, &status_head),
         target,
         Body::empty(),
         ResponseHandling::Translate(&translation),

@@ -35,7 +35,7 @@ pub struct BatchOutputTranslator {
 
 impl BatchOutputTranslator {
     /// Returns `None` if the request is not for the output lines of a batch.
-    pub fn from_call(
+    pub fn from_client_request(
         client_request: &ClientRequest<'_>,
         provider: &'static str,
         line_format: BatchLineFormat,

@@ -88,7 +88,8 @@ async fn retrieve_content(
 ) -> FileStoreResult {
     let object = resolve_object(client, client_request, bucket)?;
     let path = bucket.file_path(&object);
-    let results = BatchOutputTranslator::from_call(client_request, client.target.provider.slug(), bucket.line_format);
+    let results =
+        BatchOutputTranslator::from_client_request(client_request, client.target.provider.slug(), bucket.line_format);
     // A range could cut a batch line, which then could not be translated.
     let range = client_request
         .head

@@ -132,7 +132,7 @@ async fn retrieve_content(
     // stream.
     deadline.enforce(pin!(body.wait_for_first_chunk())).await?;
     let incoming = IncomingResponse { head, body };
-    let results = BatchOutputTranslator::from_call(
+    let results = BatchOutputTranslator::from_client_request(
         client_request,
         client.target.provider.slug(),
         client.file_store.line_format(),

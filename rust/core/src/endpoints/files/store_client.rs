@@ -130,17 +130,17 @@ impl FileStoreClient<'_> {
         if !blob.has_trusted_transport(&self.state.upstream) {
             return Err(wrong("it is not https"));
         }
-        let (upstream, grace) = (Arc::clone(&self.state.upstream), self.state.coarse_timer.clone());
+        let (upstream, timer) = (Arc::clone(&self.state.upstream), self.state.coarse_timer.clone());
         Ok(PreparedFetch {
             outgoing: blob.build_request(""),
             origin: blob.base.origin,
             upstream,
-            timer: grace,
+            timer,
             timeout: self.target.timeout,
         })
     }
 
-    /// Reads a response body of at max_bytes `max_bytes` bytes as text.
+    /// Reads a response body of at most `max_bytes` bytes as text. A longer one is an error.
     pub async fn read_text(
         &self,
         incoming: &mut IncomingResponse,

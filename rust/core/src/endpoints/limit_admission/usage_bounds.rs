@@ -27,18 +27,20 @@ const GUESSED_FRACTION: u64 = 8;
 pub const MAX_OUTPUT_TOKENS: u64 = 128_000;
 /// Bytes of text for one token, on average.
 const BYTES_PER_TOKEN: u64 = 4;
-/// Most tokens of one image in a request, and of one that is generated.
+/// Maximum number of tokens of one image in a request.
 const MAX_IMAGE_TOKENS: u64 = 50_000;
+/// Maximum number of tokens of one generated image.
 const MAX_GENERATED_IMAGE_TOKENS: u64 = 16_384;
 /// Most tokens of the instructions that a provider adds to a request with tools.
 const MAX_TOOL_PROMPT_TOKENS: u64 = 1024;
-/// Most images of an edit, in the request and in the response, and most tokens of its text.
+/// Maximum number of images that an image edit sends, and that it returns.
 const MAX_EDITED_IMAGES: u64 = 16;
+/// Maximum number of text tokens in the prompt of an image edit.
 const MAX_EDIT_TEXT_TOKENS: u64 = 32_000;
 /// Most tokens of speech for each byte of text, at the lowest speed.
 const SPEECH_TOKENS_PER_BYTE: u64 = 16;
-/// Bytes of the shortest documents that a provider bills as one more query.
-const RANKED_BYTES: u64 = 200;
+/// Length of documents, in bytes, from which a provider may bill one more query. A low estimate.
+const MIN_BYTES_PER_BILLED_QUERY: u64 = 200;
 /// Amount of a request that has no bound. No limit leaves so much.
 pub const UNBOUNDED: u64 = u64::MAX;
 
@@ -53,7 +55,7 @@ pub struct AttemptPrices<'a> {
 
 impl AttemptPrices<'_> {
     /// Returns the cost of tokens at the usual rates, in nano-dollars.
-    fn usual(&self, input: u64, output: u64, images: Option<&ImageParams>) -> u64 {
+    fn usual_cost(&self, input: u64, output: u64, images: Option<&ImageParams>) -> u64 {
         let usage = Usage { input, output, ..Usage::default() };
         let cost = match images {
             Some(images) => self.pricing.image_cost(self.provider, self.model, self.at, Some(&usage), images),
@@ -129,7 +131,7 @@ impl UsageBounds {
             },
             Operation::Rerank => {
                 let bytes = length.unwrap_or(0);
-                Self { rankings: 1 + bytes / RANKED_BYTES, ..Self::of_text(bytes, Some(0)) }
+                Self { rankings: 1 + bytes / MIN_BYTES_PER_BILLED_QUERY, ..Self::of_text(bytes, Some(0)) }
             }
             Operation::Moderate => Self::of_text(length.unwrap_or(0), Some(0)),
             _ if uses_nothing(client_request, operation) => Self { output_tokens: Some(0), ..Self::default() },
@@ -177,7 +179,7 @@ impl UsageBounds {
         let input = self.input_bytes / BYTES_PER_TOKEN;
         let output = self.output_tokens.map_or(USUAL_OUTPUT_TOKENS, |most| most.min(USUAL_OUTPUT_TOKENS));
         let usual = match rule.measure {
-            Measure::Cost => prices.usual(input, output, self.images.as_deref()),
+            Measure::Cost => prices.usual_cost(input, output, self.images.as_deref()),
             Measure::Tokens | Measure::Requests => input.saturating_add(output),
         };
         // What earlier requests used tells more than the bounds of this one. Without either, a rate limit must not wait

@@ -168,12 +168,8 @@ impl TargetHooks {
             hosts: Arc::clone(&state.shared.check_hosts),
             workspace: executor.resolver.caller.workspace().map(Arc::from),
             models: state.own_reference().map(|state| {
-                let trace_id = executor
-                    .client_request
-                    .control
-                    .trace_id
-                    .map(ToOwned::to_owned)
-                    .or_else(|| executor.log.trace_id.clone());
+                let requested = executor.client_request.control.trace_id.map(ToOwned::to_owned);
+                let trace_id = requested.or_else(|| executor.log.trace_id.clone());
                 let asked = executor.log.details.guardrail_questions();
                 let hides_texts = before.iter().chain(&after).any(|hook| !hook.is_async && hook.may_redact());
                 ModelAccess::new(state, resolver.caller, trace_id, asked, hides_texts, route_question)

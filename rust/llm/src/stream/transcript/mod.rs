@@ -154,9 +154,9 @@ impl Transcript {
                 continue;
             };
             match self.format {
-                StreamFormat::Chat | StreamFormat::Completions => self.record_chunk(&value),
-                StreamFormat::Messages => self.record_message_event(&value),
-                StreamFormat::Responses => self.record_response_event(&value),
+                StreamFormat::Chat | StreamFormat::Completions => self.record_chat_chunk(&value),
+                StreamFormat::Messages => self.record_messages_api_event(&value),
+                StreamFormat::Responses => self.record_responses_api_event(&value),
             }
         }
     }
@@ -166,7 +166,7 @@ impl Transcript {
         self.resume_obstacle.get_or_insert(because);
     }
 
-    fn record_chunk(&mut self, chunk: &Value) {
+    fn record_chat_chunk(&mut self, chunk: &Value) {
         if let (true, Some(id)) = (self.id.is_empty(), chunk["id"].as_str()) {
             id.clone_into(&mut self.id);
         }
@@ -203,7 +203,7 @@ impl Transcript {
         }
     }
 
-    fn record_message_event(&mut self, event: &Value) {
+    fn record_messages_api_event(&mut self, event: &Value) {
         let index = event["index"].as_u64();
         match event["type"].as_str().unwrap_or_default() {
             "message_start" => self.has_started = true,
@@ -233,7 +233,7 @@ impl Transcript {
         }
     }
 
-    fn record_response_event(&mut self, event: &Value) {
+    fn record_responses_api_event(&mut self, event: &Value) {
         let kind = event["type"].as_str().unwrap_or_default();
         if let (true, Some(id)) = (self.id.is_empty(), event["response"]["id"].as_str()) {
             id.clone_into(&mut self.id);

@@ -126,7 +126,7 @@ fn to_chat_response_format(format: Value) -> Value {
 }
 
 /// Takes the name of a called tool out of an item, and returns the function that represents it.
-fn take_called_function(fields: &mut Fields, path: &str, tools: &mut ClientTools) -> Result<String, RequestError> {
+fn take_function_name(fields: &mut Fields, path: &str, tools: &mut ClientTools) -> Result<String, RequestError> {
     let name = take_required_string(fields, "name", path)?;
     Ok(match take_string(fields, "namespace") {
         Some(namespace) => tools.add_namespaced(&namespace, &name),
@@ -149,7 +149,7 @@ fn parse_function_call(
     let signature = take_call_signature(fields);
     Ok(ToolCall {
         id: take_required_string(fields, "call_id", path)?,
-        name: take_called_function(fields, path, tools)?,
+        name: take_function_name(fields, path, tools)?,
         arguments: take_string(fields, "arguments").unwrap_or_default(),
         signature,
         cache,
@@ -167,7 +167,7 @@ fn parse_custom_call(
     let signature = take_call_signature(fields);
     let call = ToolCall {
         id: take_required_string(fields, "call_id", path)?,
-        name: take_called_function(fields, path, tools)?,
+        name: take_function_name(fields, path, tools)?,
         arguments: client_tools::custom_arguments(&input),
         signature,
         cache,
