@@ -43,8 +43,7 @@ pub async fn translate_request(
 ) -> Result<(Body, Translation)> {
     let body = body.collect().await?;
     let (provider, operation, strict) = (target.provider, client_request.route.operation, target.is_strict);
-    let length = body.len();
-    let model = log.model.clone();
+    let (length, model) = (body.len(), log.model.clone());
     let text = |key: &str| target.options.get(key).map(ToOwned::to_owned);
     let headers = &client_request.head.headers;
     let betas = text("anthropic_beta").or_else(|| headers.get_str("anthropic-beta").map(ToOwned::to_owned));

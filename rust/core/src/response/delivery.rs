@@ -140,8 +140,7 @@ pub async fn deliver_response(
                 let rewritten = rewrite_complete(rewriter, &bytes, is_pretty).or(recorded);
                 let length = rewritten.as_ref().unwrap_or(&bytes).len();
                 reply.set_content_length(if is_bodiless { declared } else { Some(length) });
-                let coding = BillableBody { api_format, is_compressed: is_gzip };
-                let billable = (is_unbilled && is_json).then_some(coding);
+                let billable = (is_unbilled && is_json).then_some(BillableBody { api_format, is_compressed: is_gzip });
                 let response = finish_buffered_response(reply, bytes, billable, header_usage, record);
                 return ClientResponse { body: rewritten.map_or(response.body, Into::into), ..response };
             }
