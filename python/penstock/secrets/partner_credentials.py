@@ -59,24 +59,24 @@ def find_partners(checks: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def fill_credentials(checks: Sequence[JsonObject], shared: SharedCredentials) -> list[JsonObject]:
-    """Adds the credentials of the organisation to checks without any. A check that names a host gets none, because
-    whoever saved it could read them there.
+    """Adds the credentials of the organisation to checks that lack them. Skips a check with a host of its own, where
+    its author could read them.
     """
     return [_fill_check(check, shared) for check in checks]
 
 
 def _fill_check(check: JsonObject, shared: SharedCredentials) -> JsonObject:
-    held = shared.get(find_partner(check) or "")
-    if held is None or BASE_URL in check[PARAMETERS]:
+    parameters = shared.get(find_partner(check) or "")
+    if parameters is None or BASE_URL in check[PARAMETERS]:
         return check
-    return {**check, PARAMETERS: {**check[PARAMETERS], **select_parameters(check["id"], held)}}
+    return {**check, PARAMETERS: {**check[PARAMETERS], **select_parameters(check["id"], parameters)}}
 
 
-def select_parameters(check_id: str, held: JsonObject) -> JsonObject:
+def select_parameters(check_id: str, parameters: JsonObject) -> JsonObject:
     """Returns the parameters for one check of a partner: the credentials that it knows, and the host."""
     names = credential_names(check_id)
-    own = {name: value for name, value in held[CREDENTIALS].items() if name in names}
-    return {**held, CREDENTIALS: own}
+    own = {name: value for name, value in parameters[CREDENTIALS].items() if name in names}
+    return {**parameters, CREDENTIALS: own}
 
 
 def explain_missing(checks: Sequence[JsonObject], shared: SharedCredentials) -> dict[str, str]:

@@ -44,11 +44,11 @@ class GuardrailTable(CheckedTable):
     ) -> dict[str, SectionRows]:
         query = self._rows(connection.dialect.name == "postgresql").add_columns(self._digits.label("digits"))
         rows = (await connection.execute(query.where(*conditions).order_by(guardrails.c.id))).mappings().all()
-        held = await _read_partner_rows(connection, rows)
+        partner_rows = await _read_partner_rows(connection, rows)
         sections: dict[str, list[bytes]] = {}
         for row in rows:
             try:
-                encoded = msgspec.json.encode(await self._to_engine_row(connection, row, held))
+                encoded = msgspec.json.encode(await self._to_engine_row(connection, row, partner_rows))
             except DecryptionError as error:
                 # One bad row must not stop publishing for everyone.
                 log.warning(ROW_SKIPPED, "guardrail", row["slug"], error)
@@ -57,7 +57,7 @@ class GuardrailTable(CheckedTable):
         return {digits: (b",".join(rows), len(rows), None) for digits, rows in sections.items()}
 
     async def _to_engine_row(
-        self, connection: AsyncConnection, row: RowMapping, held: Mapping[tuple[str, str], Mapping[str, Any]]
+        self, connection: AsyncConnection, row: RowMapping, partner_rows: Mapping[tuple[str, str], Mapping[str, Any]]
     ) -> dict[str, Any]:
         checks = row["checks"]
         if row["sealed"]:
@@ -65,7 +65,7 @@ class GuardrailTable(CheckedTable):
             checks = config_credentials.join_credentials(config_credentials.SplitDocument(checks, secrets))
         shared: dict[str, Any] = {}
         for partner in partner_credentials.find_partners(checks):
-            own = held.get((row["organisation_id"], partner))
+            own = partner_rows.get((row["organisation_id"], partner))
             if own is not None and may_use_secret(own, row["workspace_id"]):
                 opened = await self._vault.open(connection, own["sealed"], own["id"])
                 shared[partner] = partner_credentials.open_parameters(own, opened)
@@ -88,8 +88,8 @@ async def _read_partner_rows(
     if not needed:
         return {}
     query = select(partner_table).where(partner_table.c.slug.in_(sorted(needed)))
-    found: list[dict[str, Any]] = [dict(row) for row in (await connection.execute(query)).mappings()]
-    return {(row["organisation_id"], row["slug"]): row for row in found}
+    partner_rows: list[dict[str, Any]] = [dict(row) for row in (await connection.execute(query)).mappings()]
+    return {(row["organisation_id"], row["slug"]): row for row in partner_rows}
 
 
 def _select_active(_is_postgres: bool) -> Select[*tuple[Any, ...]]:

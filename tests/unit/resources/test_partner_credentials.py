@@ -104,7 +104,7 @@ def test_guardrails_use_them_without_naming_them(bootstrapped_url: Secret):
             "credentials": {"apiKey": KEY},
             "baseURL": "https://lakera.example",
         }
-        # Whoever names a host could read the credentials there.
+        # The author of a check could read the credentials at a host of its own.
         moved = {"id": "lakera.guard", "parameters": {"baseURL": "https://thief.example"}}
         await team.expect_error(400, "are not sent to another", "POST", "guardrails", {"name": "g", "checks": [moved]})
         # New credentials are published with the guardrails that use them, and only those.

@@ -160,7 +160,7 @@ fn repeating_streams() -> Vec<(&'static str, &'static str, &'static str, Vec<u8>
     let invoke_path = "/model/anthropic.claude-3-haiku-20240307-v1:0/invoke-with-response-stream";
     let delta =
         |text: &str| format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta",{text}}}}}"#);
-    let (hidden, shown) = (delta(r#""text":"CANARY""#), delta(r#""text":"fine""#));
+    let (hidden, harmless) = (delta(r#""text":"CANARY""#), delta(r#""text":"fine""#));
     let converse = [
         r#"{"contentBlockIndex":0,"delta":{"text":"CANARY","text":"fine"}}"#,
         r#"{"contentBlockIndex":0,"delta":{"text":"CANARY"},"delta":{"text":"fine"}}"#,
@@ -168,7 +168,7 @@ fn repeating_streams() -> Vec<(&'static str, &'static str, &'static str, Vec<u8>
     ];
     let invoke = [
         format!("{{{}}}", wrapped(&delta(r#""text":"CANARY","text":"fine""#))),
-        format!("{{{},{}}}", wrapped(&hidden), wrapped(&shown)),
+        format!("{{{},{}}}", wrapped(&hidden), wrapped(&harmless)),
     ];
     let gemini = [
         r#"[{"candidates":[{"content":{"parts":[{"text":"CANARY","text":"fine"}]},"finishReason":"STOP"}]}]"#,

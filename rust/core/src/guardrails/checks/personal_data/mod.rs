@@ -239,8 +239,8 @@ impl PersonalData {
         findings.sort_by_key(|finding| finding.range.start);
     }
 
-    /// Returns why values of a request could not return to the client, or the wrong ones would. A stored conversation
-    /// has names of other requests, and a response in the background comes after the values are forgotten.
+    /// Returns the reason if the client cannot get its values back: a stored conversation repeats names of other
+    /// requests, and a background response comes after this request.
     fn why_unrestorable(&self, input: &CheckInput<'_>) -> Option<&'static str> {
         if self.restore_tag.is_none() || input.stage != Stage::Input {
             return None;
