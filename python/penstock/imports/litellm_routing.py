@@ -101,9 +101,11 @@ class ModelRouting:
         """Returns the config for these model names and aliases; `None` means all."""
         names = [name for name in self.groups if allowed is None or name in allowed or self._aliases_in(name, allowed)]
         # Names that only a pattern has: those of aliases, and those that `allowed` lists.
-        named = [name for name in self.aliases.values() if allowed is None or self._aliases_in(name, allowed)]
-        named += sorted(name for name in allowed or () if name not in self.aliases)
-        exact = dict.fromkeys([*(name for name in names if "*" not in name), *filter(self.find_pattern, named)])
+        pattern_models = [name for name in self.aliases.values() if allowed is None or self._aliases_in(name, allowed)]
+        pattern_models += sorted(name for name in allowed or () if name not in self.aliases)
+        exact = dict.fromkeys(
+            [*(name for name in names if "*" not in name), *filter(self.find_pattern, pattern_models)]
+        )
         listed = [*exact, *self._patterns(names)]
         conditions = [{"query": {"params.model": self._query(name, allowed)}, "then": name} for name in listed]
         targets = [{"name": name, **self._build_target(name)} for name in listed]

@@ -122,8 +122,8 @@ class SettingsReader:
         """Returns the models that fallbacks and aliases name and that do not exist."""
         names = [*self._default_fallbacks]
         names += [name for table in self._fallbacks.values() for listed in table.values() for name in listed]
-        named = {*names} - self.aliases.keys() | {*self.aliases.values()}
-        return sorted(name for name in named if not is_known(name))
+        model_names = {*names} - self.aliases.keys() | {*self.aliases.values()}
+        return sorted(name for name in model_names if not is_known(name))
 
     def _read_retries(self, field: Node, section: str) -> None:
         if (attempts := read_retries(field)) is not None:
