@@ -450,13 +450,21 @@ def build_router(names: Iterable[str]) -> Router:
     memory of one.
     """
     placed: list[Any] = []
+    paths: list[str] = []
     for name in names:
         routes: list[Any] = importlib.import_module(f"penstock.resources.{name}").routes
         prefixes = resources.path_prefixes(name)
         placed += [_place_handler(handler, prefixes) for handler in routes] if prefixes else routes
+        paths += [
+            join_paths([prefix, path]) for prefix in prefixes for handler in routes for path in sorted(handler.paths)
+        ]
     own_options = copy(list_methods)
-    own_options.paths = {path for handler in placed for path in getattr(handler, "paths", ())}
-    return Router("/", route_handlers=[own_options, *placed])
+    own_options.paths = set(paths)
+    router = Router("/", route_handlers=[own_options, *placed])
+    # The paths of a handler have no order, but descriptions of types come from the first route that has them.
+    positions = {path: position for position, path in enumerate(dict.fromkeys(paths))}
+    router.routes.sort(key=lambda route: positions.get(route.path, len(positions)))
+    return router
 
 
 @answers(

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 # The unit tests of these resources run with both kinds of database.
 ONE_STORE = True
 SALT_KEY = "sk-salt-of-the-tests-0123456789"
-OLD_KEY, LIMITED_KEY, TEAM_KEY = (
+OLD_KEY, LIMITED_KEY, TEAM_KEY, SPENT_KEY = (
     "sk-old-key-of-an-app-01234",
     "sk-old-limited-key-01234567",
     "sk-old-team-key-012345678",
+    "sk-old-spent-key-01234567",
 )
 PROVIDER_KEY = "sk-canary-of-the-provider"
 # The columns that this version of LiteLLM has; other versions have more.
@@ -75,15 +76,16 @@ def fill_database(url: str, provider_url: str) -> None:
         ),
         (
             (
-                'INSERT INTO "LiteLLM_TeamTable" (team_id, team_alias, models, max_budget, budget_duration) '
-                "VALUES ('t-1', 'Red team', '{}', 100, '30d')"
+                'INSERT INTO "LiteLLM_TeamTable" (team_id, team_alias, models, max_budget, budget_duration, spend) '
+                "VALUES ('t-1', 'Red team', '{}', 100, '30d', 40.25)"
             ),
             {},
         ),
     ]
-    add = 'INSERT INTO "LiteLLM_VerificationToken" (token, key_alias, models, team_id, rpm_limit, blocked, max_budget) '
-    values = "VALUES (:token, :alias, :models, :team, :rpm, :blocked, :budget)"
-    empty = {"models": [], "team": None, "rpm": None, "blocked": None, "budget": None}
+    add = 'INSERT INTO "LiteLLM_VerificationToken" '
+    add += "(token, key_alias, models, team_id, rpm_limit, blocked, max_budget, spend) "
+    values = "VALUES (:token, :alias, :models, :team, :rpm, :blocked, :budget, :spend)"
+    empty = {"models": [], "team": None, "rpm": None, "blocked": None, "budget": None, "spend": 0}
     rows += [
         (add + values, {**empty, "token": sha256(OLD_KEY), "alias": "app"}),
         (
@@ -91,6 +93,7 @@ def fill_database(url: str, provider_url: str) -> None:
             {**empty, "token": sha256(LIMITED_KEY), "alias": "limited", "models": ["fast"], "rpm": 1000, "budget": 50},
         ),
         (add + values, {**empty, "token": sha256(TEAM_KEY), "alias": "red", "team": "t-1"}),
+        (add + values, {**empty, "token": sha256(SPENT_KEY), "alias": "spent", "budget": 5, "spend": 7.5}),
         (add + values, {**empty, "token": sha256("sk-blocked"), "alias": "blocked", "blocked": True}),
     ]
 
@@ -132,6 +135,7 @@ def imported(
             {"model_name": "gpt-of-old", "litellm_params": model},
             {"model_name": "fast", "litellm_params": {**model, "temperature": 0.5}},
             {"model_name": "fragile", "litellm_params": broken},
+            {"model_name": "house/*", "litellm_params": {**model, "model": "openai/*"}},
         ],
         "router_settings": {"model_group_alias": {"alias-of-old": "gpt-of-old"}, "fallbacks": [{"fragile": ["fast"]}]},
     }
@@ -190,6 +194,30 @@ def test_key_of_a_team_works_in_its_workspace(admin: Client, imported: dict[str,
     wait_until_valid(admin.gateway, TEAM_KEY, "fast")
     workspace = admin.read("/v1/workspaces/litellm-red-team")
     assert workspace["usage_limits"][0]["credit_limit"] == 100
+    assert workspace["current_usage"] == 40.25
+
+
+def test_budget_that_was_spent_rejects_requests(admin: Client, imported: dict[str, Any]):
+    assert imported
+    wait_for("the rejection", lambda: send(admin.gateway, SPENT_KEY, "fast")[0] == 412 or None, 5)
+    (spent,) = [row for row in admin.read("/v1/api-keys")["data"] if row["name"] == "spent"]
+    assert spent["current_usage"] >= 7.5
+
+
+def test_model_of_a_whole_provider_is_sent_without_its_prefix(admin: Client, imported: dict[str, Any], provider: Mock):
+    assert imported
+    wait_until_valid(admin.gateway, OLD_KEY, "house/mock")
+    assert provider.ledger()[-1]["model"] == "mock"
+
+
+def test_initial_usage_needs_a_limit_of_cost(admin: Client):
+    workspace = admin.read("/v1/workspaces")["data"][0]["id"]
+    body = {"name": "x", "scopes": ["completions.write"], "workspace_id": workspace, "initial_usage": 3}
+    for limits in ({}, {"usage_limits": {"type": "tokens", "credit_limit": 100}}):
+        rejected = admin.post("/v1/api-keys/workspace/service", {**body, **limits})
+        assert (rejected.status, rejected.json()["data"]["errors"][0]["path"]) == (400, "initial_usage")
+    rejected = admin.post("/v1/admin/workspaces", {"name": "x", "initial_usage": 3})
+    assert (rejected.status, rejected.json()["data"]["errors"][0]["path"]) == (400, "initial_usage")
 
 
 def test_rejects_models_that_the_key_or_the_config_does_not_have(admin: Client, imported: dict[str, Any]):

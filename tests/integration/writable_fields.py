@@ -182,13 +182,15 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
             lambda fetched: scene.admin.read(f"/v1/secret-references/{fetched['id']}/workspaces")["allowed_workspaces"],
         ),
     }
+    # A test of imports reads these back.
+    new = {"key_sha256": None, "initial_usage": None}
     own_slug = f"of-its-own-{next(SAMPLE_NUMBERS)}"
     legacy = {
         name: SampleValue(value, lambda displayed, name=name: displayed["model_config"][name])
         for name, value in (("apiVersion", "2024-02-01"), ("resourceName", "r"), ("deploymentName", "d"))
     }
     return {
-        "CreateApiKey": {**key, "organisation_id": scene.organisation, "user_id": scene.user, "key_sha256": None},
+        "CreateApiKey": {**key, "organisation_id": scene.organisation, "user_id": scene.user, **new},
         "UpdateApiKey": {**key, "reset_usage": reset},
         "CreateConfig": {
             "name": "other",
@@ -234,6 +236,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
             **location,
             "slug": own_slug,
             "defaults": ours,
+            "initial_usage": None,
             "users": SampleValue(
                 [{"id": scene.user, "role": "manager"}],
                 lambda displayed: [{"id": displayed["users"][0]["id"], "role": "manager"}],

@@ -150,6 +150,7 @@ class ConfigGenerator:
             default_params=lambda: {"a": 1},
             override_params=lambda: {"a": 1},
             drop_params=lambda: ["tools[0].a"],
+            drop_model_prefix=lambda: self.choose(*["openai/"] * 20, 1),
             strict_open_ai_compliance=bool,
             vertex_region=lambda: self.choose(*["eu"] * 20, ""),
             vertex_service_account_json=lambda: self.choose(*[{"type": "service_account"}, '{\n"a": 1}\n'] * 20, "", 1),

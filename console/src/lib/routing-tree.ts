@@ -27,6 +27,7 @@ function notesOf(config: Dictionary): string[] {
   const model = isObject(config.override_params) ? config.override_params.model : undefined;
   return [
     typeof model === "string" ? `model ${model}` : "",
+    typeof config.drop_model_prefix === "string" ? `drops ${config.drop_model_prefix} from the model` : "",
     retry?.attempts ? `${String(retry.attempts)} retries` : "",
     cache ? `cache${isObject(cache) && cache.max_age ? ` ${String(cache.max_age)} s` : ""}` : "",
     config.request_timeout ? `timeout ${String(config.request_timeout)} ms` : "",

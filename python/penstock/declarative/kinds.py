@@ -17,8 +17,8 @@ from penstock.declarative.document import (
     omit_computed,
     omit_fields,
 )
+from penstock.errors import RemoteError
 from penstock.ids import PROVIDER_ALIASES, mask_secret
-from penstock.remote import RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 ORGANISATION_PATH = "/v1/admin/organisation"
 WORKSPACES_PATH = "/v1/admin/workspaces"
 USERS_PATH = "/v1/admin/users"
+# Usage with which the limits of a new key or workspace begin.
+INITIAL_USAGE = "initial_usage"
+# Fields of keys that the gateway takes when it creates them, and never returns.
+CREATION_FIELDS = ("key_sha256", INITIAL_USAGE)
 LIMIT_FIELDS = ("usage_limits", "rate_limits", "expires_at")
 # Fields that contain the name of a provider.
 PROVIDER_FIELDS = frozenset({"provider", "ai_provider_id"})
@@ -380,9 +384,9 @@ class ApiKeys(ResourceKind):
 
     name, path = "api_keys", "/v1/api-keys"
     fields = ("name", "description", "scopes", "defaults", "alert_emails", "rotation_policy", *LIMIT_FIELDS)
-    # The digest of a key of another gateway is only sent when the key is created. The gateway never returns it.
-    fixed = ("type", "user", "key_sha256")
-    unchecked_fixed = ("key_sha256",)
+    # What a key of another gateway brings is only sent when the key is created. The gateway never returns it.
+    fixed = ("type", "user", *CREATION_FIELDS)
+    unchecked_fixed = CREATION_FIELDS
     named_by = ("id", "name")
     email_field = "user"
     keeps_slug = False
@@ -409,8 +413,7 @@ class ApiKeys(ResourceKind):
         body = {name: resource[name] for name in self.fields if resource.get(name) is not None}
         if resource.get("user"):
             body["user_id"] = ground.ids[resource["user"]]
-        if resource.get("key_sha256"):
-            body["key_sha256"] = resource["key_sha256"]
+        body |= {name: resource[name] for name in CREATION_FIELDS if resource.get(name)}
         return ground.remote.request(
             "POST", f"{self.path}/{kind.replace('-', '/')}", {**body, **self.workspace_body(workspace)}
         )

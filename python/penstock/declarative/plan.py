@@ -19,6 +19,7 @@ from penstock.declarative.document import (
 )
 from penstock.declarative.integrations import Integrations
 from penstock.declarative.kinds import (
+    INITIAL_USAGE,
     ORGANISATION_PATH,
     WORKSPACE_FIELDS,
     WORKSPACES_PATH,
@@ -36,8 +37,7 @@ from penstock.declarative.kinds import (
     VirtualKeys,
 )
 from penstock.declarative.prompts import Labels, PromptPartials, Prompts
-from penstock.errors import Problem, SettingsError
-from penstock.remote import RemoteError
+from penstock.errors import Problem, RemoteError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -70,7 +70,14 @@ INHERITED_SETTINGS = frozenset({"security_settings", "security_settings_override
 INHERITING_FIELDS = ("security_settings", "settings")
 DOCUMENT_FIELDS = ("version", "organisation", "workspaces")
 ORGANISATION_FIELDS = (*ORGANISATION_PARTS, *(kind.name for kind in (*ORGANISATION_KINDS, *ORGANISATION_KINDS_LAST)))
-WORKSPACE_DOCUMENT_FIELDS = ("id", "slug", "is_default", *WORKSPACE_FIELDS, *(kind.name for kind in WORKSPACE_KINDS))
+WORKSPACE_DOCUMENT_FIELDS = (
+    "id",
+    "slug",
+    "is_default",
+    INITIAL_USAGE,
+    *WORKSPACE_FIELDS,
+    *(kind.name for kind in WORKSPACE_KINDS),
+)
 
 
 class Step(NamedTuple):
@@ -222,7 +229,7 @@ class Plan:
             self._add_step("~", summary, path, partial(self._ground.remote.request, "PUT", at, {"slug": slug}))
 
     def _workspace_creation(self, workspace: JsonObject, workspace_ref: JsonObject) -> Callable[[], None]:
-        names = ("slug", *WORKSPACE_FIELDS)
+        names = ("slug", INITIAL_USAGE, *WORKSPACE_FIELDS)
         body = {name: workspace[name] for name in names if workspace.get(name) is not None}
         if "defaults" in body:
             # A new workspace has no config yet that `user_api_key_config` could refer to.

@@ -45,7 +45,7 @@ def import_litellm(sources: Sequence[Source]) -> ImportedState:
     settings = _read_settings(files)
     _read_other_sections(files, {source.name for source in sources})
     routing = ModelRouting(deployments, settings.fallbacks(), settings.aliases, settings.root_options())
-    if missing := settings.missing_models(routing.groups):
+    if missing := settings.missing_models(routing.is_known):
         _report_missing_models(files, missing)
     importer = KeyImporter(state, routing)
     importer.add_workspace(WORKSPACE_SLUG, WORKSPACE_NAME, usage_limits=settings.usage_limits)
@@ -129,18 +129,18 @@ def _read_other_sections(roots: Iterable[Node], sources: set[str]) -> None:
 
 
 def _report_missing_models(roots: Iterable[Node], missing: Sequence[str]) -> None:
-    """Marks the fallbacks that name a model without rows."""
+    """Marks the fallbacks and aliases that name a model without rows."""
     for root in roots:
         for name in SETTINGS_SECTIONS:
             section = root.child(name)
             for field in section.fields() if section and section.is_mapping else ():
-                if field.name.endswith("fallbacks"):
+                if field.name.endswith("fallbacks") or field.name == "model_group_alias":
                     _mark_missing(field, missing)
 
 
 def _mark_missing(node: Node, missing: Sequence[str]) -> None:
     if isinstance(node.value, str) and node.value in missing:
-        node.manual("names no model of model_list, so it is left out of the fallback")
+        node.manual("names no model of model_list, so it is left out")
     elif node.is_list:
         for item in node.items():
             _mark_missing(item, missing)

@@ -136,6 +136,9 @@ def read_deployment(row: Node, credentials: Mapping[str, Node], state: StateBuil
     provider, upstream = split_model(model, custom)
     rule = _find_rule(provider, params)
     if rule is None or not upstream or model.startswith("${"):
+        if model == "*":
+            row.manual("a row for the models of all providers; add one for each provider, such as `openai/*`")
+            return None
         subject = f"the provider {provider!r}" if provider else "the provider of this model"
         row.unsupported(f"{subject} is not supported; an OpenAI-compatible one: `openai/<model>` with api_base")
         return None

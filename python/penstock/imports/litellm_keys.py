@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.imports.litellm_limits import read_budget, read_rates
+from penstock.imports.litellm_limits import read_budget, read_rates, read_spend
 from penstock.imports.state import KEY_SCOPES, short_digest
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ INFORMATION_COLUMNS = frozenset(
         "key_name",
         "created_at",
         "created_by",
+        "budget_reset_at",
         "updated_at",
         "updated_by",
-        "budget_reset_at",
         "last_refreshed_at",
         "soft_budget_cooldown",
         "rotation_count",
@@ -144,8 +144,7 @@ class KeyImporter:
             if any(workspace["name"] == name for workspace in self._workspaces.values()):
                 name = f"{name} {team[:8]}"
             slug = self._state.unused_workspace_slug(f"{self._workspaces[None]['slug']}-{name}")
-            limits = {"usage_limits": read_budget(row), "rate_limits": read_rates(row)}
-            fields = {field: value for field, value in limits.items() if value}
+            fields = {field: value for field, value in self._limits(row, row).items() if value}
             self._workspaces[team] = self._state.add_workspace(slug, name[:MAX_NAME_CHARS], **fields)
             if alias:
                 alias.exact("name of the workspace")
@@ -176,6 +175,8 @@ class KeyImporter:
             if models := row.child("models"):
                 models.manual("add a config with these models, and set it as default of the keys")
             self._add_user_policies(row, address or user)
+            if spend := row.child("spend"):
+                spend.approximate("the usage of policies is counted from the import on")
             _read_unused_metadata(row)
             self._read_rest(row)
 
@@ -225,16 +226,24 @@ class KeyImporter:
             "scopes": list(KEY_SCOPES),
             "defaults": self._defaults(row, workspace, team),
         }
-        for name, value in (("usage_limits", read_budget(limits_row)), ("rate_limits", read_rates(limits_row))):
-            if value:
-                key[name] = value
-        if limits_row is not row:
-            read_budget(row)
+        key |= {name: value for name, value in self._limits(row, limits_row).items() if value}
         if (expires := row.child("expires")) and (end := expires.text()):
             key["expires_at"] = end if HAS_ZONE.search(end) else f"{end}Z"
             expires.exact("expires_at")
         workspace["api_keys"].append(key)
         self._read_rest(row)
+
+    @staticmethod
+    def _limits(row: Node, limits_row: Node) -> JsonObject:
+        """Returns the limits of a key or team. `limits_row` is the row that has them: its own, or that of a budget."""
+        usage = read_budget(limits_row)
+        if limits_row is not row:
+            read_budget(row)
+        return {
+            "usage_limits": usage,
+            "rate_limits": read_rates(limits_row),
+            "initial_usage": read_spend(row, usage),
+        }
 
     def _find_reason_to_omit(self, row: Node, team: str | None) -> str:
         if _is_true(row.child("blocked")):
@@ -315,9 +324,9 @@ class KeyImporter:
                 if inherited is None:
                     return None
                 names |= inherited
-            elif name in known or grouped or name == NO_MODELS:
+            elif name in known or grouped or name == NO_MODELS or self._routing.find_pattern(name):
                 model.exact("a config with the models of the key")
-                names |= grouped | ({name} & known)
+                names |= grouped | ({name} - {NO_MODELS} if not grouped or name in known else set())
             else:
                 model.manual("names no imported model; add it to the config of the key")
         return frozenset(names)
@@ -352,11 +361,6 @@ def _read_information(row: Node) -> None:
             field.approximate("information only")
     if blocked := row.child("blocked"):
         blocked.exact("not blocked")
-    if spend := row.child("spend"):
-        if spend.value:
-            spend.approximate("usage is counted from the import on")
-        else:
-            spend.exact("no usage yet")
 
 
 def _read_unused_metadata(row: Node) -> None:

@@ -13,6 +13,7 @@ JsonObject = dict[str, Any]
 
 DAY_SECONDS = 86_400
 MAX_RESET_DAYS, MIN_CREDIT, MAX_CREDIT = 365, 1, 9_000_000_000
+PERIOD_FIELDS = ("periodic_reset", "periodic_reset_days")
 MAX_RATE = 1_000_000_000_000
 
 
@@ -28,7 +29,7 @@ def read_budget(row: Node) -> JsonObject | None:
     if maximum < MIN_CREDIT:
         budget.approximate("credit_limit: at least 1 US dollar")
     else:
-        budget.exact("credit_limit: usage is counted from the import on")
+        budget.exact("credit_limit")
     limits: JsonObject = {"type": "cost", "credit_limit": min(max(maximum, MIN_CREDIT), MAX_CREDIT)}
     alert = soft.number() if soft else None
     if soft and alert is not None:
@@ -38,6 +39,27 @@ def read_budget(row: Node) -> JsonObject | None:
         else:
             soft.manual("alert_threshold must be at least 1, and less than credit_limit")
     return {**limits, **(_read_period(duration) if duration else {})}
+
+
+def read_spend(row: Node, limits: JsonObject | None) -> float | None:
+    """Returns the spending of a row in US dollars, with which its limits begin; `None` if there is nothing to count."""
+    spend, reset = row.child("spend"), row.child("budget_reset_at")
+    amount = spend.number() if spend else None
+    if reset:
+        reset.approximate("the first period begins with the import; next_usage_reset_at of usage_limits moves its end")
+    if spend is None or amount is None:
+        return None
+    if not amount:
+        spend.exact("no usage yet")
+        return None
+    if limits is None:
+        spend.approximate("without a budget, nothing counts it; analytics begin with the import")
+        return None
+    if any(limits.get(name) for name in PERIOD_FIELDS):
+        spend.approximate("initial_usage: counts in the first period, which begins with the import")
+    else:
+        spend.exact("initial_usage")
+    return min(amount, MAX_CREDIT)
 
 
 def _read_period(duration: Node) -> JsonObject:

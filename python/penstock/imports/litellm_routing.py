@@ -56,26 +56,57 @@ class ModelRouting:
         for deployment in deployments:
             if self._can_route(deployment):
                 self.groups.setdefault(deployment.model_name, []).append(deployment)
-        self.aliases = {alias: name for alias, name in aliases.items() if name in self.groups}
+        self.aliases = {alias: name for alias, name in aliases.items() if self.is_known(name)}
+
+    def is_known(self, name: str) -> bool:
+        """Returns true if a row has this model name, or a pattern that it matches."""
+        return name in self.groups or self.find_pattern(name) is not None
+
+    def find_pattern(self, name: str) -> str | None:
+        """Returns the most specific pattern that a model name matches and that has no row of its own."""
+        if name in self.groups or "*" in name or not name.isprintable():
+            return None
+        patterns = (pattern for pattern in self._patterns(self.groups) if _match_pattern(pattern, name) is not None)
+        return next(patterns, None)
+
+    @staticmethod
+    def _patterns(names: Iterable[str]) -> list[str]:
+        # LiteLLM tries the most specific pattern first.
+        return sorted((name for name in names if "*" in name), key=len, reverse=True)
+
+    def _rows_of(self, name: str) -> list[Deployment]:
+        """Returns the rows of a model. Those of a pattern send the name that LiteLLM would send."""
+        pattern = self.find_pattern(name)
+        if pattern is None:
+            return self.groups[name]
+        matched = _match_pattern(pattern, name) or ""
+        return [_with_model(row, row.upstream_model.replace("*", matched)) for row in self.groups[pattern]]
 
     def _can_route(self, item: Deployment) -> bool:
-        """Returns true if a config can express the row. A config cannot rewrite a part of a model name."""
+        """Returns true if a config can express the row: it can remove the beginning of a model name, not add to it."""
         if len({*(self.groups), item.model_name}) >= MAX_ROOT_TARGETS:
             item.node.unsupported(f"a config has at most {MAX_ROOT_TARGETS - 1} models")
             return False
         if not item.has_wildcard or item.model_name == item.upstream_model:
             return True
+        prefix = item.model_name.removesuffix(item.upstream_model)
+        if prefix != item.model_name and "*" not in prefix:
+            item.target["drop_model_prefix"] = prefix
+            return True
         hint = f"send `@{item.provider}/<model>` as model, without this config" if item.provider else "list its models"
-        item.node.manual(f"a config cannot rewrite a part of the model name that `*` stands for; {hint}")
+        item.node.manual(f"a config can only remove the beginning of a model name with `*`; {hint}")
         return False
 
     def build_config(self, allowed: Collection[str] | None = None) -> JsonObject:
         """Returns the config for these model names and aliases; `None` means all."""
         names = [name for name in self.groups if allowed is None or name in allowed or self._aliases_in(name, allowed)]
-        exact = [name for name in names if "*" not in name]
-        # LiteLLM tries the most specific pattern first.
-        patterns = sorted((name for name in names if "*" in name), key=len, reverse=True)
-        listed = [*exact, *patterns]
+        # Names that only a pattern has: those of aliases, and those that `allowed` lists.
+        pattern_models = [name for name in self.aliases.values() if allowed is None or self._aliases_in(name, allowed)]
+        pattern_models += sorted(name for name in allowed or () if name not in self.aliases)
+        exact = dict.fromkeys(
+            [*(name for name in names if "*" not in name), *filter(self.find_pattern, pattern_models)]
+        )
+        listed = [*exact, *self._patterns(names)]
         conditions = [{"query": {"params.model": self._query(name, allowed)}, "then": name} for name in listed]
         targets = [{"name": name, **self._build_target(name)} for name in listed]
         return {
@@ -100,21 +131,21 @@ class ModelRouting:
             target = self._with_fallbacks(name, frozenset(), depth)
             if sum(1 for _ in _iter_below(target)) <= MAX_TARGETS_BELOW:
                 return target
-        rows = self.groups[name]
+        rows = self._rows_of(name)
         for item in rows[MAX_TARGETS_BELOW - 1 :]:
             item.node.unsupported(f"a model has at most {MAX_TARGETS_BELOW - 1} rows")
         return build_group(rows[: MAX_TARGETS_BELOW - 1])
 
     def _with_fallbacks(self, name: str, above: frozenset[str], depth: int) -> JsonObject:
         """Returns the target of a model with its fallbacks, and theirs up to a depth."""
-        base = build_group(self.groups[name])
+        base = build_group(self._rows_of(name))
         if depth == 0:
             return base
         seen_keys = above | {name}
 
         def follow(names: Iterable[str]) -> list[JsonObject]:
             known = [self.aliases.get(fromkey, fromkey) for fromkey in dict.fromkeys(names)]
-            good = [item for item in known if item in self.groups and item not in seen_keys]
+            good = [item for item in known if self.is_known(item) and item not in seen_keys]
             return [self._with_fallbacks(item, seen_keys, depth - 1) for item in good]
 
         context = self._fallbacks.context_window.get(name, ())
@@ -147,6 +178,20 @@ def _balance(rows: Sequence[Deployment]) -> JsonObject:
     if weighed_by:
         targets = [{**item, "weight": row.weights.get(weighed_by, 0)} for item, row in zip(targets, rows, strict=True)]
     return {"strategy": {"mode": "loadbalance"}, "targets": targets}
+
+
+def _match_pattern(pattern: str, name: str) -> str | None:
+    """Returns what `*` stands for if a name matches a pattern with one `*`."""
+    before, star, after = pattern.partition("*")
+    is_match = star and len(name) >= len(before) + len(after) and name.startswith(before) and name.endswith(after)
+    return name[len(before) : len(name) - len(after)] if is_match and "*" not in after else None
+
+
+def _with_model(row: Deployment, model: str) -> Deployment:
+    """Returns a row of a pattern for one model."""
+    target = {name: value for name, value in row.target.items() if name != "drop_model_prefix"}
+    target["override_params"] = {**target.get("override_params", {}), "model": model}
+    return row._replace(target=target)
 
 
 def _target_of(row: Deployment) -> JsonObject:

@@ -11,7 +11,7 @@ from penstock.imports.litellm_routing import Fallbacks
 from penstock.imports.litellm_values import read_timeout_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from penstock.imports.findings import Node
 
@@ -118,11 +118,12 @@ class SettingsReader:
         kinds = (self._fallbacks.get(name, {}) for name in list(FALLBACK_MESSAGES)[:3])
         return Fallbacks(*kinds, default=self._default_fallbacks)
 
-    def missing_models(self, known: Iterable[str]) -> list[str]:
-        """Returns the models that fallbacks name and that do not exist."""
+    def missing_models(self, is_known: Callable[[str], bool]) -> list[str]:
+        """Returns the models that fallbacks and aliases name and that do not exist."""
         names = [*self._default_fallbacks]
         names += [name for table in self._fallbacks.values() for listed in table.values() for name in listed]
-        return sorted(set(names) - set(known) - self.aliases.keys())
+        model_names = {*names} - self.aliases.keys() | {*self.aliases.values()}
+        return sorted(name for name in model_names if not is_known(name))
 
     def _read_retries(self, field: Node, section: str) -> None:
         if (attempts := read_retries(field)) is not None:

@@ -16,6 +16,7 @@ from penstock.ids import DIGEST_PATTERN, MASK_TEXT, is_uuid, mask_secret
 from penstock.kit import keys, limits, members, shared_fields
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.default_metadata import check_default_metadata
+from penstock.kit.initial_usage import InitialUsageField, check_initial_usage, store_initial_usage
 from penstock.kit.keys import KEY_RESOURCES
 from penstock.kit.limit_status import read_current_usage
 from penstock.kit.limits import LimitFields, LimitFieldsUpdate
@@ -93,6 +94,7 @@ class CreateApiKey(LimitFields, frozen=True, forbid_unknown_fields=True, kw_only
             description="SHA-256 digest of an existing secret, in hexadecimal, to keep a key of another gateway valid; only for admins and keys of the organisation"
         ),
     ] = None
+    initial_usage: InitialUsageField = None
 
 
 class UpdateApiKey(LimitFieldsUpdate, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -240,10 +242,12 @@ async def create_key(
         }
         values |= await keys.apply_workspace_rules(session, values)
         await keys.reject_escalation(session, values)
+        check_initial_usage(data.initial_usage, values["usage_limits"])
         if data.key_sha256:
             await keys.reject_digest(session, data.key_sha256)
         row = await KEY_RESOURCES[type_].create(session, values)
         await keys.store_digest(session, row["id"], text, digest=data.key_sha256)
+        await store_initial_usage(session, "api_key", row, data.initial_usage)
         return CreatedApiKey(row["id"], text)
 
 

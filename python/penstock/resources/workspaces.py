@@ -22,6 +22,7 @@ from penstock.kit.default_metadata import check_default_metadata
 from penstock.kit.guardrail_defaults import find_slugs, resolve_guardrails
 from penstock.kit.guardrail_documents import DEFAULT_FIELDS
 from penstock.kit.guardrails import GUARDRAILS
+from penstock.kit.initial_usage import InitialUsageField, check_initial_usage, store_initial_usage
 from penstock.kit.limit_status import read_current_usage
 from penstock.kit.limits import (
     CurrentUsageField,
@@ -116,6 +117,7 @@ class NewWorkspace(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=True
     users: Annotated[list[NewMember | str], Meta(description="initial members: ids of users, or ids with roles")] = (
         msgspec.field(default_factory=list[NewMember | str])
     )
+    initial_usage: InitialUsageField = None
 
 
 class WorkspaceUpdate(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -236,7 +238,9 @@ async def create_workspace(data: JSONBody[NewWorkspace], context: NamedDependenc
         }
         if values["defaults"].get("user_api_key_config"):
             raise field_error("defaults.user_api_key_config", "names a config, and a new workspace has none yet")
+        check_initial_usage(data.initial_usage, values["usage_limits"])
         row = await WORKSPACES.create(session, values)
+        await store_initial_usage(session, "workspace", row, data.initial_usage)
         await members.add_members(session, row["id"], [_to_new_member(member) for member in data.users])
         await integrations.create_default_providers(session, row["id"])
         await prompt_workspace.create_initial_rows(session, row["id"])

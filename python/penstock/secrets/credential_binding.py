@@ -78,6 +78,7 @@ NON_ADDRESS_FIELDS = frozenset(
         "deployment_id",
         "deployment_name",
         "deployments",
+        "drop_model_prefix",
         "drop_params",
         "fetch_integrated_models",
         "file_purpose",

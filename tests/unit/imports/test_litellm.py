@@ -154,7 +154,11 @@ EXPECTED: dict[str, dict[str, str]] = {
         "mini": "openai/gpt-4o-mini",
     },
     "provider_wildcards": {
-        "mini": "openai/gpt-4o-mini",
+        "mini": "(openai/gpt-4o-mini > anthropic/claude-haiku-4-5)",
+        "anthropic/claude-haiku-4-5 haiku": "anthropic/claude-haiku-4-5",
+        "^house/gpt-.*$": "azure-ai/*",
+        "^anthropic/.*$": "anthropic/*",
+        "^groq/.*$": "groq/*",
     },
     "redis_router": {
         "gpt-4o": "(openai/gpt-4o*10000 | azure-openai/gpt-4o*90000)",
@@ -374,6 +378,31 @@ def test_settings_of_a_row_become_options_of_its_target():
     assert target["override_params"] == {"model": "gpt-4o", "service_tier": "flex"}
     assert (target["drop_params"], target["request_timeout"]) == (["response_format"], 12_500)
     assert (target["retry"], config["targets"][1]["retry"]) == ({"attempts": 1}, {"attempts": 4})
+
+
+def test_rows_of_whole_providers_cut_the_provider_off_the_model():
+    imported = import_text((FOLDER / "provider_wildcards.yaml").read_text())
+    targets = imported.state["workspaces"][0]["configs"][0]["config"]["targets"]
+    prefixes = {target["name"]: target.get("drop_model_prefix") for target in targets[:-1]}
+    assert prefixes == {
+        "mini": None,
+        "anthropic/claude-haiku-4-5": None,
+        "house/gpt-*": "house/",
+        "anthropic/*": "anthropic/",
+        "groq/*": "groq/",
+    }
+    missing = "names no model of model_list, so it is left out"
+    manual = findings_of(imported, Status.MANUAL)
+    assert manual["router_settings.fallbacks[0].mini[1]"] == missing
+    assert manual["router_settings.model_group_alias.nothing"] == missing
+    others = import_text(
+        "model_list:\n- {model_name: 'my-*', litellm_params: {model: 'openai/gpt-*'}}\n"
+        "- {model_name: '*', litellm_params: {model: '*'}}"
+    )
+    manual = findings_of(others, Status.MANUAL)
+    assert "send `@openai/<model>` as model" in manual["model_list[0].model_name"]
+    assert "such as `openai/*`" in manual["model_list[1].model_name"]
+    assert findings_of(others, Status.UNSUPPORTED) == {}
 
 
 def test_budget_and_prices_are_imported():

@@ -26,6 +26,7 @@ CONFIG = """
 model_list:
   - {model_name: fast, litellm_params: {model: openai/gpt-4o-mini}, model_info: {access_groups: [beta]}}
   - {model_name: slow, litellm_params: {model: openai/o3}}
+  - {model_name: "anthropic/*", litellm_params: {model: "anthropic/*"}}
 """
 TABLES: dict[str, Any] = {
     "LiteLLM_TeamTable": [
@@ -49,7 +50,10 @@ TABLES: dict[str, Any] = {
         {"token": "5" * 64, "team_id": "litellm-dashboard"},
         {"token": "6" * 64, "team_id": "gone"},
         {"token": "sk-canary-in-clear"},
-        {"token": "7" * 64, "models": ["fast", "unknown"], "max_budget": 100, "soft_budget": 80, "budget_duration": "7d"},
+        {"token": "7" * 64, "models": ["fast", "unknown"], "max_budget": 100, "soft_budget": 80, "budget_duration": "7d",
+         "spend": 12.5, "budget_reset_at": "2998-01-01T00:00:00"},
+        {"token": "8" * 64, "models": ["anthropic/claude-opus-4-5"], "max_budget": 9, "spend": 2.25},
+        {"token": "9" * 64, "models": ["anthropic/*"], "spend": 5},
     ],
     "LiteLLM_GuardrailsTable": [{"guardrail_name": "pii"}],
 }  # fmt: skip
@@ -78,7 +82,7 @@ def keys_of(workspace: dict[str, Any]) -> dict[str, Any]:
 
 def test_keys_get_their_models_limits_and_metadata(imported: ImportedState):
     keys = keys_of(imported.state["workspaces"][0])
-    assert keys.keys() == {"1", "7"}
+    assert keys.keys() == {"1", "7", "8", "9"}
     item = keys["1"]
     assert (item["name"], item["models"], item["expires_at"]) == ("app", ["fast"], "2999-01-01T00:00:00Z")
     assert item["usage_limits"] == {"type": "cost", "credit_limit": 7}
@@ -89,6 +93,29 @@ def test_keys_get_their_models_limits_and_metadata(imported: ImportedState):
     assert (keys["7"]["usage_limits"], keys["7"]["models"]) == (limits, ["fast"])
 
 
+def test_budgets_begin_with_what_was_spent(imported: ImportedState):
+    keys = keys_of(imported.state["workspaces"][0])
+    assert [keys[name].get("initial_usage") for name in "1789"] == [None, 12.5, 2.25, None]
+    assert imported.state["workspaces"][1]["initial_usage"] == 3.2
+    spent = {
+        (finding.status, finding.message) for finding in imported.findings if finding.path.endswith("Token[*].spend")
+    }
+    assert spent == {
+        (Status.APPROXIMATE, "initial_usage: counts in the first period, which begins with the import"),
+        (Status.EXACT, "initial_usage"),
+        (Status.APPROXIMATE, "without a budget, nothing counts it; analytics begin with the import"),
+    }
+
+
+def test_models_of_a_pattern_are_allowed_by_name(imported: ImportedState):
+    workspace = imported.state["workspaces"][0]
+    keys, configs = keys_of(workspace), {row["slug"]: row["config"] for row in workspace["configs"]}
+    assert (keys["8"]["models"], keys["9"]["models"]) == (["anthropic/claude-opus-4-5"], ["anthropic/*"])
+    (target, _) = configs[keys["8"]["defaults"]["config_id"]]["targets"]
+    assert target["override_params"] == {"model": "claude-opus-4-5"}
+    assert "drop_model_prefix" not in target
+
+
 def test_teams_become_workspaces(imported: ImportedState):
     _, red, other = imported.state["workspaces"]
     assert (red["slug"], red["name"], other["name"]) == ("litellm-red", "Red", "Red t-2")
@@ -96,7 +123,7 @@ def test_teams_become_workspaces(imported: ImportedState):
     assert red["rate_limits"] == [{"type": "requests", "unit": "rpm", "value": 60}]
     assert keys_of(red)["2"]["models"] == ["slow"]
     assert keys_of(other)["3"]["models"] == []
-    (integration,) = imported.state["organisation"]["integrations"]
+    integration = imported.state["organisation"]["integrations"][0]
     assert [item["id"] for item in integration["workspaces"]] == ["litellm", "litellm-red", "litellm-red-t-2"]
 
 

@@ -184,6 +184,11 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
         parse: |draft, value, reading| draft.target.features.parameters.set_drops(value, reading),
     },
     ConfigKey {
+        key: "drop_model_prefix",
+        schema: r##"{"$ref":"#/$defs/text","description":"removed from the front of the model name, such as `anthropic/` of `anthropic/claude-sonnet-4-5`; a model without it stays as it is"}"##,
+        parse: |draft, value, reading| draft.target.features.parameters.set_model_prefix(value, reading),
+    },
+    ConfigKey {
         key: "request_timeout",
         schema: r#"{"type":"integer","minimum":1,"description":"milliseconds until the first byte of the response"}"#,
         parse: |draft, value, reading| draft.target.features.request_timeout = RequestTimeout::parse(value, reading),

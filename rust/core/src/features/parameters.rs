@@ -19,6 +19,8 @@ struct Changes {
     defaults: Vec<JsonField>,
     overrides: Vec<JsonField>,
     drops: Vec<FieldPath>,
+    /// Removed from the front of the model name.
+    model_prefix: Option<Box<str>>,
     /// Secret strings in the values.
     secrets: HashSet<String>,
 }
@@ -57,6 +59,13 @@ impl Parameters {
         });
     }
 
+    /// Parses the prefix that is removed from the model name.
+    pub fn set_model_prefix(&mut self, value: &Value, reading: &mut ConfigReader) {
+        if let Some(prefix) = reading.read_string(value) {
+            self.changes_mut().model_prefix = Some(prefix.into());
+        }
+    }
+
     fn changes_mut(&mut self) -> &mut Changes {
         Arc::make_mut(self.0.get_or_insert_default())
     }
@@ -74,20 +83,24 @@ impl Parameters {
             return;
         };
         let changes = Arc::make_mut(changes);
-        let Changes { defaults, overrides, drops, secrets } = &**parent;
+        let Changes { defaults, overrides, drops, model_prefix, secrets } = &**parent;
         changes.secrets.extend(secrets.iter().cloned());
         merge_fields(&mut changes.defaults, defaults);
         merge_fields(&mut changes.overrides, overrides);
+        if changes.model_prefix.is_none() {
+            changes.model_prefix.clone_from(model_prefix);
+        }
         let own: HashSet<_> = changes.drops.iter().cloned().collect();
         changes.drops.extend(drops.iter().filter(|path| !own.contains(path)).cloned());
     }
 
     /// Returns the approximate heap memory in bytes, without the value itself.
     pub fn heap_bytes(&self) -> usize {
-        let Some(Changes { defaults, overrides, drops, .. }) = self.0.as_deref() else { return 0 };
+        let Some(Changes { defaults, overrides, drops, model_prefix, .. }) = self.0.as_deref() else { return 0 };
         let field = |(key, value): &JsonField| size_of::<JsonField>() + key.len() + value.len();
         let fields: usize = defaults.iter().chain(overrides).map(field).sum();
-        size_of::<Changes>() + fields + drops.len() * (size_of::<FieldPath>() + ESTIMATED_PATH_BYTES)
+        let prefix = model_prefix.as_ref().map_or(0, |prefix| prefix.len());
+        size_of::<Changes>() + fields + prefix + drops.len() * (size_of::<FieldPath>() + ESTIMATED_PATH_BYTES)
     }
 
     /// Returns the secret strings that the config sets in requests.
@@ -116,6 +129,13 @@ impl Parameters {
         self.0.as_ref().and_then(|changes| model_field(&changes.overrides))
     }
 
+    /// Returns the model name without the prefix that the config removes. `None` if it does not begin with it, or if
+    /// nothing would be left.
+    pub fn shorten_model<'m>(&self, model: &'m str) -> Option<&'m str> {
+        let prefix = self.0.as_ref()?.model_prefix.as_deref()?;
+        model.strip_prefix(prefix).filter(|rest| !rest.is_empty())
+    }
+
     /// Returns true if the config overrides or drops this field, whatever the client sent.
     pub fn overrides_or_drops(&self, field: &str) -> bool {
         self.0.as_ref().is_some_and(|changes| {
@@ -133,7 +153,8 @@ impl Parameters {
     pub fn forced_fields(&self) -> impl Iterator<Item = &str> {
         self.0.iter().flat_map(|changes| {
             let overrides = changes.overrides.iter().map(|(key, _)| key.as_str());
-            overrides.chain(changes.drops.iter().map(FieldPath::first_field))
+            let shortened = changes.model_prefix.iter().map(|_| "model");
+            overrides.chain(shortened).chain(changes.drops.iter().map(FieldPath::first_field))
         })
     }
 
@@ -204,6 +225,33 @@ mod tests {
         let mut silent = Parameters::default();
         silent.inherit(&parent);
         assert_eq!(silent, parent);
+    }
+
+    fn parse_prefix(prefix: &str) -> Parameters {
+        let mut parameters = Parameters::default();
+        parameters.set_model_prefix(&json!(prefix), &mut ConfigReader::new(Strictness::Strict));
+        parameters
+    }
+
+    #[test]
+    fn shortens_only_models_that_begin_with_the_prefix() {
+        let parameters = parse_prefix("anthropic/");
+        assert_eq!(parameters.shorten_model("anthropic/claude"), Some("claude"));
+        for other in ["claude", "anthropic/", "", "Anthropic/claude"] {
+            assert_eq!(parameters.shorten_model(other), None, "{other}");
+        }
+        assert_eq!(Parameters::default().shorten_model("anthropic/claude"), None);
+    }
+
+    #[test]
+    fn nearer_prefix_wins_and_counts_as_a_change_of_the_model() {
+        let (mut own, mut inherited) = (parse_prefix("a/"), parse_parameters(&json!({"n": 1}), &json!({}), &json!([])));
+        let parent = parse_prefix("b/");
+        own.inherit(&parent);
+        inherited.inherit(&parent);
+        assert_eq!((own.shorten_model("a/m"), inherited.shorten_model("b/m")), (Some("m"), Some("m")));
+        assert_eq!(inherited.forced_fields().collect::<Vec<_>>(), ["model"]);
+        assert_eq!(apply_to(&own, r#"{"model": "a/m"}"#), "same");
     }
 
     #[test]

@@ -285,6 +285,9 @@ impl<'w> RouteExecutor<'w> {
         if let Some(model) = self.non_json_model_override(node) {
             prepared.set_model(self.client_request, &model).await?;
         }
+        if let Some(model) = self.parameters_for(node).shorten_model(&prepared.model).map(ToOwned::to_owned) {
+            prepared.set_model(self.client_request, &model).await?;
+        }
         let model = std::mem::take(&mut prepared.model);
         let (mut target, model_override) = self.resolver.resolve_target(self.plan, node, &model)?;
         let operation = self.client_request.route.operation;

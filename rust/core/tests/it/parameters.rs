@@ -43,6 +43,34 @@ async fn defaults_overrides_and_drops_leave_other_bytes_unchanged() {
 }
 
 #[tokio::test]
+async fn drops_the_prefix_of_a_model_and_leaves_other_bytes_unchanged() {
+    let (provider, mut bodies) = start_recording_provider().await;
+    let gateway = TestGateway::for_url(&provider.url());
+    let target = json!({"provider": "mock", "drop_model_prefix": "vendor/"});
+    let config = json!({"strategy": {"mode": "conditional", "default": "vendor",
+        "conditions": [{"query": {"params.model": {"$regex": "^vendor/"}}, "then": "vendor"}]},
+        "targets": [{"name": "vendor", "drop_model_prefix": "outer/", "targets": [target]}]});
+    for (sent, expected) in [("vendor/m/x", "m/x"), ("m", "m"), ("vendor/", "vendor/"), ("outer/m", "outer/m")] {
+        let body = |model: &str| format!(r#"{{ "x":"é\u0041", "model" : "{model}",  "temperature":0.10 }}"#);
+        for path in [CHAT_PATH, "/v1/embeddings", "/v1/proxy/chat/completions"] {
+            let response = gateway.send(post_with_config(&config, path, body(sent))).await;
+            assert_eq!((response.status, bodies.recv().await.unwrap()), (200, body(expected)), "{path} {sent}");
+        }
+    }
+    assert_eq!(gateway.drain_records()[0]["ai_model"], "m/x");
+    let form =
+        |model: &str| format!("--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n{model}\r\n--x--\r\n");
+    let upload = TestRequest::new("POST", "/v1/audio/transcriptions")
+        .header("x-gateway-config", &config.to_string())
+        .header("content-type", "multipart/form-data; boundary=x")
+        .body(form("vendor/whisper-1"));
+    assert_eq!((gateway.send(upload).await.status, bodies.recv().await.unwrap()), (200, form("whisper-1")));
+    let nitro = post_with_config(&config, CHAT_PATH, r#"{"model":"vendor/m"}"#).header("x-gateway-nitro-mode", "true");
+    gateway.send(nitro).await;
+    assert_eq!(bodies.recv().await.unwrap(), r#"{"model":"vendor/m"}"#);
+}
+
+#[tokio::test]
 async fn nitro_mode_sends_one_unchanged_request() {
     let (provider, mut bodies) = start_recording_provider().await;
     let gateway = TestGateway::with_settings(&provider.url(), |settings| settings.retry_backoff_ms = 1);
