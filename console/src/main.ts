@@ -6,6 +6,10 @@ import { preferences } from "./lib/preferences.svelte";
 import { startRouter } from "./lib/router.svelte";
 import { startSession } from "./lib/session.svelte";
 
+// The document names the icon relative to its first address, which browsers would apply to each later one.
+const icon = document.querySelector<HTMLLinkElement>("link[rel=icon]");
+if (icon) icon.href = new URL(icon.href).href;
+
 preferences.apply();
 startRouter();
 void startSession();
