@@ -9,6 +9,7 @@ mod exchange;
 mod fields;
 mod peer;
 mod reader;
+mod record_columns;
 mod runtime;
 mod scope;
 mod waiting;
@@ -32,6 +33,8 @@ mod _engine {
     };
     #[pymodule_export]
     use super::errors::EngineError;
+    #[pymodule_export]
+    use super::record_columns::{DecodedRecords, RecordDecoder};
 
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
