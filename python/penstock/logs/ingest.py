@@ -19,7 +19,7 @@ from penstock.logs import spool_format as spool
 from penstock.logs import spool_reader
 from penstock.logs.batch import RecordBatch
 from penstock.logs.body_text import extract_text
-from penstock.logs.guardrail_results import read_feedback
+from penstock.logs.guardrail_results import FEEDBACK_MARK, read_feedback
 from penstock.logs.observed_records import ObservedRecord
 from penstock.logs.packs import PackedRecord
 from penstock.logs.record_lines import amend_line, decode_fields, make_killed_line
@@ -78,7 +78,8 @@ class PendingBatch:
 
     def add_feedback(self, event: SpoolEvent) -> None:
         """Adds the feedback of guardrails in a record or an amendment."""
-        self.batch.feedback += read_feedback(uuid.UUID(bytes=event.id), event.payload)
+        if FEEDBACK_MARK in event.payload:
+            self.batch.feedback += read_feedback(uuid.UUID(bytes=event.id), event.payload)
 
     def add_line(self, record_id: bytes, line: bytes) -> None:
         """Adds a record."""

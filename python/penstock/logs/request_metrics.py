@@ -6,7 +6,6 @@ import threading
 from bisect import bisect_left
 from collections import Counter
 from itertools import accumulate
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -24,7 +23,7 @@ from penstock.settings.monitoring import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from penstock.logs.observed_records import ObservedLine
     from penstock.settings import Settings
@@ -78,42 +77,37 @@ class MeteredRecord(msgspec.Struct, frozen=True):
     is_amendment: bool = False
 
 
-def _field(name: str) -> Callable[[MeteredRecord], float | None]:
-    return attrgetter(name)
-
-
-def _seconds(record: MeteredRecord) -> float | None:
-    return None if record.response_time is None else record.response_time / 1000
-
-
-def _time_at_provider(record: MeteredRecord) -> float | None:
-    """Returns the time that the gateway waited for providers, up to the last byte; `None` if it sent no request to a
-    provider.
-    """
-    if not record.attempts or record.response_time is None or record.gateway_processing_time is None:
-        return None
-    return max(0.0, record.response_time - record.gateway_processing_time)
-
-
-def _time_after_first_byte(record: MeteredRecord) -> float | None:
-    if not record.attempts or record.response_time is None or record.time_to_first_byte is None:
-        return None
-    return max(0.0, record.response_time - record.time_to_first_byte)
-
-
-def _time_before_provider(record: MeteredRecord) -> float | None:
+def measure_times(record: MeteredRecord) -> tuple[float | None, ...]:
+    """Returns the values of `HISTOGRAMS` in their order, in one pass: each request has most of them."""
+    took, first_byte, added = record.response_time, record.time_to_first_byte, record.gateway_processing_time
+    before, parsing = record.pre_processing_time, record.request_parsing_time
+    seconds = at_provider = after_first_byte = None
+    if took is not None:
+        seconds = took / 1000
+        # Otherwise no request was sent to a provider.
+        if record.attempts:
+            at_provider = None if added is None else max(0.0, took - added)
+            after_first_byte = None if first_byte is None else max(0.0, took - first_byte)
     return (
-        None if record.pre_processing_time is None else record.pre_processing_time + (record.request_parsing_time or 0)
+        seconds,
+        took,
+        at_provider,
+        after_first_byte,
+        added,
+        None if before is None else before + (parsing or 0),
+        record.response_parsing_time,
+        record.cache_processing_time,
+        record.authentication_time,
+        record.limit_check_time,
     )
 
 
 class HistogramFamily(NamedTuple):
-    """Name and help text of a histogram, its bounds, and how its value follows from a record."""
+    """Name and help text of a histogram, and its bounds. `measure_times` returns its value."""
 
     name: str
     help: str
     bounds: tuple[float, ...]
-    measure: Callable[[MeteredRecord], float | None]
 
 
 HISTOGRAMS = (
@@ -121,67 +115,53 @@ HISTOGRAMS = (
         "http_request_duration_seconds",
         "time from the first request byte to the last response byte",
         SECONDS_BOUNDS,
-        _seconds,
     ),
     HistogramFamily(
         "gateway_request_duration_milliseconds",
         "time from the first request byte to the last response byte",
         MILLISECONDS_BOUNDS,
-        _field("response_time"),
     ),
     HistogramFamily(
         "llm_request_duration_milliseconds",
         "time that the gateway waited for providers, retries and the rest of streams included",
         MILLISECONDS_BOUNDS,
-        _time_at_provider,
     ),
     HistogramFamily(
         "llm_last_byte_diff_duration_milliseconds",
         "time from the first to the last byte of a provider's response",
         MILLISECONDS_BOUNDS,
-        _time_after_first_byte,
     ),
     HistogramFamily(
         "gateway_processing_time_excluding_last_byte_ms",
         "time that the gateway added until the first byte of the response",
         MILLISECONDS_BOUNDS,
-        _field("gateway_processing_time"),
     ),
     HistogramFamily(
         "pre_request_processing_duration_milliseconds",
         "time from the first request byte until the request was sent to a provider",
         MILLISECONDS_BOUNDS,
-        _time_before_provider,
     ),
     HistogramFamily(
         "post_request_processing_duration_milliseconds",
         "time to translate the provider's response",
         MILLISECONDS_BOUNDS,
-        _field("response_parsing_time"),
     ),
     HistogramFamily(
         "llm_cache_processing_duration_milliseconds",
         "time to look up the response cache",
         MILLISECONDS_BOUNDS,
-        _field("cache_processing_time"),
     ),
     HistogramFamily(
         "authentication_duration_milliseconds",
         "time to find who sent the request",
         MILLISECONDS_BOUNDS,
-        _field("authentication_time"),
     ),
     HistogramFamily(
         "api_key_rate_limit_check_duration_milliseconds",
         "time to count the request in the limits of its caller",
         MILLISECONDS_BOUNDS,
-        _field("limit_check_time"),
     ),
 )
-
-
-# Bounds and value of each histogram, which are read for every request.
-MEASURES = tuple((family.bounds, family.measure) for family in HISTOGRAMS)
 # Name, label and help text of the counters of verdicts.
 VERDICT_FAMILIES = (
     (
@@ -198,6 +178,7 @@ class Histogram:
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         """Starts with no value."""
+        self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
@@ -219,13 +200,12 @@ class LabelSetCounts:
         self.requests += 1
         self.add_usage(record.total_units or 0, record.cost_nanodollars or 0)
         histograms = self.histograms
-        for index, (bounds, measure) in enumerate(MEASURES):
-            value = measure(record)
+        for index, value in enumerate(measure_times(record)):
             if value is not None:
                 histogram = histograms[index]
                 if histogram is None:
-                    histogram = histograms[index] = Histogram(bounds)
-                histogram.counts[bisect_left(bounds, value)] += 1
+                    histogram = histograms[index] = Histogram(HISTOGRAMS[index].bounds)
+                histogram.counts[bisect_left(histogram.bounds, value)] += 1
                 histogram.total += value
 
     def add_usage(self, tokens: int, cost_nanodollars: int) -> None:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.engine import decode_spool_frames
+
 MEBIBYTE = 1024 * 1024
 MAGIC = b"PSPOOL01"
 SEGMENT_BYTES = 64 * MEBIBYTE
@@ -17,7 +19,7 @@ FRAME_HEADER = struct.Struct("<IIBBH16s")
 HEADER_LENGTH = struct.Struct("<I")
 # The checksum covers the header from the kind on, and the payload.
 CHECKED_FROM = 8
-MAX_PAYLOAD_BYTES, MAX_HEADER_BYTES = SEGMENT_BYTES, 4096
+MAX_HEADER_BYTES = 4096
 
 BEGIN, CLIENT_REQUEST, UPSTREAM_REQUEST, UPSTREAM_RESPONSE, CLIENT_RESPONSE = 1, 2, 3, 4, 5
 END, AMEND, FEEDBACK, EXTERNAL_LOG = 6, 7, 8, 9
@@ -44,19 +46,15 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     started_at: int = 0
 
 
-class Frame(NamedTuple):
-    """One frame with the offsets where it starts and ends in its segment."""
-
-    kind: int
-    flags: int
-    id: bytes
-    payload: bytes
-    start: int
-    end: int
+# Kind, flags, record id, payload, and the offset where a frame starts in its segment.
+Frame = tuple[int, int, bytes, bytes, int]
 
 
 class DecodedFrames(NamedTuple):
-    """Frames of a buffer, the offset behind the last one, and why decoding stopped."""
+    """Frames of a buffer, the offset behind the last one, and why decoding stopped.
+
+    The beginning of a request is left out if its end follows in the buffer without bodies in between.
+    """
 
     frames: list[Frame]
     end: int
@@ -97,21 +95,4 @@ def decode_header(data: bytes) -> tuple[SegmentHeader, int] | None:
 
 def decode_frames(data: bytes, base: int, limit: int) -> DecodedFrames:
     """Decodes at most `limit` complete frames of a buffer that starts at the offset `base` of its segment."""
-    view, at, size = memoryview(data), 0, len(data)
-    frames: list[Frame] = []
-    prefix = FRAME_HEADER.size
-    unpack, checksum_of = FRAME_HEADER.unpack_from, zlib.crc32
-    while len(frames) < limit:
-        if at + prefix > size:
-            return DecodedFrames(frames, base + at, is_broken=False, needed=prefix)
-        length, checksum, kind, flags, reserved, record_id = unpack(data, at)
-        if length > MAX_PAYLOAD_BYTES or reserved:
-            return DecodedFrames(frames, base + at, is_broken=True, needed=0)
-        end = at + prefix + length
-        if end > size:
-            return DecodedFrames(frames, base + at, is_broken=False, needed=prefix + length)
-        if checksum_of(view[at + CHECKED_FROM : end]) != checksum:
-            return DecodedFrames(frames, base + at, is_broken=True, needed=prefix + length)
-        frames.append(Frame(kind, flags, record_id, data[at + prefix : end], base + at, base + end))
-        at = end
-    return DecodedFrames(frames, base + at, is_broken=False, needed=0)
+    return DecodedFrames(*decode_spool_frames(data, base, limit))

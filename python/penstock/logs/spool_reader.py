@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
 import time
 from contextlib import suppress
@@ -31,6 +32,8 @@ QUIET_SECONDS, GONE_CHECK_SECONDS = 2.0, 0.2
 MAX_HELD_SEGMENTS = 16
 # Kind of the event for a request that was open when its writer ended. No frame has it.
 KILLED = 0
+# Kinds of frames that end a request.
+ENDS = frozenset({spool.END, spool.EXTERNAL_LOG})
 
 
 class BodyReference(NamedTuple):
@@ -52,7 +55,7 @@ class OpenRequest(msgspec.Struct):
 
 
 class SpoolEvent(NamedTuple):
-    """A frame to consume, or a request whose writer exited before its end, with its earlier frames."""
+    """A frame to consume, or a request whose writer exited before its end, with its earlier frames if it has bodies."""
 
     kind: int
     flags: int
@@ -190,8 +193,7 @@ class WriterReader:
         if not decoded.frames and len(data) == READ_BYTES and decoded.needed > READ_BYTES and not decoded.is_broken:
             data = os.pread(self._file, decoded.needed, self._offset)
             decoded = spool.decode_frames(data, self._offset, limit)
-        for frame in decoded.frames:
-            self._accept_frame(frame, events)
+        self._accept_frames(decoded.frames, events)
         if decoded.end > self._offset:
             self._offset, self._grown_at, self._broken_since = decoded.end, time.monotonic(), 0.0
             self._gone = False
@@ -212,23 +214,25 @@ class WriterReader:
             self.header, self._offset = header
         return bool(header)
 
-    def _accept_frame(self, frame: spool.Frame, events: list[SpoolEvent]) -> None:
-        kind, record_id = frame.kind, frame.id
-        if kind == spool.BEGIN:
-            self.open[record_id] = OpenRequest(self._segment, frame.payload, frame.flags)
-        elif kind in spool.BODY_NAMES:
-            request = self.open.get(record_id)
-            if request is None:
-                request = self.open[record_id] = OpenRequest(self._segment)
-            request.flags |= frame.flags
-            if self._keeps_bodies:
-                start = frame.start + spool.FRAME_HEADER.size
-                request.bodies.append(BodyReference(kind, self._segment, start, len(frame.payload)))
-        else:
-            request = self.open.pop(record_id, None) if kind in {spool.END, spool.EXTERNAL_LOG} else None
-            at = Position(self._segment, frame.start)
-            if at >= self._done:
-                events.append(SpoolEvent(kind, frame.flags, record_id, frame.payload, request, at))
+    def _accept_frames(self, frames: list[spool.Frame], events: list[SpoolEvent]) -> None:
+        segment, requests = self._segment, self.open
+        # In this segment, events before this offset were consumed.
+        done = 0 if self._done.segment < segment else self._done.offset if self._done.segment == segment else math.inf
+        for kind, flags, record_id, payload, start in frames:
+            if kind == spool.BEGIN:
+                requests[record_id] = OpenRequest(segment, payload, flags)
+            elif kind in spool.BODY_NAMES:
+                request = requests.get(record_id)
+                if request is None:
+                    request = requests[record_id] = OpenRequest(segment)
+                request.flags |= flags
+                if self._keeps_bodies:
+                    offset = start + spool.FRAME_HEADER.size
+                    request.bodies.append(BodyReference(kind, segment, offset, len(payload)))
+            else:
+                request = requests.pop(record_id, None) if kind in ENDS else None
+                if start >= done:
+                    events.append(SpoolEvent(kind, flags, record_id, payload, request, Position(segment, start)))
 
     def _skip_broken(self, decoded: spool.DecodedFrames, *, is_final: bool) -> bool:
         """Skips one frame whose length is plausible, otherwise the rest of the segment. Waits first if it is live."""

@@ -136,7 +136,7 @@ class SpoolWriter:
         if header is None or record_id not in data:
             return False
         frames = decode_frames(data[header[1] :], 0, len(data)).frames
-        return any(frame.id == record_id for frame in frames)
+        return any(frame_id == record_id for _, _, frame_id, _, _ in frames)
 
     def _open_segment(self) -> None:
         self._lock_folder()

@@ -25,6 +25,12 @@ pub fn parse_rfc3339(text: &str) -> Option<u64> {
     parse_timestamp(text, &Rfc3339)
 }
 
+/// Parses an RFC 3339 timestamp into microseconds since 1970, rounding down. Times before 1970 are negative.
+pub fn parse_rfc3339_micros(text: &str) -> Option<i64> {
+    let nanoseconds = OffsetDateTime::parse(text, &Rfc3339).ok()?.unix_timestamp_nanos();
+    nanoseconds.div_euclid(1000).try_into().ok()
+}
+
 /// Parses an HTTP date such as `Sun, 06 Nov 1994 08:49:37 GMT` into Unix seconds.
 pub fn parse_http_date(text: &str) -> Option<u64> {
     parse_timestamp(text, &Rfc2822)
@@ -80,6 +86,23 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(parse_http_date(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn parses_microseconds_of_any_year_and_offset() {
+        for (text, expected) in [
+            ("1970-01-01T00:00:00.000001Z", Some(1)),
+            ("1970-01-01T00:00:00.0000019Z", Some(1)),
+            ("1969-12-31T23:59:59.9999999Z", Some(-1)),
+            ("2023-11-14T22:13:20.789Z", Some(1_700_000_000_789_000)),
+            ("2024-03-01T00:00:00.5+02:00", Some(1_709_244_000_500_000)),
+            ("9999-12-31T23:59:59Z", Some(253_402_300_799_000_000)),
+            ("2024-03-01T00:00:00", None),
+            ("2024-02-30T00:00:00Z", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_rfc3339_micros(text), expected, "{text}");
         }
     }
 

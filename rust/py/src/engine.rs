@@ -12,7 +12,11 @@ use std::{
 };
 
 use penstock_core::{
-    accounting::{inline_data, record::batch_records, spool::frame::FrameReader},
+    accounting::{
+        inline_data,
+        record::batch_records,
+        spool::{frame::Frame, frame_list::list_frames},
+    },
     config::{Config, Strictness, schema},
     endpoints::batches::line_requests::{self, BatchLine},
     error::Problem,
@@ -414,22 +418,25 @@ pub fn translate_batch_result<'py>(
         .map_err(|problem| errors::validation_error(py, &[problem]))
 }
 
-/// Frame of a spool segment, as Python gets it: kind, flags, record id and payload.
-type SpoolFrame<'py> = (u8, u8, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+/// Frame of a spool segment, as Python gets it: kind, flags, record id, payload, and its offset in the segment.
+type SpoolFrame<'py> = (u8, u8, Bound<'py, PyBytes>, Bound<'py, PyBytes>, usize);
 
-/// Reads the frames of a spool segment from `offset` on. Returns them as tuples of kind, flags, record id and payload,
-/// and the offset behind the last one. Stops before a frame that is incomplete or damaged.
+/// Decodes at most `limit` frames of a buffer that begins at the offset `base` of its segment. Returns the frames, the
+/// offset behind the last one, whether the next one is damaged, and the length of the next one as far as it is known.
+/// The beginning of a request is left out if its end follows without bodies.
 #[pyfunction]
-pub fn read_spool_frames<'py>(py: Python<'py>, data: &[u8], offset: usize) -> (Vec<SpoolFrame<'py>>, usize) {
-    let mut reader = FrameReader::new(data, offset);
-    let frames = reader
-        .by_ref()
-        .map(|frame| {
-            let (id, payload) = (PyBytes::new(py, frame.id.as_bytes()), PyBytes::new(py, frame.payload));
-            (frame.kind, frame.flags, id, payload)
-        })
-        .collect();
-    (frames, reader.offset())
+pub fn decode_spool_frames<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    base: usize,
+    limit: usize,
+) -> (Vec<SpoolFrame<'py>>, usize, bool, usize) {
+    let list = list_frames(data, limit);
+    let convert = |(start, frame): &(usize, Frame<'_>)| {
+        let (id, payload) = (PyBytes::new(py, frame.id.as_bytes()), PyBytes::new(py, frame.payload));
+        (frame.kind, frame.flags, id, payload, base + start)
+    };
+    (list.frames.iter().map(convert).collect(), base + list.end, list.is_damaged, list.needed)
 }
 
 /// Replaces long base64 in a recorded body by its size and digest. Returns `None` if there is none.

@@ -9,6 +9,7 @@ mod exchange;
 mod fields;
 mod peer;
 mod reader;
+mod record_columns;
 mod runtime;
 mod scope;
 mod waiting;
@@ -25,13 +26,15 @@ mod _engine {
     use super::conversation::WebSocketHandle;
     #[pymodule_export]
     use super::engine::{
-        BatchRecorder, Engine, catalogue, check, classify_texts, client_format, config_schema, guardrail_checks,
-        is_secret_field, prompt_variables, read_spool_frames, refuse_destination, register_plugins,
-        replace_inline_data, run_guardrail, set_plugin_socket, set_recorded_usage, start_preemption_ticker,
-        translate_batch_line, translate_batch_result,
+        BatchRecorder, Engine, catalogue, check, classify_texts, client_format, config_schema, decode_spool_frames,
+        guardrail_checks, is_secret_field, prompt_variables, refuse_destination, register_plugins, replace_inline_data,
+        run_guardrail, set_plugin_socket, set_recorded_usage, start_preemption_ticker, translate_batch_line,
+        translate_batch_result,
     };
     #[pymodule_export]
     use super::errors::EngineError;
+    #[pymodule_export]
+    use super::record_columns::{DecodedRecords, RecordDecoder};
 
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");

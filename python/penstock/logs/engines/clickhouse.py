@@ -96,9 +96,10 @@ class ClickHouseEngine:
         version = time.time_ns()
         self._insert_texts(batch, prepared)
         self._insert_objects(
-            "amendments", ({"id": key, "version": version, **fields} for key, fields in prepared.amendments.items())
+            "amendments",
+            ({"id": key, "version": version, **fields} for key, fields in prepared.changes.amendments.items()),
         )
-        self._insert_objects("feedback", ({**item, "version": version} for item in prepared.feedback))
+        self._insert_objects("feedback", ({**item, "version": version} for item in prepared.changes.feedback))
         self._insert_objects(
             "positions",
             (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.logs.columns import AMENDABLE_COLUMNS, COLUMNS, Column, ColumnType, Origin
+from penstock.logs.columns import AMENDABLE_COLUMNS, COLUMNS, Column, ColumnType
 
 if TYPE_CHECKING:
     import duckdb
@@ -56,16 +56,11 @@ def _json_columns(columns: tuple[Column, ...]) -> str:
     return ", ".join(f"'{name}': '{sql_type}'" for name, sql_type in types.items())
 
 
-_LINE_COLUMNS = tuple(column for column in COLUMNS if column.origin is not Origin.DERIVED)
-_EMPTY_IF_MISSING = ("organisation_id", "workspace_id")
-
-# Inserts lines of JSON from the file `$path`, which is in memory. `$node` is the node of lines that name none.
-INSERT_RECORDS = (
-    "INSERT INTO records BY NAME SELECT * REPLACE ("
-    + ", ".join(f'coalesce("{name}", \'\') AS "{name}"' for name in _EMPTY_IF_MISSING)
-    + f", coalesce(node, $node) AS node), coalesce(regexp_matches(decisions, '{FALLBACK_PATTERN}'), false) AS is_fallback "
-    f"FROM read_json($path, format = 'newline_delimited', columns = {{{_json_columns(_LINE_COLUMNS)}}})"
-)
+# Insert `decoded_records`, a variable of the function that runs the statement. Columns that it lacks become null or their
+# default.
+INSERT_RECORDS = "INSERT INTO records BY NAME SELECT * FROM decoded_records"
+# The same without the records `$known`.
+INSERT_NEW_RECORDS = f"{INSERT_RECORDS} WHERE id NOT IN (SELECT unnest($known::UUID[]))"
 _AMENDED_COLUMNS = (Column("id", ColumnType.UUID, ""), *AMENDABLE_COLUMNS)
 INSERT_AMENDMENTS = (
     "INSERT INTO amendments BY NAME SELECT *, now()::TIMESTAMP AS amended_at "

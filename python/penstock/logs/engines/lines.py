@@ -1,4 +1,4 @@
-"""Record lines of a batch, prepared for the engines' JSON readers. Neither engine parses JSON in Python, row by row."""
+"""Lines and changes of a batch, prepared for the engines' JSON readers. Rust decodes the records for DuckDB instead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import msgspec
 from penstock.logs.columns import AMENDABLE_COLUMNS, RECORD_COLUMNS, ColumnType
 
 if TYPE_CHECKING:
-    from penstock.logs.batch import RecordBatch
+    from collections.abc import Mapping
+
+    from penstock.logs.batch import BodyLocation, RecordBatch
 
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
 FEEDBACK_FIELDS = ("id", "organisation_id", "workspace_id", "trace_id", "value", "weight", "metadata", "created_at")
@@ -27,13 +29,20 @@ class Head(msgspec.Struct):
     workspace_id: str | None = None
 
 
+class PreparedChanges(msgspec.Struct):
+    """Amendments with one object per record, and feedback."""
+
+    amendments: dict[uuid.UUID, dict[str, Any]] = {}
+    feedback: list[dict[str, Any]] = []
+    invalid_count: int = 0
+
+
 class PreparedBatch(msgspec.Struct):
-    """Lines by identifier, with the fields of the log worker, and amendments with one object per record."""
+    """Lines by identifier, with the fields of the log worker, and what changes earlier records."""
 
     heads: dict[uuid.UUID, Head]
     lines: dict[uuid.UUID, bytes]
-    amendments: dict[uuid.UUID, dict[str, Any]]
-    feedback: list[dict[str, Any]]
+    changes: PreparedChanges
     invalid_count: int = 0
 
     def time_range(self) -> tuple[dt.datetime, dt.datetime]:
@@ -47,7 +56,7 @@ _HEAD_DECODER = msgspec.json.Decoder(Head)
 
 def prepare_batch(batch: RecordBatch) -> PreparedBatch:
     """Removes lines that are not valid and lines that repeat an identifier, and adds the location of bodies."""
-    prepared = PreparedBatch({}, {}, {}, [])
+    prepared = PreparedBatch({}, {}, PreparedChanges())
     suffix = b',"node":' + msgspec.json.encode(batch.node)
     for line in batch.records:
         try:
@@ -65,23 +74,32 @@ def prepare_batch(batch: RecordBatch) -> PreparedBatch:
             fields += b',"body_key":%b,"body_offset":%d,"body_length":%d' % (key, location.offset, location.length)
         prepared.heads[head.id] = head
         prepared.lines[head.id] = line[:-1] + fields + b"}"
-    for identifier, location in batch.bodies.items():
-        if identifier not in prepared.heads:
-            fields = {"body_key": location.key, "body_offset": location.offset, "body_length": location.length}
-            prepared.amendments.setdefault(identifier, {}).update(fields)
-    for amendment in batch.amendments:
-        _add_amendment(prepared, amendment)
-    prepared.feedback = _merge_feedback(batch, prepared)
+    prepared.changes = prepare_changes(
+        batch, {key: location for key, location in batch.bodies.items() if key not in prepared.heads}
+    )
+    prepared.invalid_count += prepared.changes.invalid_count
     return prepared
 
 
-def _merge_feedback(batch: RecordBatch, prepared: PreparedBatch) -> list[dict[str, Any]]:
+def prepare_changes(batch: RecordBatch, late_bodies: Mapping[uuid.UUID, BodyLocation]) -> PreparedChanges:
+    """Checks and merges amendments and feedback. `late_bodies` are those of records that are not in the batch."""
+    changes = PreparedChanges()
+    for identifier, location in late_bodies.items():
+        fields = {"body_key": location.key, "body_offset": location.offset, "body_length": location.length}
+        changes.amendments.setdefault(identifier, {}).update(fields)
+    for amendment in batch.amendments:
+        _add_amendment(changes, amendment)
+    changes.feedback = _merge_feedback(batch, changes)
+    return changes
+
+
+def _merge_feedback(batch: RecordBatch, changes: PreparedChanges) -> list[dict[str, Any]]:
     """Merges entries of the same feedback: a later value wins. Another organisation cannot change it."""
     merged: dict[str, dict[str, Any]] = {}
     for item in batch.feedback:
         feedback = _prepare_feedback(item)
         if feedback is None:
-            prepared.invalid_count += 1
+            changes.invalid_count += 1
             continue
         first = merged.setdefault(feedback["id"], feedback)
         if first["organisation_id"] == feedback["organisation_id"]:
@@ -90,18 +108,18 @@ def _merge_feedback(batch: RecordBatch, prepared: PreparedBatch) -> list[dict[st
     return list(merged.values())
 
 
-def _add_amendment(prepared: PreparedBatch, amendment: dict[str, Any]) -> None:
+def _add_amendment(changes: PreparedChanges, amendment: dict[str, Any]) -> None:
     try:
         identifier = uuid.UUID(str(amendment.get("id")))
     except ValueError:
-        prepared.invalid_count += 1
+        changes.invalid_count += 1
         return
     fields = {
         column.name: value
         for column in AMENDABLE_COLUMNS
         if (value := coerce_value(amendment.get(column.name), column.type)) is not None
     }
-    prepared.amendments.setdefault(identifier, {}).update(fields)
+    changes.amendments.setdefault(identifier, {}).update(fields)
 
 
 def _prepare_feedback(item: dict[str, Any]) -> dict[str, Any] | None:

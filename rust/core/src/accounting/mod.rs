@@ -4,6 +4,7 @@ pub mod compressed_response;
 pub mod inline_data;
 pub mod prices;
 pub mod record;
+pub mod record_columns;
 pub mod routing_decision;
 pub mod saved_models;
 pub mod spool;

@@ -5,6 +5,7 @@ pub mod edit;
 pub(crate) mod keys;
 pub(crate) mod lenient;
 pub(crate) mod lines;
+pub mod object;
 pub(crate) mod peek;
 pub(crate) mod scan;
 pub(crate) mod string_literal;

@@ -10,7 +10,7 @@ pub(crate) fn unescape(literal: &[u8]) -> Option<String> {
 }
 
 /// Decodes a string literal and borrows it if nothing in it is escaped.
-pub(crate) fn decode_string(literal: &[u8]) -> Option<Cow<'_, str>> {
+pub fn decode_string(literal: &[u8]) -> Option<Cow<'_, str>> {
     let plain = literal.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     if memchr(b'\\', plain).is_some() {
         return unescape(literal).map(Cow::Owned);

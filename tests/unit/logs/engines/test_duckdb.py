@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from penstock.logs.batch import Position, RecordBatch
+from penstock.logs.columns import RECORD_COLUMNS, ColumnType
 from penstock.logs.engines.protocol import LogEngineError, QueryTooLargeError
 from penstock.logs.query import (
     GraphName,
@@ -159,6 +160,37 @@ def test_values_of_a_wrong_type_stop_no_record(tmp_path: Path):
     assert by_id[bad["id"]]["req_units"] is None
     assert by_id[bad["id"]]["metadata"] == {"b": "c"}
     assert by_id[huge["id"]]["total_units"] is None
+    engine.close()
+
+
+def test_columns_hold_what_the_lines_say(tmp_path: Path):
+    engine = open_duckdb(tmp_path / "store")
+    sample = Sample(200)
+    engine.insert(sample.batch(), {"edge-0": Position(0, 1)})
+    with engine._transaction() as cursor:
+        rows = cursor.execute("SELECT * FROM records").fetchall()
+        names = [field[0] for field in cursor.description or ()]
+    stored = {row["id"]: row for row in (dict(zip(names, values, strict=True)) for values in rows)}
+    assert len(stored) == len(sample.records)
+    for at, record in enumerate(sample.records):
+        row = stored[uuid.UUID(record["id"])]
+        assert (row["node"], row["body_key"], row["body_offset"], row["body_length"]) == ("n1", "pack", at, 1)
+        assert row["is_fallback"] == any(step["step"] == "chose" for step in record["decisions"])
+        assert row["created_at"].replace(tzinfo=dt.UTC) == dt.datetime.fromisoformat(record["created_at"])
+        for column in RECORD_COLUMNS:
+            if column.type is ColumnType.JSON:
+                assert json.loads(row[column.name] or "null") == record.get(column.name)
+            elif column.type not in {ColumnType.UUID, ColumnType.TIMESTAMP}:
+                assert row[column.name] == record.get(column.name)
+    engine.close()
+
+
+def test_positions_of_several_writers_are_replaced(tmp_path: Path):
+    engine = open_duckdb(tmp_path / "store")
+    engine.insert(RecordBatch("n", "a"), {"a": Position(1, 1)})
+    engine.insert(RecordBatch("n", "a"), {"a": Position(1, 2), "b": Position(2**40, 0)})
+    engine.insert(RecordBatch("n", "a"), {"a": Position(1, 3), "b": Position(2**40, 2**50)})
+    assert engine.positions() == {"a": Position(1, 3), "b": Position(2**40, 2**50)}
     engine.close()
 
 

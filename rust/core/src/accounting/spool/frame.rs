@@ -41,6 +41,16 @@ pub enum FrameKind {
     Amend = 7,
 }
 
+/// Kinds of frames with pieces of bodies.
+pub const BODY_KINDS: [u8; 4] = [
+    FrameKind::ClientRequest as u8,
+    FrameKind::UpstreamRequest as u8,
+    FrameKind::UpstreamResponse as u8,
+    FrameKind::ClientResponse as u8,
+];
+/// Kind of the record of a request that another gateway made. The control process writes it.
+pub const EXTERNAL_LOG_KIND: u8 = 9;
+
 /// Frames of one event, encoded for a single write.
 pub struct FrameBatch<'e, 'b> {
     id: Uuid,
@@ -142,15 +152,27 @@ impl<'d> FrameReader<'d> {
     }
 }
 
+/// Why the header of a frame has no length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeaderFault {
+    Incomplete,
+    Damaged,
+}
+
+/// Returns the length of the payload of the frame at the start of `data`.
+pub fn read_payload_length(data: &[u8]) -> Result<usize, HeaderFault> {
+    let header = data.get(..FRAME_HEADER_BYTES).ok_or(HeaderFault::Incomplete)?;
+    let length = read_u32(header, 0).ok_or(HeaderFault::Incomplete)? as usize;
+    if length > MAX_PAYLOAD_BYTES || header[10..12] != [0, 0] { Err(HeaderFault::Damaged) } else { Ok(length) }
+}
+
 impl<'d> Iterator for FrameReader<'d> {
     type Item = Frame<'d>;
 
     fn next(&mut self) -> Option<Frame<'d>> {
-        let (header, rest) = self.data.get(self.offset..)?.split_at_checked(FRAME_HEADER_BYTES)?;
-        let length = read_u32(header, 0)? as usize;
-        if length > MAX_PAYLOAD_BYTES {
-            return None;
-        }
+        let data = self.data.get(self.offset..)?;
+        let length = read_payload_length(data).ok()?;
+        let (header, rest) = data.split_at_checked(FRAME_HEADER_BYTES)?;
         let payload = rest.get(..length)?;
         if read_u32(header, 4)? != checksum(header, payload) {
             return None;

@@ -4,6 +4,7 @@
 
 mod entry;
 pub mod frame;
+pub mod frame_list;
 mod group_sync;
 mod segment;
 

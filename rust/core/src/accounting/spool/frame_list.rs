@@ -1,0 +1,137 @@
+//! Frames of a part of a segment, for a reader that follows a spool while it is written.
+
+use std::collections::HashMap;
+
+use super::frame::{
+    BODY_KINDS, EXTERNAL_LOG_KIND, FRAME_HEADER_BYTES, Frame, FrameKind, FrameReader, HeaderFault, read_payload_length,
+};
+
+/// Frames of a buffer, and why the reader stopped.
+#[derive(Debug, PartialEq, Eq)]
+pub struct FrameList<'d> {
+    /// Frames with their offsets in the buffer. The beginning of a request is left out if its end is in the list too and
+    /// no body is in between: it says nothing that the end does not say.
+    pub frames: Vec<(usize, Frame<'d>)>,
+    /// Offset behind the last frame that was read.
+    pub end: usize,
+    /// True if the frame at `end` is damaged; false if it is incomplete or beyond the limit.
+    pub is_damaged: bool,
+    /// Length of the frame at `end`, as far as its header says it; 0 if it is not known or not needed.
+    pub needed: usize,
+}
+
+/// Reads frames from the start of a buffer, until `limit` of them are in the list.
+pub fn list_frames(data: &[u8], limit: usize) -> FrameList<'_> {
+    let mut reader = FrameReader::new(data, 0);
+    let mut slots: Vec<Option<(usize, Frame<'_>)>> = Vec::new();
+    // Position of the beginning of each request without bodies so far.
+    let mut beginnings = HashMap::new();
+    let mut count = 0;
+    while count < limit {
+        let start = reader.offset();
+        let Some(frame) = reader.next() else {
+            let (is_damaged, needed) = describe_rest(&data[start..]);
+            return FrameList { frames: slots.into_iter().flatten().collect(), end: start, is_damaged, needed };
+        };
+        if frame.kind == FrameKind::Begin as u8 {
+            beginnings.insert(frame.id, slots.len());
+        } else if BODY_KINDS.contains(&frame.kind) {
+            beginnings.remove(&frame.id);
+        } else if let Some(slot) = (frame.kind == FrameKind::End as u8 || frame.kind == EXTERNAL_LOG_KIND)
+            .then(|| beginnings.remove(&frame.id))
+            .flatten()
+        {
+            slots[slot] = None;
+            count -= 1;
+        }
+        slots.push(Some((start, frame)));
+        count += 1;
+    }
+    FrameList { frames: slots.into_iter().flatten().collect(), end: reader.offset(), is_damaged: false, needed: 0 }
+}
+
+/// Returns whether the frame at the start of `rest` is damaged, and its length as far as it is known.
+fn describe_rest(rest: &[u8]) -> (bool, usize) {
+    match read_payload_length(rest) {
+        Err(HeaderFault::Incomplete) => (false, FRAME_HEADER_BYTES),
+        Err(HeaderFault::Damaged) => (true, 0),
+        Ok(length) => (rest.len() >= FRAME_HEADER_BYTES + length, FRAME_HEADER_BYTES + length),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::accounting::spool::frame::FrameBatch;
+
+    const BEGIN: u8 = FrameKind::Begin as u8;
+    const END: u8 = FrameKind::End as u8;
+
+    fn encode(frames: &[(FrameKind, u128)]) -> Vec<u8> {
+        let mut all = Vec::new();
+        for (kind, id) in frames {
+            let mut encoded = Vec::new();
+            FrameBatch::new(Uuid::from_u128(*id), &mut encoded, true).add_json(*kind, 0, |out| out.extend(b"{}"));
+            all.extend(encoded);
+        }
+        all
+    }
+
+    fn kinds(list: &FrameList<'_>) -> Vec<(u8, u128)> {
+        list.frames.iter().map(|(_, frame)| (frame.kind, frame.id.as_u128())).collect()
+    }
+
+    #[test]
+    fn beginning_of_a_finished_request_without_bodies_is_left_out() {
+        use FrameKind::{Amend, Begin, ClientRequest, End};
+        let data = encode(&[(Begin, 1), (Begin, 2), (ClientRequest, 2), (End, 1), (End, 2), (Begin, 3), (Amend, 3)]);
+        let list = list_frames(&data, 100);
+        let expected =
+            [(BEGIN, 2), (ClientRequest as u8, 2), (END, 1), (END, 2), (BEGIN, 3), (Amend as u8, 3)].to_vec();
+        assert_eq!(kinds(&list), expected);
+        assert_eq!((list.end, list.is_damaged, list.needed), (data.len(), false, FRAME_HEADER_BYTES));
+        assert_eq!(list.frames.iter().map(|(start, _)| start / 30).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn limit_counts_the_frames_of_the_list() {
+        use FrameKind::{Begin, End};
+        let data = encode(&[(Begin, 1), (End, 1), (Begin, 2), (End, 2), (End, 3)]);
+        for (limit, expected) in [
+            (0, vec![]),
+            (1, vec![(BEGIN, 1)]),
+            (2, vec![(END, 1), (BEGIN, 2)]),
+            (3, vec![(END, 1), (END, 2), (END, 3)]),
+        ] {
+            let list = list_frames(&data, limit);
+            assert_eq!(kinds(&list), expected, "{limit}");
+            assert!(!list.is_damaged);
+        }
+    }
+
+    #[test]
+    fn torn_frame_is_incomplete_and_says_what_it_needs() {
+        let data = encode(&[(FrameKind::End, 1), (FrameKind::End, 2)]);
+        let half = data.len() / 2;
+        for length in half..data.len() {
+            let list = list_frames(&data[..length], 100);
+            let needed = if length < half + FRAME_HEADER_BYTES { FRAME_HEADER_BYTES } else { half };
+            assert_eq!((list.frames.len(), list.end, list.is_damaged, list.needed), (1, half, false, needed));
+        }
+    }
+
+    #[test]
+    fn changed_byte_is_damage() {
+        let data = encode(&[(FrameKind::End, 1)]);
+        for at in 0..data.len() {
+            let mut changed = data.clone();
+            changed[at] ^= 0x80;
+            let list = list_frames(&changed, 100);
+            assert_eq!((list.frames.len(), list.end), (0, 0), "{at}");
+            // A longer payload may be incomplete.
+            assert!(list.is_damaged || at < 4, "{at}");
+        }
+    }
+}
