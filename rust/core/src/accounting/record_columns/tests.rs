@@ -62,10 +62,10 @@ fn texts<'d>(decoded: &'d DecodedRecords, column: &str) -> Vec<Option<&'d str>> 
 
 #[test]
 fn decodes_every_type() {
-    let line = make_line(
+    let line = make_line(concat!(
         r#""organisation_id":"o","trace_id":"a \"b\" \u00fc","total_units":7,"response_time":1.25,"is_success":true,"#,
         r#""metadata":{"team":"r\u00e9d","_user":"ann"},"decisions":[{"target": 1}],"usage":{"input":1}"#,
-    );
+    ));
     let decoded = decode(&[line]);
     assert_eq!(decoded.invalid_count, 0);
     let column = |name: &str| decoded.batch.column_by_name(name).unwrap();
