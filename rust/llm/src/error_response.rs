@@ -132,6 +132,11 @@ pub(crate) fn begins_with_error_field(body: &[u8]) -> bool {
     ERROR_TEXT_FIELDS.into_iter().chain([b"success".as_slice(), b"status_code", b"statusCode"]).any(is_first)
 }
 
+/// Returns true for a JSON value that stands for nothing, such as the `error` of a successful response.
+pub(crate) fn is_empty_value(value: &[u8]) -> bool {
+    matches!(value, b"null" | b"false" | b"\"\"" | b"{}" | b"[]" | b"0")
+}
+
 /// Returns the status of an error that the provider sent with a success status; `None` if the body is no error. Jobs
 /// and stored objects may have an `error` of their own.
 pub(crate) fn error_status(operation: Operation, body: &[u8]) -> Option<u16> {
@@ -142,7 +147,7 @@ pub(crate) fn error_status(operation: Operation, body: &[u8]) -> Option<u16> {
     let mut has_only_error_fields = true;
     for_each_field(body, |key, at| {
         let value = &body[at];
-        let is_empty = matches!(value, b"null" | b"false" | b"\"\"" | b"{}" | b"[]" | b"0");
+        let is_empty = is_empty_value(value);
         match key {
             b"error" => has_error |= !is_empty,
             b"type" => has_error |= value == b"\"error\"",

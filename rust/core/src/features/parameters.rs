@@ -62,6 +62,9 @@ impl Parameters {
     /// Parses the prefix that is removed from the model name.
     pub fn set_model_prefix(&mut self, value: &Value, reading: &mut ConfigReader) {
         if let Some(prefix) = reading.read_string(value) {
+            if prefix.is_empty() {
+                return reading.report_problem("must not be empty");
+            }
             self.changes_mut().model_prefix = Some(prefix.into());
         }
     }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{
+    MAX_GROUPS, OTHER_GROUPS,
     cluster::ClusterLimiter,
     counter::{Amount, WorkerReport},
     limit_metrics::{HELD_SHOWN_MS, LimitMetrics, MAX_HELD_SHOWN},
@@ -19,10 +20,6 @@ use super::{
 };
 use crate::state::shared::redis::RedisClient;
 
-/// Group values of one limit that have counters of their own. Further ones share one.
-const MAX_GROUPS: usize = 100_000;
-/// Group value of those that share a counter.
-const OTHER_GROUPS: &str = "(others)";
 /// Time after which an unused counter is forgotten here. The node's counter stays.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1000;
 
@@ -243,7 +240,8 @@ impl Limiter {
         if lease.free < amount || now_ms >= lease.end_ms {
             self.renew(lease, &rule, &part, requested, now_ms);
         }
-        let is_left = lease.free >= requested.minimum;
+        let is_whole_share = lease.is_share && !lease.window.is_budget() && lease.held == 0 && lease.free > 0;
+        let is_left = lease.free >= requested.minimum || is_whole_share;
         let amount = amount.min(lease.free);
         if is_left {
             lease.free -= amount;
@@ -283,14 +281,14 @@ impl Limiter {
         }
     }
 
-    /// Returns the amount that the next request probably uses at most: the largest of the last ones.
+    /// Returns the amount that the next request probably uses at most, from the last ones.
     pub fn estimate(&self, rule: &LimitRule, group: &str) -> Option<u64> {
         if let Some(cluster) = &self.cluster {
             return cluster.estimate(rule, group);
         }
         let leases = self.lock();
         let lease = leases.by_hash.get(&self.hash(&rule.counter_id, group))?;
-        lease.recent.largest()
+        lease.recent.estimate(rule)
     }
 
     /// Returns what requests hold of budgets that were used lately: id of the limit, group value, and amount.
@@ -419,6 +417,8 @@ impl Limiter {
             self.metrics.counter_failures.add(1);
             // Each worker may use its part of what was left.
             let share = lease.known_left / self.worker_count;
+            // A request may need more than the whole share, which must not reject it for as long as the counter is away.
+            let requested = if rule.is_budget() { requested } else { Amount::at_most(requested.amount) };
             let grant = self.shares.update(&lease.counter_id, &lease.group, window, |counter| {
                 counter.take(window, now_ms, share, worker, requested)
             });

@@ -17,6 +17,11 @@ pub mod window;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Maximum number of group values of one limit that have counters of their own. Further ones share a counter.
+pub(crate) const MAX_GROUPS: usize = 100_000;
+/// Group value of those that share a counter.
+pub(crate) const OTHER_GROUPS: &str = "(others)";
+
 /// Returns the milliseconds since the Unix epoch.
 pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)

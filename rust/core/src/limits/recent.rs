@@ -1,6 +1,10 @@
 //! Amounts of past requests, from which the amount of the next one is estimated.
 
+use super::rule::LimitRule;
+
 const COUNT: usize = 16;
+/// Number of amounts from which one of them counts as an outlier.
+const MIN_FOR_OUTLIERS: usize = 4;
 
 #[derive(Debug, Default)]
 pub struct RecentAmounts {
@@ -16,8 +20,45 @@ impl RecentAmounts {
         }
     }
 
-    /// Returns the largest amount; `None` without any.
-    pub fn largest(&self) -> Option<u64> {
+    /// Returns what a request probably uses at most; `None` without earlier requests. A rate limit rejects requests that
+    /// need more than is left, so neither a single outlier nor a few requests of its size may block a whole window.
+    pub fn estimate(&self, rule: &LimitRule) -> Option<u64> {
+        if rule.is_budget() {
+            return self.largest();
+        }
+        self.usual_maximum().map(|amount| amount.min((rule.limit / 2).max(1)))
+    }
+
+    /// Returns the second largest amount, or the largest of a few.
+    fn usual_maximum(&self) -> Option<u64> {
+        let mut sorted = self.amounts;
+        let sorted = &mut sorted[..self.count.min(COUNT)];
+        sorted.sort_unstable();
+        sorted.iter().rev().nth(usize::from(sorted.len() >= MIN_FOR_OUTLIERS)).copied()
+    }
+
+    fn largest(&self) -> Option<u64> {
         self.amounts[..self.count.min(COUNT)].iter().max().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recent(amounts: &[u64]) -> RecentAmounts {
+        let mut recent = RecentAmounts::default();
+        amounts.iter().for_each(|amount| recent.push(*amount));
+        recent
+    }
+
+    #[test]
+    fn an_outlier_does_not_change_the_usual_maximum() {
+        assert_eq!(recent(&[]).usual_maximum(), None);
+        assert_eq!(recent(&[7]).usual_maximum(), Some(7));
+        assert_eq!(recent(&[7, 90_000, 8]).usual_maximum(), Some(90_000));
+        assert_eq!(recent(&[7, 90_000, 8, 5]).usual_maximum(), Some(8));
+        assert_eq!(recent(&[9; 40]).usual_maximum(), Some(9));
+        assert_eq!(recent(&[7, 90_000, 8, 5]).largest(), Some(90_000));
     }
 }

@@ -3,7 +3,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -11,9 +14,7 @@ use bytes::Bytes;
 use penstock_llm::{api_format::gemini::JsonArrayStream, translation::Transcoder};
 use penstock_net::{DeferredBody, ResponseBody};
 
-use crate::{
-    accounting::record::details::TranslationClock, request::usage_estimator::UsageEstimator, response::offload,
-};
+use crate::{accounting::record::details::TranslationClock, request::usage_estimator::UsageEstimator};
 
 /// State of the translation of one stream.
 pub struct StreamTranslator {
@@ -35,8 +36,16 @@ impl StreamTranslator {
         self.transcoder = self.transcoder.holding_end();
         let shared = Arc::new(Mutex::new(self));
         let translator = Arc::clone(&shared);
-        let body = body
-            .map_chunks(move |chunk| chunk.map_or_else(Bytes::new, |chunk| lock(&translator).translate_chunk(chunk)));
+        // After the event that ends the response, it does not matter how and when the provider closes the connection.
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&has_ended);
+        let body = body.map_chunks_until(has_ended, move |chunk| {
+            let Some(chunk) = chunk else { return Bytes::new() };
+            let mut translator = lock(&translator);
+            let translated = translator.translate_chunk(chunk);
+            ended.store(translator.transcoder.is_end_held(), Ordering::Release);
+            translated
+        });
         let end: DeferredBody = Box::new(move || {
             Box::pin(async move { Ok(ResponseBody::from_bytes(finish_with_estimate(shared, estimator).await)) })
         });
@@ -82,9 +91,16 @@ async fn finish_with_estimate(shared: Arc<Mutex<StreamTranslator>>, estimator: U
         }
         events
     };
-    let counting = offload::run_blocking(move || estimator.estimate());
-    let Ok(estimate) = counting.await else { return events };
-    let mut translator = lock(&shared);
-    let last = estimate.end_stream(&mut translator.transcoder);
-    translator.encode_events([events, last].concat().into(), true)
+    let translator = Arc::clone(&shared);
+    let rest = events.clone();
+    let counting = estimator.run(move |estimate| {
+        let mut translator = lock(&translator);
+        let last = estimate.end_stream(&mut translator.transcoder);
+        translator.encode_events([rest, last].concat().into(), true)
+    });
+    match counting.await {
+        Ok(end) => end,
+        // The process shuts down.
+        Err(_) => lock(&shared).encode_events(events, true),
+    }
 }

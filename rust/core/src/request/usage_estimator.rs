@@ -8,12 +8,17 @@ use penstock_llm::{
     tokens::encoding_for_model,
     translation::{MalformedResponse, Translation, UsageEstimate},
 };
+use tokio::sync::Semaphore;
 
 use crate::{
     accounting::{record::RequestLog, token_counting::CountInput},
-    error::Result,
+    error::{Error, Result},
     response::offload,
 };
+
+/// Responses whose tokens are counted at the same time. The client waits for the count, and other work needs the
+/// blocking threads.
+static COUNTING: Semaphore = Semaphore::const_new(2);
 
 /// Request and model, for the case that the provider reports no usage.
 pub struct UsageEstimator {
@@ -28,8 +33,16 @@ impl UsageEstimator {
         Some(Self { count_input, model: log.resolved_model().to_owned() })
     }
 
-    /// Counts the tokens of the request. This may take milliseconds.
-    pub fn estimate(&self) -> UsageEstimate {
+    /// Counts the tokens of the request on a blocking thread, and runs `finish` there with the estimate.
+    ///
+    /// # Errors
+    /// If the process shuts down.
+    pub async fn run<T: Send + 'static>(self, finish: impl FnOnce(UsageEstimate) -> T + Send + 'static) -> Result<T> {
+        let _permit = COUNTING.acquire().await.map_err(|_| Error::Draining)?;
+        offload::run_blocking(move || finish(self.estimate())).await
+    }
+
+    fn estimate(&self) -> UsageEstimate {
         let encoding = encoding_for_model(&self.model);
         UsageEstimate { input_tokens: self.count_input.count_tokens(encoding), encoding }
     }
@@ -40,6 +53,6 @@ impl UsageEstimator {
         translation: Translation,
         response: Bytes,
     ) -> Result<std::result::Result<Vec<u8>, MalformedResponse>> {
-        offload::run_blocking(move || translation.translate_with_estimate(&response, self.estimate())).await
+        self.run(move |estimate| translation.translate_with_estimate(&response, estimate)).await
     }
 }

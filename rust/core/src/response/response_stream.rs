@@ -208,6 +208,9 @@ impl ResponseStream {
         self.coalescer.record_chunk(bytes.len());
         self.meter.feed(&bytes);
         self.record.iter().for_each(|record| record.record_received_chunk(&bytes));
+        if self.has_empty_end() {
+            return Bytes::new();
+        }
         let bytes = self.partial_event.hold_incomplete(bytes, self.meter.incomplete_bytes());
         let bytes = if self.should_hide_usage() { include_usage::strip_usage(bytes) } else { bytes };
         if let Some(continuation) = &mut self.continuation

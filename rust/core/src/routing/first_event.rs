@@ -40,7 +40,12 @@ pub(super) async fn peek_beginning(
     let (mut buffered, mut has_ended) = (BytesMut::new(), false);
     let (mut remaining, mut first_read_at) = (max_wait, None);
     while meter.is_undecided() && buffered.len() <= MAX_BUFFERED_BYTES {
-        let reading = deadline.enforce(async { body.next_chunk().await.transpose() });
+        let has_begun = first_read_at.is_some();
+        let reading = async {
+            let next = async { body.next_chunk().await.transpose() };
+            // The timeout of a request ends with the first bytes of its response.
+            if has_begun { next.await } else { deadline.enforce(next).await }
+        };
         // The stream starts after this time, whatever was read.
         let Ok(read) = tokio::time::timeout(remaining, Box::pin(reading)).await else { break };
         let Some(chunk) = read? else {

@@ -264,6 +264,32 @@ async fn translated_responses_without_usage_have_the_estimate_of_their_record() 
 }
 
 #[tokio::test]
+async fn end_without_usage_does_not_wait_for_the_end_of_the_connection() {
+    let [_, stream] = responses_without_usage("openai");
+    // The last chunk of the body is missing.
+    let sent = [SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(stream.as_bytes(), 40)].concat();
+    for is_closed in [false, true] {
+        let provider = if is_closed {
+            ScriptedServer::start_closing_after_response(sent.clone()).await
+        } else {
+            ScriptedServer::start_responding(sent.clone()).await
+        };
+        let gateway = GoldenProvider::gateway_trusting_loopback();
+        let request = TestRequest::new("POST", MESSAGES_PATH)
+            .body(chat_request_json(true).to_string().into_bytes())
+            .header("content-type", "application/json")
+            .header("x-gateway-provider", "openai")
+            .header("x-gateway-custom-host", &provider.url())
+            .header("authorization", "Bearer sk-1");
+        let reply = with_timeout(gateway.send(request)).await;
+        assert!(reply.text().ends_with("data: {\"type\":\"message_stop\"}\n\n"), "{is_closed}: {}", reply.text());
+        let [input, output] = reported_tokens(&reply);
+        let record = gateway.single_record();
+        assert_eq!(token_counts(&record), json!([input, output, input + output, true, "complete"]), "{is_closed}");
+    }
+}
+
+#[tokio::test]
 async fn translated_embeddings_without_usage_have_the_estimate_of_their_record() {
     for (path, body) in [
         ("/v1/embeddings", json!({"model": "m", "input": "hello world"})),

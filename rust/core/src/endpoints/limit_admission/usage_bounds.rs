@@ -186,7 +186,9 @@ impl UsageBounds {
         // for a window of which nothing is used.
         let is_guess = self.output_tokens.is_none() && !rule.is_budget();
         let highest = if is_guess { (rule.limit / GUESSED_FRACTION).max(1) } else { rule.limit };
-        limiter.estimate(rule, group).map_or(usual.min(highest), |recent| recent.min(rule.limit))
+        let bound =
+            if rule.is_budget() { rule.limit } else { self.highest_amount(rule.measure, prices).min(rule.limit) };
+        limiter.estimate(rule, group).map_or(usual.min(highest), |recent| recent.min(bound))
     }
 
     fn highest_amount(&self, measure: Measure, prices: &AttemptPrices<'_>) -> u64 {

@@ -24,6 +24,7 @@ use self::{
     workers::{OtherWorkers, SILENT_MS, SharedPart, parse_announcements},
 };
 use super::{
+    MAX_GROUPS, OTHER_GROUPS,
     counter::{Amount, RecordedUsage},
     limit_metrics::{HELD_SHOWN_MS, MAX_HELD_SHOWN},
     limiter::{Hold, Remaining, RuleRef},
@@ -46,8 +47,6 @@ const RETRY_MS: u64 = 50;
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1000;
 /// Counters that are written in one pipeline.
 const MAX_WRITES: usize = 500;
-const MAX_GROUPS: usize = 100_000;
-const OTHER_GROUPS: &str = "(others)";
 
 /// Leases of this worker in the counters of all nodes.
 pub struct ClusterLimiter {
@@ -157,7 +156,9 @@ impl ClusterLimiter {
         lease.advance(&rule, |lease| self.keeps_free(lease), now_ms);
         lease.used_ms = now_ms;
         let usable = lease.usable(now_ms);
-        let is_enough = usable >= requested.minimum;
+        // Without Redis, a request may need more than the whole share of this worker in a window.
+        let is_whole_share = lease.is_share && !rule.is_budget() && lease.settled == 0 && lease.held == 0 && usable > 0;
+        let is_enough = usable >= requested.minimum || is_whole_share;
         let amount = requested.amount.min(usable);
         if is_enough {
             lease.free -= amount;
@@ -199,7 +200,7 @@ impl ClusterLimiter {
     }
 
     pub fn estimate(&self, rule: &LimitRule, group: &str) -> Option<u64> {
-        self.lock().by_hash.get(&self.hash(&rule.counter_id, group))?.recent.largest()
+        self.lock().by_hash.get(&self.hash(&rule.counter_id, group))?.recent.estimate(rule)
     }
 
     /// Returns what requests hold of budgets, as `Limiter::list_held` does.

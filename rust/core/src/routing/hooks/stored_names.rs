@@ -10,6 +10,8 @@ use crate::guardrails::{
     hook::{Hook, HookCheck},
 };
 
+/// Maximum length of the category and number in a name.
+const MAX_NAME_BYTES: usize = 64;
 const UNRESTORABLE: &str = "the response has names of values that only its own request could return";
 
 /// Returns hooks that deny a stored response with names of these hooks, which return values to the client.
@@ -35,10 +37,11 @@ struct StoredNamesCheck {
 impl StoredNamesCheck {
     fn has_name(&self, text: &str) -> bool {
         text.match_indices(&self.name_end).any(|(at, _)| {
-            let kind = text[..at].rsplit("{{").next().filter(|kind| kind.len() < at);
-            kind.is_some_and(|kind| {
-                kind.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
-            })
+            let before = &text.as_bytes()[..at];
+            // Bounded, so that a text with many ends of names takes linear time.
+            let is_of_name = |byte: &&u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || **byte == b'_';
+            let length = before.iter().rev().take(MAX_NAME_BYTES).take_while(is_of_name).count();
+            before[..at - length].ends_with(b"{{")
         })
     }
 }
@@ -63,5 +66,6 @@ mod tests {
         for text in ["", "to {{EMAIL_ADDRESS_1_3f0b}}", "_3f0a}}", "{{ x _3f0a}}", "EMAIL_ADDRESS_1_3f0a}}"] {
             assert!(!check.has_name(text), "{text}");
         }
+        assert!(!check.has_name(&"A_3f0a}}".repeat(100_000)));
     }
 }
