@@ -11,8 +11,9 @@ import logging
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
 from sqlalchemy import delete, func, insert, select, update
 
 from penstock.engine import set_recorded_usage
@@ -22,16 +23,13 @@ from penstock.jobs.alert_webhook import AlertWebhook
 from penstock.jobs.usage_alerts import mark_used_groups
 from penstock.kit.limit_usage import ACTIVE, NO_ALERTS, USAGE_COLUMNS
 from penstock.logs import spool_format as spool
-from penstock.logs.ledger_state import STATE_FILE, KnownMembers, LedgerState, UsageKey, UsageSum
-from penstock.logs.record_lines import PREVIOUS_COST, decode_fields
+from penstock.logs.ledger_state import STATE_FILE, CountedRecord, KnownMembers, LedgerState, UsageKey, UsageSum
 from penstock.logs.spool_reader import KILLED, SpoolFollower
 from penstock.metrics import JobMetrics
 from penstock.schemas import now
 from penstock.store.limit_tables import limit_usage, usage_ledger_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.tenant_session import Services
@@ -132,23 +130,25 @@ class UsageLedger:
             return
         if b'"budgets":[{' not in event.payload:
             return
-        record = decode_fields(event.payload)
+        try:
+            record = CountedRecord.decode(event.payload)
+        except msgspec.MsgspecError:
+            return
         self.records += 1
         is_amendment = event.kind == spool.AMEND
-        # A corrected cost adds the difference. The tokens are those that the record had.
-        is_correction = PREVIOUS_COST in record
         is_complete = not event.flags & spool.AMENDMENT_FOLLOWS
-        for budget in _list_budgets(record):
-            key = UsageKey(budget["id"], budget["group"], budget["period_start"], budget["type"])
+        for budget in record.limits.budgets if record.limits else ():
+            key = UsageKey(budget.id, budget.group, budget.period_start, budget.type)
             total = self._pending.setdefault(key, UsageSum())
             total.requests += not is_amendment
-            if is_correction:
-                difference = (record.get("cost_nanodollars") or 0) - (record[PREVIOUS_COST] or 0)
+            if record.previous_cost_nanodollars is not msgspec.UNSET:
+                # A corrected cost adds the difference. The tokens are those that the record had.
+                difference = (record.cost_nanodollars or 0) - (record.previous_cost_nanodollars or 0)
                 total.nanodollars += difference
                 total.corrected += difference
-            elif is_complete and not budget.get("is_failed_attempt"):
-                total.tokens += record.get("total_units") or 0
-                total.nanodollars += record.get("cost_nanodollars") or 0
+            elif is_complete and not budget.is_failed_attempt:
+                total.tokens += record.total_units or 0
+                total.nanodollars += record.cost_nanodollars or 0
 
     async def _try_store(self) -> None:
         try:
@@ -327,8 +327,3 @@ async def _add_usage(connection: AsyncConnection, key: UsageKey, total: UsageSum
     await connection.execute(
         query.on_conflict_do_update(index_elements=list(names), set_={**changed, "updated_at": now()})
     )
-
-
-def _list_budgets(record: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    limits: Any = record.get("limits") or {}
-    return limits.get("budgets", [])
