@@ -13,6 +13,9 @@ pub struct ImagePrices(NameMap<NameMap<u64>>);
 /// Key of the price that applies to every quality or size without its own.
 const DEFAULT_KEY: &str = "default";
 
+/// Quality or size of images whose form was not read yet.
+pub const ANY: &str = "any";
+
 impl ImagePrices {
     /// Returns `None` if there are no prices.
     pub fn from_published(prices: NameMap<NameMap<u64>>) -> Option<Box<Self>> {
@@ -35,7 +38,10 @@ impl ImagePrices {
     /// Returns the highest cost that the requested images may have, in pico-dollars.
     pub fn highest_cost(&self, image_params: &ImageParams) -> u128 {
         let highest = || self.0.values().flat_map(BTreeMap::values).max().copied().unwrap_or(0);
-        self.cost(image_params).unwrap_or_else(|| u128::from(highest()) * u128::from(image_params.count))
+        // The price that applies to names without their own says nothing about images of any name.
+        let is_any = [&image_params.quality, &image_params.size].iter().any(|name| &***name == ANY);
+        let known = if is_any { None } else { self.cost(image_params) };
+        known.unwrap_or_else(|| u128::from(highest()) * u128::from(image_params.count))
     }
 }
 
@@ -73,6 +79,8 @@ mod tests {
             let image_params = ImageParams { count, quality: quality.into(), size: size.into() };
             assert_eq!(images.cost(&image_params), expected, "{image_params:?}");
         }
+        let any = |quality: &str| ImageParams { count: 2, quality: quality.into(), size: ANY.into() };
+        assert_eq!([dall_e.highest_cost(&any(ANY)), dall_e.highest_cost(&any("standard"))], [240, 240]);
         assert!(ImagePrices::from_published(NameMap::default()).is_none());
     }
 }

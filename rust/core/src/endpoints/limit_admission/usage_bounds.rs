@@ -10,7 +10,7 @@ use penstock_net::body::Body;
 
 use super::body_bounds::BodyBounds;
 use crate::{
-    accounting::prices::{HighestUsage, RequestPricing},
+    accounting::prices::{HighestUsage, RequestPricing, image_prices::ANY},
     limits::{
         limiter::Limiter,
         rule::{Enforcement, LimitRule, Measure},
@@ -100,13 +100,14 @@ impl UsageBounds {
             _ if operation.is_embedding() => Self::of_text(length.unwrap_or(0), Some(0)),
             _ if operation.is_chat() => {
                 let Body::Complete(bytes) = body else { return Self::unbounded("a body that is streamed") };
-                let bounds = if bytes.len() <= MAX_INLINE_PEEK_BYTES {
-                    BodyBounds::parse(bytes)
-                } else {
-                    let bytes = bytes.clone();
-                    tokio::task::spawn_blocking(move || BodyBounds::parse(&bytes)).await.unwrap_or_default()
-                };
-                Self::from_body(bytes.len() as u64, &bounds)
+                if bytes.len() <= MAX_INLINE_PEEK_BYTES {
+                    return Self::from_body(bytes.len() as u64, &BodyBounds::parse(bytes));
+                }
+                let copy = bytes.clone();
+                match tokio::task::spawn_blocking(move || BodyBounds::parse(&copy)).await {
+                    Ok(bounds) => Self::from_body(bytes.len() as u64, &bounds),
+                    Err(_) => Self::unbounded("a body that could not be read"),
+                }
             }
             Operation::ImageGenerate => {
                 let images = ImageParams::from_json(body.complete_bytes());
@@ -117,7 +118,7 @@ impl UsageBounds {
                 let input = MAX_EDITED_IMAGES * MAX_IMAGE_TOKENS + MAX_EDIT_TEXT_TOKENS;
                 let output = MAX_EDITED_IMAGES * MAX_GENERATED_IMAGE_TOKENS;
                 // The form is not read yet, so that every quality and size counts.
-                let images = ImageParams { count: MAX_EDITED_IMAGES, quality: "any".into(), size: "any".into() };
+                let images = ImageParams { count: MAX_EDITED_IMAGES, quality: ANY.into(), size: ANY.into() };
                 let bounds = Self { extra_input: input, output_tokens: Some(output), ..Self::default() };
                 Self { images: Some(Box::new(images)), ..bounds }
             }
