@@ -39,7 +39,7 @@ impl ImagePrices {
     pub fn highest_cost(&self, image_params: &ImageParams) -> u128 {
         let highest = || self.0.values().flat_map(BTreeMap::values).max().copied().unwrap_or(0);
         // The price that applies to names without their own says nothing about images of any name.
-        let is_any = [&image_params.quality, &image_params.size].iter().any(|name| &***name == ANY);
+        let is_any = [&image_params.quality, &image_params.size].iter().any(|name| name.as_str() == ANY);
         let known = if is_any { None } else { self.cost(image_params) };
         known.unwrap_or_else(|| u128::from(highest()) * u128::from(image_params.count))
     }
