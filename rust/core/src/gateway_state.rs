@@ -47,7 +47,7 @@ pub struct GatewayState {
     is_ending_streams: AtomicBool,
     end_streams_notify: Notify,
     drain_notify: Notify,
-    /// This state, for work that outlives a request.
+    /// Reference to this state, for work that outlives a request.
     own_reference: OnceLock<Weak<Self>>,
 }
 
@@ -80,12 +80,12 @@ impl GatewayState {
         })
     }
 
-    /// Lets requests share this state with work that outlives them.
+    /// Stores the reference to this state that `own_reference` returns.
     pub(crate) fn set_own_reference(self: &Arc<Self>) {
         self.own_reference.get_or_init(|| Arc::downgrade(self));
     }
 
-    /// Returns this state, to share it; `None` before the first request.
+    /// Returns this state, for work that outlives a request; `None` before `set_own_reference` was called.
     pub(crate) fn own_reference(&self) -> Option<Arc<Self>> {
         self.own_reference.get()?.upgrade()
     }

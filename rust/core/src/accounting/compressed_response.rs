@@ -1,5 +1,5 @@
-//! Buffer for compressed responses. Keeps their bytes within bounds as they pass through, and decompresses them in the
-//! background after the response ends.
+//! Buffer for compressed responses. Collects a bounded number of their bytes as they pass through. The thread of
+//! `TokenCounter` decompresses them after the response has ended.
 
 use std::{
     io::Read,
@@ -16,29 +16,30 @@ use penstock_net::headers::Headers;
 
 use crate::accounting::token_counting::CountableResponse;
 
-/// Maximum number of compressed bytes that are buffered; larger responses are not metered.
+/// Maximum number of compressed bytes of a response that are buffered. The usage in a larger response is not read.
 const MAX_COMPRESSED_BYTES: usize = 256 * 1024;
-/// Maximum number of decompressed bytes that are read.
+/// Maximum number of decompressed bytes of a response that are read.
 const MAX_DECOMPRESSED_BYTES: u64 = 8 * 1024 * 1024;
 const READ_CHUNK_BYTES: usize = 16 * 1024;
 
-/// Returns true if the response is gzip-compressed, the only encoding that is read here.
+/// Returns true if the response is gzip-compressed, the only encoding that this module decompresses.
 pub fn is_gzip(headers: &Headers) -> bool {
     headers.get_str("content-encoding").is_some_and(|coding| matches!(coding, "gzip" | "x-gzip"))
 }
 
-/// Decompresses a small response. Returns `None` if it exceeds `max_bytes` bytes or cannot be read; decompression stops at
-/// that limit.
+/// Decompresses a small response. Returns `None` if it exceeds `max_bytes` bytes or cannot be read; decompression stops
+/// at that limit.
 pub fn decompress(bytes: &[u8], max_bytes: usize) -> Option<Bytes> {
     let mut plain = Vec::new();
     MultiGzDecoder::new(bytes).take(max_bytes as u64 + 1).read_to_end(&mut plain).ok()?;
     (plain.len() <= max_bytes).then(|| plain.into())
 }
 
-/// Decompresses the beginning of a gzip response, at most `max_bytes` bytes. Returns fewer if the data ends or is not gzip.
+/// Decompresses the beginning of a gzip response, at most `max_bytes` bytes. Returns fewer if the data ends or is not
+/// gzip.
 pub fn decompress_start(bytes: &[u8], max_bytes: usize) -> Vec<u8> {
     let mut plain = Vec::new();
-    // An error ends the output, because the rest of the response is still to come.
+    // Decompression ends with an error, because the rest of the response is still to come. The output so far is valid.
     drop(MultiGzDecoder::new(bytes).take(max_bytes as u64).read_to_end(&mut plain));
     plain
 }
@@ -49,8 +50,9 @@ pub struct CompressedResponse {
     api_format: ApiFormat,
     is_event_stream: bool,
     is_too_large: bool,
-    /// Bytes that all requests together have buffered, and the maximum for them.
+    /// Number of bytes that all requests together have buffered.
     total_buffered_bytes: Arc<AtomicUsize>,
+    /// Maximum of `total_buffered_bytes`.
     max_total_buffered_bytes: usize,
 }
 
@@ -87,8 +89,8 @@ impl CompressedResponse {
         self.bytes.len()
     }
 
-    /// Returns the usage that the provider reported. If it reported none, also returns the content to count tokens
-    /// from, if any can be read.
+    /// Returns the usage that the provider reported. If it reported none, the second value is the content to count
+    /// tokens from, if any can be read.
     pub fn read_usage(&self, operation: Operation) -> (Option<Usage>, Option<CountableResponse>) {
         let mut plain = MultiGzDecoder::new(self.bytes.as_slice()).take(MAX_DECOMPRESSED_BYTES);
         if self.is_event_stream {

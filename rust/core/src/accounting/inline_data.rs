@@ -10,9 +10,9 @@ use base64::{
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-/// Length from which base64 is replaced, in characters.
+/// Minimum length of base64 that is replaced, in characters.
 pub const MIN_INLINE_CHARS: usize = 4096;
-/// Longest beginning of a data URL: `data:image/png;base64,`.
+/// Maximum length of the beginning of a data URL, such as `data:image/png;base64,`.
 const MAX_URL_PREFIX_BYTES: usize = 200;
 /// Characters that are decoded at once. A multiple of four, so that each block can be decoded alone.
 const BLOCK_CHARS: usize = 4096;
@@ -24,8 +24,8 @@ const DECODER: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Replaces long base64 in a JSON body, or in the events of a stream, by text such as
-/// `[base64 image/png, 123456 bytes, sha256 …]`. Returns `None` if there is none. Takes linear time.
+/// Replaces long base64 in a JSON body, or in the events of a stream, by text such as `[base64 image/png, 123456 bytes,
+/// sha256 …]`. Returns `None` if the body has no long base64. Takes linear time.
 ///
 /// Base64 is replaced if it is in a data URL, or if it is a complete JSON string.
 pub fn replace_inline_data(body: &[u8]) -> Option<Vec<u8>> {
@@ -49,8 +49,8 @@ fn is_run_char(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_' | b'=' | b'\\')
 }
 
-/// Finds the next run of such characters that is long enough. Looks at each window from its end, so that most of a
-/// body without base64 is skipped.
+/// Finds the next run of at least `MIN_INLINE_CHARS` characters for which `is_run_char` is true. Scans each window
+/// backwards, so that most of a body without base64 is skipped.
 fn find_long_run(body: &[u8], from: usize) -> Option<Range<usize>> {
     // All bytes from `start` to `checked` are in the run.
     let (mut start, mut checked) = (from, from);
@@ -69,7 +69,7 @@ fn find_long_run(body: &[u8], from: usize) -> Option<Range<usize>> {
 
 /// Base64 data in a body.
 struct InlineData {
-    /// Bytes of the body that it takes, with the beginning of its data URL.
+    /// Position in the body, including the beginning of the data URL.
     range: Range<usize>,
     media_type: Option<String>,
     bytes: usize,
@@ -78,7 +78,7 @@ struct InlineData {
 }
 
 impl InlineData {
-    /// Parses a run of base64 characters. Returns `None` if it is something else.
+    /// Parses a run of base64 characters. Returns `None` if the run is not inline data.
     fn parse(body: &[u8], run: Range<usize>) -> Option<Self> {
         let before = &body[..run.start];
         let url = parse_url_prefix(before);
@@ -89,12 +89,12 @@ impl InlineData {
         let end = run.start + length;
         let is_ended = match (&url, &body[end..]) {
             (_, []) => false,
-            // A part of percent encoding: what was decoded is not all.
+            // The rest is percent-encoded, so only a part of the data was decoded.
             (Some(_), [b'%', ..]) => return None,
             (Some(_), _) | (None, [b'"', ..] | [b'\\', b'"', ..]) => true,
             (None, _) => return None,
         };
-        // A single character more than a multiple of four encodes nothing.
+        // A single character after the last group of four cannot encode a byte.
         if decoded.chars < MIN_INLINE_CHARS || (is_ended && decoded.chars % 4 == 1) {
             return None;
         }
@@ -116,7 +116,8 @@ fn to_hex(digest: &[u8]) -> String {
     format!("{:x}", Bytes::copy_from_slice(digest))
 }
 
-/// Returns where the data URL begins whose data follows `before`, and its media type. `None` if it is no data URL.
+/// Parses the beginning of a data URL at the end of `before`. Returns its position and the media type, or `None` if
+/// `before` does not end with a data URL.
 fn parse_url_prefix(before: &[u8]) -> Option<(usize, String)> {
     let head = before.strip_suffix(b";base64,")?;
     let from = head.len().saturating_sub(MAX_URL_PREFIX_BYTES);
@@ -130,13 +131,14 @@ fn parse_url_prefix(before: &[u8]) -> Option<(usize, String)> {
 /// Result of decoding base64.
 struct Decoded {
     hasher: Sha256,
-    /// Characters that encode data, and the bytes that they encode.
+    /// Number of characters that encode data, without padding and line breaks.
     chars: usize,
+    /// Number of decoded bytes.
     bytes: usize,
 }
 
-/// Decodes base64 up to its end or to what cannot be part of it. Returns its length in `text`, too. `None` if it cannot
-/// be decoded.
+/// Decodes the base64 at the start of `text`, up to the first character that cannot be part of it. Also returns the
+/// length of the base64 in `text`. Returns `None` if the base64 is invalid.
 fn decode(text: &[u8]) -> Option<(Decoded, usize)> {
     let mut decoded = Decoded { hasher: Sha256::new(), chars: 0, bytes: 0 };
     let (mut block, mut used) = ([0; BLOCK_CHARS], 0);
@@ -144,13 +146,13 @@ fn decode(text: &[u8]) -> Option<(Decoded, usize)> {
     while let Some((character, length)) = next_char(&text[at..]) {
         match character {
             Some(b'=') => padding += 1,
-            // Data behind its padding.
+            // Data after the padding is invalid.
             Some(_) if padding > 0 => return None,
             Some(byte) => {
                 block[used] = byte;
                 used += 1;
             }
-            // A line break.
+            // An escaped line break encodes no data.
             None => (),
         }
         at += length;
@@ -159,7 +161,7 @@ fn decode(text: &[u8]) -> Option<(Decoded, usize)> {
             used = 0;
         }
     }
-    // The body may end within the last group.
+    // The body may end within the last group of four characters.
     decoded.add(&block[..used - usize::from(used % 4 == 1)])?;
     decoded.chars += usize::from(used % 4 == 1);
     (padding <= 2).then_some((decoded, at))
@@ -175,8 +177,8 @@ impl Decoded {
     }
 }
 
-/// Returns the next character in the standard alphabet, `None` within for a line break, and its length in JSON. `None`
-/// if the text does not go on with base64.
+/// Returns the next character, converted to the standard alphabet, and its length in JSON. The character is `None` for
+/// an escaped line break. Returns `None` at the end of the text or before any other escape sequence.
 fn next_char(text: &[u8]) -> Option<(Option<u8>, usize)> {
     Some(match *text {
         [b'-', ..] => (Some(b'+'), 1),

@@ -69,11 +69,11 @@ pub enum RoutingStep {
         error: Option<&'static str>,
         milliseconds: u64,
     },
-    /// A hedged request was sent to the second target, because the first had not answered after `after_ms`.
+    /// A hedged request was sent to the second target, because the first had not responded after `after_ms`.
     Hedged { at: Arc<str>, after_ms: u64 },
-    /// An attempt was cancelled, because another target had answered.
+    /// An attempt was cancelled, because another target had responded.
     Cancelled { at: Arc<str> },
-    /// Dry run: the second target would be tried too if the first does not answer within this delay.
+    /// Dry run: the second target would be tried too if the first does not respond within this delay.
     WouldHedge { at: Arc<str>, after: String },
     /// A target could not be tried.
     Failed { at: Arc<str>, error: &'static str },
@@ -139,15 +139,15 @@ const OMITTED_STEPS_INDEX: usize = MAX_STEPS / 2;
 pub struct RoutingDecision {
     /// Strategy of the root node.
     pub strategy: &'static str,
-    /// Config path of the target that answered.
+    /// Config path of the target that responded.
     pub selected_target: Arc<str>,
-    /// 0: no retry; n: the nth retry answered; -1: all retries were used or could not be made.
+    /// 0: no retry; n: the response came from the nth retry; -1: all retries were used or could not be made.
     pub retry_count: i32,
     pub cache_status: CacheStatus,
     /// True if the config retries or falls back on this route. A client that retries on its own would only repeat that.
     pub has_retry_policy: bool,
     pub steps: Vec<RoutingStep>,
-    /// Report on the target that answered (what it was sent, with which retries), for clients that request it.
+    /// Report on the target that responded (the request to it and the retries), for clients that request it.
     pub target_report: Option<Value>,
 }
 

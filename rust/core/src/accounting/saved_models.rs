@@ -27,7 +27,7 @@ pub struct SavedModels {
     /// Folded names of the listed models that are disabled.
     pub(crate) disabled: HashSet<String>,
     pub(crate) by_slug: HashMap<String, SavedModel>,
-    /// Factors by which its prices differ from the list prices.
+    /// Factors by which the prices of the saved provider differ from the list prices.
     pub(crate) price_adjustment: Option<Arc<Adjustment>>,
     /// True if header fields or credentials are stored with at least one model.
     pub has_stored_fields: bool,
@@ -81,8 +81,8 @@ impl SavedModels {
         }
     }
 
-    /// Returns true if a provider may read this text as the name of a disabled model: in another letter case or
-    /// encoding, or with a prefix or suffix. Text that cannot be compared counts too.
+    /// Returns true if a provider may read this text as the name of a disabled model. The name may have another letter
+    /// case or encoding, or a prefix or suffix. Also returns true for text that `fold_model_name` cannot compare.
     pub(crate) fn may_name_disabled(&self, text: &str) -> bool {
         !self.disabled.is_empty()
             && fold_model_name(text).is_none_or(|folded| name_parts(&folded).any(|part| self.disabled.contains(part)))
@@ -93,7 +93,8 @@ impl SavedModels {
         self.by_slug.get(model).and_then(|saved| saved.prices.clone())
     }
 
-    /// Rejects a body that names a model that may not be used, at any depth. `main_models` were checked already.
+    /// Rejects a body that names, at any depth, a model that may not be used. Ignores `main_models`, which were checked
+    /// already.
     pub fn check_named_models(&self, body: &[u8], main_models: &[&str]) -> Result<()> {
         if !self.is_restricted() {
             return Ok(());
@@ -156,11 +157,11 @@ impl SavedModels {
     }
 }
 
-/// Rounds of percent-decoding after which a name must not change any more.
+/// Maximum number of rounds of percent-decoding. A name that is encoded more often cannot be compared.
 const MAX_DECODING_ROUNDS: usize = 4;
 
-/// Returns a model name decoded, trimmed and in lower case. `None` if it cannot be compared: it has other characters
-/// than printable ASCII, too many parts, or is encoded too often.
+/// Returns a model name decoded, trimmed and in lower case. `None` if it cannot be compared: it is too long, has
+/// characters other than printable ASCII, has too many parts, or is encoded too often.
 fn fold_model_name(name: &str) -> Option<String> {
     let mut decoded = name.trim().to_owned();
     for _ in 0..MAX_DECODING_ROUNDS {
@@ -176,12 +177,13 @@ fn fold_model_name(name: &str) -> Option<String> {
     is_plain.then(|| decoded.to_ascii_lowercase())
 }
 
-/// Maximum number of separators and maximum length in bytes of a name that is compared by its parts.
+/// Maximum number of separators in a name that is compared by its parts.
 const MAX_NAME_SEPARATORS: usize = 32;
+/// Maximum length of a name that is compared by its parts, in bytes.
 const MAX_NAME_BYTES: usize = 512;
 
-/// Returns all parts of a folded name that providers may read as the model: prefixes such as a vendor, a region or a
-/// path may precede it, and a version or a verb may follow.
+/// Returns all parts of a folded name that providers may read as the model. Prefixes such as a vendor, a region or a
+/// path may precede the model. A version or a verb may follow it.
 fn name_parts(folded: &str) -> impl Iterator<Item = &str> {
     let starts = [0].into_iter().chain(folded.match_indices(is_part_start).map(|(at, _)| at + 1));
     starts.flat_map(move |start| {

@@ -24,10 +24,10 @@ use crate::accounting::{
     record::{Billing, Record},
 };
 
-/// Responses that may be queued for counting; for any beyond this, usage is estimated from the length.
+/// Maximum number of responses that are queued for counting. The usage of further ones is estimated from their length.
 const MAX_QUEUED_JOBS: usize = 256;
-/// Bytes of request bodies that are retained until it is known if they must be counted; for any beyond this, usage is
-/// estimated from the length.
+/// Maximum bytes of request bodies that are retained until it is known if their tokens must be counted. The usage of
+/// further ones is estimated from their length.
 const MAX_RETAINED_BYTES: usize = 32 * 1024 * 1024;
 /// Responses that end within this time are counted together, because waking a thread costs more than counting most of
 /// them.
@@ -93,7 +93,7 @@ pub struct TokenCounter {
 }
 
 impl TokenCounter {
-    /// Retains a request body. Keeps only its length if too many bytes are retained already.
+    /// Retains a request body, or only its length if too many bytes are retained already.
     pub fn retain_body(&self, operation: Operation, body: &Bytes) -> Arc<CountInput> {
         let length = body.len();
         let has_room = self.retained_bytes.load(Ordering::Relaxed) + length <= MAX_RETAINED_BYTES;
@@ -108,7 +108,7 @@ impl TokenCounter {
         CompressedResponse::new(api_format, is_events, Arc::clone(&self.retained_bytes), MAX_RETAINED_BYTES)
     }
 
-    /// Counts the tokens in the background, and then closes the record, whose request has ended.
+    /// Counts the tokens of a request that has ended in the background, and then closes its record.
     pub fn submit(&self, record: Record, count_input: Option<Arc<CountInput>>, countable_response: CountableResponse) {
         // A request that is passed through unchanged can still be a known operation.
         let asked_for = count_input.as_ref().map(|job_input| job_input.operation);
@@ -154,7 +154,7 @@ fn spawn_worker() -> Option<SyncSender<CountJob>> {
     spawned.ok().map(|_| jobs)
 }
 
-/// Processes jobs until the gateway is dropped.
+/// Processes jobs until the `TokenCounter` is dropped.
 fn run_worker(queue: &Receiver<CountJob>) {
     while let Ok(first) = queue.recv() {
         std::thread::sleep(BATCH_DELAY);

@@ -46,8 +46,8 @@ impl<'c> Caller<'c> {
         self.key_snapshot?.find_limits(workspace)
     }
 
-    /// Returns true if a later request can act for the caller by the id of its key: it has a key, and no token in place
-    /// of one, or needs no key.
+    /// Returns true if the id of the key is enough to authorise a later request for this caller. This is so with a key
+    /// and if no key is needed, but not with a token in place of a key.
     pub fn is_found_by_id(&self) -> bool {
         let Some(key) = self.key else { return true };
         let current_key = self.key_snapshot.and_then(|keys| keys.find_key_by_id(&key.id));
@@ -84,7 +84,7 @@ pub const KEY_HEADERS: [&str; 3] = ["x-api-key", "api-key", "x-goog-api-key"];
 
 /// Number of letters and digits in a key that the gateway generates.
 const GENERATED_KEY_LENGTH: usize = 48;
-/// Shorter words inside a text are not looked up as keys.
+/// Minimum length of a word inside a text that is looked up as a key.
 const MIN_KEY_LENGTH: usize = 8;
 /// Characters that may surround a key in a text.
 const KEY_DELIMITERS: [char; 14] = [',', ';', '=', '&', '"', '\'', '(', ')', '<', '>', '[', ']', '{', '}'];
@@ -92,10 +92,10 @@ const KEY_DELIMITERS: [char; 14] = [',', ';', '=', '&', '"', '\'', '(', ')', '<'
 /// Maximum number of key lookups per request; each computes a digest. No normal request has this much text besides its
 /// body.
 const MAX_KEY_LOOKUPS: usize = 1_000;
-/// Lookups charged for text that may be a token, because it needs a signature check.
+/// Number of lookups that a possible token counts as, because its signature must be checked.
 const TOKEN_LOOKUP_COST: usize = 50;
 
-/// Bearer token that one client sends if it has no key.
+/// Placeholder that one client program sends as its bearer token if it has no key.
 const PLACEHOLDER_TOKEN: &str = "OPENAI_API_KEY";
 
 /// Token that a request sent in place of a key, after its verification.
@@ -139,7 +139,7 @@ pub fn admit<'c>(
     Ok(Caller { key: Some(check_expiry(key)?), sent_key: Some(sent), key_snapshot: Some(snapshot) })
 }
 
-/// Admits the caller that began an upload, to continue it.
+/// Returns the caller that began an upload, for a request that continues it.
 pub fn admit_upload<'c>(key: &'c GatewayKey, snapshot: &'c Snapshot) -> Caller<'c> {
     Caller { key: Some(key), sent_key: None, key_snapshot: Some(snapshot) }
 }
@@ -169,7 +169,7 @@ pub fn admit_render(
     }
 }
 
-/// Returns why a known key is denied, or the given error if no known key was sent.
+/// Returns the reason if one of the sent texts is a denied key, else the error `otherwise`.
 fn denial_error<'t>(snapshot: &Snapshot, mut sent: impl Iterator<Item = &'t str>, otherwise: Error) -> Error {
     sent.find_map(|text| snapshot.key_denial(text)).map_or(otherwise, |reason| Error::KeyForbidden { denial: reason })
 }
@@ -179,8 +179,8 @@ fn has_gateway_key(snapshot: &Snapshot, headers: &Headers) -> bool {
     KEY_EXTRACTORS.iter().filter_map(|extract| extract(headers)).any(|text| snapshot.find_key(text).is_some())
 }
 
-/// Authenticates a token that was sent in place of a key, to call models. A token of another issuer may be a provider's;
-/// keys are tried then.
+/// Authenticates a token that was sent in place of a key, to call models. Returns `None` if there is no such token, or
+/// if a bearer token may belong to a provider. The keys of the request are tried then.
 pub fn authenticate_token<'c>(
     snapshot: &Snapshot,
     headers: &'c Headers,
@@ -238,8 +238,8 @@ fn check_workspace(
 }
 
 impl<'c> Caller<'c> {
-    /// Returns the provider credential that the client sent. `provider_header` is the header field that this provider uses; it is
-    /// tried first.
+    /// Returns the provider credential that the client sent. Tries `provider_header`, the header field that this
+    /// provider uses, first.
     pub fn provider_credential(&self, headers: &'c Headers, provider_header: Option<&'static str>) -> Option<&'c str> {
         let sent = provider_header.into_iter().map(|name| non_empty_header(headers, name));
         let others = KEY_HEADERS.iter().map(|name| non_empty_header(headers, name));
@@ -252,8 +252,8 @@ impl<'c> Caller<'c> {
         Some(text) == self.sent_key || self.key_snapshot.is_some_and(|keys| keys.is_gateway_credential(text))
     }
 
-    /// Returns true if a text contains a gateway key, or a token sent in place of one. Keys from the settings file are
-    /// known only by their digest, so they are found only as separate words.
+    /// Returns true if a text contains a gateway key, or a token sent in place of one. Other keys than that of this
+    /// request are known only by their digest. They are found only as separate words or runs of letters and digits.
     pub fn contains_gateway_key(&self, text: &str, budget: &KeyLookupBudget) -> bool {
         if self.sent_key.is_some_and(|key| text.contains(key)) {
             return true;

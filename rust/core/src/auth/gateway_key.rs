@@ -22,7 +22,7 @@ pub struct GatewayKey {
     /// User who owns the key, or whom the token names.
     pub user_id: Option<Arc<str>>,
     pub(crate) defaults: Option<Box<KeyDefaults>>,
-    /// Limits that a token carries. Those of a key are in the limits of its workspace.
+    /// Limits from the claims of a token. The limits of a key are in those of its workspace.
     pub limits: Option<Arc<[LimitRule]>>,
     /// True if the key may read prompts by rendering them.
     pub may_render: bool,

@@ -1,5 +1,5 @@
 //! Tokens in upload URLs. Google's SDK sends no key after the first request of an upload, so the URL at which it
-//! continues must say whose upload it is. A token is signed, expires, and is valid only for its upload.
+//! continues must identify the caller. A token is signed, expires, and is valid only for its upload.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,9 +25,9 @@ const UPLOAD_ID_PARAM: &str = "upload_id";
 const COMMAND_HEADER: &str = "x-goog-upload-command";
 const LIFETIME_SECONDS: u64 = 24 * 3600;
 const MAX_TOKEN_BYTES: usize = 2048;
-/// Separates these signatures from others with the same key.
+/// Part of the signed text that distinguishes these signatures from others with the same key.
 const SIGNATURE_PURPOSE: &str = "penstock upload 1";
-/// A shorter credential of a provider is no key of the signatures, because it could be guessed from them.
+/// Minimum length of a provider's credential that signs tokens. A shorter one could be guessed from the signatures.
 const MIN_CREDENTIAL_BYTES: usize = 16;
 
 /// Content of a token.
@@ -47,8 +47,8 @@ pub struct UploadGrant<'s> {
     pub key: Option<&'s GatewayKey>,
 }
 
-/// Returns a token to continue an upload at this path and query. `None` if nothing could verify it later: the upload
-/// goes to a provider that is not saved, or has no upload id, or the caller has no gateway key of its own.
+/// Returns a token to continue an upload at this path and query. `None` if the gateway could not verify it later. This
+/// is so if the query has no upload id, or the caller has a token in place of a gateway key.
 pub fn sign_upload(caller: &Caller<'_>, saved: &SavedProvider, path: &str, query: &str) -> Option<String> {
     if !caller.is_found_by_id() {
         return None;
@@ -70,8 +70,8 @@ pub fn sign_upload(caller: &Caller<'_>, saved: &SavedProvider, path: &str, query
 }
 
 impl<'s> UploadGrant<'s> {
-    /// Removes the token from the query of an upload. If it is valid and the request has no credential, removes the
-    /// control headers too and replaces them by the provider of the upload. A token cannot start an upload.
+    /// Removes the token from the query of an upload. If the token is valid and the request has no credential, replaces
+    /// the control headers by one that names the provider of the upload. A token cannot start an upload.
     pub fn take(snapshot: &'s Snapshot, head: &mut RequestHead, aliases: &[String]) -> Option<Self> {
         if !route::is_upload_path(&head.path) {
             return None;
@@ -113,21 +113,21 @@ fn verify(snapshot: &Snapshot, head: &RequestHead, token: &str) -> Option<Upload
     (is_valid && !has_expired(claims.expires_at)).then_some(claims)
 }
 
-/// Returns the key of the signatures for uploads to a saved provider. All nodes have it, clients do not, and it changes
-/// with the credential. `None` if the credential is too short, or there is none.
+/// Returns the signing key that is made from the credential of a saved provider. All nodes have this credential and
+/// clients do not. `None` if the provider has no credential, or a short one.
 fn credential_key(saved: &SavedProvider) -> Option<hmac::Key> {
     let credential = saved.api_key.as_ref()?.expose();
     (credential.len() >= MIN_CREDENTIAL_BYTES).then(|| hmac::Key::new(hmac::HMAC_SHA256, credential.as_bytes()))
 }
 
-/// Returns the key of the signatures that depends on the gateway key. Its holder can forge tokens, but they permit
-/// nothing that the key does not.
+/// Returns the signing key that is made from the digest of a gateway key. The owner of the gateway key can forge
+/// tokens, but they permit nothing that the gateway key does not.
 fn digest_key(digest: &[u8; 32]) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, digest)
 }
 
-/// Returns the key of the signatures of a gateway that requires no key. Such a token permits nothing: the gateway must
-/// still require no key when the upload continues.
+/// Returns the signing key of a gateway that requires no key. Anybody can compute it, but its tokens permit nothing:
+/// the gateway must still require no key when the upload continues.
 fn open_key() -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, SIGNATURE_PURPOSE.as_bytes())
 }
@@ -153,7 +153,7 @@ fn take_parameter(query: &mut String, parameter: &str) -> Option<String> {
     Some(value)
 }
 
-/// Returns true if a request has a header that may hold a credential. It then authenticates in the usual way.
+/// Returns true if a request has a header that may hold a credential. Such a request authenticates in the usual way.
 fn has_credential(headers: &Headers, aliases: &[String]) -> bool {
     headers.iter().any(|(name, _)| {
         name == b"authorization"

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::ConfigReader;
 
-/// Azure's own limit per resource, plus some headroom.
+/// Maximum number of deployments: Azure's own limit per resource, plus some headroom.
 const MAX_DEPLOYMENTS: usize = 200;
 
 #[derive(Debug, Clone, Default)]

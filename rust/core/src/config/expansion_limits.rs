@@ -1,4 +1,5 @@
-//! Limits of what inheritance makes of a config. Compiling it and masking its secrets takes work in proportion.
+//! Limits of the size of a config after inheritance. The time to compile it and to mask its secrets grows with this
+//! size.
 
 use crate::{config::Node, error::Problem, features::parameters::Parameters};
 
@@ -8,9 +9,10 @@ const MAX_EXPANDED_PARAMETERS: usize = 50_000;
 /// Maximum size of these parameters in bytes.
 const MAX_EXPANDED_BYTES: usize = 16 * 1024 * 1024;
 
-/// Maximum number and bytes of the secrets in the parameters of one target, including those that it inherits. Each of its
-/// responses is searched for them.
+/// Maximum number of secrets in the parameters of one target, including those that it inherits. Each response of the
+/// target is searched for them.
 const MAX_TARGET_SECRETS: usize = 128;
+/// Maximum size of these secrets in bytes.
 const MAX_TARGET_SECRETS_BYTES: usize = 32 * 1024;
 
 /// Returns a problem if a target has too many secrets to mask.

@@ -153,8 +153,8 @@ impl Features {
             + retry.heap_bytes()
     }
 
-    /// Returns true if the gateway reads responses to this request to check, cache, hold or resume them. Such responses must
-    /// not be compressed.
+    /// Returns true if the gateway reads responses to this request to check, cache, buffer or resume them. Such
+    /// responses must not be compressed.
     pub fn reads_response(&self, route: Route<'_>, method: &str) -> bool {
         let Self { cache, guardrails, recovery, .. } = self;
         let is_wanted =
@@ -187,7 +187,8 @@ impl Features {
     }
 }
 
-/// Condition parts that a config may have for each target that a conditional strategy may have.
+/// Number of condition parts (queries, operators and values in lists) that a config may have for each target that a
+/// conditional strategy may have.
 const CONDITION_PARTS_PER_TARGET: usize = 16;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -303,15 +304,15 @@ impl Node {
         self.subtree = SubtreeFlags { has_breaker: is_below || self.features.circuit_breaker.policy().is_some() };
     }
 
-    /// Returns the number or size of the parameters of this node and all its descendants if each node inherits those
-    /// of its parent, which are `inherited`.
+    /// Returns the sum of `measure` over this node and all its descendants, each with the parameters that it inherits.
+    /// `inherited` is the value of the parent of this node.
     fn sum_expanded_parameters(&self, inherited: usize, measure: &impl Fn(&Parameters) -> usize) -> usize {
         let own = inherited.saturating_add(measure(&self.features.parameters));
         let below = self.targets.iter().map(|target| target.sum_expanded_parameters(own, measure));
         below.fold(own, usize::saturating_add)
     }
 
-    /// Returns the largest number or size of the parameters of a node below this one, with all that it inherits.
+    /// Returns the maximum of `measure` over the leaves below this node, each with the parameters that it inherits.
     fn max_inherited_parameters(&self, inherited: usize, measure: &impl Fn(&Parameters) -> usize) -> usize {
         let own = inherited.saturating_add(measure(&self.features.parameters));
         self.targets.iter().map(|target| target.max_inherited_parameters(own, measure)).max().unwrap_or(own)

@@ -1,5 +1,5 @@
-//! Cache of fetched credentials, kept until shortly before they expire. Each credential is fetched by only one request
-//! at a time.
+//! Cache of fetched credentials, which are stored until shortly before they expire. Each credential is fetched by only
+//! one request at a time.
 
 use std::{
     collections::HashMap,
@@ -13,11 +13,11 @@ use tokio::time::Instant;
 
 use crate::credentials::issued::IssuedCredential;
 
-/// Largest number of cached credentials.
+/// Maximum number of cached credentials.
 const MAX_ENTRIES: usize = 10_000;
-/// A credential is renewed this long before it expires. A short-lived one is renewed only in the last quarter of its
-/// lifetime.
+/// A credential is renewed this long before it expires.
 const RENEW_BEFORE_EXPIRY: Duration = Duration::from_mins(5);
+/// A short-lived credential is renewed only in the last quarter of its lifetime.
 const RENEW_LIFETIME_DIVISOR: u32 = 4;
 /// After a failed fetch, waiting requests get the same error for this long; then the next one tries again.
 const FAILURE_BACKOFF: Duration = Duration::from_secs(1);

@@ -14,7 +14,8 @@ use crate::credentials::{credential_cache::CredentialCache, issued::IssuedCreden
 
 /// How long a decrypted key is cached.
 const CACHE_LIFETIME: Duration = Duration::from_hours(24);
-/// The sender of a key chooses its iteration count, so it is limited; a million takes about a third of a second.
+/// Maximum iteration count of an encrypted key. It is limited because clients choose it; a million iterations take
+/// about a third of a second.
 const MAX_PBKDF2_ROUNDS: u32 = 1_000_000;
 const PEM_BEGIN: &str = "-----BEGIN ENCRYPTED PRIVATE KEY-----";
 const PEM_END: &str = "-----END ENCRYPTED PRIVATE KEY-----";

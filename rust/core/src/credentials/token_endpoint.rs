@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::{credentials::issued::IssuedCredential, error::Error};
 
-/// Largest response of a token endpoint.
+/// Maximum size of a response of a token endpoint.
 const MAX_RESPONSE_BYTES: usize = 256 * 1024;
 /// Lifetime of a token whose endpoint does not report one.
 const DEFAULT_LIFETIME_SECONDS: u64 = 3600;

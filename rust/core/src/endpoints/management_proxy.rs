@@ -30,38 +30,41 @@ use crate::{
     state::shared::node_store::NodeStoreCommand,
 };
 
-/// Interval at which workers report what they used of limits, and at which past counters are removed.
+/// Interval at which workers report their use of limits.
 const LIMIT_REPORT_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval at which past counters of limits are removed.
 const COUNTER_CLEANUP_INTERVAL: Duration = Duration::from_mins(10);
 /// Timeout for a request to the control process. It exceeds the 20 seconds for which the control process holds a
 /// snapshot poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time that is left for a commit when the last one may begin.
+/// Time that is reserved for a commit. The control process begins none when less than this is left of
+/// `REQUEST_TIMEOUT`.
 const COMMIT_TIME: Duration = Duration::from_secs(2);
 /// Header with the Unix time in milliseconds after which the control process must not save a change.
 const DEADLINE_HEADER: &[u8] = b"x-penstock-deadline-ms";
-/// Headers of a question to `IDENTITY_PATH`: the method and path of the client's request, and its `x-forwarded-for`, for
-/// the audit log.
+/// Header of a request to `IDENTITY_PATH` with the method and path of the client's request, for the audit log.
 const REQUEST_HEADER: &[u8] = b"x-penstock-request";
+/// Header of a request to `IDENTITY_PATH` with the client's `x-forwarded-for` and its address, for the audit log.
 const CLIENT_HEADER: &[u8] = b"x-penstock-forwarded-for";
 /// Lowers the priority of the calling thread, so that it yields to threads that serve requests on the same core.
 pub type LowerPriority = Arc<dyn Fn() + Send + Sync>;
-/// Largest body of a management request, except for files.
+/// Maximum size of the body of a management request, except for files.
 const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
-/// Largest body of a request that signs a client in, which has no credential yet. All other bodies are read only from
-/// authenticated clients.
+/// Maximum size of the body of a sign-in request, whose client has no credential yet. All other bodies are read only
+/// from authenticated clients.
 const MAX_SIGN_IN_BODY_BYTES: usize = 8 * 1024;
 /// Body bytes beyond this count towards the memory budget that all management requests share.
 const UNMETERED_BODY_BYTES: usize = 4 * 1024;
 /// Endpoint that authenticates the credential of a request whose body is still arriving.
 const IDENTITY_PATH: &str = "/internal/identity";
-/// Endpoint of the node store, through which workers share values; below it, the largest value.
+/// Endpoint of the node store, through which workers share values.
 const NODE_STORE_PATH: &str = "/internal/notes";
+/// Maximum size of a value in the node store.
 const MAX_NODE_STORE_VALUE_BYTES: usize = 64 * 1024;
 const MAX_TRIAL_PLAN_BYTES: usize = 16 * 1024 * 1024;
 const MAX_PROMPT_VERSION_BYTES: usize = 8 * 1024 * 1024;
 const MAX_SNAPSHOT_BYTES: usize = 1 << 30;
-/// Largest change of a snapshot that is compiled with the priority of requests. It takes some milliseconds.
+/// Maximum size of a snapshot update that is compiled with normal priority, which takes some milliseconds.
 const MAX_URGENT_BYTES: usize = 1024 * 1024;
 const MIN_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
@@ -98,12 +101,12 @@ pub async fn forward_management_request(state: &GatewayState, head: RequestHead,
 enum Collected {
     /// The complete body, with its share of the memory budget.
     Body(Bytes, MemoryPermit),
-    /// The response of the control process to a client without a valid credential, whose body was not read on.
+    /// The response of the control process to a client without a valid credential. The rest of its body was not read.
     Unauthenticated(Box<IncomingResponse>),
 }
 
-/// Collects the body, after the control process has authenticated the client, so that clients without a key cannot occupy
-/// memory.
+/// Collects the body after the control process has authenticated the client, so that clients without a key cannot
+/// occupy memory.
 async fn collect_body(state: &GatewayState, head: &RequestHead, body: Body) -> Result<Collected> {
     let (mut limits, signs_in) = (state.body_limits, is_sign_in_path(&head.path));
     if signs_in {
@@ -137,10 +140,10 @@ fn is_sign_in_path(path: &str) -> bool {
     path.split('/').any(|segment| segment == "auth")
 }
 
-/// Asks the control process whether the client's credential is valid. It returns 204 if it is.
+/// Asks the control process whether the client's credential is valid. The control process returns 204 if it is.
 async fn authenticate_client(state: &GatewayState, head: &RequestHead) -> Result<IncomingResponse> {
     let mut fields = Headers::with_capacity(head.headers.len());
-    // The endpoint rejects requests that the edge forwards, which it recognises by this header.
+    // Drops `x-forwarded-for`, by which the endpoint recognises and rejects requests that the edge forwards.
     for (name, value) in head.headers.iter().filter(|(name, _)| is_forwardable(name) && *name != b"x-forwarded-for") {
         fields.push(name, value);
     }
@@ -171,7 +174,7 @@ async fn send_management_request(state: &GatewayState, head: &RequestHead, body:
     // Marks the request as forwarded, so that the control process denies it the engine-only endpoints. Pushed last, so
     // that a header of the client cannot be mistaken for it.
     fields.push(b"x-forwarded-for", peer_address(head).as_bytes());
-    // Nothing is saved after the client got an error that the control process is unavailable.
+    // The deadline prevents a commit after the client has received the error that the control process is unavailable.
     let deadline = record::unix_time() + REQUEST_TIMEOUT.saturating_sub(COMMIT_TIME);
     fields.push(DEADLINE_HEADER, deadline.as_millis().to_string().as_bytes());
     let target = if head.query.is_empty() { head.path.clone() } else { format!("{}?{}", head.path, head.query) };
@@ -391,8 +394,8 @@ async fn poll_snapshot(state: &Arc<GatewayState>, epoch: &str, step_back: &Lower
     }
 }
 
-/// Compiles a snapshot on its own thread, because compiling here would block the runtime. A large one has a low priority,
-/// so that it delays no requests; on a busy machine, this could delay a small change by many seconds.
+/// Compiles a snapshot on its own thread, because compiling here would block the runtime. A large one has a low
+/// priority, so that it delays no requests. A small one has not, because a busy machine could delay it by many seconds.
 async fn apply_snapshot(state: &Arc<GatewayState>, bytes: Bytes, step_back: &LowerPriority) -> Result<()> {
     let (state, step_back) = (Arc::clone(state), Arc::clone(step_back));
     let (done, applied) = oneshot::channel();
@@ -406,7 +409,7 @@ async fn apply_snapshot(state: &Arc<GatewayState>, bytes: Bytes, step_back: &Low
     applied.await.map_err(|_| Error::Panicked)?.map_err(Error::ConfigInvalid)
 }
 
-/// Asks for a version of a prompt. `None` if it does not exist.
+/// Fetches a version of a prompt from the control process. `None` if it does not exist.
 pub async fn fetch_prompt_version(state: &GatewayState, prompt_id: &str, number: u32) -> Result<Option<Bytes>> {
     let id = utf8_percent_encode(prompt_id, batches::PATH_SEGMENT_ENCODE_SET);
     let target = format!("/internal/prompts/{id}/{number}");

@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// Page limit that stops an endless list.
+/// Maximum number of pages, in case a list never ends.
 const MAX_PAGES: usize = 50;
 
 /// Returns the complete list in the client's format. If a page fails, returns its error as the response.

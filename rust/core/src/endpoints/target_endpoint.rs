@@ -26,7 +26,7 @@ pub(crate) enum TargetEndpoint<'r> {
     Files(FileStore),
     /// Output of a batch that lies in the customer's own Azure storage, at this URL.
     BatchOutput(&'r str),
-    /// Counts tokens: at the provider, translated if this has a format, or locally.
+    /// Counts tokens at the provider or locally. If there is a format, the request to the provider is translated to it.
     CountTokens(Option<&'static ProviderFormat>),
     /// Forwards the request in the client's own API format.
     Forward,
@@ -71,7 +71,7 @@ pub(crate) async fn serve_at_target(
         None => body,
     };
     let endpoint = TargetEndpoint::choose(client_request, target, &log.model);
-    // The result of these comes from the last request that they send.
+    // For these endpoints, `result` comes from the last request that was sent, to which `has_masked_failure` refers.
     let returns_last_response = matches!(endpoint, TargetEndpoint::Forward | TargetEndpoint::Translate(_));
     let result = match endpoint {
         TargetEndpoint::Translate(format) => {

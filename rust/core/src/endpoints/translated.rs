@@ -51,8 +51,8 @@ pub(crate) async fn send_translated(
         // Both upstream requests serve one client request and share its deadline.
         (incoming, _) = deadline.enforce(sending).await?;
     }
-    // Applies to every provider: others host Anthropic's models too. For other streams the first event has no effect
-    // here.
+    // Applies to every provider, because others host Anthropic's models too. Streams in other API formats are not
+    // changed.
     if target.inspects_stream && delivery::can_inspect_events(&incoming) {
         incoming = deadline.enforce(inspect_stream::inspect_first_event(incoming)).await?;
     }

@@ -1,6 +1,6 @@
 //! Upload URLs of Google's API. The provider's response to the first request of an upload names the URL at which the
-//! client continues. It becomes a URL of the gateway, with a token, because the client has no credential of the provider
-//! and its SDK sends no key there.
+//! client continues. It becomes a URL of the gateway, because the client has no credential of the provider. The URL has
+//! a token, because the client's SDK sends no key there.
 
 use penstock_net::headers::Headers;
 
@@ -12,8 +12,8 @@ use crate::{
 
 const UPLOAD_URL_HEADER: &str = "x-goog-upload-url";
 
-/// Rewrites the upload URL in the headers of a response, if the request belongs to an upload. The URL has a token unless
-/// nothing could verify it later; the client must then send its gateway key.
+/// Rewrites the upload URL in the headers of a response, if the request belongs to an upload. The URL gets a token if
+/// the gateway can verify it later. Otherwise the client must send its gateway key.
 pub(crate) fn rewrite_upload_url(
     client_request: &ClientRequest<'_>,
     target: &Target<'_>,

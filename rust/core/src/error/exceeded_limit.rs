@@ -1,4 +1,4 @@
-//! Limit that a request exceeds, as the client learns it.
+//! Limit that a request exceeds, as it is reported to the client.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use penstock_net::headers::Headers;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExceededLimit {
-    /// Object with the limit, what the limit is, and when the count starts again.
+    /// Text with the object that has the limit, the limit itself, and the time until its count starts again.
     pub description: String,
     /// Slug of the object.
     pub param: Box<str>,
@@ -19,7 +19,7 @@ pub struct ExceededLimit {
 }
 
 impl ExceededLimit {
-    /// Adds the header fields that tell clients when to repeat the request.
+    /// Adds the header fields by which clients decide when to repeat the request.
     pub fn push_headers(&self, headers: &mut Headers) {
         if let Some(wait_ms) = self.wait_ms {
             headers.push(b"retry-after", wait_ms.div_ceil(1000).to_string().as_bytes());

@@ -23,7 +23,7 @@ impl From<NetError> for Error {
             NetError::IncompleteBody => Self::IncompleteBody,
             NetError::MemoryExhausted => Self::MemoryExhausted,
             NetError::ShuttingDown => Self::Draining,
-            // Callbacks of the gateway fail with this type only.
+            // Callbacks of the gateway fail only with the `Error` of this crate.
             NetError::Application(error) => error.downcast_ref::<Self>().cloned().unwrap_or(Self::Panicked),
         }
     }

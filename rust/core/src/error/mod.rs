@@ -195,7 +195,8 @@ pub enum Error {
 const MAX_RESPONSE_EXCERPT_BYTES: usize = 2048;
 
 impl Error {
-    /// Builds the error for a main model that may not be used. An empty name means that none could be read.
+    /// Builds the error for a main model that may not be used. An empty name means that the request names no readable
+    /// model.
     pub fn model_not_allowed(model: impl Into<String>) -> Self {
         Self::ModelNotAllowed { model: model.into(), field: String::new() }
     }

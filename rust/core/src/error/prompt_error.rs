@@ -5,7 +5,7 @@ use std::fmt;
 use super::Problem;
 use crate::ingress::message::PromptProvider;
 
-/// Bytes of the name of a field that are shown.
+/// Maximum length of the name of a field in an error message.
 const MAX_SHOWN_BYTES: usize = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -129,8 +129,9 @@ struct OutcomeCounts {
 /// Breaker state of one target. Times are offsets from a fixed instant of a monotonic clock.
 #[derive(Debug, Default)]
 pub struct Breaker {
-    /// Counts of the current cooldown interval. Together with `previous` they are evaluated; older counts are dropped.
+    /// Counts of the current interval, which is as long as the cooldown.
     current: OutcomeCounts,
+    /// Counts of the interval before. They are evaluated together with `current`; older counts are dropped.
     previous: OutcomeCounts,
     window_start: Duration,
     opened_at: Option<Duration>,

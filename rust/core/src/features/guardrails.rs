@@ -8,7 +8,7 @@ use crate::{
     parse::document_reader::ConfigReader,
 };
 
-/// Hooks of one side, by where the config has them.
+/// Hooks before the request or after the response, by the kind of config key that contains them.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct HookLists {
     full: Vec<HookReference>,
@@ -44,7 +44,7 @@ pub enum GuardrailConfigKey {
 }
 
 impl Guardrails {
-    /// Parses one list of a config.
+    /// Parses the list of hooks of one config key.
     pub fn set(&mut self, key: GuardrailConfigKey, value: &Value, reading: &mut ConfigReader) {
         let (list, form) = match key {
             GuardrailConfigKey::BeforeRequestHooks => (&mut self.before.full, HookForm::Full),
@@ -69,7 +69,7 @@ impl Guardrails {
         self.before.is_empty() && self.after.is_empty()
     }
 
-    /// Returns the heap memory in bytes. Hooks that targets share count for each of them.
+    /// Returns the heap memory in bytes. Hooks that several targets share count once for each target.
     pub fn heap_bytes(&self) -> usize {
         let hooks = self.before().chain(self.after());
         hooks

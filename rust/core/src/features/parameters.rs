@@ -19,7 +19,7 @@ struct Changes {
     defaults: Vec<JsonField>,
     overrides: Vec<JsonField>,
     drops: Vec<FieldPath>,
-    /// Removed from the front of the model name.
+    /// Prefix that is removed from the model name.
     model_prefix: Option<Box<str>>,
     /// Secret strings in the values.
     secrets: HashSet<String>,
@@ -28,7 +28,7 @@ struct Changes {
 /// Maximum number of paths in `drop_params`. Each member of a body is compared with each of them.
 const MAX_DROPS: usize = 128;
 
-/// Parameters that are shared by all targets without their own.
+/// Parameter changes of a target. Targets without changes of their own share those of their parent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Parameters(Option<Arc<Changes>>);
 

@@ -36,7 +36,7 @@ impl Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RecoveryPolicy {
     mode: Mode,
-    /// True if the target's model can continue a partial response; `None` if the config does not say.
+    /// True if the target's model can continue a partial response; `None` if the config does not define it.
     prefill: Option<bool>,
 }
 

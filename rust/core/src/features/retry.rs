@@ -105,7 +105,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// `base` is the upper bound of the first wait.
+    /// Creates a backoff whose first wait is at most `base_wait`.
     pub fn new(base_wait: Duration) -> Self {
         Self { base_wait, wait_count: 0, total_wait: Duration::ZERO }
     }

@@ -1,5 +1,5 @@
-//! Requests for batches: decides by the body whether the gateway or a provider runs the batch, and fetches the output of
-//! a batch that a provider ran.
+//! Requests for batches. Decides by the body whether the gateway or a provider runs a batch. Fetches the output of a
+//! batch that a provider ran.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -46,7 +46,8 @@ pub(super) async fn handle(state: &Arc<GatewayState>, snapshot: Arc<Snapshot>, r
             management_proxy::forward_management_request(state, head, Body::Complete(bytes)).await
         }
         Ok((bytes, share)) => {
-            // The path to the provider charges the memory budget itself. No other task runs in between.
+            // Released here, because `provider_request::handle` charges the memory budget itself. No other task runs in
+            // between.
             drop(share);
             provider_request::handle(state, snapshot, Request { head, body: Body::Complete(bytes) }, None).await
         }

@@ -1,6 +1,6 @@
-//! Trials of guardrails whose checks ask models. The control process authorises a trial and returns the name of its plan.
-//! The worker takes the plan and runs it, because only workers can send requests to models. Clients never see a plan,
-//! which has the credentials of checks.
+//! Trials of guardrails whose checks send requests to models. The control process authorises a trial and returns the
+//! name of its plan: the checks and the texts to try them on. The worker fetches the plan and runs it, because only
+//! workers can send requests to models. Clients never see a plan, because it contains the credentials of checks.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -25,37 +25,37 @@ use crate::{
 
 /// Response header of the control process with the name of a plan.
 const PLAN_HEADER: &str = "x-penstock-trial-plan";
-/// Plans that run at the same time: of all workspaces, and of one.
+/// Permits to run plans: 8 at the same time, of which one workspace can have 2.
 static PLANS: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(8, 2));
-/// Trials of one plan that run at the same time.
+/// Maximum number of trials of one plan that run at the same time.
 const MAX_CONCURRENT_TRIALS: usize = 4;
-/// Longest time for all trials of a plan.
+/// Maximum time for all trials of a plan.
 const MAX_PLAN_TIME: Duration = Duration::from_secs(20);
 
-/// Form of the response to a plan.
+/// Format of the response to a plan.
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ResponseForm {
-    /// That of the only trial.
+    /// The result of the only trial.
     Trial,
-    /// One moderation of each text, as the API for moderations has it.
+    /// One moderation of each text, in the format of the moderations API.
     Moderations,
 }
 
 #[derive(Deserialize)]
 struct Plan {
     form: ResponseForm,
-    /// Id of the workspace whose models are asked.
+    /// Id of the workspace whose models the checks use.
     workspace: String,
-    /// Id of the key or user.
+    /// Id of the key or user that requested the trial.
     asked_by: String,
-    /// Checks and actions.
+    /// Checks and actions of the guardrail.
     content: Box<RawValue>,
     subjects: Vec<Box<RawValue>>,
 }
 
-/// Runs the plan that a response of the control process names, and returns its response. Returns other responses as
-/// they are.
+/// Runs the plan that a response of the control process names, and returns the response to the plan. Returns a response
+/// that names no plan unchanged.
 pub(super) async fn run_plan_of(state: &Arc<GatewayState>, mut response: ClientResponse) -> ClientResponse {
     let Some(name) = response.head.headers.get_str(PLAN_HEADER).map(ToOwned::to_owned) else { return response };
     let is_of_body = |field: &[u8]| [PLAN_HEADER.as_bytes(), b"content-length", b"content-type"].contains(&field);
@@ -107,7 +107,7 @@ fn describe(problems: &[Problem]) -> String {
     described.join("; ")
 }
 
-/// Returns the result of a trial with one moderation check, as the API for moderations has it.
+/// Returns the result of a trial with one moderation check, in the format of the moderations API.
 fn to_moderation(trial: &Value) -> std::result::Result<Value, String> {
     let check = &trial["results"][0]["checks"][0];
     if let Some(message) = check["error"]["message"].as_str() {

@@ -1,5 +1,5 @@
 //! Request pipeline of the gateway: admit, resolve, choose the endpoint, run it, deliver. Read this file first, then
-//! `provider_request`. Nothing below it imports it.
+//! `provider_request`. No module of a lower layer imports this one.
 
 mod batch_requests;
 mod collected_body;
@@ -30,7 +30,7 @@ use crate::{
     state::snapshot::Snapshot,
 };
 
-/// Where a request is handled, as far as its head decides.
+/// Destination of a request, as far as its head determines it.
 enum Destination {
     /// The control process: management API, model catalogue, the gateway's own files and batches.
     Management,
@@ -42,7 +42,7 @@ enum Destination {
     Explain,
     /// A feature of the management API that this version does not have.
     Reserved(&'static str),
-    /// Nothing: a path of the gateway in another spelling.
+    /// No destination: the path is one of the gateway in another spelling.
     Misspelled,
     /// A provider, or a path that the engine serves itself.
     Provider,

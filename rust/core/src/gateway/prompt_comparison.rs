@@ -1,5 +1,5 @@
-//! Comparison of two versions of a prompt. Both run with the same sets of variables, each run is a request like one that
-//! a client sent, with a log of its own; the response has the output, cost and time of each.
+//! Comparison of two versions of a prompt, which run with the same sets of variables. Each run is a request like one
+//! that a client sent, with a record of its own. The response has the output, cost and time of each run.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -38,20 +38,21 @@ use crate::{
     state::{shared::fair_permits::FairPermits, snapshot::Snapshot},
 };
 
-/// Comparisons of one worker at the same time, and requests of one comparison at the same time.
+/// Maximum number of comparisons that one worker runs at the same time.
 const MAX_CONCURRENT_COMPARISONS: usize = 8;
+/// Maximum number of requests of one comparison at the same time.
 const MAX_CONCURRENT_RUNS: usize = 4;
-/// One workspace leaves room for the comparisons of others.
+/// Maximum number of comparisons of one workspace at the same time, so that others can run too.
 const MAX_COMPARISONS_OF_WORKSPACE: usize = 2;
 static COMPARISONS: LazyLock<FairPermits> =
     LazyLock::new(|| FairPermits::new(MAX_CONCURRENT_COMPARISONS, MAX_COMPARISONS_OF_WORKSPACE));
-/// Longest time for all requests of a comparison. Those that have no response by then are reported as failed.
+/// Maximum time for all requests of a comparison. Those that have no response by then are reported as failed.
 const MAX_COMPARISON_TIME: Duration = Duration::from_mins(10);
-/// Longest response of a request that is returned.
+/// Maximum size of the response of a run that the comparison returns.
 const MAX_RESPONSE_BYTES: usize = 256 * 1024;
-/// Time to count tokens that the provider did not report.
+/// Maximum time to wait for the count of tokens that the provider did not report.
 const FIGURES_WAIT: Duration = Duration::from_secs(5);
-/// Headers of the client that would change what a run does or how its response is encoded.
+/// Headers of the client that are not copied to runs, because they would change a run or the encoding of its response.
 const DROPPED_HEADERS: [&[u8]; 3] = [b"idempotency-key", b"accept-encoding", b"expect"];
 const NANODOLLARS_PER_CENT: f64 = 1e7;
 
@@ -130,7 +131,7 @@ async fn compare(
 struct PlannedRun {
     state: Arc<GatewayState>,
     snapshot: Arc<Snapshot>,
-    /// Head of the comparison.
+    /// Head of the client's request for the comparison.
     head: Arc<RequestHead>,
     chosen: ChosenVersion,
     request: PromptRequest,
@@ -138,7 +139,7 @@ struct PlannedRun {
 }
 
 impl PlannedRun {
-    /// Sends the request. Whatever fails is part of the result.
+    /// Sends the request. A failure is part of the result.
     async fn send(self, deadline: Instant) -> RunResult {
         let Self { state, snapshot, head, chosen, request, request_bytes } = self;
         let version = chosen.version.number;

@@ -36,13 +36,15 @@ use crate::{
     state::{shared::fair_permits::FairPermits, snapshot::Snapshot},
 };
 
-/// Requests up to this size have the values of their variables in the record, if bodies are recorded.
+/// Maximum size of a request whose variables are recorded with their values, if bodies are recorded.
 const MAX_RECORDED_BYTES: usize = 16 * 1024;
-/// Variables of larger requests that are listed by name, and the length of a name.
+/// Maximum number of variables of a larger request that are recorded by name.
 const MAX_RECORDED_NAMES: usize = 100;
+/// Maximum length of such a name.
 const MAX_RECORDED_NAME_BYTES: usize = 100;
-/// Prompts that are rendered on blocking threads at the same time, one of each workspace; others wait, at most this long.
+/// Permits to render prompts on blocking threads: 2 at the same time, of which one workspace can have 1.
 static RENDERINGS: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(2, 1));
+/// Maximum time that a request waits for a permit.
 const MAX_PERMIT_WAIT: Duration = Duration::from_secs(5);
 
 /// Handles a request whose path runs or renders a prompt.
@@ -56,7 +58,7 @@ pub(super) async fn handle(
         PromptAction::Complete => complete(state, snapshot, request, path).await,
         PromptAction::Render => {
             let Request { head, body } = request;
-            // Nothing is sent to a provider, so a log would count requests that were none.
+            // Rendering leaves no record, because it sends nothing to a provider.
             match render(state, &snapshot, &head, path, body).await {
                 Ok(response) => response,
                 Err(error) => reject_without_record(&state.settings, &error, &head),
@@ -81,7 +83,8 @@ async fn complete(
     };
     match prepare(state, &snapshot, workspace, path, body).await {
         Ok((prepared, body_memory)) => {
-            // The path to the provider charges the memory budget itself. No other task runs in between.
+            // Released here, because `provider_request::handle` charges the memory budget itself. No other task runs in
+            // between.
             drop(body_memory);
             prepared.rewrite_head(&mut head, &state.settings.header_aliases);
             let body = Body::Complete(prepared.body.into());
@@ -93,7 +96,7 @@ async fn complete(
     }
 }
 
-/// Explains a request. One that runs a prompt is replaced by the request that the prompt becomes.
+/// Explains a request. If it runs a prompt, it is replaced by the completion request that the prompt becomes.
 pub(super) async fn explain(state: &Arc<GatewayState>, snapshot: Arc<Snapshot>, request: Request) -> ClientResponse {
     let Request { mut head, body } = request;
     let workspace = match find_workspace(state, &snapshot, &head) {
@@ -257,7 +260,8 @@ impl ChosenVersion {
     }
 }
 
-/// Asks the control process for a version that is not in the snapshot. Versions never change, so the worker keeps it.
+/// Fetches a version that is not in the snapshot from the control process. Versions never change, so the worker caches
+/// it.
 async fn fetch_version(state: &GatewayState, prompt: &SavedPrompt, number: u32) -> Result<Arc<SavedVersion>> {
     if let Some(version) = state.shared.prompt_versions.find(&prompt.id, number) {
         return Ok(version);
@@ -280,7 +284,7 @@ struct PromptCall {
 }
 
 impl PromptCall {
-    /// Renders the prompt. What takes long runs on a blocking thread, so that other requests are not delayed.
+    /// Renders the prompt. If that takes long, it runs on a blocking thread, so that other requests are not delayed.
     async fn run(self: Arc<Self>) -> Result<PreparedRequest> {
         self.check_overrides()?;
         if self.request_bytes.max(self.chosen.version.content_bytes()) <= MAX_INLINE_BYTES {
@@ -299,8 +303,7 @@ impl PromptCall {
         rendering.await.map_err(|_| Error::Draining)?
     }
 
-    /// Rejects fields with which a caller would use the provider of another workspace for something else than its
-    /// prompt.
+    /// Rejects fields with which a caller could use the provider of another workspace for more than its shared prompt.
     fn check_overrides(&self) -> Result<()> {
         if self.is_own() || self.request.chooses_provider() {
             return Ok(());
@@ -349,7 +352,7 @@ impl PromptCall {
         Error::Prompt(PromptError::NotRenderable { prompt: Box::from(&*self.chosen.prompt.slug), message })
     }
 
-    /// Returns what the record names. `model` is the one in the request.
+    /// Returns the fields by which the record identifies the prompt. `model` is the model that the request sets.
     fn identity(&self, compiled: &CompiledPrompt, model: Option<String>) -> PromptIdentity {
         let (Self { request, .. }, ChosenVersion { prompt, version, label, .. }) = (self, &self.chosen);
         let slug = compiled.virtual_key.as_ref().filter(|_| !self.is_own() && !request.chooses_provider());
@@ -399,7 +402,7 @@ impl PreparedRequest {
     }
 }
 
-/// Returns the request that would be sent, the variables that had no value, and those that nothing reads.
+/// Returns the request that would be sent, the variables that had no value, and those that no template reads.
 fn render_response(state: &GatewayState, head: &RequestHead, prepared: &PreparedRequest) -> ClientResponse {
     let PreparedRequest { body, missing, unknown, .. } = prepared;
     let names = |names: &[String]| Value::from(names).to_string();

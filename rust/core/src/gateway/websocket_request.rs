@@ -31,8 +31,9 @@ use crate::{
     state::snapshot::Snapshot,
 };
 
-/// Limits for the body that a provider sends when it rejects the upgrade: how many bytes are read, and for how long.
+/// Maximum number of bytes that are read of the body with which a provider rejects an upgrade.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
+/// Maximum time to read the body with which a provider rejects an upgrade.
 const REFUSAL_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Outcome of a WebSocket upgrade request.

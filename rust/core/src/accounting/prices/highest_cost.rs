@@ -4,20 +4,20 @@ use penstock_llm::api_format::ImageParams;
 
 use super::{Price, RequestPricing, to_nanodollars};
 
-/// Bounds of what a request may use.
+/// Upper bounds of the usage of a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HighestUsage<'r> {
     pub input_tokens: u64,
     pub output_tokens: u64,
-    /// Rerank queries, as providers bill them.
+    /// Number of rerank queries, as providers bill them.
     pub rankings: u64,
-    /// Images that the request asks for.
+    /// Number, quality and size of the requested images.
     pub images: Option<&'r ImageParams>,
 }
 
 impl RequestPricing {
-    /// Returns the highest cost in nano-dollars that usage within these bounds may have, whatever kinds of tokens it turns
-    /// out to be and whichever service tier serves it. `None` if no price is known.
+    /// Returns the highest cost in nano-dollars that usage within these bounds may have. Assumes the most expensive
+    /// kind of tokens and service tier. `None` if no price is known.
     pub fn highest_cost(&self, provider: &str, model: &str, at: u64, most: &HighestUsage<'_>) -> Option<u64> {
         self.apply_price(provider, model, at, |price| price.highest_cost(most))
     }

@@ -10,7 +10,7 @@ type NameMap<T> = BTreeMap<Box<str>, T>;
 #[derive(Debug, Clone)]
 pub struct ImagePrices(NameMap<NameMap<u64>>);
 
-/// Key of the price that applies to every quality or size without its own.
+/// Key of the price that applies to each quality or size without a price of its own.
 const DEFAULT_KEY: &str = "default";
 
 /// Quality or size of images whose form was not read yet.
@@ -22,7 +22,7 @@ impl ImagePrices {
         (!prices.is_empty()).then(|| Box::new(Self(prices)))
     }
 
-    /// Returns a copy with each price mapped by `other`.
+    /// Returns a copy in which `other` has converted each price.
     pub fn map_prices(&self, other: impl Fn(u64) -> u64) -> Self {
         let sizes = |sizes: &NameMap<u64>| sizes.iter().map(|(size, price)| (size.clone(), other(*price))).collect();
         Self(self.0.iter().map(|(quality, prices_by_size)| (quality.clone(), sizes(prices_by_size))).collect())
@@ -35,7 +35,8 @@ impl ImagePrices {
         Some(u128::from(*price) * u128::from(image_params.count))
     }
 
-    /// Returns the highest cost that the requested images may have, in pico-dollars.
+    /// Returns the highest cost that the requested images may have, in pico-dollars. If no price matches the request,
+    /// assumes the highest one.
     pub fn highest_cost(&self, image_params: &ImageParams) -> u128 {
         let highest = || self.0.values().flat_map(BTreeMap::values).max().copied().unwrap_or(0);
         // The price that applies to names without their own says nothing about images of any name.

@@ -33,7 +33,7 @@ const SECONDS_PER_DAY: u64 = 86_400;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cost {
     pub nanodollars: u64,
-    /// `None` if nothing had to be paid.
+    /// `None` if the request is free of charge, so that no price was applied.
     pub price_version: Option<Box<str>>,
 }
 
@@ -44,7 +44,7 @@ pub struct ProviderPricing {
     pub model_prices: Option<ModelPrices>,
     /// Factors for all prices of the provider.
     pub adjustment: Option<Arc<Adjustment>>,
-    /// True if requests served by provisioned throughput cost nothing more.
+    /// True if provisioned throughput is paid in advance, so that the requests that it serves cost nothing.
     pub is_prepaid: bool,
 }
 
@@ -127,7 +127,7 @@ impl RequestPricing {
         self.apply_price(provider, model, at, |price| self.usage_cost(price, usage))
     }
 
-    /// Returns the cost of generated images, which may be priced per image. Works without usage if a price per image is
+    /// Returns the cost of generated images, which may be priced per image. Usage is not needed if a price per image is
     /// known.
     pub fn image_cost(
         &self,
@@ -187,7 +187,8 @@ pub struct Price {
     rate_tiers: RateTiers,
     /// Rates by service level, such as faster or deferred processing.
     service_tiers: Vec<(ServiceTier, RateTiers)>,
-    /// Batch rates, and flags for the buckets that have one. Other buckets cost half of their usual rate.
+    /// Batch rates, and a flag for each bucket that has one. Without one, tokens cost half of the usual rate and tool
+    /// uses cost the usual rate.
     batch_rates: Option<Box<(Rates, [bool; BUCKET_COUNT])>>,
 }
 
@@ -322,7 +323,8 @@ impl Price {
         is_hour && self.valid_from.is_none_or(|from| from <= at)
     }
 
-    /// Returns the price with a contract's factors applied; its version names both.
+    /// Returns the price with a contract's factors applied. Its version combines those of the price and of the
+    /// adjustment.
     fn adjusted(&self, by: &Adjustment) -> Self {
         Self {
             version: format!("{}*{}", self.version, by.version).into(),
@@ -350,8 +352,8 @@ impl Price {
         )
     }
 
-    /// Returns the cost in a provider's batch, in whole nano-dollars. Each bucket is charged at its batch rate, or at
-    /// half of its usual rate.
+    /// Returns the cost in a provider's batch, in whole nano-dollars. A bucket without a batch rate is charged at half
+    /// of its usual rate if it counts tokens, else at its usual rate.
     pub fn batch_cost(&self, usage: &Usage) -> u64 {
         let twice = |(at, (count, rate)): (usize, (u64, &u64))| {
             let batch_rate =
@@ -495,7 +497,7 @@ mod tests {
             (ServiceTier::Standard, 2 + 10 + 7, 9 + 10 + 7),
             (ServiceTier::Flex, 1 + 5 + 7, 4 + 5 + 7 + 1),
             (ServiceTier::Priority, 2 + 18 + 7, 9 + 18 + 7),
-            // No rates are defined for it.
+            // No rates are defined for this tier, so the usual rates apply.
             (ServiceTier::Fast, 2 + 10 + 7, 9 + 10 + 7),
         ] {
             assert_eq!((cost(service, 2), cost(service, 3)), (short, long), "{service:?}");

@@ -52,7 +52,7 @@ pub struct PublishedPrices {
     pub(crate) sellers: BTreeMap<String, Vec<String>>,
     #[serde(default)]
     pub(crate) lists: BTreeMap<String, Vec<PublishedModelPrices>>,
-    /// Prices that the operator sets instead.
+    /// Prices of the operator, which replace those of the lists.
     #[serde(default)]
     pub(crate) overrides: Vec<PublishedOverride>,
 }

@@ -10,8 +10,9 @@ use serde::{
 
 use super::highest_cost::HighestUsage;
 
-/// Number of token buckets; `BUCKET_COUNT` also includes the tools.
+/// Number of buckets that count tokens.
 pub const TOKEN_BUCKET_COUNT: usize = 12;
+/// Number of all buckets, including those that count tool uses and rerank queries.
 pub const BUCKET_COUNT: usize = 19;
 
 /// Pico-dollars per token of each bucket and per use of each tool, in the order of `usage_buckets`. Tool uses cost the
@@ -41,9 +42,11 @@ pub const BUCKET_NAMES: [(&str, Option<&str>); BUCKET_COUNT] = [
     ("search", None),
 ];
 
-/// Buckets of tokens of requests and of responses, and that of rerank queries.
+/// Indexes of the buckets that count tokens of requests.
 const INPUT_BUCKETS: [usize; 8] = [0, 2, 3, 4, 6, 8, 9, 11];
+/// Indexes of the buckets that count tokens of responses.
 const OUTPUT_BUCKETS: [usize; 4] = [1, 5, 7, 10];
+/// Index of the bucket that counts rerank queries.
 const RANKING_BUCKET: usize = 18;
 
 pub fn usage_buckets(usage: &Usage) -> Rates {
@@ -76,7 +79,7 @@ pub fn usage_buckets(usage: &Usage) -> Rates {
 #[derive(Debug, Default)]
 pub struct RateTiers {
     base_rates: Rates,
-    /// Rates of all tokens if the input exceeds this many tokens; longest tier first.
+    /// Rates that apply to all tokens if the input exceeds this number of tokens; longest tier first.
     tiers: Vec<(u64, Rates)>,
 }
 
@@ -127,7 +130,7 @@ impl RateTiers {
         Self { base_rates: resolve_rates(published, 0), tiers }
     }
 
-    /// Returns a copy with each set of rates mapped by `other`.
+    /// Returns a copy in which `other` has converted each set of rates.
     pub fn map_rates(&self, other: impl Fn(&Rates) -> Rates) -> Self {
         let tiers = self.tiers.iter().map(|(start, rates)| (*start, other(rates))).collect();
         Self { base_rates: other(&self.base_rates), tiers }
@@ -139,7 +142,8 @@ impl RateTiers {
         tier.map_or(&self.base_rates, |(_, rates)| rates)
     }
 
-    /// Returns the highest cost of usage within these bounds, in pico-dollars: all tokens are of the dearest kind.
+    /// Returns the highest cost of usage within these bounds, in pico-dollars. Assumes the most expensive kind of
+    /// tokens.
     pub fn highest_picodollars(&self, most: &HighestUsage<'_>) -> u128 {
         let reached = self.tiers.iter().filter(|(start, _)| most.input_tokens > *start).map(|(_, rates)| rates);
         let cost = |rates: &Rates| {

@@ -36,7 +36,7 @@ pub struct BatchRecordInput {
     api_key_id: Option<String>,
     /// Value of the metadata header: a JSON object.
     metadata: Option<String>,
-    /// Prices of the model that the saved provider overrides.
+    /// Prices of the model with which the saved provider overrides the price list.
     #[serde(default)]
     prices: Vec<PublishedPrice>,
     /// Adjustment of all prices of the saved provider.

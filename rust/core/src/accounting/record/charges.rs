@@ -23,8 +23,9 @@ pub struct Billing {
     /// Web searches that the models of interrupted streams always make and never report. They are billed in addition to
     /// those of the stream that completed the response.
     pub interrupted_searches: u64,
-    /// Images that the request asks for, and the number of images in the response.
+    /// Number, quality and size of the requested images.
     pub image_params: Option<Box<ImageParams>>,
+    /// Number of images in the response.
     pub image_count: Option<u64>,
     /// Model behind an alias such as an inference profile. Its price applies.
     pub backing_model: Option<String>,
@@ -40,7 +41,7 @@ impl Billing {
         Self { backing_model: self.backing_model.clone(), tariff: self.tariff.clone(), ..Self::default() }
     }
 
-    /// Takes over the fields that describe the target that responded.
+    /// Takes from `other` the fields that describe the target that responded.
     pub(crate) fn adopt_target(&mut self, other: Self) {
         self.image_params = other.image_params.or_else(|| self.image_params.take());
         (self.backing_model, self.tariff) = (other.backing_model, other.tariff);
@@ -54,8 +55,8 @@ impl Billing {
         }
     }
 
-    /// Returns the cost at a provider. `model_name` is the provider's name of the model, `at` the time in seconds since the
-    /// epoch.
+    /// Returns the cost at a provider. `model_name` is the provider's name of the model, `at` the time in seconds since
+    /// the epoch.
     pub(crate) fn cost(&self, provider: &str, model_name: &str, at: u64, is_good: bool) -> Option<Cost> {
         let model = self.backing_model.as_deref().unwrap_or(model_name);
         let cost = |usage| self.tariff.cost(provider, model, at, usage);
@@ -70,7 +71,7 @@ impl Billing {
             let main_model_cost = || is_writing.then(|| cost(usage)).flatten();
             self.tariff.for_other_model(model).cost(provider, model, at, usage).or_else(main_model_cost)
         });
-        // Without usage of the main model, its price may be unknown.
+        // If the main model has no usage, its price need not be known.
         let all = rest.iter().map(cost).chain(others);
         all.reduce(|sum, next| Some(sum?.plus(next?))).flatten()
     }

@@ -16,9 +16,9 @@ use crate::{
     ingress::message::RequestHead,
 };
 
-/// Attempts that are listed. Further ones are only counted in the routing decision.
+/// Maximum number of attempts that a record lists. Further ones are only counted in the routing decision.
 const MAX_ATTEMPTS: usize = 64;
-/// Response headers that are recorded. Their values are those of the provider; none of them can hold a credential.
+/// Response headers of the provider that are recorded. None of them can contain a credential.
 const SHOWN_RESPONSE_HEADERS: [&str; 12] = [
     "apim-request-id",
     "cf-ray",
@@ -34,16 +34,17 @@ const SHOWN_RESPONSE_HEADERS: [&str; 12] = [
     "x-request-id",
 ];
 const SHOWN_RESPONSE_HEADER_PREFIXES: [&str; 2] = ["x-ratelimit-", "anthropic-ratelimit-"];
-/// Headers by which SDKs describe themselves: the control header without its prefix, and that of the providers' SDKs.
+/// Headers with which SDKs describe themselves. Each row has the field of the record, the control header without its
+/// prefix, and the header of the providers' SDKs.
 const SDK_HEADERS: [(&str, &str, &str); 3] = [
     ("runtime", "runtime", "x-stainless-runtime"),
     ("runtime_version", "runtime-version", "x-stainless-runtime-version"),
     ("sdk_version", "package-version", "x-stainless-package-version"),
 ];
-/// Maximum length of the value of such a header.
+/// Maximum recorded length of the value of an SDK header.
 const MAX_SDK_TEXT_BYTES: usize = 128;
 
-/// Caller of a request, as far as its record names it.
+/// Fields of a record that identify the caller.
 #[derive(Debug, Clone, Default)]
 pub struct RecordIdentity {
     pub organisation_id: Option<Arc<str>>,
@@ -54,7 +55,7 @@ pub struct RecordIdentity {
     pub user_id: Option<Arc<str>>,
 }
 
-/// Saved provider, as its records name it.
+/// Names under which records show a saved provider.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ProviderIdentity {
     pub slug: Box<str>,
@@ -63,7 +64,7 @@ pub struct ProviderIdentity {
     pub integration_id: Option<Box<str>>,
 }
 
-/// Saved config, as its records name it.
+/// Names under which records show a saved config.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ConfigIdentity {
     pub slug: Box<str>,
@@ -72,7 +73,7 @@ pub struct ConfigIdentity {
     pub version_id: Option<Box<str>>,
 }
 
-/// Time spent on the translation of one response. Clones count together, because a stream is translated while it is
+/// Time spent on the translation of one response. Clones share one total, because a stream is translated while it is
 /// delivered.
 #[derive(Debug, Clone, Default)]
 pub struct TranslationClock(Arc<AtomicU64>);
@@ -109,11 +110,11 @@ pub struct Attempt {
 #[derive(Debug, Clone)]
 pub struct AttemptFailure {
     pub error_code: &'static str,
-    /// What the network reported; `None` if it could repeat what the provider sent.
+    /// Message of the network error; `None` if the message could contain text of the provider.
     pub reason: Option<Box<str>>,
 }
 
-/// Fields of one record that are only reported.
+/// Fields of one record that do not influence how the request is handled.
 #[derive(Debug, Default)]
 pub struct RecordDetails {
     pub identity: RecordIdentity,
@@ -128,10 +129,10 @@ pub struct RecordDetails {
     opened_at: Option<Instant>,
     /// Time from the arrival of the request until its body was read.
     parsing_time: Option<Duration>,
-    /// Time from then until the first request to a provider.
+    /// Time from the end of parsing until the first request to a provider.
     pre_processing_time: Option<Duration>,
     pub cache_time: Option<Duration>,
-    /// Time to find who sent the request.
+    /// Time to authenticate the caller.
     pub authentication_time: Option<Duration>,
     /// Time to count the request in the limits that apply to its caller.
     pub limit_check_time: Option<Duration>,
@@ -139,9 +140,9 @@ pub struct RecordDetails {
     pub translation_clock: Option<TranslationClock>,
     /// Results of guardrails.
     pub hook_results: Option<SharedHookResults>,
-    /// Results of guardrails that the end of the record has.
+    /// Number of guardrail results that the end of the record contains at least.
     recorded_hooks: usize,
-    /// Questions of guardrails to models, if a guardrail may ask any.
+    /// Counter of the requests that guardrails send to models. Created when a guardrail may send one.
     guardrail_questions: OnceLock<Arc<AtomicUsize>>,
 }
 
@@ -159,18 +160,18 @@ impl RecordDetails {
         Self { saved_provider, opened_at, guardrail_questions, ..Self::default() }
     }
 
-    /// Returns the count of questions of guardrails to models, which all targets of the request share.
+    /// Returns the counter of the requests that guardrails send to models. All targets of the request share it.
     pub fn guardrail_questions(&self) -> Arc<AtomicUsize> {
         Arc::clone(self.guardrail_questions.get_or_init(Arc::default))
     }
 
-    /// Remembers how many results of guardrails the end of the record will have at least.
+    /// Stores the current number of guardrail results. The end of the record will contain at least these.
     pub fn mark_hooks_recorded(&mut self) {
         self.recorded_hooks = self.hook_count();
     }
 
-    /// Returns true if results of asynchronous hooks came after the end of the record was written. They are counted,
-    /// because a hook may end between any two steps of the record.
+    /// Returns true if asynchronous hooks ended after the end of the record was written. Compares the numbers of
+    /// results, because a hook may end between any two steps of the record.
     pub fn has_late_hooks(&self) -> bool {
         self.hook_count() > self.recorded_hooks
     }
@@ -179,7 +180,7 @@ impl RecordDetails {
         self.hook_results.as_ref().map_or(0, |results| results.lock().len())
     }
 
-    /// Takes over what belongs to the attempt that responded.
+    /// Takes from `other` the fields that describe the attempt that responded.
     pub fn adopt_target(&mut self, other: Self) {
         (self.saved_provider, self.translation_clock) = (other.saved_provider, other.translation_clock);
         self.hook_results = other.hook_results;
@@ -187,7 +188,7 @@ impl RecordDetails {
         self.attempts.truncate(MAX_ATTEMPTS);
     }
 
-    /// Forgets what belongs to a target whose response is not used.
+    /// Clears the fields that describe a target whose response is not used.
     pub fn clear_target(&mut self) {
         (self.saved_provider, self.translation_clock) = (None, None);
     }

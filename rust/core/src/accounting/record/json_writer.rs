@@ -23,7 +23,7 @@ impl ObjectWriter<'_> {
         write_string(self.write_key(key), value.as_bytes());
     }
 
-    /// Writes nothing if there is no value.
+    /// Writes a string member, or nothing if there is no value.
     #[inline(always)]
     pub fn optional_text(&mut self, key: &str, value: Option<&str>) {
         if let Some(value) = value {

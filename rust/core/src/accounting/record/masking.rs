@@ -72,7 +72,7 @@ const SHOWN_HEADERS: [&str; 58] = [
     "x-stainless-retry-count",
     "x-stainless-runtime",
 ];
-/// Control headers whose values are shown, without their prefix.
+/// Names, without their prefix, of control headers whose values are shown.
 const SHOWN_CONTROL_HEADERS: [&str; 22] = [
     "cache-force-refresh",
     "cache-namespace",
@@ -107,10 +107,10 @@ const IDENTIFIER_HEADERS: [&str; 7] = [
     "x-correlation-id",
     "x-request-id",
 ];
-/// Values beyond this length are cut.
+/// Maximum length of a value that is shown. The rest of a longer value is cut off.
 const MAX_SHOWN_VALUE_BYTES: usize = 2048;
 
-/// Writes headers. Masks those that are not known to be harmless, and those in `listed`, which has lower-case names.
+/// Writes headers. Masks those that are not known to be harmless, and those in `listed`, whose names are in lower case.
 /// `prefixes` are the prefixes of control headers.
 pub fn write_masked_headers(
     fields: &mut ObjectWriter<'_>,
@@ -140,7 +140,7 @@ fn shown_value<'v>(name: &[u8], value: &'v [u8], prefixes: &[String]) -> Option<
     }
     let mut text = std::str::from_utf8(value).ok()?;
     match name {
-        // An inline config may hold a key. So may a malformed one.
+        // An inline config may contain a key, even if it is malformed.
         "config" if !is_slug(value) => return None,
         "custom-host" | "referer" => text = strip_url_secrets(text),
         _ => (),

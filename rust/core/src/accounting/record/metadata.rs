@@ -15,8 +15,9 @@ use crate::{
 const MAX_VALUE_CHARS: usize = 128;
 /// Maximum length of a value that is stored with a key or workspace, in characters.
 const MAX_STORED_VALUE_CHARS: usize = 512;
-/// Maximum length of a key, and maximum number of pairs.
+/// Maximum length of a key, in bytes.
 const MAX_KEY_BYTES: usize = 256;
+/// Maximum number of pairs of a request.
 const MAX_PAIRS: usize = 64;
 /// Key for the end user of a request.
 pub const USER_KEY: &str = "_user";
@@ -55,8 +56,8 @@ impl Metadata {
         metadata
     }
 
-    /// Adds a pair unless the key is already set, is empty, or the value is too long. Values that the client set
-    /// explicitly win.
+    /// Adds a pair. Ignores it if the key is empty or already set, or if the value is too long. Values that the client
+    /// set explicitly therefore take precedence.
     pub fn add_if_absent(&mut self, key: &str, value: &str) {
         if is_short(value)
             && !key.is_empty()
@@ -69,10 +70,11 @@ impl Metadata {
 
     /// Sets pairs that override those of the client, for example metadata of an API key or workspace.
     pub fn override_with(&mut self, pairs: &[(String, String)]) {
-        // Stored pairs are bounded when they are saved; older ones are cut here.
+        // The management API limits pairs when it saves them. Pairs that were saved before this limit existed are cut
+        // here.
         for (key, value) in pairs.iter().filter(|(key, _)| key.len() <= MAX_KEY_BYTES).take(MAX_PAIRS) {
             self.pairs.retain(|(existing, _)| existing != key);
-            // The first pairs are the client's, which stored ones displace.
+            // Stored pairs displace those of the client, which are at the start of the list.
             if self.pairs.len() == MAX_PAIRS {
                 self.pairs.remove(0);
             }

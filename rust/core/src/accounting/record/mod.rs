@@ -70,7 +70,7 @@ impl Outcome {
     }
 }
 
-/// Tells if an amendment follows, because the usage is not known yet.
+/// States if an amendment follows the end of a record, because not all of its fields are known yet.
 #[derive(Clone, Copy)]
 enum AmendmentStatus {
     None,
@@ -140,14 +140,14 @@ pub struct Record {
     pub(crate) sink: Arc<RecordSink>,
     pub(crate) created_at: Duration,
     started_at: Instant,
-    /// Outcome and duration of a request that has ended while its record is still open.
+    /// Outcome and duration of the request, once it has ended. Its record may still be open.
     end: Option<(Outcome, Duration)>,
     /// True if the end of the record is in the spool already, so that only an amendment may follow.
     is_end_written: bool,
     is_closed: bool,
 }
 
-/// How long a record waits for asynchronous guardrails.
+/// Maximum time that a record waits for asynchronous guardrails.
 const MAX_HOOK_WAIT: Duration = Duration::from_secs(30);
 /// Status recorded if the client disconnects before a response, as in nginx.
 const STATUS_CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -251,7 +251,7 @@ impl Record {
             {
                 self.write_end_early(outcome);
                 let sink = Arc::clone(&self.sink);
-                // The counting thread cannot wait.
+                // Waits for guardrails here, because the counting thread must not wait.
                 match (self.waiting_hooks(), Handle::try_current()) {
                     (Some(hooks), Ok(runtime)) => drop(runtime.spawn(async move {
                         wait_for_hooks(hooks).await;
@@ -280,7 +280,7 @@ impl Record {
             && let Ok(runtime) = Handle::try_current()
         {
             self.write_end_early(outcome);
-            // The client already has its response, so all this happens in the background.
+            // Runs in the background, so that the client does not wait for it.
             runtime.spawn(async move {
                 if self.log.needs_charge_claim() {
                     self.log.claim_charge().await;
@@ -361,15 +361,15 @@ impl Record {
         }
     }
 
-    /// Writes the end of the record to the spool before its usage is known, because the client is about to receive the
-    /// last part of the response. An amendment follows.
+    /// Writes the end of the record to the spool before its usage is known. The client is about to receive the last
+    /// part of the response, so this cannot wait. An amendment follows.
     fn write_end_early(&mut self, outcome: Outcome) {
         let took = self.mark_ended(outcome);
         if self.log.spool.is_none() || !self.sink.should_record || self.is_end_written {
             return;
         }
         self.log.details.mark_hooks_recorded();
-        // The usage may be replaced, or charged to another record.
+        // The usage is left out, because it may still be replaced, or charged to another record.
         let usage = self.log.billing.usage.take();
         self.write(None, outcome, took, AmendmentStatus::Follows);
         self.log.billing.usage = usage;
@@ -412,7 +412,7 @@ impl Record {
     }
 }
 
-/// Waits for asynchronous guardrails. What comes later is missing in the record.
+/// Waits for asynchronous guardrails, at most `MAX_HOOK_WAIT`. The record lacks results that come later.
 async fn wait_for_hooks(hooks: SharedHookResults) {
     drop(timeout(MAX_HOOK_WAIT, hooks.wait_until_complete()).await);
 }

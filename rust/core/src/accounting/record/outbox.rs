@@ -1,5 +1,5 @@
-//! Records that wait in bounded memory until they can be written. Workspaces share the memory fairly, so that one of them
-//! cannot make the records of others vanish.
+//! Records that wait in bounded memory until they can be written. Workspaces share the memory fairly, so that the
+//! records of one cannot displace those of others.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -19,9 +19,9 @@ pub type Owner = u64;
 #[derive(Default)]
 struct Pending {
     lines: Vec<u8>,
-    /// Unacknowledged bytes of each owner: all of them, and those in `lines`.
+    /// For each owner, the number of all its unacknowledged bytes, and of those in `lines`.
     owners: HashMap<Owner, (usize, usize)>,
-    /// Bytes of each owner in the batches that were taken, in their order.
+    /// For each batch that `take_pending` returned, the number of bytes of each owner. The oldest batch is first.
     taken: VecDeque<Vec<(Owner, usize)>>,
 }
 
@@ -37,7 +37,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Creates an outbox that holds at most `limit` bytes.
+    /// Creates an outbox that holds at most `limit_bytes` bytes.
     pub fn new(limit_bytes: usize) -> Self {
         Self {
             pending: Mutex::default(),
@@ -49,7 +49,7 @@ impl Outbox {
         }
     }
 
-    /// Appends one line that `write` produces. Drops and counts it as `push` does.
+    /// Appends one line that `write` produces, or drops and counts it as `push` does.
     pub fn push_line(&self, owner: Owner, write: impl FnOnce(&mut Vec<u8>)) {
         self.push(owner, |lines| {
             write(lines);
@@ -57,9 +57,9 @@ impl Outbox {
         });
     }
 
-    /// Appends what `write` produces. Drops and counts it if the outbox is full, or if its owner uses more than its
-    /// share: the limit divided by one more than the number of owners with unacknowledged bytes. Returns false if it
-    /// was dropped.
+    /// Appends the bytes that `write` produces. If the outbox is full or the owner uses more than its share, counts a
+    /// drop and returns false. The share is the limit divided by one more than the number of owners with unacknowledged
+    /// bytes.
     pub fn push(&self, owner: Owner, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let is_full = self.unacknowledged.load(Ordering::Relaxed) >= self.limit_bytes;
         let mut queue = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,8 +99,8 @@ impl Outbox {
         Some(mem::replace(&mut queue.lines, buffer))
     }
 
-    /// Releases the lines that were taken first, because they are written. Their bytes no longer
-    /// count towards the limit.
+    /// Releases the oldest batch that `take_pending` returned, after it was written. Its bytes no longer count towards
+    /// the limit.
     pub fn acknowledge(&self, mut lines: Vec<u8>) {
         let mut queue = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         for (owner, bytes) in queue.taken.pop_front().unwrap_or_default() {

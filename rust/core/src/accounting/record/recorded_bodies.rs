@@ -1,5 +1,5 @@
-//! Bodies of a request while it is handled: the request as the client sent it and as it was sent upstream, and the
-//! provider's response before it is changed.
+//! Bodies of a request while it is handled, for its record. These are the client's body, the body that was sent
+//! upstream, and the provider's response before it is changed.
 
 use std::{
     mem,
@@ -11,18 +11,18 @@ use penstock_net::ResponseBody;
 
 use crate::accounting::spool::{SpoolEntry, frame::FrameKind};
 
-/// Recorded in place of a request that a guardrail should have redacted, and never checked.
+/// Recorded in place of a request that guardrails may redact, if they never checked it.
 const UNCHECKED_REQUEST: &[u8] = br#"{"withheld":"not recorded, because no guardrail has redacted it"}"#;
 
 /// The client's body as the record shows it.
 #[derive(Debug, Default)]
 enum ClientBody {
-    /// It is recorded already, or there is none.
+    /// The body is recorded already, or there is none.
     #[default]
     Recorded,
-    /// Guardrails may redact it, and have not checked it yet.
+    /// Guardrails may redact the body, and have not checked it yet.
     Unchecked(Bytes),
-    /// Guardrails have checked it, and redacted nothing.
+    /// Guardrails have checked the body, and redacted nothing.
     Unchanged(Bytes),
     /// The body without what guardrails redacted.
     Redacted(Bytes),
@@ -31,16 +31,16 @@ enum ClientBody {
 /// Bodies of a request and of its current attempt.
 #[derive(Debug, Default)]
 pub struct RecordedBodies {
-    /// Entry that takes the bodies; `None` if they are not recorded.
+    /// Spool entry to which the bodies are added; `None` if they are not recorded.
     pub(super) entry: Option<Arc<SpoolEntry>>,
-    /// The client's body, until the record knows if it differs from the one that was sent upstream.
+    /// Recorded body of the client, to compare it with the body that was sent upstream.
     client_bytes: Option<Bytes>,
     client_request: ClientBody,
-    /// True if a body was recorded in place of the client's own.
+    /// True if the recorded body is not the client's own, because guardrails redacted it or never checked it.
     hides_client_request: bool,
     /// Body that the current attempt sent.
     upstream_request: Option<Bytes>,
-    /// Response of the current attempt, if the client gets it changed.
+    /// Recorder of the current attempt's response, if the client does not get it as the provider sends it.
     response_tap: Option<Arc<ResponseTap>>,
     /// True if the client gets the response of the current attempt as the provider sends it.
     pub is_forwarded: bool,
@@ -57,7 +57,7 @@ impl RecordedBodies {
         Self { entry: self.entry.clone(), is_forwarded: self.is_forwarded, client_request, ..Self::default() }
     }
 
-    /// Takes over what belongs to the attempt that responded.
+    /// Takes from `other` the bodies of the attempt that responded.
     pub fn adopt_target(&mut self, other: Self) {
         let Self { upstream_request, response_tap, is_forwarded, client_request, .. } = other;
         match (&self.client_request, client_request) {
@@ -70,7 +70,7 @@ impl RecordedBodies {
         (self.upstream_request, self.response_tap, self.is_forwarded) = (upstream_request, response_tap, is_forwarded);
     }
 
-    /// Forgets the bodies of an attempt that is not used.
+    /// Clears the bodies of an attempt whose response is not used.
     pub fn clear_target(&mut self) {
         (self.upstream_request, self.response_tap, self.is_forwarded) = (None, None, false);
     }
@@ -79,7 +79,7 @@ impl RecordedBodies {
         self.entry.is_some()
     }
 
-    /// Records the client's body. One that guardrails may redact waits for them.
+    /// Records the client's body. If guardrails may redact it, `record_client_request` records it after they ran.
     pub(super) fn set_client_request(&mut self, body: &Bytes, may_be_redacted: bool) {
         let Some(entry) = &self.entry else { return };
         if may_be_redacted {
@@ -90,7 +90,7 @@ impl RecordedBodies {
         }
     }
 
-    /// Takes note that guardrails have checked the client's body, and of what they made of it if they redacted anything.
+    /// Marks the client's body as checked by guardrails. `redacted` is the redacted body, if they redacted anything.
     pub fn set_checked_request(&mut self, redacted: Option<Bytes>) {
         self.client_request = match (mem::take(&mut self.client_request), redacted) {
             (ClientBody::Recorded, _) => ClientBody::Recorded,
@@ -105,7 +105,7 @@ impl RecordedBodies {
         self.hides_client_request
     }
 
-    /// Records the client's body if it has waited for guardrails.
+    /// Records the client's body if that was delayed until guardrails have checked it.
     pub(super) fn record_client_request(&mut self) {
         let Some(entry) = &self.entry else { return };
         let (body, is_hidden) = match mem::take(&mut self.client_request) {
@@ -119,17 +119,17 @@ impl RecordedBodies {
         entry.add_complete_body(FrameKind::ClientRequest, body);
     }
 
-    /// Forgets what the provider sent, because guardrails have removed something of it.
+    /// Discards the provider's response, because guardrails have removed a part of it.
     pub(super) fn hide_response(&mut self) {
         self.response_tap = None;
     }
 
-    /// Stores the body that is sent upstream. Stored secrets must be masked in it.
+    /// Stores the body that is sent upstream, for the record. Stored secrets must already be masked in it.
     pub fn set_upstream_request(&mut self, body: Bytes) {
         self.upstream_request = Some(body).filter(|_| self.is_recording());
     }
 
-    /// Records what the provider sends, before it is changed.
+    /// Records the provider's response before it is changed. Returns the body to read in place of `body`.
     #[must_use]
     pub fn tap_response(&mut self, body: ResponseBody) -> ResponseBody {
         let Some(entry) = &self.entry else { return body };
@@ -155,13 +155,14 @@ impl RecordedBodies {
         self.open_tap();
     }
 
-    /// Returns true if the current attempt's response, as far as it was read, equals these bytes. Then it need not be
-    /// recorded apart from them.
+    /// Returns true if the current attempt's response, as far as it was read, equals these bytes. Also drops its
+    /// recorder then, because recording these bytes is enough.
     pub(super) fn drop_equal_response(&mut self, received: &[u8]) -> bool {
         self.response_tap.take_if(|tap| tap.has_read(received)).is_some()
     }
 
-    /// Records the response of an attempt that continues the response of another.
+    /// Records the chunks of the current attempt's response that were read so far, and further ones as they arrive.
+    /// Called when the client gets this response, or when it continues that of another attempt.
     pub fn open_tap(&mut self) {
         if let Some(tap) = self.response_tap.take() {
             tap.open();
@@ -169,10 +170,10 @@ impl RecordedBodies {
     }
 }
 
-/// Recorder of a provider's response. Holds what it has read until it is known that the client gets this response.
+/// Recorder of a provider's response. Holds chunks in memory until it is known that the client gets this response.
 struct ResponseTap {
     entry: Arc<SpoolEntry>,
-    /// `None` once chunks are recorded at once.
+    /// Chunks in memory; `None` after `open`, when each chunk is recorded as it arrives.
     held: Mutex<Option<Vec<Bytes>>>,
 }
 
@@ -188,7 +189,7 @@ impl ResponseTap {
         match &mut *held {
             None => self.entry.add_body_piece(FrameKind::UpstreamResponse, chunk),
             Some(chunks) => {
-                // One chunk beyond the limit is enough to report the cut.
+                // One chunk beyond the limit is enough for the entry to mark the body as cut.
                 if chunks.iter().map(Bytes::len).sum::<usize>() <= self.entry.body_limit() {
                     chunks.push(chunk.clone());
                 }

@@ -81,7 +81,7 @@ pub struct RequestLog {
     /// Value of `user` in the request body.
     pub user: Option<String>,
     pub is_streaming: bool,
-    /// Form body that is parsed while it is uploaded. Also yields `model` and `stream` once they have arrived.
+    /// Parser of a form body while it is uploaded. Yields `model` and `stream` once they have arrived.
     pub form: Option<Arc<Mutex<FormScanner>>>,
     /// Hash of the caller's workspace, 0 without one. `None` until the caller is authenticated or needs no key.
     /// Workspaces share the memory for records.
@@ -102,12 +102,12 @@ pub struct RequestLog {
     pub dropped_params: DroppedParams,
     /// Response fields that could not be translated to the client's API. More may be added while a stream is delivered.
     pub response_report: Option<ResponseReport>,
-    /// True if the gateway asked for stream usage that the client did not request. The usage is removed from the
+    /// True if the gateway requested the usage of a stream, and the client did not. The usage is removed from the
     /// stream.
     pub hides_usage: bool,
     /// True if the last response of the current attempt was a failure, whose stored secrets are masked already.
     pub has_masked_failure: bool,
-    /// Request body for token counting. Kept only while its tokens may have to be counted.
+    /// Request body for token counting. Stored only while its tokens may have to be counted.
     pub count_input: Option<Arc<CountInput>>,
     /// Usage and what its cost depends on.
     pub billing: Billing,
@@ -116,7 +116,7 @@ pub struct RequestLog {
     pub bytes_out: u64,
     /// Time from the arrival of the request to the head of the provider's response.
     pub time_to_first_byte: Option<Duration>,
-    /// Where the provider was named, for example a header. Set only if no routing decision was needed.
+    /// Part of the request that named the provider, for example a header. Set only if no routing decision was needed.
     pub provider_source: Option<&'static str>,
     /// Routing decision. Set only if the config allows more than a single attempt at a single target.
     pub decision: Option<Box<RoutingDecision>>,
@@ -128,9 +128,9 @@ pub struct RequestLog {
     pub spool: Option<Arc<SpoolEntry>>,
     /// Bodies for the spool, until the response is delivered.
     pub bodies: RecordedBodies,
-    /// What the request holds of limits. `None` if no limit may apply to it.
+    /// Amounts of limits that the request has reserved. `None` if no limit can apply to it.
     pub limits: Option<Box<RequestHolds>>,
-    /// Fields that are only reported.
+    /// Fields that do not influence how the request is handled.
     pub details: RecordDetails,
 }
 
@@ -253,8 +253,8 @@ impl RequestLog {
         self.response_report.as_ref().and_then(|fields| fields.header_value(&self.dropped_params))
     }
 
-    /// Returns the usage in the provider's format, which may have more detail than the translated one. `None` if
-    /// another target started the stream: then only the client's format has the total.
+    /// Returns the usage from the provider's response, which may have more detail than the translated response. `None`
+    /// if another target started the stream: then only the translated response has the total.
     pub(crate) fn provider_usage(&self) -> Option<Usage> {
         self.response_report.as_ref().filter(|_| self.billing.interrupted_usage.is_none())?.usage()
     }
@@ -352,7 +352,7 @@ pub(crate) fn parse_duration_ms(milliseconds: &str) -> Option<Duration> {
 }
 
 impl RequestLog {
-    /// Defers the charge if the response body says that the response is still in progress. Returns true if it was
+    /// Defers the charge if the response body reports that the response is still in progress. Returns true if it was
     /// deferred.
     pub fn defer_charge_if_in_progress(&self, response: &[u8]) -> bool {
         matches!(self.billing.deferred_billing, Some(DeferredBilling::MayStart(_)))

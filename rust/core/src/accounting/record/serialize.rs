@@ -24,11 +24,12 @@ use crate::ingress::message::RequestHead;
 
 /// Maximum length of a record. A longer one is written without the parts that have no fixed size.
 const MAX_RECORD_BYTES: usize = 128 * 1024;
-/// Maximum length of the texts of a record that the client chooses, and of those of a client without a valid key.
+/// Maximum length of a string in a record that the client chooses.
 const MAX_TEXT_BYTES: usize = 8 * 1024;
+/// Maximum length of such a string if the client has no valid key, or if the record would be too long.
 const MAX_STRANGER_TEXT_BYTES: usize = 256;
 
-/// Maximum length of the results of guardrails with their data.
+/// Maximum length of the results of guardrails with the data of their checks. Longer results are written without it.
 const MAX_HOOK_RESULT_BYTES: usize = 32 * 1024;
 
 /// Appends the record as one JSON object. All durations are in milliseconds.
@@ -61,7 +62,7 @@ pub fn write_record(
     }
 }
 
-/// Appends the record of a request without a valid key. It holds nothing of its headers, query and body.
+/// Appends the record of a request without a valid key. It contains nothing from the headers, the query or the body.
 pub fn write_refused_record(lines: &mut Vec<u8>, record: &Record, outcome: Outcome, took: Duration) {
     write_object(lines, |line| {
         write_basics(line, record, MAX_STRANGER_TEXT_BYTES, outcome, took);
@@ -101,8 +102,8 @@ fn cut_text(text: &str, limit: usize) -> &str {
     &text[..text.floor_char_boundary(limit)]
 }
 
-/// Appends the beginning of a record: what is known before the request is sent. If the process is killed, it is all that
-/// is known of the request.
+/// Appends the beginning of a record: the fields that are known before the request is sent. If the process is killed,
+/// the record has no other fields.
 pub fn write_begin(out: &mut Vec<u8>, entry: &SpoolEntry, head: &RequestHead, log: &RequestLog, worker: u32) {
     write_object(out, |line| {
         write_ids(line, entry.id, entry.created_at, log, head);
@@ -122,10 +123,10 @@ pub fn write_amendment(out: &mut Vec<u8>, record: &Record, cost: Option<&Cost>, 
     write_object(out, |line| {
         line.text("ai_model", cut_text(log.resolved_model(), MAX_TEXT_BYTES));
         write_usage(line, log.billing.usage.as_ref(), cost);
-        // The ledger adds the usage of an amendment without looking for its record.
+        // Repeated here, because the ledger adds the usage of an amendment without reading its record.
         write_limits(line, log);
         if log.details.has_late_hooks() {
-            // Feedback is stored without looking for its record.
+            // Repeated here, because feedback of guardrails is stored without reading the record.
             let RecordIdentity { organisation_id, workspace_id, .. } = &log.details.identity;
             line.timestamp("created_at", record.created_at);
             line.optional_text("trace_id", log.trace_id.as_deref());
@@ -146,13 +147,13 @@ fn write_caller(line: &mut ObjectWriter<'_>, log: &RequestLog) {
     }
 }
 
-/// Writes what made the request.
+/// Writes the source of the request: `comparison` for a comparison of prompts, else `gateway`.
 fn write_source(line: &mut ObjectWriter<'_>, head: &RequestHead) {
     let is_comparison = head.prompt.as_ref().is_some_and(|prompt| prompt.is_comparison);
     line.text("source", if is_comparison { "comparison" } else { "gateway" });
 }
 
-/// Writes which prompt made the request.
+/// Writes the prompt from which the request was rendered.
 fn write_prompt(line: &mut ObjectWriter<'_>, head: &RequestHead) {
     let Some(prompt) = &head.prompt else { return };
     line.text("prompt_id", &prompt.id);
@@ -162,7 +163,7 @@ fn write_prompt(line: &mut ObjectWriter<'_>, head: &RequestHead) {
     line.optional_text("prompt_label", prompt.label.as_deref());
 }
 
-/// Writes the variables of the prompt. Without bodies, only their names are written.
+/// Writes the variables of the prompt. Without `keeps_values`, writes only their names.
 fn write_prompt_variables(line: &mut ObjectWriter<'_>, head: &RequestHead, keeps_values: bool) {
     let variables = head.prompt.as_ref().and_then(|prompt| prompt.variables.as_object());
     let Some(variables) = variables.filter(|variables| !variables.is_empty()) else { return };
@@ -210,8 +211,8 @@ fn write_limits(line: &mut ObjectWriter<'_>, log: &RequestLog) {
     });
 }
 
-/// Writes the results of guardrails; without the data of the checks, which may hold parts of texts, if bodies are not
-/// recorded.
+/// Writes the results of guardrails. The data of the checks may contain parts of texts, so it is left out if bodies are
+/// not recorded.
 fn write_hook_results(line: &mut ObjectWriter<'_>, log: &RequestLog, shows_data: bool) {
     let Some(shared) = &log.details.hook_results else { return };
     let results = shared.lock();
@@ -322,7 +323,7 @@ fn write_usage(line: &mut ObjectWriter<'_>, usage: Option<&Usage>, cost: Option<
         line.number("req_units", request);
         line.number("res_units", response);
         line.number("total_units", request.saturating_add(response));
-        // Input and output alone are already given by the units.
+        // The units already contain plain input and output, so `usage` is written only if there is more.
         let has_parts = usage.input.saturating_add(usage.output) != usage.total();
         if has_parts || usage.tool_uses != ToolUses::default() || usage.service_tier != ServiceTier::Standard {
             line.object("usage", |parts| write_usage_parts(parts, usage));
@@ -343,7 +344,7 @@ fn write_usage(line: &mut ObjectWriter<'_>, usage: Option<&Usage>, cost: Option<
     line.optional_text("price_version", cost.price_version.as_deref());
 }
 
-/// Writes the parts of which the units are sums, and the tool uses.
+/// Writes the token counts that add up to the units, and the tool uses.
 fn write_usage_parts(parts: &mut ObjectWriter<'_>, usage: &Usage) {
     let counts = [
         ("input", usage.input),

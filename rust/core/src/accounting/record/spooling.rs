@@ -20,7 +20,8 @@ impl RequestLog {
         self.begin_record_with_redaction(head, sink, body, false)
     }
 
-    /// Writes the beginning of the record to the spool. A body that guardrails may redact is written after they ran.
+    /// Writes the beginning of the record to the spool. A body that guardrails may redact is written later, when they
+    /// have checked it.
     pub fn begin_record_with_redaction(
         &mut self,
         head: &RequestHead,
@@ -50,7 +51,7 @@ impl RequestLog {
         }))
     }
 
-    /// Leaves out what the provider sent if guardrails removed something of it.
+    /// Discards the provider's response if guardrails removed a part of it.
     fn hide_redacted_response(&mut self) {
         let results = self.details.hook_results.as_ref();
         if results.is_some_and(|results| results.lock().has_redacted(Stage::Output)) {
@@ -79,7 +80,7 @@ impl Record {
     pub fn record_complete_response(&mut self, received: &Bytes, delivered: Option<&Bytes>) {
         self.log.hide_redacted_response();
         let bodies = &mut self.log.bodies;
-        // A translation or normalisation may have changed nothing.
+        // If a translation or normalisation changed nothing, the provider's response equals `received`.
         let is_received = bodies.is_forwarded || bodies.drop_equal_response(received);
         bodies.deliver();
         let Some(entry) = &self.log.bodies.entry else { return };

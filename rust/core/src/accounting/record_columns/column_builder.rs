@@ -16,8 +16,9 @@ use penstock_llm::{
 };
 use uuid::Uuid;
 
-/// Key and value in the metadata of a field whose 16 bytes are a UUID.
+/// Key in the metadata of a field whose 16 bytes are a UUID.
 const EXTENSION_KEY: &str = "ARROW:extension:name";
+/// Value for `EXTENSION_KEY`.
 const UUID_EXTENSION: &str = "arrow.uuid";
 const UUID_BYTES: i32 = 16;
 
@@ -66,7 +67,7 @@ impl ColumnType {
 /// Column that is being filled. Rows without a value are added when the next value comes, so that they cost nothing in
 /// columns that a batch does not use.
 pub(super) struct ColumnBuilder {
-    /// Number of rows with and without a value.
+    /// Number of rows so far, with or without a value.
     rows: usize,
     values: ValueBuilder,
 }
@@ -105,7 +106,7 @@ impl ColumnBuilder {
         self.rows == 0
     }
 
-    /// Sets the value of a row after the last one; null if the JSON has another type.
+    /// Appends the value of `row`, after nulls for the rows since the last value. A value of another type becomes null.
     pub(super) fn append(&mut self, row: usize, json: &[u8]) -> Result<(), ArrowError> {
         self.fill(row)?;
         self.rows += 1;
@@ -177,8 +178,8 @@ fn parse_number<N: std::str::FromStr>(json: &[u8]) -> Option<N> {
     std::str::from_utf8(json).ok().filter(|_| is_number)?.parse().ok()
 }
 
-/// Appends the entries of an object whose values are strings. The last one of repeated keys counts, because keys of a
-/// map must differ.
+/// Appends the entries of an object whose values are strings. If a key repeats, its last value counts, because keys of
+/// a map must differ.
 fn append_map(maps: &mut MapBuilder<StringBuilder, StringBuilder>, json: &[u8]) -> Result<(), ArrowError> {
     let mut entries: Vec<(String, Cow<'_, str>)> = Vec::new();
     let read = read_object(json, |key, value| {

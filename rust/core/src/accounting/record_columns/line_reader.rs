@@ -10,12 +10,12 @@ use super::ColumnType;
 pub(super) struct LineReader<'c, 'l> {
     names: Vec<&'c [u8]>,
     by_name: HashMap<&'c [u8], usize>,
-    /// Column that followed each column in an earlier line; the last one is for the start of a line. Comparing one name
-    /// is cheaper than a look-up.
+    /// For each column, the one that followed it in an earlier line. The last entry is the first column of that line.
+    /// To compare one name is cheaper than a look-up in `by_name`.
     followers: Vec<usize>,
     /// JSON of each column in the current line.
     values: Vec<Option<&'l [u8]>>,
-    /// Columns of the current line, in its order.
+    /// Columns of the current line, in the order of the line.
     present: Vec<usize>,
 }
 
@@ -27,8 +27,8 @@ impl<'c, 'l> LineReader<'c, 'l> {
         Self { names, by_name, followers, values, present: Vec::new() }
     }
 
-    /// Reads a line; false if it is not a JSON object in UTF-8. Keys without a column are ignored; the last one of
-    /// repeated keys counts.
+    /// Reads a line. Returns false if it is not a JSON object in UTF-8. Ignores keys without a column. If a key
+    /// repeats, its last value counts.
     pub(super) fn read(&mut self, line: &'l [u8]) -> bool {
         for column in self.present.drain(..) {
             self.values[column] = None;

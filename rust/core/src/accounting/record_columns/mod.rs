@@ -31,7 +31,8 @@ const DECISIONS: &str = "decisions";
 /// Columns that every batch has, empty instead of null. Others are left out if no record of the batch has a value.
 const KEY_COLUMNS: [&str; 2] = [ORGANISATION_ID, WORKSPACE_ID];
 
-/// Where the bodies of a record are stored: key of the pack, and a range of bytes.
+/// Location of the bodies of a record: the key of a pack and a range of its bytes. A pack is a file with the bodies of
+/// many records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BodyLocation {
     pub key: String,
@@ -46,7 +47,7 @@ pub type RecordId = [u8; 16];
 pub struct RecordDecoder {
     columns: Vec<(String, ColumnType)>,
     head: HeadColumns,
-    /// Matches the JSON of `decisions` if a later target than the first of a fallback responded.
+    /// Matches the JSON of `decisions` if a target after the first of a fallback responded.
     fallback_pattern: Regex,
 }
 
@@ -70,7 +71,7 @@ pub struct RecordHead {
 #[derive(Debug)]
 pub struct DecodedRecords {
     pub batch: RecordBatch,
-    /// Number of lines that are no records.
+    /// Number of lines that are not valid records.
     pub invalid_count: usize,
     heads: Vec<RecordHead>,
 }
@@ -110,8 +111,8 @@ impl RecordDecoder {
         Some(Self { columns, head, fallback_pattern: Regex::new(fallback_pattern).ok()? })
     }
 
-    /// Decodes lines of JSON from a node. A value of another type than its column becomes null. Of lines with the same
-    /// identifier the last one counts.
+    /// Decodes lines of JSON from a node. A value of another type than its column becomes null. If several lines have
+    /// the same identifier, the last one counts.
     ///
     /// A line is invalid if it is not JSON, or lacks an identifier or a time with its offset. It is also invalid if the
     /// organisation or the workspace is neither a string nor null.
@@ -133,13 +134,13 @@ impl RecordDecoder {
         }
     }
 
-    /// Returns for each record with `decisions` if they say that a later target of a fallback responded.
+    /// Returns for each record if its `decisions` show that a target after the first of a fallback responded.
     fn find_fallbacks(&self, decisions: &ArrayRef) -> BooleanArray {
         let documents = decisions.as_string_opt::<i32>().into_iter().flatten();
         documents.map(|json| Some(json.is_some_and(|json| self.fallback_pattern.is_match(json)))).collect()
     }
 
-    /// Returns what identifies the record; `None` if it is not valid.
+    /// Returns the identifier and the time of the record in the current line; `None` if it is not valid.
     fn read_head(&self, line: &LineReader<'_, '_>) -> Option<RecordHead> {
         let is_text_or_null = |column: usize| line.value(column).is_none_or(|value| value.starts_with(b"\""));
         if !is_text_or_null(self.head.organisation_id) || !is_text_or_null(self.head.workspace_id) {
@@ -166,8 +167,8 @@ impl<'c> BatchBuilder<'c> {
         Self { columns, builders, heads: Vec::with_capacity(rows), invalid_count: 0 }
     }
 
-    /// Appends all lines but those at the positions `replaced`. Returns the positions of lines whose identifier occurs
-    /// again.
+    /// Appends all lines except those at the positions `replaced`. Returns the positions of lines whose identifier
+    /// occurs in a later line.
     fn append_lines(
         &mut self,
         decoder: &RecordDecoder,
@@ -223,7 +224,7 @@ impl<'c> BatchBuilder<'c> {
     }
 }
 
-/// Adds the columns with the location of bodies, unless there are none.
+/// Adds the columns with the locations of bodies, unless `locations` is empty.
 fn append_locations(
     heads: &[RecordHead],
     locations: &HashMap<RecordId, BodyLocation>,

@@ -16,15 +16,15 @@ use super::{
     frame::{FLAG_AMENDMENT_FOLLOWS, FLAG_CUT, FLAG_DROPPED, FLAG_REFUSED, FrameBatch, FrameKind},
 };
 
-/// Pieces of a body are collected up to this size, because a write for each chunk of a stream would cost too much.
+/// Chunks of a body are collected up to this size, because one write for each chunk of a stream would cost too much.
 const COLLECTED_BYTES: usize = 4 * 1024;
-/// Longest body frame.
+/// Maximum length of the payload of a body frame.
 const MAX_PIECE_BYTES: usize = 1024 * 1024;
 /// Body kinds, in the order of their numbers.
 const BODY_KINDS: [FrameKind; 4] =
     [FrameKind::ClientRequest, FrameKind::UpstreamRequest, FrameKind::UpstreamResponse, FrameKind::ClientResponse];
 
-/// What was recorded of the bodies of a request.
+/// States if the bodies of a request are recorded completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyStatus {
     Kept,
@@ -77,7 +77,7 @@ struct BodyPart {
     /// Bytes recorded so far, including those that are written.
     recorded_bytes: usize,
     is_cut: bool,
-    /// True if it is cut, and no frame with that flag is written yet.
+    /// True if the body is cut, and no frame with `FLAG_CUT` is written yet.
     has_cut_to_report: bool,
     /// A complete body, written before `collected`.
     complete: Bytes,
@@ -118,7 +118,8 @@ impl Bodies {
         }
     }
 
-    /// Returns the bytes of this piece that are within the limit, and counts them. `None` if the body is cut already.
+    /// Returns how many of the next `length` bytes of a body are within the limit, and counts them. `None` if the body
+    /// is cut or dropped already.
     fn admit(&mut self, kind: FrameKind, length: usize, limit: usize) -> Option<usize> {
         let part = &mut self.parts[kind_index(kind)];
         if part.is_cut || self.is_dropped {
@@ -168,7 +169,7 @@ impl SpoolEntry {
         }
     }
 
-    /// Adds a piece of a body that is passing through.
+    /// Adds a chunk of a body that is passing through.
     pub fn add_body_piece(&self, kind: FrameKind, chunk: &[u8]) {
         let mut bodies = self.lock_bodies();
         let Some(remaining) = bodies.admit(kind, chunk.len(), self.spool.body_bytes) else { return };
@@ -210,7 +211,7 @@ impl SpoolEntry {
         self.spool.write(source, self.id, false, |batch| batch.add_json(FrameKind::Amend, 0, &write));
     }
 
-    /// Writes the bodies that wait, between what `add_first` and `add_last` add.
+    /// Writes the bodies that are collected in memory, between the frames that `add_first` and `add_last` add.
     fn write_bodies(
         &self,
         bodies: &mut Bodies,

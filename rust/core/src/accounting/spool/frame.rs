@@ -1,8 +1,8 @@
 //! Frames of the spool: their encoding, and a reader that stops at a torn or damaged frame.
 //!
 //! A segment begins with `PSPOOL01`, a `u32` length and a JSON header of that length. Each frame is a `u32` payload
-//! length, a `u32` CRC-32 over everything after it, `u8` kind, `u8` flags, two zero bytes, a 16-byte record id and the
-//! payload. Integers are little-endian.
+//! length, a `u32` CRC-32 over everything after it, and the content. The content is `u8` kind, `u8` flags, two zero
+//! bytes, a 16-byte record id and the payload. Integers are little-endian.
 
 use uuid::Uuid;
 
@@ -15,9 +15,10 @@ pub const MAX_PAYLOAD_BYTES: usize = 64 * 1024 * 1024;
 /// Maximum length of the JSON header of a segment.
 pub const MAX_SEGMENT_HEADER_BYTES: usize = 64 * 1024;
 
-/// Payloads up to this size are copied behind their header. Longer ones are written from where they are.
+/// Payloads up to this size are copied behind their header. Longer ones are written from their own memory, without a
+/// copy.
 const MAX_COPIED_BYTES: usize = 4 * 1024;
-/// Number of payloads that one write takes from where they are.
+/// Maximum number of payloads that one write takes without a copy. Further ones are copied.
 const MAX_BORROWED: usize = 4;
 
 /// Flag of a body that was cut at the limit for bodies.
@@ -41,21 +42,21 @@ pub enum FrameKind {
     Amend = 7,
 }
 
-/// Kinds of frames with pieces of bodies.
+/// Kinds of frames that contain parts of bodies.
 pub const BODY_KINDS: [u8; 4] = [
     FrameKind::ClientRequest as u8,
     FrameKind::UpstreamRequest as u8,
     FrameKind::UpstreamResponse as u8,
     FrameKind::ClientResponse as u8,
 ];
-/// Kind of the record of a request that another gateway made. The control process writes it.
+/// Kind of a frame with the record of a request that did not pass through this gateway. The control process writes it.
 pub const EXTERNAL_LOG_KIND: u8 = 9;
 
 /// Frames of one event, encoded for a single write.
 pub struct FrameBatch<'e, 'b> {
     id: Uuid,
     encoded: &'e mut Vec<u8>,
-    /// Payloads that are written from where they are, each with its position in `encoded`.
+    /// Payloads that are written without a copy, each with its position in `encoded`.
     borrowed: [(usize, &'b [u8]); MAX_BORROWED],
     borrowed_count: usize,
     keeps_bodies: bool,
@@ -81,7 +82,7 @@ impl<'e, 'b> FrameBatch<'e, 'b> {
         header.copy_from_slice(&encode_header(kind, flags, self.id, payload));
     }
 
-    /// Adds a frame with a piece of a body.
+    /// Adds a frame with a part of a body.
     pub fn add_body(&mut self, kind: FrameKind, flags: u8, payload: &'b [u8]) {
         if !self.keeps_bodies {
             return;
@@ -152,7 +153,7 @@ impl<'d> FrameReader<'d> {
     }
 }
 
-/// Why the header of a frame has no length.
+/// Why the length of the payload cannot be read from the header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeaderFault {
     Incomplete,
@@ -192,8 +193,8 @@ pub fn encode_segment_header(json: &[u8]) -> Vec<u8> {
     [&SEGMENT_MAGIC[..], &(json.len() as u32).to_le_bytes(), json].concat()
 }
 
-/// Returns the JSON header of a segment and the offset of its first frame; `None` if the header is incomplete or is not
-/// that of a segment.
+/// Returns the JSON header of a segment and the offset of its first frame. `None` if the header is incomplete, or is
+/// not that of a segment.
 pub fn read_segment_header(data: &[u8]) -> Option<(&[u8], usize)> {
     let start = SEGMENT_MAGIC.len() + 4;
     if !data.starts_with(&SEGMENT_MAGIC) {

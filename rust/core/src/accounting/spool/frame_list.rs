@@ -9,14 +9,15 @@ use super::frame::{
 /// Frames of a buffer, and why the reader stopped.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FrameList<'d> {
-    /// Frames with their offsets in the buffer. The beginning of a request is left out if its end is in the list too and
-    /// no body is in between: it says nothing that the end does not say.
+    /// Frames with their offsets in the buffer. A `Begin` frame is left out if the list has the `End` frame of the same
+    /// request and no body between them. The `End` frame then contains all its fields.
     pub frames: Vec<(usize, Frame<'d>)>,
     /// Offset behind the last frame that was read.
     pub end: usize,
     /// True if the frame at `end` is damaged; false if it is incomplete or beyond the limit.
     pub is_damaged: bool,
-    /// Length of the frame at `end`, as far as its header says it; 0 if it is not known or not needed.
+    /// Length of the frame at `end`, or that of a header if its header is incomplete. It is 0 if the header is damaged,
+    /// or if the limit was reached.
     pub needed: usize,
 }
 
@@ -24,7 +25,7 @@ pub struct FrameList<'d> {
 pub fn list_frames(data: &[u8], limit: usize) -> FrameList<'_> {
     let mut reader = FrameReader::new(data, 0);
     let mut slots: Vec<Option<(usize, Frame<'_>)>> = Vec::new();
-    // Position of the beginning of each request without bodies so far.
+    // Position in `slots` of the `Begin` frame of each request that has no body frame so far.
     let mut beginnings = HashMap::new();
     let mut count = 0;
     while count < limit {
@@ -50,7 +51,7 @@ pub fn list_frames(data: &[u8], limit: usize) -> FrameList<'_> {
     FrameList { frames: slots.into_iter().flatten().collect(), end: reader.offset(), is_damaged: false, needed: 0 }
 }
 
-/// Returns whether the frame at the start of `rest` is damaged, and its length as far as it is known.
+/// Returns true if the frame at the start of `rest` is damaged, and the value of `FrameList::needed`.
 fn describe_rest(rest: &[u8]) -> (bool, usize) {
     match read_payload_length(rest) {
         Err(HeaderFault::Incomplete) => (false, FRAME_HEADER_BYTES),
@@ -130,7 +131,7 @@ mod tests {
             changed[at] ^= 0x80;
             let list = list_frames(&changed, 100);
             assert_eq!((list.frames.len(), list.end), (0, 0), "{at}");
-            // A longer payload may be incomplete.
+            // If the length is damaged, the frame may seem incomplete instead.
             assert!(list.is_damaged || at < 4, "{at}");
         }
     }

@@ -1,5 +1,5 @@
-//! Group commit of a spool: one write to the disk serves all records that have ended before it. A thread of its own makes
-//! these writes, so that they do not delay other requests.
+//! Group commit of a spool: one write to the disk covers all records whose final frame was written before. A separate
+//! thread makes these writes, so that they do not delay other requests.
 
 use std::{
     sync::{
@@ -14,16 +14,17 @@ use tokio::{sync::watch, time::timeout};
 
 use super::Spool;
 
-/// Longest time that a response waits for the disk. A disk that does not respond must not stop the gateway.
+/// Maximum time that a response waits for the disk. A disk that does not respond must not stop the gateway.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Group commit of one spool.
 pub struct GroupSync {
-    /// Number of records that have ended.
+    /// Number of records whose final frame was written to the spool.
     ended: AtomicU64,
-    /// How many of them are on the disk, or could not be written to it.
+    /// Number of these records that are on the disk, or whose write to the disk failed.
     done: watch::Sender<u64>,
-    /// Wakes the thread. One waiting signal is enough, because the thread reads `ended` after it.
+    /// Channel that wakes the thread; `None` if the thread could not be created. One queued signal is enough, because
+    /// the thread reads `ended` after it has received the signal.
     wake: OnceLock<Option<SyncSender<()>>>,
     syncs: AtomicU64,
     failures: AtomicU64,
@@ -45,12 +46,12 @@ impl GroupSync {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Counts a record whose final frame was written.
+    /// Increments the number of records whose final frame was written to the spool.
     pub fn add_record(&self) {
         self.ended.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Waits until every record whose final frame was written before this call is on the disk.
+    /// Waits until every record whose final frame was written before this call is on the disk, at most `SYNC_TIMEOUT`.
     pub async fn wait(&self, spool: &Arc<Spool>) {
         let ended = self.ended.load(Ordering::Acquire);
         let mut done = self.done.subscribe();

@@ -1,6 +1,6 @@
 //! Spool of request records. Each worker appends frames to segment files of its own with `write(2)`, so a record
-//! survives a crash of the worker; the log worker reads them. While the spool cannot be written, records wait in bounded
-//! memory.
+//! survives a crash of the worker. The log worker reads the segments. While the spool cannot be written, records wait
+//! in bounded memory.
 
 mod entry;
 pub mod frame;
@@ -29,28 +29,28 @@ use frame::{FRAME_HEADER_BYTES, FrameBatch, FrameReader};
 use group_sync::GroupSync;
 use segment::{SegmentWriter, WriterIdentity, measure_folder};
 
-/// Time after a failed write before the next one is tried.
+/// Time between a failed write and the next attempt.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
-/// Largest write of frames that waited in memory.
+/// Maximum length of one write of frames that waited in memory.
 const FLUSH_BYTES: usize = 1024 * 1024;
 /// A buffer with a larger capacity is freed after use.
 const MAX_BUFFER_BYTES: usize = 256 * 1024;
-/// Share of the limit, in percent, above which bodies are left out, and above which requests without a valid key leave
-/// no record.
+/// Percentage of the spool's limit above which bodies are left out.
 const BODY_LIMIT_PERCENT: u64 = 90;
+/// Percentage of the spool's limit above which requests without a valid key leave no record.
 const REFUSED_LIMIT_PERCENT: u64 = 50;
-/// Memory for records of requests without a valid key. Small, so that they cannot displace others. Also the number of
-/// bytes per second, and at once, that such records may write.
+/// Maximum bytes of records of requests without a valid key that wait in memory. Small, so that they cannot displace
+/// others. Such records may also write this number of bytes per second, and in one burst.
 const REFUSED_BYTES: usize = 512 * 1024;
 
-/// Request that writes an event.
+/// Origin of the frames of an event.
 #[derive(Debug, Clone, Copy)]
 pub enum Source {
     /// A request with a valid key, or one that needs none.
     Admitted(Owner),
     /// A request without a valid key.
     Refused,
-    /// Body frames alone. They never wait in memory.
+    /// Body frames without a frame of the record. They never wait in memory.
     Bodies,
 }
 
@@ -77,8 +77,9 @@ pub struct SpoolCounters {
     pub waiting_bytes: usize,
     /// Bytes of all segments of all writers.
     pub used_bytes: u64,
-    /// Writes to the disk, and how many failed or took too long.
+    /// Number of group commits to the disk.
     pub syncs: u64,
+    /// Number of group commits that failed, and of responses that stopped waiting for one.
     pub sync_failures: u64,
 }
 
@@ -101,8 +102,9 @@ pub struct Spool {
     body_bytes: usize,
     keeps_bodies: bool,
     state: Mutex<WriteState>,
-    /// Frames that wait until the spool can be written.
+    /// Frames of admitted requests that wait until the spool can be written.
     waiting: Outbox,
+    /// Frames of requests without a valid key that wait until the spool can be written.
     waiting_refused: Outbox,
     used_bytes: AtomicU64,
     has_measured: AtomicBool,
@@ -116,14 +118,15 @@ struct WriteState {
     writer: Option<SegmentWriter>,
     /// Reused buffer for the frames of one event.
     buffer: Vec<u8>,
-    /// Set after a failed write: no write is tried before.
+    /// Earliest time of the next write; set after a failed write.
     retry_at: Option<Instant>,
-    /// Frames that were taken from `waiting` and from `waiting_refused`, with the number of bytes already written.
+    /// Frames that were taken from `waiting` (first) and `waiting_refused` (second), each with the number of bytes that
+    /// are written already.
     unflushed: [Option<(Vec<u8>, usize)>; 2],
     refused_budget: RefusedBudget,
 }
 
-/// Bytes that records of requests without a valid key may still write.
+/// Rate limit on the bytes that records of requests without a valid key write.
 #[derive(Default)]
 struct RefusedBudget {
     spent_bytes: f64,
@@ -209,7 +212,7 @@ impl Spool {
                 return if keeps_bodies { Written::Complete } else { Written::WithoutBodies };
             }
         }
-        // The lock is still held, so that the frames of a record wait in their order.
+        // `state` is still locked, so that the frames of a record wait in their order.
         let push = |outbox: &Outbox, owner| outbox.push(owner, |out| compose(&mut FrameBatch::new(id, out, false)));
         let waits = match source {
             Source::Admitted(owner) => push(&self.waiting, owner),
@@ -219,7 +222,8 @@ impl Spool {
         if waits { Written::WithoutBodies } else { Written::Dropped }
     }
 
-    /// Measures the spool, opens it anew if it was deleted, and writes what waits in memory. To be called every second.
+    /// Measures the spool, opens it again if it was deleted, and writes the frames that wait in memory. To be called
+    /// every second.
     pub fn maintain(&self) {
         self.used_bytes.store(measure_folder(&self.root), Ordering::Relaxed);
         let mut state = self.lock_state();
@@ -235,7 +239,7 @@ impl Spool {
         self.group_sync.is_some()
     }
 
-    /// Waits until the records that have ended so far are on the disk. Returns at once if the settings do not ask for
+    /// Waits until the records that have ended so far are on the disk. Returns at once if the settings do not require
     /// that, and after a limited time if the disk does not respond.
     pub async fn wait_until_durable(self: &Arc<Self>) {
         if let Some(sync) = &self.group_sync {
@@ -243,7 +247,8 @@ impl Spool {
         }
     }
 
-    /// Writes what the kernel still holds in memory to the disk. Further frames can be written meanwhile.
+    /// Writes the frames that the kernel still holds in memory to the disk. `state` is not locked meanwhile, so that
+    /// further frames can be appended.
     fn sync(&self) -> io::Result<()> {
         let files = self.lock_state().writer.as_mut().map(SegmentWriter::take_unsynced).unwrap_or_default();
         files.iter().try_for_each(|file| file.sync_data())
@@ -273,7 +278,7 @@ impl Spool {
         used * 100 >= u128::from(self.limit_bytes) * u128::from(percent)
     }
 
-    /// Returns true if frames can be written now. Before that, writes those that wait in memory.
+    /// Writes the frames that wait in memory. Returns true if further frames can be written now.
     fn can_write(&self, state: &mut WriteState) -> bool {
         if state.retry_at.is_some_and(|retry_at| Instant::now() < retry_at) {
             return false;
@@ -307,7 +312,7 @@ impl Spool {
         }
     }
 
-    /// Appends to the segment, which is opened if necessary. After an error the next write is delayed.
+    /// Appends to the current segment, and opens one if necessary. After an error, the next write is delayed.
     fn append(&self, state: &mut WriteState, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         let result = self.try_append(state, parts);
         match &result {
@@ -317,7 +322,7 @@ impl Spool {
             }
             Err(error) => {
                 state.retry_at = Some(Instant::now() + RETRY_INTERVAL);
-                // Any other error may be one of the open file.
+                // Any other error may come from the open file, so the next write opens a new segment.
                 if error.kind() != io::ErrorKind::StorageFull {
                     state.writer = None;
                 }
@@ -338,7 +343,8 @@ impl Spool {
     }
 }
 
-/// Returns the length of the frames at the beginning of `frames` that fit in `max_bytes` bytes, but at least of the first.
+/// Returns the total length of the frames at the beginning of `frames` that fit in `max_bytes` bytes. If the first
+/// frame is longer, returns its length.
 fn whole_frames(frames: &[u8], max_bytes: usize) -> usize {
     let mut reader = FrameReader::new(frames, 0);
     let mut length = 0;

@@ -15,12 +15,12 @@ use crate::accounting::record::json_writer::write_object;
 
 /// Size at which a segment is followed by the next one.
 pub const SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
-/// File that a writer locks while it lives. It holds the number of the last segment, so that numbers never repeat.
+/// File that a writer locks while it lives. It contains the number of the last segment, so that numbers never repeat.
 const LOCK_FILE: &str = "lock";
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
-/// Place of the start time among the fields of `/proc/self/stat`, counted behind the name of the program.
+/// Index of the start time among those fields of `/proc/self/stat` that follow the name of the program.
 const START_TIME_FIELD: usize = 19;
-/// Number of folders that the first start may create: that of the writer, and those above.
+/// Maximum number of folders that the first start may create: the writer's folder and its parents.
 const MAX_NEW_FOLDERS: usize = 4;
 
 /// Description of a writer, which is stored in the header of its segments.
@@ -39,7 +39,8 @@ pub struct SegmentWriter {
     lock: File,
     segment: Option<Segment>,
     last_number: u64,
-    /// Files and folders that may not be on the disk yet, besides the current segment; `None` if that does not matter.
+    /// Files and folders that may not be on the disk yet, besides the current segment; `None` if records need not be
+    /// durable.
     unsynced: Option<Vec<Arc<File>>>,
 }
 
@@ -50,8 +51,8 @@ struct Segment {
 }
 
 impl SegmentWriter {
-    /// Opens the folder of a writer in `root`, and locks it. If another process holds the lock, a folder with the
-    /// process id in its name is used: a worker that still drains may have the same number.
+    /// Opens the folder of a writer in `root`, and locks it. If another process holds the lock, uses a folder with the
+    /// process id in its name. A worker that still drains may have the same number.
     pub fn open(root: &Path, mut identity: WriterIdentity, is_durable: bool) -> io::Result<Self> {
         let mut locked = lock_folder(root.join(&identity.writer))?;
         if locked.is_none() {
@@ -59,7 +60,7 @@ impl SegmentWriter {
             locked = lock_folder(root.join(&identity.writer))?;
         }
         let (folder, lock) = locked.ok_or(io::ErrorKind::ResourceBusy)?;
-        // Its folder may be new, and so may those above.
+        // The writer's folder and its parents may be new.
         let folders = || folder.ancestors().take(MAX_NEW_FOLDERS).flat_map(File::open).map(Arc::new).collect();
         let unsynced = is_durable.then(folders);
         let mut writer = Self { folder, identity, lock, segment: None, last_number: 0, unsynced };
@@ -67,7 +68,7 @@ impl SegmentWriter {
         Ok(writer)
     }
 
-    /// Appends these parts. If not all of them could be written, none are.
+    /// Appends these parts. After an error, the segment contains none of them, or is abandoned.
     pub fn append(&mut self, parts: &mut [IoSlice<'_>], now: impl Fn() -> Duration) -> io::Result<u64> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let is_full = |segment: &Segment| segment.bytes + total as u64 > SEGMENT_BYTES;
@@ -110,7 +111,7 @@ impl SegmentWriter {
     }
 
     fn create_segment(&mut self, now: Duration) -> io::Result<Segment> {
-        // Numbers follow the clock, so that they do not start anew in a folder that was deleted.
+        // Numbers follow the clock, so that they do not start at 1 again after the folder was deleted.
         let number = now.as_secs().max(self.last_number + 1);
         let path = self.folder.join(format!("{number:016}.seg"));
         let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
@@ -147,7 +148,7 @@ impl SegmentWriter {
 
     fn find_last_number(&mut self) -> io::Result<u64> {
         let mut stored = String::new();
-        // A damaged number is no reason not to write: the segments and the clock have their own.
+        // A damaged number is ignored, because the names of the segments and the clock provide numbers too.
         drop(self.lock.read_to_string(&mut stored));
         let mut last = stored.trim().parse().unwrap_or(0);
         for entry in fs::read_dir(&self.folder)? {
@@ -158,8 +159,8 @@ impl SegmentWriter {
     }
 }
 
-/// Returns the clock ticks from the start of the system to that of this process. Readers tell by it whether the process
-/// still runs, also after its id was used again, or the clock was set.
+/// Returns the clock ticks from the start of the system to that of this process. Readers use it to find out if the
+/// process still runs, even if its id was reused or the clock was set.
 fn read_process_start() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace());

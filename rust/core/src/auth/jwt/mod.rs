@@ -27,8 +27,9 @@ use crate::{
     limits::claims::compile_claims,
 };
 
-/// Scopes that a token needs to call models, and to render prompts.
+/// Scope that a token needs to call models.
 const CALL_SCOPE: &str = "completions.write";
+/// Scope that a token needs to render prompts.
 const RENDER_SCOPE: &str = "prompts.render";
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
 /// Maximum number of verified tokens cached per snapshot.
@@ -61,7 +62,7 @@ pub(crate) struct RemovedMembers {
 #[derive(Debug)]
 pub struct TokenIdentity {
     pub key: GatewayKey,
-    /// True if the token may call models. One that may not may render prompts.
+    /// True if the token may call models. Otherwise it may only render prompts.
     pub may_call: bool,
     /// `nbf` claim in Unix seconds; 0 if absent.
     not_before: u64,
@@ -187,8 +188,8 @@ impl TokenAuthenticator {
         })
     }
 
-    /// Returns why a token is rejected. If the keys of its issuer have not been fetched yet, the token can be neither
-    /// confirmed nor refused.
+    /// Returns the error for a token whose signature could not be verified. The error is temporary if the keys of its
+    /// issuer have not been fetched yet.
     fn rejection_error(&self, claims: &Claims) -> Error {
         let is_mute = |index| !self.keys.values().flatten().any(|(issuer_index, _)| *issuer_index == index);
         let is_unread = |(index, issuer): (usize, &Issuer)| {

@@ -148,7 +148,7 @@ fn file_request_head(client_request: &ClientRequest<'_>, target: &Target<'_>, bo
     if matches!(id, "" | "." | "..") {
         return Err(invalid("input_file_id must name a file".into()));
     }
-    // Keeps nothing that could request less than the complete file.
+    // Drops the parameters and headers that could request less than the complete file.
     let version = client_request.head.query.split('&').filter(|pair| pair.starts_with("api-version="));
     let mut headers = client_request.head.headers.clone();
     let is_partial = |name: &[u8]| name == b"range" || name.starts_with(b"if-") || name == b"accept-encoding";

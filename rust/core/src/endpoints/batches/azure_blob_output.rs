@@ -19,7 +19,7 @@ use crate::{
 
 /// The earliest versions of the Azure storage API do not accept tokens.
 const STORAGE_VERSION_HEADER: &str = "x-ms-version: 2021-12-02\r\n";
-/// Longer error bodies are not read; only their status is reported.
+/// Maximum size of an error body that is read. For a longer one, only the status is reported.
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 
 /// URL of a blob, with the query that may contain an access signature.
@@ -71,7 +71,7 @@ impl<'u> BlobUrl<'u> {
     }
 }
 
-/// Fetches the output that a batch of this target left in the customer's storage. Called once per target.
+/// Fetches the output that a batch of this target wrote to the customer's storage. Called once per target.
 pub async fn fetch_output_blob(
     state: &GatewayState,
     client_request: &ClientRequest<'_>,

@@ -15,7 +15,7 @@ use crate::{error::Problem, request::translate};
 pub struct BatchLine<'l> {
     /// Slug of the provider that runs the line.
     pub provider: &'l str,
-    /// Includes `/v1`.
+    /// Path of the endpoint, with `/v1`.
     pub path: &'l str,
     pub body: &'l [u8],
 }
@@ -41,8 +41,8 @@ pub fn translate_line(line: BatchLine<'_>) -> Result<TranslatedLine, Problem> {
     Ok(TranslatedLine { body, dropped_params: translation.dropped_params.header_value() })
 }
 
-/// Translates the response to a line, or its error, to the client's format. Returns it with its status, which is not the
-/// provider's if that is a success and the body is an error.
+/// Translates the response to a line, or its error, to the client's format. Also returns its status: that of the
+/// provider, or that of the error if the provider reported an error as a success.
 pub fn translate_line_response(line: BatchLine<'_>, status: u16, body: &[u8]) -> Result<(u16, Vec<u8>), Problem> {
     let (translation, _) = build_translation(line)?;
     if status >= 300 {
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(chat["choices"][0]["message"]["content"], "hello");
         assert_eq!(chat["usage"]["total_tokens"], 4);
         let error = br#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#;
-        // Some providers report the error of a line as its success.
+        // Some providers report the error of a line with a success status.
         for reported in [529, 200] {
             let (status, error) = translate_line_response(line, reported, error).unwrap();
             let error: Value = serde_json::from_slice(&error).unwrap();

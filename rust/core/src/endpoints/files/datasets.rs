@@ -66,7 +66,8 @@ pub async fn handle_request(
     }
 }
 
-/// Sends a request and parses the JSON response. A body that is an error is one, although its status is a success.
+/// Sends a request and parses the JSON response. A body that contains an error is treated as one, even if its status is
+/// a success.
 async fn request_json(
     client: &FileStoreClient<'_>,
     request: InternalRequest<'_>,
@@ -321,7 +322,7 @@ impl UploadSink for DatasetUpload<'_> {
     async fn abort(&mut self) {
         self.content_upload = None;
         if let Some(id) = self.id.take() {
-            // A failed cleanup is ignored: it says nothing that the client needs to know.
+            // A failed cleanup is ignored, because it does not concern the client.
             let _ = self.client.send(InternalRequest::new("DELETE", &format!("/files/{id}"))).await;
         }
     }

@@ -209,7 +209,7 @@ impl UploadSink for BucketUpload<'_> {
     async fn abort(&mut self) {
         if let (Some(destination), Some(upload)) = (&self.destination, self.multipart.take()) {
             let query = format!("uploadId={}", upload.id);
-            // A failed cleanup is ignored: it says nothing that the client needs to know.
+            // A failed cleanup is ignored, because it does not concern the client.
             let _ = self
                 .client
                 .send(InternalRequest { query: &query, ..InternalRequest::new("DELETE", &destination.path) })

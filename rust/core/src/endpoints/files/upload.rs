@@ -20,11 +20,11 @@ use crate::{
     resolve::{target::Target, target_resolver::ClientRequest},
 };
 
-/// Size of an upload part, and the maximum of any file that is buffered. Buckets require the length in advance, which
-/// is known for a part. They accept 10,000 parts of at least 5 MiB each, except the last.
+/// Size of an upload part, and maximum size of a file that is buffered completely. Buckets require the length in
+/// advance, which is known for a part. They accept 10,000 parts of at least 5 MiB each, except the last.
 pub const PART_BYTES: usize = 8 * 1024 * 1024;
-/// Largest content that is translated on the async thread, in far less than a millisecond per line. Larger content goes
-/// to a blocking thread.
+/// Maximum size of content that is translated on the async thread, which takes far less than a millisecond per line.
+/// Larger content is translated on a blocking thread.
 const MAX_INLINE_TRANSLATION_BYTES: usize = 128 * 1024;
 /// The only form field that is used besides the file.
 pub const PURPOSE_FIELD: &str = "purpose";
@@ -174,8 +174,7 @@ impl FormUpload<'_> {
         BatchInputTranslator::new(provider.slug(), self.client.file_store.line_format(), for_all)
     }
 
-    /// Returns the content to send for what was received, with batch lines translated. The last line may lack a line
-    /// break.
+    /// Returns the pending content to send, with batch lines translated. The last line may lack a line break.
     async fn translate_pending(&mut self) -> Result<Vec<u8>> {
         let content = std::mem::take(&mut self.pending);
         let Some(mut rows) = self.translator.take() else { return Ok(content) };

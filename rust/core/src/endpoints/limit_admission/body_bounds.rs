@@ -1,5 +1,5 @@
-//! Bounds that the JSON body of a text request sets: how long its responses may get, which images it has, and what in it
-//! makes its usage unpredictable, such as a file that the provider stores.
+//! Bounds that the JSON body of a text request sets: the length of its responses and the number of its images. Also
+//! finds parts that make its usage unpredictable, such as a file that the provider stores.
 
 use std::{borrow::Cow, fmt};
 
@@ -8,23 +8,24 @@ use serde::{
     de::{DeserializeSeed, MapAccess, SeqAccess, Visitor},
 };
 
-/// What the body tells about the usage of a request.
+/// Upper bounds of the usage of a request that its body sets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BodyBounds {
-    /// Most tokens of one response. `None` if the request sets no limit.
+    /// Maximum number of tokens of one response. `None` if the request sets no limit.
     each_output: Option<u64>,
-    /// Responses for each prompt, and prompts that get responses of their own.
+    /// Number of responses to each prompt.
     choices: u64,
+    /// Number of prompts, each of which gets its own responses.
     prompts: u64,
-    /// Images of the request, each of which may have more tokens than bytes.
+    /// Number of images in the request, each of which may have more tokens than bytes.
     pub images: u64,
     pub has_tools: bool,
-    /// What may use more than the body shows.
+    /// Description of the first part of the body whose usage has no bound, for the error message.
     pub unbounded: Option<String>,
 }
 
 impl BodyBounds {
-    /// Reads a body. One that cannot be read has no bound; most of those are rejected before.
+    /// Reads a body. A body that cannot be parsed has no bound; most of these are rejected before.
     pub fn parse(body: &[u8]) -> Self {
         let mut bounds = Self { choices: 1, prompts: 1, ..Self::default() };
         let mut reader = serde_json::Deserializer::from_slice(body);
@@ -35,17 +36,19 @@ impl BodyBounds {
         bounds
     }
 
-    /// Returns the most tokens of all responses; `None` without a limit.
+    /// Returns the maximum number of tokens of all responses together; `None` without a limit.
     pub fn output_tokens(&self) -> Option<u64> {
         self.each_output.map(|each| each.saturating_mul(self.choices).saturating_mul(self.prompts))
     }
 
-    /// The largest limit counts: which of several a provider respects is not known.
+    /// Adds a limit on the tokens of one response. The largest of several limits counts, because it is not known which
+    /// of them the provider respects.
     fn limit_output(&mut self, most: Option<u64>) {
         self.each_output = self.each_output.max(most);
     }
 
-    /// Returns the number in a field. A value that is no number has no bound: each provider reads it in its own way.
+    /// Returns the number in a field. Any other value makes the request unbounded, because each provider reads it in
+    /// its own way.
     fn read_count(&mut self, field: &str, count: Option<&Count>) -> Option<u64> {
         let number = count?.whole();
         if number.is_none() {
@@ -60,7 +63,8 @@ impl BodyBounds {
         }
     }
 
-    /// Reads one of the tools. Those that the provider runs cost extra, and add their results to the input.
+    /// Adds one of the tools. A tool that the provider runs makes the request unbounded: it costs extra, and its
+    /// results become input.
     fn add_tool(&mut self, kind: Option<&str>, names: &[Cow<'_, str>]) {
         self.has_tools = true;
         let is_run_by_client = match kind {
@@ -76,16 +80,18 @@ impl BodyBounds {
     }
 }
 
-/// Types and fields of tools that the client runs.
+/// Types of tools that the client runs.
 const CLIENT_TOOLS: [&str; 5] = ["function", "custom", "local_shell", "apply_patch", "computer_use_preview"];
+/// Prefixes of further types of tools that the client runs.
 const CLIENT_TOOL_PREFIXES: [&str; 4] = ["bash_", "text_editor_", "computer_", "memory_"];
+/// Fields of those tools without a type that the client runs.
 const CLIENT_TOOL_FIELDS: [&str; 4] = ["functionDeclarations", "function_declarations", "toolSpec", "input_schema"];
 /// Fields with messages, in the API formats of clients.
 const MESSAGE_FIELDS: [&str; 6] =
     ["messages", "input", "contents", "system", "systemInstruction", "system_instruction"];
 /// Fields of messages with arguments and results of tools, which are text for the model.
 const DATA_FIELDS: [&str; 7] = ["input", "args", "arguments", "response", "json", "schema", "parameters"];
-/// Longest name that an error message repeats.
+/// Maximum length of a name in an error message.
 const MAX_NAME_CHARS: usize = 64;
 
 fn shorten(name: &str) -> Cow<'_, str> {
@@ -101,13 +107,13 @@ enum Count {
 }
 
 impl Count {
-    /// Returns the number. `None` for what only some providers read as one, such as `"5"`, 5.0 or -1.
+    /// Returns the number. `None` for a value that only some providers read as a number, such as `"5"`, 5.0 or -1.
     fn whole(&self) -> Option<u64> {
         if let Self::Whole(count) = self { Some(*count) } else { None }
     }
 }
 
-/// Nested limits of Gemini and Bedrock.
+/// Limits that requests to Gemini and Bedrock have in a nested object.
 #[derive(Deserialize, Default)]
 struct NestedLimits {
     #[serde(default, rename = "maxOutputTokens", alias = "maxTokens", alias = "max_output_tokens")]
@@ -190,25 +196,26 @@ impl<'de> Visitor<'de> for BodySeed<'_> {
     }
 }
 
-/// What a value is.
+/// Role of a value in the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BodySection {
     /// Messages and their parts.
     Content,
-    /// List of tools, and one of them.
+    /// List of tools.
     Tools,
+    /// One tool of the list.
     Tool,
     /// Anything that is text for the model.
     Data,
 }
 
-/// What was read of a value.
+/// Properties of a value that was read.
 #[derive(Debug, Default)]
 struct ValueRead {
     text: Option<String>,
     /// The object's own `type`.
     kind: Option<String>,
-    /// Entries of a list that are texts or lists.
+    /// Number of entries of a list that are strings or lists.
     texts: u64,
     is_object: bool,
     /// False for null, false, and an empty list.
@@ -310,7 +317,7 @@ impl BodyBounds {
         match key {
             // Gemini and Bedrock name the kind of a part by its field.
             "mimeType" | "mime_type" | "media_type" => match value.text.as_deref().unwrap_or_default() {
-                // Anthropic's images are counted by their type.
+                // Not counted for `media_type`, because `read_part` counts images of Anthropic by their type.
                 kind if kind.starts_with("image/") => self.images += u64::from(key != "media_type"),
                 kind if kind.starts_with("audio/") || kind.starts_with("text/") => (),
                 kind => self.mark_unbounded(format!("a file of type `{}`", shorten(kind))),

@@ -32,18 +32,19 @@ use crate::{
     state::snapshot::Workspace,
 };
 
-/// Part of what a hard budget leaves that one request may hold, and how many tokens it may hold anyway.
+/// One request reserves at most this fraction (one eighth) of what a hard budget leaves.
 const HELD_FRACTION: u64 = 8;
+/// Number of tokens that one request may reserve even if they exceed that fraction.
 const MIN_HELD_TOKENS: u64 = 4096;
-/// Wait in seconds from which clients get the advice not to repeat a request: their SDKs would not wait so long.
+/// Maximum wait after which SDKs may repeat a rejected request. For a longer wait, the response forbids a retry.
 const MAX_RETRY_WAIT_SECONDS: u64 = 60;
-/// Wait for requests in progress, which may return what they hold of a budget.
+/// Wait that a rejection reports if requests in progress may return a part of what they reserved of a budget.
 const HELD_WAIT_MS: u64 = 2000;
-/// Limits for which one request asks Redis.
+/// Maximum number of trips to Redis for one request.
 const MAX_ACQUIRES: usize = 16;
 const NANODOLLARS_PER_DOLLAR: u64 = 1_000_000_000;
 
-/// Counts a request in the limits on the number of its caller's requests.
+/// Counts a request in those limits of its caller that count requests.
 ///
 /// # Errors
 /// If one of them is exceeded.
@@ -63,7 +64,7 @@ pub(crate) async fn admit_request(
     let started_at = Instant::now();
     let mut holds = Box::new(RequestHolds::new(Arc::clone(&state.limiter)));
     if client_request.head.is_guardrail_question {
-        // It is no request of the caller, so only its tokens and its cost count.
+        // A guardrail sent this request, not the caller, so only its tokens and its cost count.
         log.limits = Some(holds);
         return Ok(());
     }
@@ -83,7 +84,8 @@ pub(crate) async fn admit_request(
     admission.map_err(|rejection| rejection_error(&rejection, None, now_ms()))
 }
 
-/// Trips to Redis for one request, which are bounded: the second time that the same limit leaves too little is the last.
+/// Bounds the trips to Redis for one request. There are no further trips after the same limit has left too little twice
+/// in a row.
 struct AcquireTurn {
     is_last: bool,
     count: usize,
@@ -113,11 +115,11 @@ pub(crate) fn is_limited(target: &Target<'_>, log: &RequestLog) -> bool {
     log.limits.is_some() || target_rules(target).iter().any(Option::is_some)
 }
 
-/// Takes what an attempt at a target may use, and ends the attempt before. Returns the body to send: if a hard budget
-/// applies and the request does not bound its response, the body gets such a bound.
+/// Ends the previous attempt, and reserves in all limits what an attempt at a target may use. Returns the body to send.
+/// If a hard budget applies and the request does not bound its response, the body gets such a bound.
 ///
 /// # Errors
-/// If a limit of the target or of the caller leaves less.
+/// If a limit of the target or of the caller leaves less than the attempt needs.
 pub(crate) async fn admit_attempt(
     state: &GatewayState,
     client_request: &ClientRequest<'_>,
@@ -213,8 +215,8 @@ fn target_subject<'a>(target: &Target<'a>, log: &'a RequestLog) -> TargetSubject
     }
 }
 
-/// Returns the parameter that bounds the response, in the client's API format. `None` for formats in which it is nested,
-/// or whose requests always have it.
+/// Returns the parameter that bounds the response, in the client's API format. `None` for formats in which it is
+/// nested, or whose requests always have it.
 fn output_parameter(client_request: &ClientRequest<'_>, target: &Target<'_>) -> Option<&'static str> {
     match client_request.requested_operation() {
         Operation::CreateModelResponse => Some("max_output_tokens"),
@@ -224,8 +226,8 @@ fn output_parameter(client_request: &ClientRequest<'_>, target: &Target<'_>) -> 
     }
 }
 
-/// Returns how many tokens of a response the hard budgets of a request allow. `None` if there are none, or nothing is
-/// left.
+/// Returns how many tokens of a response the hard budgets of a request allow. `None` if no hard budget applies, or if
+/// nothing is left.
 fn affordable_tokens<const COUNT: usize>(
     limiter: &Limiter,
     rule_sets: &[Option<&Arc<[LimitRule]>>; COUNT],
@@ -244,12 +246,12 @@ fn affordable_tokens<const COUNT: usize>(
         })
     });
     let affordable = affordable.min()?;
-    // One request does not hold everything that is left, unless that is little.
+    // One request does not reserve everything that is left, unless little is left.
     let share = (affordable / HELD_FRACTION).clamp(MIN_HELD_TOKENS, MAX_OUTPUT_TOKENS);
     Some(affordable.min(share)).filter(|tokens| *tokens > 0)
 }
 
-/// Returns how many tokens of a response cost at most this many nano-dollars, together with the rest of the request.
+/// Returns the number of response tokens that `left` nano-dollars pay for, after the other costs of the request.
 fn affordable_at(prices: &AttemptPrices<'_>, most: &HighestUsage<'_>, left: u64) -> u64 {
     let fixed = prices.highest(&HighestUsage { output_tokens: 0, ..*most });
     let million = prices.highest(&HighestUsage { output_tokens: 1_000_000, ..*most }).saturating_sub(fixed);
@@ -265,8 +267,8 @@ fn caller_rules<'c>(caller: &Caller<'c>) -> [Option<&'c Arc<[LimitRule]>>; 2] {
     [limits.and_then(|limits| limits.all.as_ref()), key_rules]
 }
 
-/// Returns the limits of the target's saved provider, and of the workspace's share of its integration. Those of a
-/// provider that a shared prompt lends are in the workspace that owns it.
+/// Returns the limits of the target's saved provider, and of the workspace's share of its integration. If a shared
+/// prompt lets the caller use a provider of another workspace, the limits of that workspace apply.
 fn target_rules<'c>(target: &Target<'c>) -> [Option<&'c Arc<[LimitRule]>>; 2] {
     let limits = match target.lender_workspace {
         Some(workspace) => target.caller.find_limits_of(workspace),
@@ -278,7 +280,7 @@ fn target_rules<'c>(target: &Target<'c>) -> [Option<&'c Arc<[LimitRule]>>; 2] {
     [provider_rules, identity.integration_id.as_ref().and_then(|id| limits.integrations.get(id))]
 }
 
-/// Returns what limits may refer to in a request.
+/// Returns the properties of a request by which limits select requests.
 fn limit_subject<'r>(
     client_request: &ClientRequest<'r>,
     caller: &Caller<'r>,
@@ -299,14 +301,14 @@ fn limit_subject<'r>(
     }
 }
 
-/// Returns the error that tells the client which limit was exceeded. `unbounded` is what in the request has no highest
-/// usage.
+/// Returns the error that tells the client which limit was exceeded. `unbounded` describes the part of the request
+/// whose usage has no bound.
 fn rejection_error(rejection: &Rejection, unbounded: Option<&str>, now_ms: u64) -> Error {
     let Rejection { rule, remaining, .. } = rejection;
     if let (Some(what), UNBOUNDED) = (unbounded, rejection.needed) {
         return unbounded_error(rule, what);
     }
-    // What is held is not used yet: the budget may have enough left once those requests end.
+    // Requests in progress have reserved a part of the budget. It may have enough left once they end.
     let is_held = rule.is_budget()
         && remaining.held > 0
         && remaining.left.saturating_add(remaining.held) >= rejection.needed.max(1);

@@ -1,4 +1,4 @@
-//! Overview of the limits that apply to a request, as `POST /v1/explain` shows it. Takes nothing.
+//! Overview of the limits that apply to a request, as `POST /v1/explain` shows it. Reserves nothing.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
     resolve::{target::Target, target_resolver::ClientRequest},
 };
 
-/// Limits that one overview shows.
+/// Maximum number of limits in one overview.
 const MAX_SHOWN: usize = 300;
 
 /// Describes the limits of an attempt at a target, those of the caller included: what they leave, and what the request
@@ -52,7 +52,7 @@ pub(crate) async fn describe_limits(
 
 fn describe_limit(state: &GatewayState, rule: &LimitRule, group: &str, needed: u64) -> Value {
     let remaining = state.limiter.remaining(rule, group, now_ms());
-    // A soft budget gives what is left to one more request.
+    // A soft budget admits one more request if anything is left, whatever that request needs.
     let minimum = if rule.enforcement == Enforcement::Hard { needed.max(1) } else { 1 };
     let (window, is_sliding) = match rule.window {
         LimitWindow::Fixed(unit) => (unit.name(), false),
@@ -79,7 +79,7 @@ fn describe_limit(state: &GatewayState, rule: &LimitRule, group: &str, needed: u
     })
 }
 
-/// Returns requests, tokens, or US dollars as a decimal number.
+/// Returns an amount for the overview: requests, tokens, or US dollars as a decimal number.
 fn shown_amount(measure: Measure, amount: u64) -> Value {
     match measure {
         Measure::Cost => serde_json::from_str(&format_dollars(amount)).unwrap_or(Value::Null),

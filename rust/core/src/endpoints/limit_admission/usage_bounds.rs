@@ -1,5 +1,5 @@
-//! Bounds of what a request may use. Soft budgets reserve what requests usually use; hard budgets reserve the most that
-//! the request can use, and reject what has no such bound.
+//! Bounds of what a request may use. Soft budgets reserve what requests usually use; hard budgets reserve the maximum
+//! that the request can use, and reject a request without such a bound.
 
 use penstock_llm::{
     api_format::ImageParams,
@@ -19,11 +19,11 @@ use crate::{
     resolve::target_resolver::ClientRequest,
 };
 
-/// Tokens of a response, if neither the request nor earlier ones tell how many there will be.
+/// Assumed number of tokens of a response, if earlier requests give no estimate and the request sets no lower limit.
 const USUAL_OUTPUT_TOKENS: u64 = 1024;
-/// Part of a rate limit that a request holds at most if nothing tells what it will use.
+/// A request without any estimate of its usage reserves at most this fraction (one eighth) of a rate limit.
 const GUESSED_FRACTION: u64 = 8;
-/// Most tokens of a response that no limit of the request bounds.
+/// Maximum number of tokens of a response if the request sets no limit.
 pub const MAX_OUTPUT_TOKENS: u64 = 128_000;
 /// Bytes of text for one token, on average.
 const BYTES_PER_TOKEN: u64 = 4;
@@ -31,15 +31,15 @@ const BYTES_PER_TOKEN: u64 = 4;
 const MAX_IMAGE_TOKENS: u64 = 50_000;
 /// Maximum number of tokens of one generated image.
 const MAX_GENERATED_IMAGE_TOKENS: u64 = 16_384;
-/// Most tokens of the instructions that a provider adds to a request with tools.
+/// Maximum number of tokens of the instructions that a provider adds to a request with tools.
 const MAX_TOOL_PROMPT_TOKENS: u64 = 1024;
 /// Maximum number of images that an image edit sends, and that it returns.
 const MAX_EDITED_IMAGES: u64 = 16;
 /// Maximum number of text tokens in the prompt of an image edit.
 const MAX_EDIT_TEXT_TOKENS: u64 = 32_000;
-/// Most tokens of speech for each byte of text, at the lowest speed.
+/// Maximum number of tokens of speech for each byte of text, at the lowest speed.
 const SPEECH_TOKENS_PER_BYTE: u64 = 16;
-/// Length of documents, in bytes, from which a provider may bill one more query. A low estimate.
+/// Minimum number of bytes of documents for which a provider bills one more query. A low estimate.
 const MIN_BYTES_PER_BILLED_QUERY: u64 = 200;
 /// Amount of a request that has no bound. No limit leaves so much.
 pub const UNBOUNDED: u64 = u64::MAX;
@@ -73,15 +73,15 @@ impl AttemptPrices<'_> {
 /// Upper bounds of a request's usage, as far as its body states them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageBounds {
-    /// Bytes of text, of which a token has at least one.
+    /// Number of bytes of text. Each token has at least one byte.
     pub input_bytes: u64,
-    /// Tokens of the request that its bytes do not bound.
+    /// Maximum number of input tokens that `input_bytes` does not bound, such as those of images.
     pub extra_input: u64,
-    /// Most tokens of all responses. `None` if the request sets no limit.
+    /// Maximum number of tokens of all responses together. `None` if the request sets no limit.
     pub output_tokens: Option<u64>,
     rankings: u64,
     images: Option<Box<ImageParams>>,
-    /// What has no bound.
+    /// Description of the part of the request whose usage has no bound, for the error message.
     pub unbounded: Option<String>,
 }
 
@@ -117,7 +117,7 @@ impl UsageBounds {
             Operation::ImageEdit => {
                 let input = MAX_EDITED_IMAGES * MAX_IMAGE_TOKENS + MAX_EDIT_TEXT_TOKENS;
                 let output = MAX_EDITED_IMAGES * MAX_GENERATED_IMAGE_TOKENS;
-                // The form is not read yet, so that every quality and size counts.
+                // The form is not read yet, so the quality and the size of the images are unknown.
                 let images = ImageParams { count: MAX_EDITED_IMAGES, quality: ANY.into(), size: ANY.into() };
                 let bounds = Self { extra_input: input, output_tokens: Some(output), ..Self::default() };
                 Self { images: Some(Box::new(images)), ..bounds }
@@ -159,7 +159,7 @@ impl UsageBounds {
         Self { unbounded: Some(what.into()), ..Self::default() }
     }
 
-    /// Returns the most that the request can use.
+    /// Returns the maximum usage of the request.
     pub fn highest(&self) -> HighestUsage<'_> {
         HighestUsage {
             input_tokens: self.input_bytes.saturating_add(self.extra_input),
@@ -169,7 +169,7 @@ impl UsageBounds {
         }
     }
 
-    /// Returns what a limit reserves for an attempt.
+    /// Returns the amount that a limit reserves for an attempt.
     pub fn amount(&self, rule: &LimitRule, limiter: &Limiter, group: &str, prices: &AttemptPrices<'_>) -> u64 {
         if rule.measure == Measure::Requests {
             return 1;
@@ -183,8 +183,8 @@ impl UsageBounds {
             Measure::Cost => prices.usual_cost(input, output, self.images.as_deref()),
             Measure::Tokens | Measure::Requests => input.saturating_add(output),
         };
-        // What earlier requests used tells more than the bounds of this one. Without either, a rate limit must not wait
-        // for a window of which nothing is used.
+        // The usage of earlier requests is a better estimate than the bounds of this one. Without both, only a part of
+        // a rate limit is reserved. Otherwise the request would wait for a window of which nothing is used.
         let is_guess = self.output_tokens.is_none() && !rule.is_budget();
         let highest = if is_guess { (rule.limit / GUESSED_FRACTION).max(1) } else { rule.limit };
         let bound =

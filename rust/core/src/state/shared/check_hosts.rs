@@ -7,13 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Calls of one hook to one host at the same time.
+/// Maximum number of calls of one hook to one host at the same time.
 const MAX_CALLS: usize = 64;
-/// Failures in a row after which a host is not called, and for how long.
+/// Number of failures in a row after which a hook does not call a host for a while.
 const MAX_FAILURES: u32 = 5;
+/// Time for which a hook does not call a host that has failed `MAX_FAILURES` times in a row.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Hosts whose state is kept: of one workspace, and of all.
+/// Maximum number of host states of one workspace.
 const MAX_HOSTS_OF_WORKSPACE: usize = 500;
+/// Maximum number of host states of all workspaces together.
 const MAX_HOSTS: usize = 10_000;
 
 /// Hook that calls a host, and its workspace.
@@ -51,7 +53,8 @@ struct HostStates {
 }
 
 impl HostStates {
-    /// Forgets states that are not needed. Pauses of a workspace with too many hosts are not.
+    /// Removes states that are not needed. If the workspace has too many hosts, also removes its pauses of hosts. Fails
+    /// if too many states remain.
     fn make_room(&mut self, workspace: &str, now: Instant) -> Result<(), String> {
         let of_workspace = self.by_workspace.get_mut(workspace);
         if let Some(hosts) = of_workspace.filter(|hosts| hosts.len() >= MAX_HOSTS_OF_WORKSPACE) {
@@ -80,7 +83,7 @@ impl CheckHosts {
     /// Begins a call.
     ///
     /// # Errors
-    /// Why the host may not be called now.
+    /// The reason, if the host may not be called now.
     pub fn begin_call(&self, caller: CallerOfHosts<'_>, host: String, now: Instant) -> Result<HostCall<'_>, String> {
         self.enter(caller, &host, now)?;
         Ok(HostCall {
@@ -140,7 +143,7 @@ pub struct HostCall<'h> {
     hosts: &'h CheckHosts,
     workspace: String,
     key: HookHost,
-    /// `None` while the call runs, and if its failure says nothing about the host.
+    /// `None` while the call runs, and if the host did not cause its failure.
     pub has_failed: Option<bool>,
 }
 
@@ -156,7 +159,7 @@ mod tests {
 
     const CALLER: CallerOfHosts<'_> = CallerOfHosts { workspace: "w", hook: 1 };
 
-    /// Lets calls of a hook to a host fail.
+    /// Begins and ends calls of a hook to a host, all of which fail.
     fn fail(hosts: &CheckHosts, caller: CallerOfHosts<'_>, host: &str, times: u32) {
         for _ in 0..times {
             hosts.begin_call(caller, host.to_owned(), Instant::now()).unwrap().has_failed = Some(true);

@@ -109,8 +109,8 @@ impl CircuitBreakers {
     }
 
     /// Admits a request to a target; `None` if the breaker is open. The request becomes the probe if the breaker is
-    /// half-open. The permit must record the outcome; dropping it releases the probe. With `always`, an open breaker
-    /// admits the request too.
+    /// half-open. The outcome must be recorded with the permit; dropping it releases the probe. With `always`, an open
+    /// breaker admits the request too.
     pub fn admit(
         self: &Arc<Self>,
         target: u64,

@@ -1,5 +1,5 @@
-//! Permits for costly work, shared fairly: one workspace can hold only some of them, so that others need not wait for all
-//! of its work.
+//! Permits for costly work, shared fairly: one workspace can hold only some of them, so that others need not wait for
+//! all of its work.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ pub struct FairPermits {
 
 /// Permits that are held. They are free again when this is dropped.
 pub struct FairPermit {
-    /// Dropped in this order: the next of the workspace then finds the total free.
+    /// Fields are dropped in this order, so that the next request of the workspace finds a free permit in the total.
     _total: OwnedSemaphorePermit,
     _share: OwnedSemaphorePermit,
 }
@@ -27,7 +27,7 @@ impl FairPermits {
         Self { total: Arc::new(Semaphore::new(total)), max_per_workspace, workspaces: Mutex::default() }
     }
 
-    /// Waits for one permit. The semaphores are never closed, so `None` only ends a wait for no known reason.
+    /// Waits for one permit. Returns `None` only if a semaphore is closed, which never happens.
     pub async fn acquire(&self, workspace: Option<&str>) -> Option<FairPermit> {
         let share = self.share(workspace).acquire_owned().await.ok()?;
         let total = Arc::clone(&self.total).acquire_owned().await.ok()?;

@@ -20,15 +20,15 @@ const TEXT_COPIES: usize = 2;
 /// Approximate memory of a cache entry in addition to its config.
 const ENTRY_OVERHEAD_BYTES: usize = 256;
 
-/// Longer configs are compiled on a blocking thread, because other requests would wait here.
+/// Maximum length of a config that is compiled without a blocking thread. A longer config would delay other requests.
 const MAX_INLINE_COMPILE_BYTES: usize = 2 * 1024;
-/// Longest time to wait for the compilation of other requests' configs.
+/// Maximum time to wait for the compilation of other requests' configs.
 const MAX_PERMIT_WAIT: Duration = Duration::from_secs(5);
-/// Longest time to compile a config, without the wait before.
+/// Maximum time to compile a config, without the wait before.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of configs that are compiled on blocking threads at the same time: of all requests, and of one tenant. Others
-/// wait.
+/// Maximum number of configs that are compiled on blocking threads at the same time. Others wait.
 const MAX_CONCURRENT_COMPILATIONS: usize = 2;
+/// Maximum number of configs of one tenant that are compiled on blocking threads at the same time.
 const MAX_COMPILATIONS_OF_TENANT: usize = 1;
 
 type Compiled = Result<Arc<Config>, Vec<Problem>>;
@@ -37,7 +37,8 @@ type Compiled = Result<Arc<Config>, Vec<Problem>>;
 #[derive(Debug)]
 pub struct PreparedConfig(#[allow(dead_code, reason = "keeps the result alive")] Option<Arc<Compiled>>);
 
-/// Keyed by the SHA-256 digest of the config text, so that credentials in it are not stored in clear as keys.
+/// Cache of compiled inline configs. Its keys are SHA-256 digests of the config texts, so that they do not contain
+/// credentials in clear.
 pub struct InlineConfigCache {
     cached: Mutex<BoundedCache<[u8; 32], Arc<Config>>>,
     /// Results for requests that are being handled, including errors and configs too large for the cache.
@@ -68,7 +69,7 @@ impl InlineConfigCache {
     }
 
     /// Compiles a large config on a blocking thread. A following `get_or_compile` returns the result at once. Fails if
-    /// the configs of other requests take too long; those of one tenant do not hold up others.
+    /// the configs of other requests take too long. Those of one tenant do not delay those of others.
     pub async fn prepare(
         &self,
         tenant: Option<&str>,

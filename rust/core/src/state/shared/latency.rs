@@ -8,9 +8,9 @@ use super::target_states::TargetStates;
 const BUCKET_COUNT: usize = 64;
 /// Number of responses after which the older half of the histogram is discarded.
 const ROTATION_SAMPLES: u32 = 512;
-/// Fewer samples than this yield no percentile.
+/// Minimum number of samples for a percentile.
 const MIN_SAMPLES: u32 = 20;
-/// Most hedge tokens that a target can save up for a slow period.
+/// Maximum number of hedge tokens that a target can accumulate for a slow period.
 const MAX_HEDGE_TOKENS: f64 = 10.0;
 
 /// Latencies of one target: the samples since the last rotation and those of the previous period.
@@ -19,7 +19,7 @@ pub struct LatencyHistogram {
     current: [u32; BUCKET_COUNT],
     previous: [u32; BUCKET_COUNT],
     sample_count: u32,
-    /// Hedged requests that may be sent now. Fractions accumulate.
+    /// Number of hedged requests that may be sent now. Fractions accumulate.
     hedge_tokens: f64,
 }
 
@@ -78,7 +78,7 @@ impl LatencyHistogram {
 pub struct LatencyTracker(TargetStates<LatencyHistogram>);
 
 impl LatencyTracker {
-    /// Counts a request to a target; adds `share` of a hedge token to its budget.
+    /// Adds `share` of a hedge token to the budget of a target. Called for each request to the target.
     pub fn add_hedge_tokens(&self, target: u64, share: f64) {
         self.with_histogram(target, |pace| pace.hedge_tokens = (pace.hedge_tokens + share).min(MAX_HEDGE_TOKENS));
     }

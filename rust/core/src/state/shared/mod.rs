@@ -145,7 +145,8 @@ impl SharedState {
         }
     }
 
-    /// Returns the keyed hash of a part of a config. Its lowest bit tells saved configs from inline configs.
+    /// Returns the keyed hash of a part of a config. Its lowest bit is set for saved configs and clear for inline
+    /// configs.
     pub fn keyed_hash_in_config(&self, is_saved: bool, value: impl Hash) -> u64 {
         let mark = self.keyed_hash(value);
         if is_saved { mark | SAVED_CONFIG_BIT } else { mark & !SAVED_CONFIG_BIT }

@@ -16,8 +16,8 @@ use tokio::{
 
 /// Capacity of the command queue. Commands beyond it are dropped and counted.
 const MAX_QUEUED_COMMANDS: usize = 1024;
-/// Longest wait for a reply. After it the request continues as if no value were stored. The control process needs about
-/// this long to restart.
+/// Maximum wait for a reply. After it, the request continues as if no value were stored. The control process needs
+/// about this long to restart.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Command to the control process. Commands run in order, so a read that follows a write sees the written value.
@@ -76,13 +76,13 @@ impl NodeStoreClient {
     }
 
     /// Stores a value and returns the one that it replaces; `None` if there was none or no reply came within
-    /// `REPLY_TIMEOUT`. A request waits for this.
+    /// `REPLY_TIMEOUT`. A client's request waits until this returns.
     pub async fn swap(&self, name: String, value: String) -> Option<String> {
         self.send_and_wait(|reply| NodeStoreCommand::Put { key: name, value, reply: Some(reply) }).await
     }
 
     /// Returns the value stored under this key; `None` if there is none or no reply came within `REPLY_TIMEOUT`. A
-    /// request waits for this.
+    /// client's request waits until this returns.
     pub async fn get(&self, name: String) -> Option<String> {
         self.send_and_wait(|reply| NodeStoreCommand::Get { key: name, reply }).await
     }

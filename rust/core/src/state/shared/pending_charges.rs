@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::redis::RedisClient;
 use crate::state::shared::{bounded_cache::BoundedCache, node_store::NodeStoreClient};
 
-/// Maximum bytes of all pending charges of one worker, and the overhead of one entry.
+/// Maximum bytes of all pending charges of one worker.
 const MAX_TOTAL_BYTES: usize = 4 * 1024 * 1024;
+/// Approximate memory of an entry in addition to its key and value.
 const ENTRY_OVERHEAD_BYTES: usize = 96;
 /// Maximum bytes of a response id; longer ids are ignored.
 const MAX_ID_BYTES: usize = 512;
@@ -107,7 +108,7 @@ fn store_key(key: &str) -> String {
 pub struct PendingCharge {
     charges: Arc<PendingCharges>,
     key: Box<str>,
-    /// The shared store already says that it is paid.
+    /// True if `PAID_MARKER` was already written to the shared store.
     is_claimed: bool,
 }
 
@@ -117,8 +118,8 @@ impl PendingCharge {
         !matches!(self.charges.shared_store, SharedStore::None)
     }
 
-    /// Marks the response as paid for all workers; returns true if no other worker paid before. Without a response of
-    /// the shared store, returns true.
+    /// Marks the response as charged for all workers. Returns true if no other worker has charged it before, or if the
+    /// shared store does not reply.
     pub async fn claim_first_payment(&mut self) -> bool {
         self.is_claimed = true;
         self.charges

@@ -33,20 +33,23 @@ use crate::{
 
 /// Timeout for connecting, pinging and sending a batch, none of which a request waits for.
 const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest time between two flushes of messages and commands.
+/// Maximum time between two flushes of messages and commands.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
-/// Interval between pings: `PING_INTERVAL` while Redis is available, `UNAVAILABLE_PING_INTERVAL` after it was too slow.
+/// Interval between pings while Redis is available.
 const PING_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval between pings after Redis was too slow.
 const UNAVAILABLE_PING_INTERVAL: Duration = Duration::from_secs(1);
-/// Limits of the command queue: number of commands, bytes of their bodies, and bytes sent in one batch.
+/// Maximum number of queued commands.
 const MAX_QUEUED_COMMANDS: usize = 4096;
+/// Maximum size of the bodies of all queued commands.
 const MAX_QUEUED_BYTES: usize = 32 * 1024 * 1024;
+/// Size from which no further commands are added to a batch.
 const MAX_BATCH_BYTES: usize = 256 * 1024;
-/// Most open breakers that a worker loads when it connects.
+/// Maximum number of open breakers that a worker loads when it connects.
 const MAX_LOADED_BREAKERS: isize = 10_000;
 /// Age after which an open breaker is deleted from Redis, unless it was opened again.
 const BREAKER_EXPIRY_MS: i64 = 24 * 3600 * 1000;
-/// Longest time for which a sticky session is stored.
+/// Maximum time for which a sticky session is stored.
 const MAX_SESSION_TTL: Duration = Duration::from_hours(365 * 24);
 /// How long values of `put` and `swap` are stored.
 const VALUE_TTL: Duration = Duration::from_hours(24);
@@ -109,9 +112,9 @@ pub enum CachedLookup {
 /// Why a pipeline has no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueryError {
-    /// It was not sent, or Redis replied with an error.
+    /// The pipeline was not sent, or Redis replied with an error.
     Rejected,
-    /// Redis may have run it, or may still run it.
+    /// Redis may have run the pipeline, or may still run it.
     Unknown,
 }
 
@@ -120,11 +123,13 @@ pub enum QueryError {
 pub struct RedisMetrics {
     pub lookups: Counter,
     pub hits: Counter,
-    /// Lookups that timed out, and commands that Redis rejected.
+    /// Number of lookups that timed out.
     pub timed_out_lookups: Counter,
+    /// Number of commands that Redis rejected.
     pub rejected_commands: Counter,
-    /// Commands that did not fit into the queue, and connections that were lost.
+    /// Number of commands that were dropped because the queue was full or the connection was lost.
     pub dropped_commands: Counter,
+    /// Number of connections that were lost.
     pub lost_connections: Counter,
     /// Pub/sub messages received from other workers.
     pub received_messages: Counter,
@@ -134,7 +139,7 @@ pub struct RedisClient {
     client: Client,
     key_prefix: String,
     request_timeout: Duration,
-    /// Largest response body that is stored, in bytes.
+    /// Maximum size of a response body that is stored, in bytes.
     max_response_bytes: usize,
     /// Connection that replies in time. Empty while Redis is unavailable.
     healthy_connection: ArcSwapOption<MultiplexedConnection>,
@@ -235,8 +240,8 @@ impl RedisClient {
         }
     }
 
-    /// Returns the target of a sticky session and how long the assignment is still valid. Assigns `wanted.target` if
-    /// the session has no target, or if `replaces` is set. Times out like a lookup.
+    /// Returns the target of a sticky session and how long the assignment is still valid. Assigns `assignment.target`
+    /// if the session has no target, or if `replaces` is set. Times out like a lookup.
     pub async fn assign_session(&self, assignment: SessionAssignment, replaces: bool) -> Option<(u64, Duration)> {
         let (name, mut pipeline) = (format!("{}session:{}", self.key_prefix, assignment.key), pipe());
         let ttl = assignment.ttl.min(MAX_SESSION_TTL).as_millis() as u64;
@@ -253,7 +258,7 @@ impl RedisClient {
     }
 
     /// Stores a value and returns the one that it replaces; `None` if there was none or Redis did not reply in time. A
-    /// request waits for this.
+    /// client's request waits until this returns.
     pub async fn swap(&self, name: &str, value: &str) -> Option<String> {
         if !self.is_available() {
             return None;
@@ -264,7 +269,8 @@ impl RedisClient {
         self.query::<(Option<String>,)>(&pipeline).await?.0
     }
 
-    /// Returns the values stored under these names; empty if Redis did not reply in time. A request waits for this.
+    /// Returns the values stored under these names; empty if Redis did not reply in time. A client's request waits
+    /// until this returns.
     pub async fn get_many(&self, names: &[String]) -> Vec<Option<String>> {
         if !self.is_available() || names.is_empty() {
             return Vec::new();
@@ -274,12 +280,13 @@ impl RedisClient {
         self.query::<(Vec<Option<String>>,)>(&pipeline).await.map(|(values,)| values).unwrap_or_default()
     }
 
-    /// Runs a pipeline; `None` if it fails or Redis does not reply within `request_timeout`. A request waits for this.
+    /// Runs a pipeline; `None` if it fails or Redis does not reply within `request_timeout`. A client's request waits
+    /// until this returns.
     pub(super) async fn query<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Option<T> {
         self.try_query(pipeline).await.ok()
     }
 
-    /// Runs a pipeline as `query` does, and tells whether Redis may have run it nevertheless.
+    /// Runs a pipeline as `query` does. The error shows if Redis may have run it nevertheless.
     ///
     /// # Errors
     /// If it fails or Redis does not reply within `request_timeout`.

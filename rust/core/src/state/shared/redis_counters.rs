@@ -1,16 +1,16 @@
-//! Counters of limits in Redis, which the workers of all nodes share. No script is needed, because each worker writes only
-//! its own fields of a hash.
+//! Counters of limits in Redis, which the workers of all nodes share. No script is needed, because each worker writes
+//! only its own fields of a hash.
 
 use redis::{Pipeline, pipe};
 
 use super::redis::{QueryError, RedisClient};
 
-/// Fields of a counter of limits that a worker writes.
+/// Change that a worker makes to one counter of limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CounterWrite {
     pub name: String,
     pub fields: Vec<(String, String)>,
-    /// Fields that are removed.
+    /// Names of the fields that are removed.
     pub stale: Vec<String>,
     pub ttl_ms: u64,
 }
@@ -18,12 +18,13 @@ pub struct CounterWrite {
 /// Fields of a hash in Redis.
 pub type HashFields = Vec<(String, String)>;
 
-/// Generation of the limit counters, the workers that share them, and the fields of one counter.
+/// Generation of the limit counters, the workers that share them, and the fields of one counter. The generation is an
+/// id that changes if Redis loses the counters.
 pub type CounterReply = (Option<String>, HashFields, HashFields);
 
 impl RedisClient {
-    /// Writes fields of a counter, and returns the generation of the counters, the workers and all fields, at once. A
-    /// request waits for this.
+    /// Writes fields of a counter. In the same transaction, reads the generation of the counters, the workers and all
+    /// fields of the counter. A client's request waits until this returns.
     pub async fn exchange_counter(&self, write: &CounterWrite) -> Option<CounterReply> {
         if !self.is_available() {
             return None;
@@ -36,7 +37,7 @@ impl RedisClient {
         self.query(&pipeline).await
     }
 
-    /// Writes fields of counters. Returns false if Redis did not take them.
+    /// Writes fields of counters. Returns false if Redis did not confirm them.
     pub async fn write_counters(&self, writes: &[CounterWrite]) -> bool {
         if !self.is_available() {
             return false;
@@ -48,11 +49,11 @@ impl RedisClient {
         self.query::<()>(&pipeline).await.is_some()
     }
 
-    /// Shows that a worker reaches Redis. Returns the generation of the counters, which is a new one if there was none, and
-    /// all workers.
+    /// Announces to the others that a worker reaches Redis. Returns the generation of the counters and all workers. The
+    /// generation is `new_generation` if there was none.
     ///
     /// # Errors
-    /// If Redis did not do that, or the reply is missing.
+    /// If Redis rejects the commands or does not reply.
     pub async fn announce_worker(
         &self,
         name: &str,
@@ -97,7 +98,8 @@ impl RedisClient {
         self.limits_key(&format!("c:{name}"))
     }
 
-    /// Returns the Redis key for a limit. All keys have one hash tag, so that they can be changed together.
+    /// Returns the Redis key for a limit. All keys have one hash tag, so that one transaction can change several of
+    /// them.
     fn limits_key(&self, suffix: &str) -> String {
         self.prefixed_key(&format!("{{limits}}:{suffix}"))
     }

@@ -9,8 +9,9 @@ use std::{
 use super::redis::RedisClient;
 use crate::state::shared::bounded_cache::BoundedCache;
 
-/// Size of the local cache, and estimated size of one entry, in bytes.
+/// Maximum size of the local cache.
 const MAX_CACHE_BYTES: usize = 8 * 1024 * 1024;
+/// Estimated size of one entry of the local cache.
 const ENTRY_BYTES: usize = 64;
 
 /// Assignment of a session to a target, both identified by hashes.
@@ -33,8 +34,8 @@ impl StickySessionStore {
         Self { assignments: Mutex::new(BoundedCache::new(MAX_CACHE_BYTES)), redis }
     }
 
-    /// Returns the target of a session. Assigns the wanted one if the session has none or its target is no longer
-    /// available. `None` without Redis, or if Redis does not reply in time.
+    /// Returns the target of a session. Assigns `requested.target` if the session has no target or its target is no
+    /// longer available. `None` without Redis, or if Redis does not reply in time.
     pub async fn assign_target(
         &self,
         requested: SessionAssignment,

@@ -34,10 +34,10 @@ use crate::{
     prompts::saved::{SavedPartial, SavedPrompt},
 };
 
-/// Number of entries from which a snapshot is freed on a thread of its own, because that takes noticeable time.
+/// Minimum number of entries of a snapshot that is freed on a thread of its own, because that takes noticeable time.
 const MIN_ENTRIES_FOR_BACKGROUND_DROP: usize = 1000;
-/// Number of polls, 100 ms apart, for the last reference to a snapshot: together longer than a request waits for its
-/// response.
+/// Maximum number of polls, 100 ms apart, until all requests have released a snapshot. Together they take longer than a
+/// request waits for its response.
 const MAX_DROP_POLLS: u32 = 3000;
 
 /// A saved provider: a slug for a provider and its credential.
@@ -150,7 +150,8 @@ impl Snapshot {
     }
 
     /// Returns a prompt that a workspace may use, by id or slug: its own, or one that another workspace of its
-    /// organisation shares with it. A slug that several of them use is rejected, because anybody could choose it.
+    /// organisation shares with it. A slug of several shared prompts is rejected, because any of these workspaces could
+    /// have chosen it.
     pub fn find_prompt(&self, workspace: &str, name: &str) -> Result<&Arc<SavedPrompt>, PromptError> {
         if let Some(own) = self.stored_tables.find_prompt(workspace, name) {
             return Ok(own);
@@ -227,7 +228,8 @@ impl Snapshot {
         self.tables_by_precedence().find_map(|tables| tables.find_key_by_id(id))
     }
 
-    /// Returns the SHA-256 digests of the valid keys with this id. They are several after a rotation, until the old key expires.
+    /// Returns the SHA-256 digests of the valid keys with this id. After a rotation there are several, until the old
+    /// key expires.
     pub fn key_digests<'s>(&'s self, id: &'s str) -> impl Iterator<Item = &'s [u8; 32]> {
         self.tables_by_precedence().flat_map(move |tables| tables.key_digests(id))
     }
@@ -253,7 +255,7 @@ impl Snapshot {
             || self.token_verifier.as_ref().is_some_and(|tokens| tokens.has_valid_signature(text))
     }
 
-    /// Returns a saved provider that has not expired, even if its expiry was not published yet.
+    /// Returns a saved provider, unless it has expired. The control process may not have published that it expired.
     pub fn find_provider(&self, workspace: Option<&str>, slug: &str) -> Option<&SavedProvider> {
         self.providers.get(workspace, slug).filter(|saved| !saved.expires_at.is_some_and(has_expired))
     }
@@ -263,7 +265,7 @@ impl Snapshot {
         self.tables_by_precedence().find_map(|tables| tables.find_config(workspace, slug))
     }
 
-    /// Returns the slug of a config that may be given by id. An unknown or inactive config yields `name` unchanged, so
+    /// Returns the slug of the config whose slug or id is `name`. Returns `name` for an unknown or inactive config, so
     /// that the error message contains it.
     pub fn resolve_config_slug<'s>(&'s self, name: &'s str) -> &'s str {
         self.tables_by_precedence().find_map(|tables| tables.find_config_slug(name)).unwrap_or(name)
@@ -305,7 +307,7 @@ pub fn drop_in_background(mut old: Arc<Snapshot>) {
         return;
     }
     let gravedigger = std::thread::Builder::new().name("bury".into());
-    // Waits until the last request has released the snapshot. If one keeps it longer, that request frees it.
+    // Waits until the last request has released the snapshot. If a request holds it longer, that request frees it.
     drop(gravedigger.spawn(move || {
         for _ in 0..MAX_DROP_POLLS {
             match Arc::try_unwrap(old) {

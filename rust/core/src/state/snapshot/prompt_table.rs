@@ -1,5 +1,6 @@
-//! Lookup table of prompts and partials. There may be a hundred thousand, and a moved label must be used at once.
-//! Therefore an update of one part copies neither the rows nor the names of the others.
+//! Lookup table of prompts and partials. There may be a hundred thousand, and a moved label must take effect at once.
+//! Therefore the rows are published in parts. An update of one part copies neither the rows nor the names of the other
+//! parts.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -45,7 +46,7 @@ macro_rules! impl_named_row {
 impl_named_row!(SavedPrompt);
 impl_named_row!(SavedPartial);
 
-/// Place of a row: the index of its part, and its own in the part.
+/// Position of a row: the index of its part in the table, and its own index in that part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RowPosition {
     part: u32,
@@ -58,7 +59,7 @@ type Positions = HashMap<Arc<str>, RowPosition>;
 #[derive(Debug)]
 struct PartRows<T> {
     part: Arc<str>,
-    /// In the order of their ids, so that a row keeps its position when another one changes.
+    /// Sorted by id, so that a row keeps its position when another one changes.
     rows: Arc<[Arc<T>]>,
 }
 
@@ -109,7 +110,7 @@ impl<T: NamedRow> NamedTable<T> {
         let has_same_names =
             before.len() == rows.len() && before.iter().zip(&rows).all(|(old, new)| old.has_names_of(new));
         if has_same_names {
-            // The names of the table are those of the rows that it has had so far.
+            // Shares the workspace strings of the old rows, because `self.names` contains these.
             for (row, old) in rows.iter_mut().zip(before.iter()) {
                 row.set_workspace(Arc::clone(old.workspace()));
             }
@@ -198,7 +199,7 @@ impl PromptTable {
         self.partials.find(workspace, name).map(|partial| &**partial)
     }
 
-    /// Returns the prompts with this id or slug that others share with a workspace.
+    /// Returns the prompts with this id or slug that other workspaces share with this one.
     pub fn find_shared_prompts(&self, workspace: &str, name: &str) -> impl Iterator<Item = &Arc<SavedPrompt>> {
         let prompts = self.shared.get(name).into_iter().flatten();
         prompts.filter(move |prompt| prompt.is_shared_with(workspace))

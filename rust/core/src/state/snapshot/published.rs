@@ -127,9 +127,10 @@ struct PublishedWorkspace {
     figures_alone: bool,
     #[serde(default)]
     metadata: StringMap,
-    /// Guardrails that all requests of the workspace get: those of its organisation, and its own.
+    /// Input guardrails of all requests of the workspace: those of its organisation, and its own.
     #[serde(default)]
     input_guardrails: Vec<Box<str>>,
+    /// Output guardrails of all requests of the workspace: those of its organisation, and its own.
     #[serde(default)]
     output_guardrails: Vec<Box<str>>,
 }
@@ -265,7 +266,7 @@ fn replace_parts(
             let limits = WorkspaceLimits::compile(row.limits, &path, problems);
             tables.add_limits(&location.part, row.workspace, limits);
         }
-        // What is only validated is not compressed.
+        // Skipped by a validation, because to store a prompt compresses it, which takes time.
         if let Some(prompts) = part.prompts.filter(|_| !is_validated_only) {
             tables.replace_prompts(&location.part, prompts.into_iter().map(PublishedPrompt::into_saved).collect());
         }

@@ -74,7 +74,7 @@ impl<T> Clone for Row<T> {
     }
 }
 
-/// Map keyed by the SHA-256 digest of what the client sent.
+/// Map keyed by the SHA-256 digest of the key that the client sent.
 type DigestMap<T> = HashMap<[u8; 32], T, BuildHasherDefault<DigestHasher>>;
 type KeyTable = DigestMap<Row<GatewayKey>>;
 /// Keys that may not be used here, each with the part that published it.
@@ -108,13 +108,13 @@ struct ConfigTable {
 pub(super) struct LookupTables {
     keys: Arc<KeyTable>,
     denied: Arc<DeniedKeyTable>,
-    /// Keys that may only render prompts. They are among the denied ones, too.
+    /// Keys that may only render prompts. They are in `denied`, too.
     render_keys: Arc<KeyTable>,
     configs: Arc<ConfigTable>,
     /// Limits by workspace id.
     limits: Arc<HashMap<Box<str>, Row<WorkspaceLimits>>>,
     prompts: Arc<PromptTable>,
-    /// Guardrails under id and slug. Several workspaces may have the same slug.
+    /// Guardrails by id and slug. Several workspaces may have the same slug.
     guardrails: Arc<HashMap<Arc<str>, Vec<Row<SavedGuardrail>>>>,
 }
 
@@ -219,7 +219,7 @@ impl LookupTables {
         self.prompts.find_prompt(workspace, name)
     }
 
-    /// Returns the prompts with this id or slug that others share with a workspace.
+    /// Returns the prompts with this id or slug that other workspaces share with this one.
     pub fn find_shared_prompts(&self, workspace: &str, name: &str) -> impl Iterator<Item = &Arc<SavedPrompt>> {
         self.prompts.find_shared_prompts(workspace, name)
     }
