@@ -16,7 +16,7 @@ impl RecentAmounts {
         }
     }
 
-    /// Returns the largest amount; `None` without any.
+    /// Returns the largest amount; `None` if there is none.
     pub fn largest(&self) -> Option<u64> {
         self.amounts[..self.count.min(COUNT)].iter().max().copied()
     }
