@@ -1,4 +1,4 @@
-//! A check of a guardrail: what it sees, what it says, and how the table lists it.
+//! A check of a guardrail: its input, its outcome, and its row in the table of checks.
 
 use std::{borrow::Cow, collections::HashMap, fmt::Debug, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{host_access::CheckJob, inline_image::InlineImage, text_scope::TextScope, window::WindowCheck};
 
-/// Characters of a text that results show.
+/// Maximum number of characters of an excerpt that the results show.
 const EXCERPT_CHARS: usize = 100;
 
 /// When a check runs.
@@ -50,7 +50,7 @@ impl Stages {
     }
 }
 
-/// What checks look at.
+/// The request or response that a check examines.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckInput<'i> {
     pub stage: Stage,
@@ -65,24 +65,24 @@ pub struct CheckInput<'i> {
     pub request: &'i Value,
     /// Body of the response. `Null` before there is one, and for a stream.
     pub response: &'i Value,
-    /// Texts of the body that is checked.
+    /// Texts of the request or of the response, depending on `stage`.
     pub texts: &'i [TextPart],
 }
 
-/// Texts that a check looks at, joined.
+/// Texts that a check examines, joined.
 pub struct SelectedText<'i> {
-    /// Indexes in the input's texts.
+    /// Indexes in `CheckInput::texts`.
     pub indexes: Vec<usize>,
     pub text: Cow<'i, str>,
 }
 
 impl<'i> CheckInput<'i> {
-    /// Returns the texts in a scope, one in each line.
+    /// Returns the texts in a scope, joined by line breaks. See `TextScope::select` for `measures`.
     pub fn select(&self, scope: TextScope, measures: bool) -> SelectedText<'i> {
         self.join(scope.select(self.stage, self.texts, measures))
     }
 
-    /// Returns the texts in a scope for a check that must find something in them. Unknown fields are no part of them.
+    /// Returns the texts in a scope without those of unknown fields, for a check that must find something in a text.
     pub fn select_known(&self, scope: TextScope) -> SelectedText<'i> {
         let mut indexes = scope.select(self.stage, self.texts, false);
         indexes.retain(|index| self.texts[*index].kind != TextKind::Other);
@@ -105,13 +105,13 @@ impl<'i> CheckInput<'i> {
 /// What a check changes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// New texts by their index in the input's texts.
+    /// New texts, each with its index in `CheckInput::texts`.
     Texts(Vec<(usize, String)>),
     /// A new body.
     Body(Value),
-    /// Images that take the places of their URLs.
+    /// Images by URL. Each one replaces its URL in the body.
     Images(Arc<HashMap<String, InlineImage>>),
-    /// Header fields of the request, which replace those of the same names.
+    /// New header fields of the request. They replace fields of the same names.
     Headers(Vec<(String, String)>),
 }
 
@@ -120,9 +120,9 @@ pub enum Change {
 pub struct CheckError {
     pub name: &'static str,
     pub message: String,
-    /// True if the check counts as failed, whatever its parameters say.
+    /// True if the check counts as failed even without `failOnError`.
     pub is_failure: bool,
-    /// True if nothing may pass the check, whether or not its hook denies.
+    /// True if the request or response must be denied, even by a hook that does not deny.
     pub must_deny: bool,
 }
 
@@ -131,14 +131,14 @@ impl CheckError {
         Self { name: "Check error", message: message.into(), is_failure: false, must_deny: false }
     }
 
-    /// Returns the error of a check that a limit of the caller stopped. It counts as failed: otherwise a caller could use
-    /// up its own limit to get past the check.
+    /// Returns the error of a check that could not run because the caller reached a limit. It counts as failed:
+    /// otherwise a caller could use up its own limit to avoid the check.
     pub fn limited(message: impl Into<String>) -> Self {
         Self { name: "Limit reached", is_failure: true, ..Self::new(message) }
     }
 
-    /// Returns the error of a check that should have replaced texts, and could not search them. Passing the texts on would
-    /// let their length get around the check.
+    /// Returns the error of a check that should have replaced parts of texts but could not search them. It must deny:
+    /// otherwise a client could avoid the check with a long text.
     pub fn not_replaced(message: impl Into<String>) -> Self {
         Self { is_failure: true, must_deny: true, ..Self::new(message) }
     }
@@ -151,7 +151,7 @@ pub struct CheckOutcome {
     pub data: Value,
     pub error: Option<CheckError>,
     pub change: Option<Change>,
-    /// Names in changed texts, and the values that return to the response in their place.
+    /// Placeholder names in changed texts, each with the value that replaces the name in the response.
     pub restorations: Vec<(String, String)>,
 }
 
@@ -165,7 +165,7 @@ impl CheckOutcome {
     }
 }
 
-/// Reads status and body of a reply.
+/// Function that reads the status and the body of the reply to an `ExternalCall`.
 pub type ReadReply = Box<dyn Fn(u16, &[u8]) -> Result<CheckOutcome, CheckError> + Send + Sync>;
 
 /// Keys with which a request to AWS is signed.
@@ -183,7 +183,7 @@ pub struct ExternalCall {
     pub headers: Vec<(String, String)>,
     pub body: String,
     pub timeout: Duration,
-    /// `None`: the header fields are complete.
+    /// Keys that sign the request. `None`: the request needs no signature.
     pub signature: Option<AwsSignature>,
     pub read: ReadReply,
 }
@@ -201,7 +201,7 @@ pub trait Check: Debug + Send + Sync {
         None
     }
 
-    /// Returns the work that waits for other hosts and then decides, if one call does not suffice.
+    /// Returns the job that calls other hosts and then decides, if a single `external_call` does not suffice.
     fn job(&self, _input: &CheckInput<'_>) -> Option<CheckJob> {
         None
     }
@@ -211,8 +211,8 @@ pub trait Check: Debug + Send + Sync {
         0
     }
 
-    /// Returns true if the work on an input may take long, or grow faster than the text. Such a check never runs on a thread
-    /// that serves requests.
+    /// Returns true if the work on an input may take long, or grow faster than the text. Such a check never runs on a
+    /// thread that serves requests.
     fn is_costly(&self, _input: &CheckInput<'_>) -> bool {
         false
     }
@@ -227,16 +227,17 @@ pub trait Check: Debug + Send + Sync {
         false
     }
 
-    /// Returns how the names end that the check puts in place of values, if these return to the client.
+    /// Returns the suffix of the placeholder names by which the check replaces values. `None` if it does not return the
+    /// values to the client.
     fn restoring_tag(&self) -> Option<&str> {
         None
     }
 }
 
-/// Why the parameters of a check are invalid: the path below them, and a message.
+/// A compiled check, or why its parameters are invalid: the path below the parameters, and a message.
 pub type CompileResult = Result<Box<dyn Check>, (String, String)>;
 
-/// One check of the table.
+/// Row of a check in the table of checks.
 pub struct CheckRow {
     pub id: &'static str,
     /// Another id for the same check.
@@ -244,11 +245,12 @@ pub struct CheckRow {
     pub name: &'static str,
     pub description: &'static str,
     pub stages: Stages,
-    /// Parameters that hold credentials.
+    /// Names of the parameters that contain credentials.
     pub secrets: &'static [&'static str],
-    /// JSON Schema of the parameters, without those that many checks share.
+    /// JSON Schema of the parameters, without those in `shared`.
     pub schema: &'static str,
-    /// Parameters that many checks share, and that this one has too. A number after `=` is the default.
+    /// Names of the parameters that this check shares with others (see `shared_schema`). A number after `=` is the
+    /// default.
     pub shared: &'static [&'static str],
     pub compile: fn(Value) -> CompileResult,
 }

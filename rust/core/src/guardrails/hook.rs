@@ -13,12 +13,13 @@ use super::{
 };
 use crate::parse::document_reader::{ConfigReader, to_snake_case};
 
-/// Checks that one hook may have.
+/// Maximum number of checks of one hook.
 const MAX_CHECKS: usize = 50;
-/// Bytes that all checks of a document may hold when they are compiled, and what a rejected one counts.
+/// Maximum bytes of memory of all compiled checks of a document.
 const MAX_CHECK_BYTES: usize = 8 * 1024 * 1024;
+/// Bytes that a rejected check adds to that sum.
 const REJECTED_CHECK_BYTES: usize = 256 * 1024;
-/// Hooks that one list of a config may have.
+/// Maximum number of hooks in one list of a config.
 const MAX_HOOKS: usize = 50;
 /// Keys of a hook. Every other key of a hook in the short form is a check.
 const HOOK_KEYS: [&str; 12] = [
@@ -41,7 +42,7 @@ const HOOK_KEYS: [&str; 12] = [
 pub enum HookKind {
     #[default]
     Guardrail,
-    /// Changes bodies. Its checks run one after the other.
+    /// Changes bodies. Its checks run in sequence.
     Mutator,
 }
 
@@ -91,7 +92,7 @@ pub struct Hook {
     pub version: Option<Box<str>>,
     /// True if the hook only reports: it neither denies nor changes anything, and clients do not see its results.
     pub is_dry_run: bool,
-    /// `None`: depends on what the hook does.
+    /// Configured handling of streams. `None`: `stream_mode` chooses it by what the hook does.
     pub stream: Option<StreamMode>,
     /// Hash of everything that the hook does.
     pub fingerprint: u64,
@@ -120,7 +121,7 @@ impl Hook {
         }
     }
 
-    /// Applies what holds for the whole hook to its parts. A dry run takes place beside the request.
+    /// Applies settings of the whole hook to its checks. A dry run is always asynchronous.
     fn settle(&mut self, is_soft: bool) {
         for check in &mut self.checks {
             check.is_soft |= is_soft;
@@ -134,12 +135,12 @@ impl Hook {
             + self.checks.iter().map(|check| size_of::<HookCheck>() + check.check.memory_bytes).sum::<usize>()
     }
 
-    /// Returns true if all checks can look at portions of a stream.
+    /// Returns true if the hook is synchronous and all its checks can examine portions of a stream.
     fn can_window(&self) -> bool {
         !self.is_async && self.checks.iter().all(|check| check.check.check.window().is_some())
     }
 
-    /// Reports checks that need the whole text, although the hook says `window`.
+    /// Reports checks that need the whole text, although the hook's `stream` is `window`.
     fn report_whole_text_checks(&self, reading: &mut ConfigReader) {
         if self.stream != Some(StreamMode::Window) || self.is_dry_run {
             return;
@@ -165,13 +166,13 @@ impl Hook {
         self.checks.iter().any(|check| check.check.check.restoring_tag().is_some())
     }
 
-    /// Returns true if a check can remove parts of texts, which the log must not show then.
+    /// Returns true if a check can remove parts of texts. Then the log must not show the original texts.
     pub fn may_redact(&self) -> bool {
         self.checks.iter().any(|check| check.check.check.may_change() && redacts(&check.check.id))
     }
 }
 
-/// A hook of a config: defined there, or the id or slug of a saved guardrail.
+/// A hook of a config: defined in the config, or the id or slug of a saved guardrail.
 #[derive(Debug, Clone)]
 pub enum HookReference {
     Inline(Arc<Hook>),
@@ -193,7 +194,7 @@ impl PartialEq for HookReference {
 pub enum HookForm {
     /// `checks` is a list.
     Full,
-    /// Checks are keys beside those of the hook.
+    /// Each check is a key of the hook, next to the keys in `HOOK_KEYS`.
     Short(HookKind),
 }
 
@@ -343,7 +344,7 @@ fn read_check(id: &str, parameters: &Value, is_soft: bool, reading: &mut ConfigR
             Some(HookCheck { check, is_soft })
         }
         Err(problems) => {
-            // Compiling it may have cost as much as the largest check.
+            // To compile the check may have cost as much as the largest valid check.
             reading.check_bytes += REJECTED_CHECK_BYTES;
             reading.report_all(problems);
             None

@@ -12,9 +12,9 @@ use super::check::{CheckError, CheckOutcome};
 /// Origin of the host of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostChoice {
-    /// The guardrail. After failures in a row, its host is not called for a while.
+    /// The parameters of the guardrail. After several failures in a row, the host is not called for a while.
     Guardrail,
-    /// A request or response. What fails there says nothing about other requests.
+    /// A URL in a request or response. A failure of this host does not affect other requests.
     Content,
 }
 
@@ -45,9 +45,9 @@ pub struct HostReply {
 pub struct ModelQuestion {
     /// `@slug/model`.
     pub model: String,
-    /// What the model should do.
+    /// Task of the model.
     pub instructions: String,
-    /// What it should look at, as JSON, so that a text in it cannot end it.
+    /// Texts that the model should examine. They are encoded as JSON, so that no text can imitate their end.
     pub subject: String,
     pub timeout: Duration,
 }
@@ -60,7 +60,7 @@ pub struct PluginCall {
     /// JSON that the process reads.
     pub frame: Vec<u8>,
     pub timeout: Duration,
-    /// Bytes that the reply may have.
+    /// Maximum bytes of the reply.
     pub max_reply_bytes: usize,
 }
 
@@ -78,7 +78,8 @@ pub trait HostAccess: Send + Sync {
     /// If it has no address, or one that may not be called.
     fn resolve<'s>(&'s self, url: &'s str) -> BoxFuture<'s, Result<(), CheckError>>;
 
-    /// Asks a model, and returns its text. The request is logged and counts for budgets, but no guardrail checks it.
+    /// Sends a question to a model, and returns its text. The request is logged and counts for budgets, but no
+    /// guardrail checks it.
     ///
     /// # Errors
     /// If the model does not exist, or does not respond in time.

@@ -1,10 +1,10 @@
-//! Images in the bodies of requests: where their URLs stand, and how their bytes take the places of these.
+//! Images in the bodies of requests: finds their URLs, and replaces the URLs by the bytes of the images.
 
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-/// An image that stands in a body.
+/// An image that replaces its URL in a body.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InlineImage {
     pub media_type: &'static str,
@@ -17,7 +17,7 @@ fn is_web_url(text: &str) -> bool {
     has_scheme("https://") || has_scheme("http://")
 }
 
-/// An image that a value names by URL.
+/// JSON shape of an image that is given by URL.
 enum ImageUrl {
     /// `{"image_url": {"url": …}}` of chat completions, or `{"image_url": …}` of Responses.
     OpenAi,
@@ -27,7 +27,7 @@ enum ImageUrl {
     Gemini,
 }
 
-/// Returns the URL of an image in an object, and its form.
+/// Returns the URL of an image in an object, and the shape of the object.
 fn url_in(object: &Value) -> Option<(ImageUrl, &str)> {
     let image = if let Some(image) = object.get("image_url") {
         (ImageUrl::OpenAi, image.get("url").unwrap_or(image).as_str()?)

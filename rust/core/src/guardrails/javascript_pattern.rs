@@ -1,5 +1,5 @@
-//! Regular expressions in JavaScript's syntax, which guardrails use. Most of them are matched in linear time. The work of
-//! those with look-around or back references is limited.
+//! Regular expressions in JavaScript's syntax, which guardrails use. Most of them are matched in linear time. The work
+//! of those with look-around or back references is limited.
 
 use std::{
     fmt::Write,
@@ -14,14 +14,14 @@ use regex_automata::{PatternID, meta, util::syntax};
 const MAX_PATTERN_BYTES: usize = 4096;
 /// Maximum compiled bytes of one pattern.
 const MAX_COMPILED_BYTES: usize = 256 * 1024;
-/// Steps back that a match may take, for look-around and back references.
+/// Maximum number of steps back in one match of a pattern with look-around or back references.
 const MAX_BACKTRACKS: usize = 50_000;
-/// Maximum bytes of a text for such a pattern. Its work may grow with the square of the text without a step back, as that
-/// of `(?=(a+))\1+b` does.
+/// Maximum bytes of a text for such a pattern. Even without a step back, its work may grow with the square of the text,
+/// as with `(?=(a+))\1+b`.
 const MAX_BACKTRACKING_TEXT_BYTES: usize = 16 * 1024;
-/// Time that a search for all matches of such a pattern may take.
+/// Maximum time of a search for all matches of such a pattern.
 const MAX_SEARCH_TIME: Duration = Duration::from_secs(1);
-/// What JavaScript's dot does not match.
+/// Characters that JavaScript's dot does not match.
 const LINE_ENDS: &str = r"\n\r\u{2028}\u{2029}";
 
 /// Flags of a JavaScript regular expression that change what matches.
@@ -34,9 +34,9 @@ pub struct JavaScriptFlags {
 
 #[derive(Debug, Clone)]
 pub enum JavaScriptPattern {
-    /// With the length of its longest match, if it has one and depends on no place in the text.
+    /// Matches in linear time. The number is what `longest_match` returns.
     Linear(meta::Regex, Option<usize>),
-    /// With look-around or back references.
+    /// Has look-around or back references, so that its work is limited.
     Backtracking(fancy_regex::Regex),
 }
 
@@ -58,7 +58,7 @@ impl JavaScriptPattern {
     /// Compiles a pattern.
     ///
     /// # Errors
-    /// Why it is no valid pattern.
+    /// If the pattern is not valid, with the reason.
     pub fn compile(source: &str, flags: JavaScriptFlags) -> Result<Self, String> {
         if source.len() > MAX_PATTERN_BYTES {
             return Err(format!("must be at most {MAX_PATTERN_BYTES} bytes long, not {}", source.len()));
@@ -81,7 +81,7 @@ impl JavaScriptPattern {
     /// Compiles `/pattern/flags`, or a plain pattern.
     ///
     /// # Errors
-    /// As `compile`, and for unknown flags.
+    /// As for `compile`, and if a flag is unknown.
     pub fn compile_literal(source: &str) -> Result<Self, String> {
         let literal = source.strip_prefix('/').and_then(|rest| rest.rsplit_once('/'));
         let Some((pattern, flags)) = literal.filter(|(pattern, _)| !pattern.is_empty()) else {
@@ -111,8 +111,8 @@ impl JavaScriptPattern {
         matches!(self, Self::Backtracking(_))
     }
 
-    /// Returns the length of the longest match in bytes; `None` if there is none, or if the begin or end of the text
-    /// decides what matches.
+    /// Returns the length of the longest match in bytes. `None` if the length has no limit, or if a match depends on
+    /// the begin or end of the text.
     pub fn longest_match(&self) -> Option<usize> {
         match self {
             Self::Linear(_, longest) => *longest,
@@ -200,7 +200,7 @@ fn compile_linear(pattern: &str, flags: JavaScriptFlags) -> Option<meta::Regex> 
     meta::Builder::new().configure(config).syntax(syntax).build(pattern).ok()
 }
 
-/// Longest match that a stream may be held for.
+/// Maximum bytes of a match that a stream may be held back for.
 const MAX_WINDOW_MATCH_BYTES: usize = 16 * 1024;
 
 fn longest_match(pattern: &str, flags: JavaScriptFlags) -> Option<usize> {
@@ -369,7 +369,7 @@ fn translate_class(letters: &[char], start: usize, dialect: Dialect, output: &mu
     let is_negated = letters.get(at) == Some(&'^');
     at += usize::from(is_negated);
     if letters.get(at) == Some(&']') {
-        // JavaScript's empty classes.
+        // In JavaScript, `[]` matches nothing and `[^]` matches any character.
         output.push_str(if is_negated { "(?s:.)" } else { r"[^\s\S]" });
         return Ok(at + 1);
     }

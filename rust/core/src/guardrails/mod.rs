@@ -1,5 +1,5 @@
 //! Guardrails: hooks that check, change or deny requests before they are sent and responses before they are delivered.
-//! A hook has checks; a check looks at texts or at the request itself.
+//! A hook has checks; a check examines texts or the request itself.
 
 pub mod check;
 pub mod checks;

@@ -13,7 +13,7 @@ use super::check::{CheckError, Stage};
 /// Checks that only add something to a body when they change it.
 const ADDING_CHECKS: [&str; 5] =
     ["default.addPrefix", "default.inlineImages", "default.jwt", "exa.online", "tavily.online"];
-/// Checks whose data hold nothing of the texts, apart from the excerpt.
+/// Checks whose data contain no part of the texts, except for the excerpt.
 const TEXTLESS_CHECKS: [&str; 4] = ["default.regexReplace", "gateway.pii", "gateway.profanity", "gateway.secrets"];
 
 /// Returns true if the check removes parts of the texts when it changes them.
@@ -21,7 +21,7 @@ pub fn redacts(check_id: &str) -> bool {
     !ADDING_CHECKS.contains(&check_id)
 }
 
-/// How much of the data of checks is shown.
+/// How much of the data of checks the results show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShownData {
     All,
@@ -44,8 +44,8 @@ pub struct CheckResult {
 }
 
 impl CheckResult {
-    /// Returns true if the check does not make its hook fail. An error does so if the parameters say it, or if it is a
-    /// failure by itself.
+    /// Returns true if the check does not make its hook fail. An error makes the hook fail if `fails_on_error` is true,
+    /// or if `CheckError::is_failure` is.
     pub fn passes(&self) -> bool {
         self.verdict || self.error.as_ref().is_some_and(|error| !error.is_failure && !self.fails_on_error)
     }
@@ -114,7 +114,7 @@ impl HookResult {
         !self.is_async && self.checks.iter().any(|check| check.is_transformed && redacts(&check.id))
     }
 
-    /// Returns the result. Without data, nothing of the texts is in it.
+    /// Returns the result as JSON. Without data, it contains no part of the texts.
     pub fn to_json(&self, extent: ShownData) -> Value {
         if let Some(reason) = self.skipped {
             let mut json = json!({"id": self.id, "type": self.kind, "skipped": true});
@@ -167,7 +167,7 @@ impl HookResult {
     }
 }
 
-/// Results of all hooks of a request, to which hooks add theirs while the response is delivered, and later.
+/// Shared results of all hooks of a request. Hooks still add results while the response is delivered, and later.
 #[derive(Debug, Clone, Default)]
 pub struct SharedHookResults(Arc<SharedResults>);
 
@@ -222,8 +222,7 @@ impl Drop for RunningGroup {
 pub struct HookResults {
     pub before: Vec<HookResult>,
     pub after: Vec<HookResult>,
-    /// True if the client may not see the texts of its request, because they are those of a prompt that it may not
-    /// render.
+    /// True if the client may not see the texts of its request, because they come from a prompt that it may not render.
     pub hides_request: bool,
     /// True if the response is a stream from which guardrails may remove texts while it is delivered.
     pub redacts_stream: bool,

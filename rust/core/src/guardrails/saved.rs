@@ -33,7 +33,7 @@ pub struct SavedGuardrail {
 }
 
 impl SavedGuardrail {
-    /// Returns the hook that this guardrail is; `None` if its checks are not valid, so that no request may pass.
+    /// Returns the compiled hook; `None` if the checks are not valid. Then no request may pass.
     pub fn hook(&self) -> Option<&Arc<Hook>> {
         let compile = || {
             let parse = |json: &RawValue| serde_json::from_str::<Value>(json.get()).ok();
@@ -47,20 +47,20 @@ impl SavedGuardrail {
     }
 }
 
-/// Compiles checks and actions.
+/// Compiles the checks and actions of a guardrail.
 ///
 /// # Errors
-/// All problems of them.
+/// All problems of the checks and actions.
 pub fn compile_content(content: &Value, strictness: Strictness) -> Result<Hook, Vec<Problem>> {
     let mut reading = ConfigReader::new(strictness);
     let hook = parse_saved(content, &mut reading);
     reading.finish().map(|_| hook)
 }
 
-/// Validates the JSON of checks and actions that are being saved.
+/// Validates the JSON of checks and actions before they are saved.
 ///
 /// # Errors
-/// All problems of them.
+/// All problems of the checks and actions.
 pub fn validate(json: &[u8]) -> Result<(), Vec<Problem>> {
     let content: Value = serde_json::from_slice(json)
         .map_err(|error| vec![Problem::new("$", format!("must be valid JSON: {}", describe_json_fault(&error)))])?;

@@ -1,11 +1,11 @@
-//! Which texts of a request or response a check looks at.
+//! Which texts of a request or response a check examines.
 
 use penstock_llm::texts::{TextKind, TextPart, TextRole};
 use serde::Deserialize;
 
 use super::check::Stage;
 
-/// Texts that a check looks at. The default is the last message of a request, and all choices of a response.
+/// Texts that a check examines. The default is the last message of a request, and all choices of a response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TextScope {
@@ -32,8 +32,8 @@ impl TextScope {
         }
     }
 
-    /// Returns the indexes of the texts in this scope. A check that measures texts sees only what the model says, not
-    /// its reasoning and the arguments of tools.
+    /// Returns the indexes of the texts in this scope. `measures`: only texts, refusals and results of tools, so that a
+    /// check that measures texts ignores reasoning and the arguments of tools.
     pub fn select(self, stage: Stage, texts: &[TextPart], measures: bool) -> Vec<usize> {
         let last = texts.iter().map(|part| part.group).max().unwrap_or_default();
         let is_set = |part: &TextPart| matches!(part.kind, TextKind::Text | TextKind::Refusal | TextKind::ToolResult);

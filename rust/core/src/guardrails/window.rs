@@ -1,4 +1,4 @@
-//! Checks of a stream in portions: a part of a text leaves when no match can begin in it that more text could complete.
+//! Checks of a stream in portions. A part of a text is sent when more text cannot complete a match that begins in it.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -8,23 +8,23 @@ use super::text_scope::TextScope;
 
 /// Bytes of new text after which a portion is checked.
 pub const PORTION_BYTES: usize = 512;
-/// Bytes that are held back at least, so that a match is complete before any of it leaves.
+/// Minimum number of bytes that are held back, so that a match is complete before any part of it is sent.
 pub const OVERLAP_BYTES: usize = 256;
 
 /// What a check found in a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowMatch {
     pub range: Range<usize>,
-    /// What stands in its place. `None`: the check fails.
+    /// Text that replaces the range. `None`: the check fails.
     pub replacement: Option<String>,
-    /// What was found, for the results; never the text itself.
+    /// Kind of the match for the results; never the text itself.
     pub kind: &'static str,
 }
 
-/// Names by which values of one stream are replaced, the same name for the same value.
+/// Placeholder names that replace the values in one stream. The same value always has the same name.
 #[derive(Debug, Default)]
 pub struct PlaceholderNames {
-    /// End of every name, which tells the names of one check from those of others.
+    /// Suffix of every name. It distinguishes the names of one check from those of other checks.
     tag: String,
     names: HashMap<(&'static str, String), String>,
     counts: HashMap<&'static str, usize>,
@@ -45,25 +45,25 @@ impl PlaceholderNames {
         })
     }
 
-    /// Returns all values with their names.
+    /// Yields all names, each with its value.
     pub fn into_values(self) -> impl Iterator<Item = (String, String)> {
         self.names.into_iter().map(|((_, value), name)| (name, value))
     }
 }
 
-/// A check that can look at a text in portions.
+/// A check that can examine a text in portions.
 pub trait WindowCheck {
     fn scope(&self) -> TextScope;
 
-    /// Returns true if the check looks at texts of this kind in a response.
+    /// Returns true if the check examines texts of this kind in a response.
     fn includes(&self, kind: TextKind) -> bool {
         self.scope().includes_output(kind)
     }
 
-    /// Returns the length in bytes of the longest match. Without it, the whole text is held.
+    /// Returns the length in bytes of the longest match. By default, that many bytes are held back.
     fn longest_match(&self) -> usize;
 
-    /// Returns the position before which no match begins that more text could complete.
+    /// Returns the position up to which the text is settled: more text cannot complete a match that begins before it.
     fn settled_end(&self, text: &str) -> usize {
         text.len().saturating_sub(self.longest_match().max(OVERLAP_BYTES))
     }

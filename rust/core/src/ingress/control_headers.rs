@@ -37,8 +37,9 @@ pub struct ControlHeaders<'a> {
     pub workspace: Option<&'a str>,
     /// Duration of an uploaded recording in milliseconds, as measured by the client.
     pub audio_file_duration: Option<&'a str>,
-    /// Guardrails to run on the request; `output_guardrails` lists those for the response.
+    /// Guardrails to run on the request.
     pub input_guardrails: Option<&'a str>,
+    /// Guardrails to run on the response.
     pub output_guardrails: Option<&'a str>,
     /// True if there are further control headers, which may be provider options.
     pub has_other_fields: bool,

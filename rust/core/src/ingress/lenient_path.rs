@@ -4,13 +4,13 @@
 use penstock_llm::operation::Operation;
 use percent_encoding::percent_decode;
 
-/// How often a path is decoded. Servers behind proxies decode a path more than once.
+/// Maximum number of times that a path is decoded. Servers behind proxies decode a path more than once.
 const MAX_DECODINGS: usize = 3;
 /// Segments that clients put before the path of an operation, because of their base URL.
 const BASE_SEGMENTS: [&str; 3] = ["v1", "proxy", "openai"];
 /// Version segments that Google's API has before `openai`.
 const GOOGLE_VERSIONS: [&str; 3] = ["v1beta", "v1alpha", "v1beta1"];
-/// Segments before the name of a deployment, after which the path of an operation follows.
+/// Segments before the name of a deployment. The path of an operation follows the name.
 const DEPLOYMENT_SEGMENTS: [&str; 2] = ["deployments", "engines"];
 
 /// Returns the path decoded, in lower case, without empty segments and path parameters. The work is linear in the path.
@@ -38,7 +38,7 @@ pub fn read_leniently(path: &str) -> String {
     plain
 }
 
-/// Returns true if a path has no other reading than its own.
+/// Returns true if lenient servers cannot read a path as another one.
 pub fn is_plain(path: &str) -> bool {
     let is_plain_byte = |byte: u8| byte.is_ascii_graphic() && !byte.is_ascii_uppercase() && !b"%;\\?#".contains(&byte);
     let bytes = path.as_bytes();
@@ -58,8 +58,8 @@ pub fn strip_repeated_version(path: &str) -> &str {
     path
 }
 
-/// Returns what a request does whose path has another spelling or another base than the gateway's routes. `path` is what
-/// follows `/v1` or `/v1/proxy`.
+/// Returns the operation of a request whose path has another spelling or base than the gateway's routes. `path` is the
+/// part after `/v1` or `/v1/proxy`.
 pub fn find_operation(method: &str, path: &str) -> Operation {
     let plain = read_leniently(path);
     let rest = strip_base(&plain);
@@ -69,7 +69,7 @@ pub fn find_operation(method: &str, path: &str) -> Operation {
     }
 }
 
-/// Strips what base URLs put before the path of an operation, such as `/openai/deployments/my-gpt`.
+/// Strips the segments of base URLs before the path of an operation, such as `/openai/deployments/my-gpt`.
 fn strip_base(path: &str) -> &str {
     let mut path = path;
     loop {
@@ -90,7 +90,7 @@ fn strip_base(path: &str) -> &str {
     }
 }
 
-/// Splits off the first segment; `None` if nothing follows it.
+/// Splits a path after its first segment; `None` if no other segment follows.
 fn split_segment(path: &str) -> Option<(&str, &str)> {
     let path = path.strip_prefix('/')?;
     Some(path.split_at(path.find('/')?))

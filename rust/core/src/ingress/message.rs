@@ -12,10 +12,10 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-/// Object that is read for the output of a batch: its location, or the batch object that names it.
+/// Where the gateway reads the output of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BatchOutput {
-    /// The batch is read first, to find its output.
+    /// The gateway must read the batch first, to find its output.
     Batch,
     /// The output is in the customer's own storage at this URL.
     Blob(String),
@@ -23,14 +23,14 @@ pub enum BatchOutput {
     ProviderFile { endpoint: String, model: String },
 }
 
-/// Prompt that made a request, as its record names it.
+/// Prompt from which a request was rendered, as the record of the request contains it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptIdentity {
     pub id: Box<str>,
     pub slug: Box<str>,
     pub version_id: Box<str>,
     pub version: u32,
-    /// Label that the caller asked for.
+    /// Label by which the caller chose the version.
     pub label: Option<Box<str>>,
     pub variables: Value,
     /// True for a request of a comparison of two versions.
@@ -50,8 +50,8 @@ pub struct PromptProvider {
 }
 
 impl PromptProvider {
-    /// Fields that callers of a shared prompt may set. All others could ask the provider something else, or ask for more:
-    /// providers have fields with texts, models and tools that the gateway does not know.
+    /// Fields that callers of a shared prompt may set. Other fields could change the prompt or request more than it
+    /// does: providers have fields with texts, models and tools that the gateway does not know.
     pub const FIELDS_OF_CALLER: [&'static str; 17] = [
         "frequency_penalty",
         "logprobs",
@@ -71,7 +71,7 @@ impl PromptProvider {
         "top_p",
         "user",
     ];
-    /// Fields that callers may only make smaller, if the prompt has them.
+    /// Fields whose value callers may not raise above the value in the prompt.
     pub const TOKEN_FIELDS: [&'static str; 3] = ["max_completion_tokens", "max_output_tokens", "max_tokens"];
 
     /// Returns true if callers of a shared prompt may set this field.
@@ -106,7 +106,8 @@ impl RecordObserver {
         self.closed.notify_one();
     }
 
-    /// Waits for the figures: tokens that the provider did not report are counted after the response was sent.
+    /// Waits for the figures. They may come late, because the gateway counts tokens that the provider did not report
+    /// after it has sent the response.
     pub async fn wait(&self, limit: Duration) -> Option<RecordFigures> {
         if self.figures.get().is_none() {
             tokio::time::timeout(limit, self.closed.notified()).await.ok();
@@ -124,15 +125,15 @@ pub struct RequestHead {
     pub path: String,
     pub query: String,
     pub headers: Headers,
-    /// Address of the connection's peer. Set for management requests, and for others if records have it.
+    /// Address of the connection's peer. Set for management requests, and for other requests if records contain it.
     pub peer_ip: Option<IpAddr>,
     /// Location of the batch output that the gateway fetches for the caller, as the provider reported it.
     pub batch_output: Option<Box<BatchOutput>>,
-    /// Prompt that made the request.
+    /// Prompt from which the request was rendered.
     pub prompt: Option<Box<PromptIdentity>>,
-    /// Gets the figures of the request, if the gateway itself sent it.
+    /// Receives the figures of the request, if the gateway itself sent it.
     pub observer: Option<Arc<RecordObserver>>,
-    /// True for a question of a guardrail to a model, which no guardrail checks.
+    /// True if a guardrail sends the request to a model. No guardrail checks such a request.
     pub is_guardrail_question: bool,
 }
 

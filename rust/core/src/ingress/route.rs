@@ -18,7 +18,7 @@ pub struct Route<'r> {
     /// Path after `/v1` or `/v1/proxy`, with its leading slash.
     pub path: &'r str,
     pub path_params: PathOptions<'r>,
-    /// What a forwarded request does, if its path has another spelling or base than the gateway's routes.
+    /// Operation of a forwarded request whose path has another spelling or base than the gateway's routes.
     pub forwarded: Operation,
 }
 
@@ -34,7 +34,7 @@ const GOOGLE_VERSIONS: [&str; 3] = ["/v1beta", "/v1alpha", "/v1beta1"];
 const GOOGLE_UPLOAD_PREFIX: &str = "/upload";
 
 /// First path segments below `/v1` that belong to features of the management API, with or without an implementation.
-/// Requests to them are never forwarded to a provider, because they contain data that is meant for the gateway.
+/// Requests to them are never forwarded to a provider, because they contain data for the gateway.
 pub const RESERVED_SEGMENTS: [&str; 22] = [
     "admin",
     "agent",
@@ -60,8 +60,8 @@ pub const RESERVED_SEGMENTS: [&str; 22] = [
     "workspace-exclusions",
 ];
 
-/// First segments below `/v1` that stand for one of the management API and are in the other number, such as `/v1/config`
-/// for `/v1/configs`. No provider has a path of these names.
+/// Singular for plural, or plural for singular, of the first segments of the management API, such as `/v1/config` for
+/// `/v1/configs`. No provider has a path of these names.
 const WRONG_NUMBERS: [&str; 20] = [
     "analytic",
     "api-key",
@@ -85,13 +85,13 @@ const WRONG_NUMBERS: [&str; 20] = [
     "workspace-exclusion",
 ];
 
-/// Returns the management feature that a path belongs to, by its first segment below `/v1`. `/v1/v2/…` is the path of
-/// clients whose base URL ends in `/v1` and that call a newer route.
+/// Returns the management feature that a path belongs to, by its first segment below `/v1`. The path of a newer route
+/// is `/v1/v2/…` if the base URL of the client ends in `/v1`.
 pub fn reserved_feature(path: &str) -> Option<&'static str> {
     find_first_segment(path, &RESERVED_SEGMENTS)
 }
 
-/// Returns the name that the first segment below `/v1` is, in any spelling.
+/// Returns the name that equals the first segment below `/v1`, regardless of case and percent-encoding.
 fn find_first_segment(path: &str, names: &[&'static str]) -> Option<&'static str> {
     let rest = path.strip_prefix("/v1/")?;
     let rest = rest.strip_prefix("v2/").unwrap_or(rest);
@@ -100,9 +100,9 @@ fn find_first_segment(path: &str, names: &[&'static str]) -> Option<&'static str
     names.iter().find(|name| name.eq_ignore_ascii_case(&decoded)).copied()
 }
 
-/// Returns true if the path is one of the management API, of files, batches or models in another spelling than theirs,
-/// such as `/v1//configs` or `/v1/config`. Rights are checked for the exact spelling only, so that no provider may get such a request.
-/// `is_management` decides for an exact path.
+/// Returns true if a path is a misspelled path of the management API, of files, batches or models, such as
+/// `/v1//configs` or `/v1/config`. No provider may get such a request, because rights are checked for the exact
+/// spelling only. `is_management` decides for an exact path.
 pub fn is_misspelled(method: &str, path: &str, is_management: impl Fn(&str) -> bool) -> bool {
     if path.starts_with("/v1/proxy/") {
         return false;
@@ -127,7 +127,7 @@ pub fn is_upload_path(path: &str) -> bool {
         .is_some_and(|rest| strip_path_prefix(rest, "/v1").is_some() || is_google_path(rest))
 }
 
-/// Splits the URL of an upload into its path and query. `None` if it is not that of an upload.
+/// Splits the URL of an upload into its path and query. `None` for other URLs.
 pub fn split_upload_url(url: &str) -> Option<(&str, &str)> {
     let (_, rest) = url.split_once("://")?;
     let target = &rest[rest.find('/')?..];
@@ -201,8 +201,8 @@ impl<'r> Route<'r> {
     pub fn for_client(self, headers: &Headers) -> Self {
         let operation = self.operation;
         let is_shared = operation.is_file_operation() || operation.is_batch();
-        // Google's clients create no batches or files at these paths. Otherwise a header could keep a batch of another
-        // provider from being billed.
+        // Google's clients create no batches or files at these paths, so their headers do not count there. Otherwise a
+        // header could prevent that a batch of another provider is billed.
         let is_shared = is_shared
             && !matches!(operation, Operation::CreateBatch | Operation::CreateBatchJob | Operation::UploadFile);
         let is_google = is_shared && client_sdk::is_google_client(headers);
@@ -242,7 +242,7 @@ impl<'r> Route<'r> {
         Self::new(Operation::from_method_and_path(method, path), path)
     }
 
-    /// Parses paths of Google's SDKs, which have their own versions. Operations that the gateway does not read are
+    /// Parses paths of Google's SDKs, which have their own versions. Operations that the gateway does not support are
     /// forwarded with the same path.
     fn parse_google(method: &str, path: &'r str) -> Option<Self> {
         if is_upload_path(path) {
@@ -293,7 +293,7 @@ impl<'r> Route<'r> {
         Some(Self::from_path(method, path))
     }
 
-    /// Parses paths of Cohere's SDK. They are not read, only forwarded.
+    /// Parses paths of Cohere's SDK. Their requests are only forwarded, never translated.
     fn parse_cohere(path: &'r str) -> Option<Self> {
         let is_known = matches!(path, "/v2/chat" | "/v2/embed" | "/v2/rerank");
         is_known.then_some(Self::new(Operation::Proxy, path))

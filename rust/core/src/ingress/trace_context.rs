@@ -17,7 +17,7 @@ pub struct TraceContext<'t> {
 const KNOWN_FLAGS: u8 = 0b11;
 /// Length of a version 00 `traceparent`.
 const TRACEPARENT_BYTES: usize = 55;
-/// Most members of a `tracestate`.
+/// Maximum number of members of a `tracestate`.
 const MAX_TRACESTATE_MEMBERS: usize = 32;
 
 impl<'t> TraceContext<'t> {

@@ -1,5 +1,5 @@
-//! JSON parser for tokens. Rejects JSON that two parsers could read differently, because the management API verifies the
-//! same tokens in Python (`python/penstock/kit/strict_json.py`).
+//! JSON parser for tokens. Rejects JSON that two parsers could read differently, because the management API verifies
+//! the same tokens in Python (`python/penstock/kit/strict_json.py`).
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub fn parse_object(json: &[u8]) -> Option<Map<String, Value>> {
     }
 }
 
-/// Value inside this number of objects and arrays.
+/// Value that is nested in `depth` objects and arrays.
 #[derive(Clone, Copy)]
 struct NestedValue {
     depth: usize,

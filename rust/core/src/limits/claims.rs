@@ -10,7 +10,7 @@ use super::{
     window::{LimitWindow, RateUnit, Recurrence},
 };
 
-/// Most limits of each kind that a token may carry.
+/// Maximum number of limits of each kind in a token.
 const MAX_LIMITS: usize = 16;
 const NANODOLLARS_PER_DOLLAR: f64 = 1e9;
 
@@ -104,7 +104,7 @@ pub fn compile_claims(
     Ok((!rules.is_empty()).then(|| rules.into()))
 }
 
-/// Rounds an amount that is not negative.
+/// Rounds an amount, which must not be negative.
 #[allow(clippy::cast_sign_loss, reason = "the caller has checked that it is not negative")]
 fn to_units(amount: f64) -> u64 {
     amount.round() as u64

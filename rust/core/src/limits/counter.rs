@@ -1,13 +1,14 @@
-//! Count of one limit and one group value, as all workers of a node share it. Workers take amounts in advance (leases) and
-//! return what they do not use.
+//! Count of one limit and one group value, which all workers of a node share. Workers take amounts in advance (leases)
+//! and return what they do not use.
 
 use super::window::{LimitWindow, SLIDING_PARTS};
 
-/// Workers whose unsettled amounts are listed. Further ones are counted together and never expire.
+/// Maximum number of workers whose unsettled amounts are listed. Those of further workers are added up and never
+/// expire.
 const MAX_HOLDERS: usize = 256;
-/// Time after which the unsettled amounts of a worker that no longer reports no longer count.
+/// Time after the last report of a worker at which its unsettled amounts stop counting.
 const HOLDER_EXPIRY_MS: u64 = 60_000;
-/// Part of what is left that a worker may take in advance.
+/// A worker may take the amount left, divided by this number, in advance.
 const LEASE_FRACTION: u64 = 100;
 
 /// Amounts that a worker has taken but that are not settled.
@@ -18,7 +19,7 @@ struct Holder {
     seen_ms: u64,
 }
 
-/// Amount that a request wants, and the least that it accepts.
+/// Amount that a request wants, and the minimum that it accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Amount {
     pub amount: u64,
@@ -26,12 +27,12 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// Returns an amount of which nothing less is accepted.
+    /// Returns an amount of which the request accepts no smaller part.
     pub fn exactly(amount: u64) -> Self {
         Self { amount, minimum: amount }
     }
 
-    /// Returns an amount in place of which any smaller one is accepted, except none.
+    /// Returns an amount of which the request accepts any part except zero.
     pub fn at_most(amount: u64) -> Self {
         Self { amount, minimum: 1 }
     }
@@ -46,12 +47,12 @@ pub struct Grant {
     pub left: u64,
 }
 
-/// What the ledger knows of a budget in a period, and how often operators have set it back.
+/// Usage of a budget in a period according to the ledger, and how often operators have reset it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RecordedUsage {
     pub recorded: u64,
     pub resets: u64,
-    /// Net change of the costs of requests after they had ended, which `recorded` includes.
+    /// Sum of the corrections of costs after requests had ended. `recorded` includes it.
     pub corrected: i64,
 }
 
@@ -63,9 +64,9 @@ pub struct UsageCounter {
     used: u64,
     /// Amounts taken in the last parts of a sliding window, by number of the part.
     parts: Vec<(u64, u64)>,
-    /// What the ledger knows of this window: the sum of all records. It is more than `used` if a worker was killed.
+    /// Usage of this window in the ledger: the sum of all records. It exceeds `used` if a worker was killed.
     recorded: u64,
-    /// How often operators have set the usage back.
+    /// How often operators have reset the usage.
     resets: u64,
     /// Corrections of costs that `used` includes.
     corrected: i64,
@@ -73,8 +74,8 @@ pub struct UsageCounter {
 }
 
 impl UsageCounter {
-    /// Takes what is wanted, and in advance up to a hundredth of what is left. If less than wanted is left, takes that;
-    /// takes nothing if it is less than the minimum.
+    /// Takes the requested amount, or a hundredth of what is left if that is more. If less is left, takes the rest.
+    /// Takes nothing if the rest is less than the minimum.
     pub fn take(&mut self, window: LimitWindow, now_ms: u64, limit: u64, worker: u64, requested: Amount) -> Grant {
         self.advance(window, now_ms);
         let left = limit.saturating_sub(self.used(window));
@@ -87,7 +88,7 @@ impl UsageCounter {
         Grant { amount, left: left - amount }
     }
 
-    /// Returns what other workers hold of a budget, or have taken in advance.
+    /// Returns the amount of a budget that other workers hold or have taken in advance.
     pub fn held_by_others(&self, worker: u64) -> u64 {
         let others = self.holders.iter().filter(|holder| holder.worker != worker);
         others.fold(0, |sum: u64, holder| sum.saturating_add(holder.amount))
@@ -113,8 +114,8 @@ impl UsageCounter {
         self.change_holder(window, worker, now_ms, |_| report.held);
     }
 
-    /// Sets what the ledger knows of the period of a budget. After an operator has set the usage back, `resets` is higher
-    /// than before, and the count starts again from this amount. Corrected costs change the count by the difference.
+    /// Sets the usage of a budget's period according to the ledger. If `resets` is higher than before, an operator has
+    /// reset the usage, and the count restarts from this amount. Corrected costs change the count by the difference.
     pub fn set_recorded(&mut self, window: LimitWindow, now_ms: u64, known: RecordedUsage) {
         self.advance(window, now_ms);
         if window.part_at(now_ms).start_ms != self.start_ms {
@@ -131,7 +132,7 @@ impl UsageCounter {
         self.resets = self.resets.max(known.resets);
     }
 
-    /// Returns what the ledger knows of the period that starts at `start_ms`.
+    /// Returns the usage in the ledger of the period that starts at `start_ms`.
     pub fn recorded_in(&self, start_ms: u64) -> RecordedUsage {
         if self.start_ms == start_ms {
             RecordedUsage { recorded: self.recorded, resets: self.resets, corrected: self.corrected }
@@ -140,12 +141,12 @@ impl UsageCounter {
         }
     }
 
-    /// Returns when everything that is counted now no longer counts. `None`: never.
+    /// Returns the time at which the amounts that are counted now stop counting. `None`: never.
     pub fn reset_ms(&self, window: LimitWindow) -> Option<u64> {
         window.part_at(self.start_ms).reset_ms
     }
 
-    /// Starts the current window. A clock that went back continues the newest window, so that nothing counts twice.
+    /// Starts the current window. If the clock went back, the newest window continues, so that nothing counts twice.
     fn advance(&mut self, window: LimitWindow, now_ms: u64) {
         let part = window.part_at(now_ms);
         if part.start_ms > self.start_ms {
@@ -155,7 +156,7 @@ impl UsageCounter {
                 self.parts.retain(|(number, _)| *number >= oldest);
             } else {
                 (self.used, self.recorded, self.resets, self.corrected) = (0, 0, 0, 0);
-                // What workers hold was taken in the window before.
+                // Workers took what they hold in the previous window.
                 self.holders.clear();
             }
         }
@@ -164,7 +165,7 @@ impl UsageCounter {
         }
     }
 
-    /// Releases the amounts of workers that no longer report. What they spent comes from the ledger.
+    /// Releases the amounts of workers that no longer report. The ledger contains what they spent.
     fn expire_holders(&mut self, now_ms: u64) {
         let mut expired = 0_u64;
         self.holders.retain(|holder| {
@@ -213,7 +214,7 @@ impl UsageCounter {
         }
     }
 
-    /// Changes what a worker holds of a budget. Rate limits need not know it: their windows end soon.
+    /// Changes the amount that a worker holds of a budget. Rate limits do not store it, because their windows end soon.
     fn change_holder(&mut self, window: LimitWindow, worker: u64, now_ms: u64, change: impl FnOnce(u64) -> u64) {
         if !window.is_budget() {
             return;
@@ -250,7 +251,7 @@ impl UsageCounter {
         words.into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
-    /// Decodes a counter. `None` if the bytes are none.
+    /// Decodes a counter. `None` if the bytes are not a valid counter.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (words, rest) = bytes.as_chunks::<8>();
         if !rest.is_empty() {
@@ -293,7 +294,7 @@ mod tests {
         counter.set_recorded(PERIOD, 7, recorded(30, 0, 0));
         counter.set_recorded(PERIOD, 8, recorded(10, 0, -20));
         assert_eq!(counter.left(PERIOD, 9, 100), 60);
-        // The same knowledge again changes nothing.
+        // The same correction again changes nothing.
         counter.set_recorded(PERIOD, 10, recorded(40, 0, -20));
         assert_eq!(counter.left(PERIOD, 11, 100), 60);
         counter.set_recorded(PERIOD, 12, recorded(70, 0, 10));
@@ -345,7 +346,7 @@ mod tests {
         counter.settle(PERIOD, 6, 1, 1, WorkerReport { returned: 0, exceeded: 5, held: 0 });
         counter.set_recorded(PERIOD, 7, recorded(40, 0, 0));
         assert_eq!(counter.left(PERIOD, 8, 100), 60);
-        // An operator sets it back.
+        // An operator resets the usage.
         counter.set_recorded(PERIOD, 9, recorded(0, 1, 0));
         assert_eq!(counter.left(PERIOD, 10, 100), 100);
         counter.take(PERIOD, 11, 100, 1, Amount::exactly(10));

@@ -2,8 +2,9 @@
 
 use crate::process::metrics::Counter as Metric;
 
-/// Budgets whose held amounts are listed, and how long what other workers hold is known.
+/// Maximum number of budgets whose held amounts are listed.
 pub const MAX_HELD_SHOWN: usize = 1000;
+/// Time after the last request for a budget in which the amount that other workers hold of it is listed.
 pub const HELD_SHOWN_MS: u64 = 10_000;
 
 /// Counters of admissions, exported as metrics.
@@ -12,8 +13,9 @@ pub struct LimitMetrics {
     pub rejected: Metric,
     /// Rejections that a dry run only counted.
     pub would_reject: Metric,
-    /// Accesses to the node's counters, and those that failed.
+    /// Updates of the node's counters.
     pub counter_updates: Metric,
+    /// Accesses to the node's counters that failed.
     pub counter_failures: Metric,
     /// Requests whose group value shares a counter, because there are too many values.
     pub shared_groups: Metric,

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::state::shared::redis::RedisClient;
 
-/// Time after which an unused counter is forgotten here. The node's counter stays.
+/// Time after which a worker removes an unused counter from its memory. The node's counter stays.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1000;
 
 /// Reference to one of the limits of an object.
@@ -52,7 +52,7 @@ pub struct Hold {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remaining {
     pub left: u64,
-    /// What requests of all workers hold until they end, and other workers have taken in advance. They may use less.
+    /// Amount that requests of all workers hold, and that other workers have taken in advance. They may use less.
     pub held: u64,
     /// When the count starts again. `None`: never.
     pub reset_ms: Option<u64>,
@@ -70,19 +70,19 @@ struct Lease {
     limit: u64,
     start_ms: u64,
     end_ms: u64,
-    /// Taken from the node's counter and not used yet.
+    /// Amount that this worker has taken from the node's counter and not used yet.
     free: u64,
-    /// Held by requests.
+    /// Amount that requests of this worker hold.
     held: u64,
     /// Amount that other workers held when this worker last read the node's counter.
     held_by_others: u64,
-    /// Used by requests beyond their holds and not reported yet.
+    /// Amount that requests used beyond their holds, not reported yet.
     exceeded: u64,
-    /// Taken without the node's counter, or not reported because the counter was unavailable.
+    /// Amount that was taken without the node's counter, or not reported because the counter was unavailable.
     unreported: u64,
-    /// What was left in the node's counter, without `free`.
+    /// Amount that was left in the node's counter, without `free`.
     left: u64,
-    /// What was left in the node's counter when this worker last read it.
+    /// Amount that was left in the node's counter when this worker last read it.
     known_left: u64,
     is_share: bool,
     /// True if what this worker holds has changed since its last report.
@@ -121,7 +121,7 @@ impl Lease {
         report
     }
 
-    /// Returns what requests of all workers hold.
+    /// Returns the amount that requests of all workers hold.
     fn held_by_all(&self) -> u64 {
         self.held.saturating_add(self.held_by_others)
     }
@@ -140,10 +140,10 @@ pub struct Limiter {
     leases: Mutex<Leases>,
     hasher: RandomState,
     counters: NodeCounters,
-    /// Counters of this worker alone, while the node's cannot be reached.
+    /// Counters of this worker alone, used while the node's counters cannot be reached.
     shares: NodeCounters,
     worker: u64,
-    /// Workers that share a limit while the node's counters cannot be reached.
+    /// Number of workers that share a limit while the node's counters cannot be reached.
     worker_count: u64,
     /// Counters of all nodes, if Redis is configured. They replace those of this node.
     cluster: Option<ClusterLimiter>,
@@ -172,7 +172,7 @@ impl Limiter {
         }
     }
 
-    /// Shares the limits with all nodes through Redis. `number` tells the workers of this node apart.
+    /// Shares the limits with all nodes through Redis. `number` distinguishes the workers of this node.
     #[must_use]
     pub fn with_redis(self, redis: Option<&Arc<RedisClient>>, number: u32) -> Self {
         let cluster = redis.map(|redis| {
@@ -187,15 +187,15 @@ impl Limiter {
         self.cluster.as_ref()
     }
 
-    /// Asks Redis for more of a limit, after `take` without `is_last` failed. Waits at most as long as settings allow.
+    /// Requests more of a limit from Redis, after `take_once` without `is_last` failed. Settings limit the wait.
     pub async fn acquire(&self, rule: &RuleRef, group: &str, amount: u64) {
         if let Some(cluster) = &self.cluster {
             cluster.acquire(rule, group, amount.max(1), &self.counters, current_ms()).await;
         }
     }
 
-    /// Takes an amount of a limit. A soft budget gives what is left to the last request, whose real usage may be more. Rate
-    /// limits do not: the leftovers of many workers would admit many such requests in one window.
+    /// Takes an amount of a limit. A soft budget gives what is left to the last request, whose real usage may be more.
+    /// Rate limits do not: the leftovers of many workers would admit many such requests in one window.
     ///
     /// # Errors
     /// If less than the request accepts is left. Then nothing was taken.
@@ -203,7 +203,7 @@ impl Limiter {
         self.take_once(rule, group, amount, true, now_ms)
     }
 
-    /// Takes an amount as `take` does. Without `is_last`, the caller asks Redis for more if this fails.
+    /// Takes an amount as `take` does. Without `is_last`, the caller can call `acquire` and try again after a failure.
     ///
     /// # Errors
     /// As `take`.
@@ -234,7 +234,7 @@ impl Limiter {
             self.start_part(lease, &part, rule.limit, now_ms);
         }
         if std::mem::replace(&mut lease.limit, rule.limit) > rule.limit {
-            // What was taken in advance may exceed a limit that was lowered, and goes back.
+            // The limit was lowered: the amount that was taken in advance may exceed it, and is returned.
             (lease.end_ms, lease.known_left) = (0, lease.known_left.min(rule.limit));
         }
         if lease.free < amount || now_ms >= lease.end_ms {
@@ -256,7 +256,7 @@ impl Limiter {
         Ok((Hold { rule, group: group.into(), amount, start_ms: lease.start_ms }, remaining))
     }
 
-    /// Replaces a hold by what the request used.
+    /// Replaces a hold by the amount that the request used.
     pub fn settle(&self, hold: &Hold, used: u64, now_ms: u64) {
         if let Some(cluster) = &self.cluster {
             return cluster.settle(hold, used);
@@ -281,7 +281,7 @@ impl Limiter {
         }
     }
 
-    /// Returns the amount that the next request probably uses at most, from the last ones.
+    /// Estimates the maximum that the next request uses, from the amounts of the last requests.
     pub fn estimate(&self, rule: &LimitRule, group: &str) -> Option<u64> {
         if let Some(cluster) = &self.cluster {
             return cluster.estimate(rule, group);
@@ -291,7 +291,7 @@ impl Limiter {
         lease.recent.estimate(rule)
     }
 
-    /// Returns what requests hold of budgets that were used lately: id of the limit, group value, and amount.
+    /// Returns the amounts that requests hold of recently used budgets: id of the limit, group value, and amount.
     pub fn list_held(&self, now_ms: u64) -> Vec<(Box<str>, Box<str>, u64)> {
         if let Some(cluster) = &self.cluster {
             return cluster.list_held(now_ms);
@@ -303,7 +303,7 @@ impl Limiter {
         rows.take(MAX_HELD_SHOWN).collect()
     }
 
-    /// Returns what is left without taking anything.
+    /// Returns what is left of a limit, without taking anything.
     pub fn remaining(&self, rule: &LimitRule, group: &str, now_ms: u64) -> Remaining {
         if let Some(cluster) = &self.cluster {
             let recorded =
@@ -332,7 +332,7 @@ impl Limiter {
         }
     }
 
-    /// Returns unused amounts and reports used ones. To be called a few times in a second: it looks only at counters that
+    /// Returns unused amounts and reports used ones. It must run a few times in a second, and reads only counters that
     /// changed since the last time.
     pub fn report_all(&self, now_ms: u64) {
         let mut leases = self.lock();
@@ -364,7 +364,8 @@ impl Limiter {
         group_counts.retain(|_, count| *count > 0);
     }
 
-    /// Does what `report_all` does, in Redis if that is configured. With `is_last`, returns everything that is not used.
+    /// Does what `report_all` does, in Redis if that is configured. With `is_last`, returns everything that is not
+    /// used.
     pub async fn report_shared(&self, is_last: bool) {
         match &self.cluster {
             Some(cluster) => cluster.report(&self.counters, current_ms(), is_last).await,
@@ -381,14 +382,14 @@ impl Limiter {
         }
     }
 
-    /// Removes counters of the node that no longer count.
+    /// Removes the node's counters of past windows.
     pub fn remove_past(&self, now_ms: u64) {
         if self.counters.remove_past(now_ms).is_err() {
             self.metrics.counter_failures.add(1);
         }
     }
 
-    /// Starts the next part of time: what is left over from the one before is returned to it.
+    /// Starts the next part of time. In a sliding window, first reports the amounts of the previous part.
     fn start_part(&self, lease: &mut Lease, part: &WindowPart, limit: u64, now_ms: u64) {
         if lease.has_report() && lease.window.sliding_part_ms() > 0 {
             let (start_ms, report) = (lease.start_ms, lease.report());
@@ -399,7 +400,7 @@ impl Limiter {
         (lease.left, lease.known_left, lease.held_by_others) = (limit, limit, 0);
     }
 
-    /// Takes a new lease from the node's counter. Without it, takes from this worker's share of the limit.
+    /// Takes a new lease from the node's counter. If that is unavailable, takes from this worker's share of the limit.
     fn renew(&self, lease: &mut Lease, rule: &LimitRule, part: &WindowPart, requested: Amount, now_ms: u64) {
         let (worker, window) = (self.worker, rule.window);
         let (start_ms, report) = (lease.start_ms, lease.report());
@@ -446,7 +447,7 @@ impl Limiter {
         }
     }
 
-    /// Returns the group value, or the one that is shared if the limit has too many.
+    /// Returns the group value, or `OTHER_GROUPS` if the limit has too many group values.
     fn bounded_group<'g>(&self, leases: &mut Leases, rule: &LimitRule, group: &'g str) -> &'g str {
         if leases.by_hash.contains_key(&self.hash(&rule.counter_id, group)) {
             return group;

@@ -1,6 +1,6 @@
-//! Rate limits and budgets. `rule` says which requests a limit counts, `window` when its count starts again, `counter`
-//! how much is used. `limiter` admits requests from leases of this worker; `node_counters` holds the counts that all
-//! workers of the node share.
+//! Rate limits and budgets. `rule` defines which requests a limit counts, `window` when its count starts again, and
+//! `counter` how much is used. `limiter` admits requests from leases of this worker. `node_counters` stores the counts
+//! that all workers of the node share.
 
 pub mod claims;
 pub mod cluster;

@@ -23,30 +23,30 @@ use super::{
     window::LimitWindow,
 };
 
-/// Longest wait for another worker that changes the same counter. That takes microseconds, or some tens of milliseconds if
-/// the worker has to wait for a CPU meanwhile.
+/// Maximum wait for another worker that changes the same counter. A change takes microseconds, or some tens of
+/// milliseconds if the worker has to wait for a CPU meanwhile.
 const MAX_LOCK_WAIT: Duration = Duration::from_millis(100);
-/// Longest wait while a worker that has a counter locked seems to be stopped.
+/// Maximum wait while a worker that has locked a counter seems to be stopped.
 const MAX_STALLED_LOCK_WAIT: Duration = Duration::from_millis(1);
-/// Time after a wait that timed out in which waits are short, so that a stopped worker does not block the others.
+/// After a wait has timed out, waits are short for this time, so that a stopped worker does not block the others.
 const STALL: Duration = Duration::from_secs(1);
 /// Pause between two attempts to lock.
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
-/// Counters of a node. Clients may choose group values, and the counters of a budget stay until its period ends.
+/// Maximum number of counters of a node. Clients may choose group values, and a budget's counters stay for its period.
 const MAX_FILES: usize = 500_000;
-/// Bytes of a counter file at most.
+/// Maximum bytes of a counter file.
 const MAX_FILE_BYTES: usize = 16 * 1024;
 /// File beside the counters with the workers of all nodes, which the control process writes.
 const MEMBERS_FILE: &str = "members";
 /// File beside the counters with a random id of the node.
 const NODE_ID_FILE: &str = "node-id";
-/// Bytes before the encoded counter: its length, and when it no longer counts.
+/// Bytes of the header before the encoded counter: the length of the counter, and the time at which it stops counting.
 const HEADER_BYTES: usize = 16;
 
-/// Workers of all nodes, as the store knows them.
+/// Workers of all nodes, according to the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KnownMembers {
-    /// Their number; 0: not known.
+    /// Number of workers; 0: not known.
     pub count: u64,
     /// When this node last showed the store that it is alive; 0: the nodes share no store.
     pub seen_ms: u64,
@@ -60,15 +60,15 @@ pub struct CounterFolder {
     path: PathBuf,
     /// Number of files in it, as far as this process knows.
     file_count: AtomicUsize,
-    /// Until when waits for a lock are short.
+    /// Time until which waits for a lock are short, because one timed out.
     stalled_until: Mutex<Option<Instant>>,
 }
 
-/// Where counters are.
+/// Storage of the counters.
 #[derive(Debug)]
 pub enum NodeCounters {
     Folder(CounterFolder),
-    /// In this process, if the settings name no folder.
+    /// In the memory of this process, if the settings name no folder.
     Memory(Mutex<HashMap<[u8; 16], UsageCounter>>),
 }
 
@@ -86,7 +86,7 @@ impl NodeCounters {
         )
     }
 
-    /// Changes the counter of a limit and a group value, which is created if there is none.
+    /// Changes the counter of a limit and a group value. Creates the counter if there is none.
     ///
     /// # Errors
     /// If the file cannot be read, written or locked in time. Then nothing has changed.
@@ -107,7 +107,7 @@ impl NodeCounters {
         }
     }
 
-    /// Sets what the ledger knows of a budget in the period that starts at `start_ms`.
+    /// Sets the usage of a budget according to the ledger, for the period that starts at `start_ms`.
     ///
     /// # Errors
     /// As `update`.
@@ -116,7 +116,7 @@ impl NodeCounters {
         self.update(limit_id, group, window, |counter| counter.set_recorded(window, now_ms(), known))
     }
 
-    /// Returns what the control process last learned from the store of the workers of all nodes.
+    /// Returns the state of the workers of all nodes that the control process last read from the store.
     pub fn known_members(&self) -> KnownMembers {
         let text = self.folder().and_then(|folder| fs::read_to_string(folder.join(MEMBERS_FILE)).ok());
         let mut numbers = text.iter().flat_map(|text| text.split_whitespace()).map(|word| word.parse().unwrap_or(0));
@@ -148,7 +148,7 @@ impl NodeCounters {
         u64::from_str_radix(text.trim(), 16).unwrap_or(new)
     }
 
-    /// Returns what the ledger knows of a budget in its current period.
+    /// Returns the usage of a budget in its current period, according to the ledger.
     ///
     /// # Errors
     /// As `update`.
@@ -167,7 +167,7 @@ impl NodeCounters {
         }
     }
 
-    /// Removes the counters that no longer count. Returns how many there were.
+    /// Removes the counters of past windows. Returns their number.
     ///
     /// # Errors
     /// If a file cannot be read or removed.
@@ -197,7 +197,7 @@ impl NodeCounters {
 
 fn read_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(folder) {
-        // The control process stores files of its own beside the folders.
+        // The control process stores its own files beside the folders, which are not folders themselves.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(Vec::new()),
         entries => entries?.map(|entry| Ok(entry?.path())).collect(),
     }
@@ -231,7 +231,7 @@ impl CounterFolder {
                 break file;
             }
         };
-        // The ledger does not know when a period ends, so it keeps what a worker wrote.
+        // The ledger does not know when a period ends, so `set_recorded` keeps the time that a worker wrote.
         let header = read_header(&file)?;
         if header.is_none() {
             self.file_count.fetch_add(1, Ordering::Relaxed);
@@ -286,7 +286,7 @@ impl CounterFolder {
     }
 }
 
-/// Returns the length of the counter and when it no longer counts; `None` for a new or damaged file.
+/// Returns the length of the counter and the time at which it stops counting; `None` for a new or damaged file.
 fn read_header(file: &File) -> io::Result<Option<(usize, u64)>> {
     let mut header = [0; HEADER_BYTES];
     match file.read_exact_at(&mut header, 0) {

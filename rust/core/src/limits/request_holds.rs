@@ -7,7 +7,7 @@ use super::{
     rule::{LimitRule, LimitSubject, Measure},
 };
 
-/// Limits that are reported in headers, the strictest first.
+/// Maximum number of limits that headers report, the strictest first, and of rejections that a record contains.
 const MAX_REPORTED: usize = 5;
 
 /// What a request uses, or may use.
@@ -34,16 +34,16 @@ pub struct Rejection {
     pub rule: RuleRef,
     pub group: Box<str>,
     pub remaining: Remaining,
-    /// What the request needs.
+    /// Amount that the request needs.
     pub needed: u64,
 }
 
-/// Limit that rejected a request or an attempt, as records name it.
+/// Limit that rejected a request or an attempt, as records show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitRejection {
     pub limit_id: Box<str>,
     pub group: Box<str>,
-    /// True if the limit only counts.
+    /// True if the limit is a dry run, which only counts.
     pub is_dry_run: bool,
 }
 
@@ -53,14 +53,14 @@ impl LimitRejection {
     }
 }
 
-/// A limit that counted this request, with what it leaves.
+/// A limit that counted this request, with what is left of it.
 #[derive(Debug, Clone)]
 pub struct LimitStatus {
     pub rule: RuleRef,
     pub remaining: Remaining,
 }
 
-/// Budget that a record counts for.
+/// Budget that a record is charged to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetUse<'r> {
     pub limit_id: &'r str,
@@ -76,18 +76,18 @@ pub struct RequestHolds {
     limiter: Arc<Limiter>,
     request: Vec<Hold>,
     attempt: Vec<Hold>,
-    /// Budgets of requests that earlier attempts counted for.
+    /// Holds of earlier attempts on budgets that count requests.
     failed_attempts: Vec<Hold>,
-    /// Tokens and cost of streams that broke off, which another target continues.
+    /// Holds on tokens and cost of streams that broke off and that another target continues.
     interrupted: Vec<Hold>,
-    /// Number of those before the last stream that broke off.
+    /// Length of `interrupted` before the last stream broke off.
     interrupted_before: usize,
     statuses: Vec<LimitStatus>,
-    /// Ids of limits that only count, and would have rejected the request.
+    /// Ids of dry-run limits that would have rejected the request.
     would_reject: Vec<Box<str>>,
     /// Limits that rejected the request or an attempt, or would have.
     rejections: Vec<LimitRejection>,
-    /// Bound of the response that a hard budget set.
+    /// Maximum tokens of the response that a hard budget allows.
     pub max_tokens: Option<u64>,
     /// Limit of the caller that rejected the request.
     rejected_by: Option<Box<str>>,
@@ -112,13 +112,13 @@ pub enum LimitStage {
     Attempt,
 }
 
-/// What a request takes of its limits.
+/// What a request takes of its limits at one stage.
 pub struct HoldRequest<'r> {
     pub stage: LimitStage,
     pub subject: &'r LimitSubject<'r>,
-    /// Tells how much a limit reserves.
+    /// Returns the amount that a limit reserves.
     pub amount: &'r (dyn Fn(&LimitRule, &Limiter, &str) -> u64 + Sync),
-    /// False if the caller asks Redis for more after a failure, and tries again.
+    /// False if the caller requests more from Redis after a failure, and tries again.
     pub is_last: bool,
 }
 
@@ -145,13 +145,13 @@ impl RequestHolds {
         }
     }
 
-    /// Returns the holds of a concurrent attempt of the same request.
+    /// Returns new, empty holds for a concurrent attempt of the same request.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self::new(Arc::clone(&self.limiter))
     }
 
-    /// Takes over the target's holds of a concurrent attempt that responded.
+    /// Takes over the holds of a concurrent attempt whose target responded.
     pub fn adopt_target(&mut self, mut other: Self, now_ms: u64) {
         self.end_attempt(now_ms);
         self.attempt.append(&mut other.attempt);
@@ -167,10 +167,10 @@ impl RequestHolds {
         }
     }
 
-    /// Takes what the limits of all these objects need.
+    /// Takes the amounts of a request from the limits of all these rule sets.
     ///
     /// # Errors
-    /// If a limit leaves less. What was taken for this stage is returned.
+    /// If a limit leaves less than the request needs. Then the amounts that were taken for this stage are returned.
     pub fn take_all<'r>(
         &mut self,
         rule_sets: impl IntoIterator<Item = &'r Arc<[LimitRule]>>,
@@ -223,7 +223,7 @@ impl RequestHolds {
         Err(Box::new(Rejection { rule, group: group.into(), remaining, needed }))
     }
 
-    /// Ends the current attempt, whose response is not used: it counted as a request, and used nothing else.
+    /// Ends the current attempt, whose response is not used. It counts as a request without tokens or cost.
     pub fn end_attempt(&mut self, now_ms: u64) {
         let usage = RequestUsage { requests: 1, ..RequestUsage::default() };
         for hold in self.attempt.drain(..) {
@@ -234,7 +234,8 @@ impl RequestHolds {
         }
     }
 
-    /// Keeps what the current attempt holds while another target continues its response, which broke off.
+    /// Keeps the tokens and cost that the current attempt holds: its response broke off, and another target continues
+    /// it.
     pub fn interrupt_attempt(&mut self, now_ms: u64) {
         self.interrupted_before = self.interrupted.len();
         let (requests, usage): (Vec<_>, Vec<_>) =
@@ -244,7 +245,7 @@ impl RequestHolds {
         self.end_attempt(now_ms);
     }
 
-    /// Makes the attempt that broke off the current one again, because no target continues it.
+    /// Restores the attempt whose response broke off as the current attempt, because no target continues it.
     pub fn resume_interrupted(&mut self, now_ms: u64) {
         self.end_attempt(now_ms);
         self.attempt = self.interrupted.split_off(self.interrupted_before.min(self.interrupted.len()));
@@ -252,12 +253,12 @@ impl RequestHolds {
         self.rejected_by = None;
     }
 
-    /// Replaces all holds by what the request used.
+    /// Replaces all holds by the amounts that the request used.
     pub fn settle(&mut self, usage: RequestUsage, now_ms: u64) {
         let usage = if self.rejected_by.is_some() { RequestUsage::default() } else { usage };
         for hold in self.request.drain(..).chain(self.attempt.drain(..)) {
             let mut left = usage.amount_of(hold.rule.measure);
-            // Streams that broke off used a part.
+            // Streams that broke off used a part of the amount.
             for part in self.interrupted.extract_if(.., |part| is_same_counter(part, &hold)) {
                 let used = left.min(part.amount);
                 self.limiter.settle(&part, used, now_ms);
@@ -270,7 +271,7 @@ impl RequestHolds {
         }
     }
 
-    /// Returns the limits that counted this request, the one with the smallest part left first.
+    /// Returns the limits that counted this request, sorted by the part of them that is left, smallest first.
     pub fn statuses(&self) -> &[LimitStatus] {
         &self.statuses
     }
@@ -294,7 +295,7 @@ impl RequestHolds {
         }
     }
 
-    /// Returns the budgets that the record counts for.
+    /// Returns the budgets that the record is charged to.
     pub fn budget_uses(&self) -> impl Iterator<Item = BudgetUse<'_>> {
         let all = [(&self.request, false), (&self.attempt, false), (&self.failed_attempts, true)];
         let is_counted = self.rejected_by.is_none();

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{accounting::record::metadata::Metadata, error::Problem};
 
-/// Longest group value in bytes. A longer one is replaced by its digest.
+/// Maximum bytes of a group value. A longer one is replaced by its digest.
 const MAX_GROUP_VALUE_BYTES: usize = 256;
 /// Separates the group values of a limit that groups by several keys.
 const GROUP_SEPARATOR: char = '|';
@@ -90,7 +90,7 @@ pub enum Enforcement {
     /// Reserves what requests usually use.
     #[default]
     Soft,
-    /// Reserves the most that the request can use.
+    /// Reserves the maximum that the request can use.
     Hard,
 }
 
@@ -129,7 +129,7 @@ impl SubjectKey {
     }
 }
 
-/// Slug and id of a saved object, by either of which conditions may name it.
+/// Slug and id of a saved object. Conditions may contain either.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ObjectNames<'r> {
     pub slug: &'r str,
@@ -203,7 +203,7 @@ struct LimitCondition {
 #[derive(Debug)]
 pub struct LimitRule {
     pub id: Box<str>,
-    /// Name of its counters. A limit whose window changes gets new ones.
+    /// Name of the counters of the limit. A rate limit whose window changes gets new counters.
     pub counter_id: Box<str>,
     pub owner: LimitOwner,
     pub measure: Measure,
@@ -237,7 +237,7 @@ impl LimitRule {
         }
     }
 
-    /// Returns true if the limit bounds what is used in a period, not how fast it is used.
+    /// Returns true for a budget, which limits the usage in a period, and false for a rate limit.
     pub fn is_budget(&self) -> bool {
         self.window.is_budget()
     }
@@ -247,7 +247,7 @@ impl LimitRule {
         self.applies_to_targets
     }
 
-    /// Returns the group value of a request that the limit counts; `None` if it does not count it.
+    /// Returns the group value of a request; `None` if the limit does not count the request.
     pub fn group_of<'r>(&self, subject: &LimitSubject<'r>) -> Option<Cow<'r, str>> {
         let is_met = |condition: &LimitCondition| {
             condition.values.iter().any(|value| subject.matches(&condition.key, value)) != condition.excludes
@@ -287,11 +287,13 @@ fn shorten(value: Cow<'_, str>) -> Cow<'_, str> {
 /// Limits of one workspace and of its objects.
 #[derive(Debug, Default)]
 pub struct WorkspaceLimits {
-    /// Those of the workspace itself, and its policies.
+    /// Limits of the workspace itself, and of its policies.
     pub all: Option<Arc<[LimitRule]>>,
-    /// By id of the API key, the provider and the integration.
+    /// Limits by id of the API key.
     pub api_keys: LimitsById,
+    /// Limits by id of the provider.
     pub providers: LimitsById,
+    /// Limits by id of the integration.
     pub integrations: LimitsById,
 }
 
@@ -324,7 +326,7 @@ impl WorkspaceLimits {
     }
 }
 
-/// A limit as it is published.
+/// A limit as the control process publishes it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PublishedLimit {
@@ -332,10 +334,10 @@ pub struct PublishedLimit {
     owner: LimitOwner,
     #[serde(rename = "type")]
     measure: Measure,
-    /// `rate` or `usage`, as `window` and `period` say too.
+    /// `rate` or `usage`. Not read, because `window` and `period` show the kind too.
     #[serde(default, rename = "kind")]
     _kind: IgnoredAny,
-    /// Threshold of an alert, which the ledger sends.
+    /// Threshold of an alert. Not read, because the ledger sends alerts.
     #[serde(default, rename = "alert")]
     _alert: IgnoredAny,
     limit: u64,
@@ -378,7 +380,7 @@ struct PublishedCondition {
     excludes: bool,
 }
 
-/// Returns the name of the counters of a limit. The ledger knows those of budgets by the id of the limit.
+/// Returns the name of the counters of a limit. For a budget, it is the id of the limit, which the ledger uses too.
 fn counter_id(id: &str, window: LimitWindow) -> Box<str> {
     match window {
         LimitWindow::Fixed(unit) => format!("{id}:fixed:{}", unit.name()).into(),
@@ -387,7 +389,7 @@ fn counter_id(id: &str, window: LimitWindow) -> Box<str> {
     }
 }
 
-/// Returns the window in the name of the counters of a rate limit.
+/// Parses the window of a rate limit from the name of its counters.
 pub fn window_of_counter(counter_id: &str) -> Option<LimitWindow> {
     let (rest, unit_name) = counter_id.rsplit_once(':')?;
     let unit = RateUnit::ALL.into_iter().find(|unit| unit.name() == unit_name)?;

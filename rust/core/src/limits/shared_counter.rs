@@ -1,24 +1,24 @@
-//! Count of one limit and one group value, as the workers of all nodes share it in Redis: a hash with one field for each
-//! worker and part of time. Each worker writes only its own fields, with absolute values, so that a lost or repeated
-//! write does no harm, and what Redis forgets is written again.
+//! Count of one limit and one group value that the workers of all nodes share in Redis: a hash with one field for each
+//! worker and part of time. Each worker writes only its own fields, with absolute values. A lost or repeated write
+//! therefore does no harm, and workers restore what Redis loses.
 
 use std::collections::HashMap;
 
 use super::window::{LimitWindow, SLIDING_PARTS};
 
-/// Time after which what a worker holds of a budget no longer counts, if the worker does not report.
+/// Time after the last report of a worker at which the amounts that it holds of a budget stop counting.
 pub const MEMBER_EXPIRY_MS: u64 = 60_000;
 /// How much longer than its window a counter is stored.
 const EXTRA_TTL_MS: u64 = 60_000;
-/// Longest time for which a counter is stored after the last write.
+/// Maximum time for which a counter is stored after the last write.
 const MAX_TTL_MS: u64 = 400 * 24 * 3600 * 1000;
 
 /// What one worker used in one part of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemberUsage {
-    /// Used by requests that ended.
+    /// Amount that ended requests have used.
     pub settled: u64,
-    /// Held by requests, or taken in advance.
+    /// Amount that requests hold, or that was taken in advance.
     pub outstanding: u64,
     pub seen_ms: u64,
 }
@@ -35,7 +35,7 @@ impl MemberUsage {
     }
 }
 
-/// Returns the name of a worker's field.
+/// Returns the name of a worker's field for the part of time that starts at `slot`.
 pub fn field_name(member: u64, slot: u64) -> String {
     format!("{member:x}:{slot}")
 }
@@ -56,7 +56,7 @@ pub fn ttl_ms(window: LimitWindow, now_ms: u64) -> u64 {
 pub struct OthersUsage {
     pub settled: u64,
     pub outstanding: u64,
-    /// What each worker used and holds.
+    /// Used and held amount of each worker.
     pub by_member: HashMap<u64, u64>,
     /// Fields of past parts of time, which can be removed.
     pub stale: Vec<String>,
@@ -85,8 +85,8 @@ impl OthersUsage {
         others
     }
 
-    /// Returns how much a worker may hold. `own` is what it settled itself, `recorded` what the ledger knows, and
-    /// `corrected` the sum of corrections of costs, of which workers do not know.
+    /// Returns how much a worker may hold. `own` is the amount that it settled itself, `recorded` the usage in the
+    /// ledger. `corrected` is the sum of corrections of costs, which the amounts of workers do not include.
     pub fn allowed(&self, limit: u64, own: u64, recorded: u64, corrected: i64) -> u64 {
         let settled = self.settled.saturating_add(own).saturating_add_signed(corrected).max(recorded);
         limit.saturating_sub(settled).saturating_sub(self.outstanding)

@@ -1,5 +1,5 @@
-//! Values of conditions, in which `*` stands for any text. Each request is compared with those of all policies, so the usual
-//! ones take one comparison.
+//! Values of conditions, in which `*` stands for any text. Each request is compared with the values of all policies, so
+//! the usual kinds of values take one comparison.
 
 use super::rule::TargetSubject;
 

@@ -6,10 +6,10 @@ use time::{OffsetDateTime, Time};
 const DAY_MS: u64 = 24 * 3600 * 1000;
 /// Monday 1970-01-05 00:00 UTC, at which ISO weeks start.
 const FIRST_MONDAY_MS: u64 = 4 * DAY_MS;
-/// Parts of a sliding window. All parts that touch the last window length count whole, so that no window of that length
-/// ever holds more than the limit; at most a twentieth less is admitted.
+/// Number of parts of a sliding window. Every part that overlaps the last window length counts in full. So the usage in
+/// any window of that length stays within the limit, and at most a twentieth less is admitted.
 pub const SLIDING_PARTS: u64 = 20;
-/// Longest time for which a worker may use a lease.
+/// Maximum time for which a worker may use a lease.
 const MAX_LEASE_MS: u64 = 1000;
 
 /// Length of a window of a rate limit.
@@ -47,7 +47,7 @@ impl RateUnit {
     }
 }
 
-/// How often the periods of a budget follow each other, without a stored start.
+/// Length of the recurring periods of a budget that has no stored start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recurrence {
     /// ISO weeks, from Monday 00:00 UTC.
@@ -100,9 +100,9 @@ pub enum LimitWindow {
 pub struct WindowPart {
     /// Start of the window, or of the part of a sliding window.
     pub start_ms: u64,
-    /// When everything that is counted now no longer counts. `None`: never.
+    /// Time at which the amounts that are counted now stop counting. `None`: never.
     pub reset_ms: Option<u64>,
-    /// Until when amounts that are taken now may be used.
+    /// Time until which amounts that are taken now may be used.
     pub lease_end_ms: u64,
 }
 
@@ -125,7 +125,7 @@ impl LimitWindow {
                 // An amount counts in the part in which it was taken, so it must be used there.
                 WindowPart { start_ms, reset_ms, lease_end_ms: end.min(now_ms + MAX_LEASE_MS) }
             }
-            // The next period begins at once, also if it is not published yet. Its end is that of an equally long one.
+            // The next period begins at once, even if it is not published yet. It counts as equally long.
             Self::Period { start_ms, end_ms: Some(end) } if now_ms >= end => {
                 let next_end = end + end.saturating_sub(start_ms).max(DAY_MS);
                 Self::Period { start_ms: end, end_ms: Some(next_end.max(now_ms + 1)) }.part_at(now_ms)
@@ -141,7 +141,7 @@ impl LimitWindow {
         }
     }
 
-    /// Returns true if the limit bounds what is used in a period, not how fast it is used.
+    /// Returns true for a budget, which limits the usage in a period, and false for a rate limit.
     pub fn is_budget(self) -> bool {
         matches!(self, Self::Period { .. } | Self::Recurring(_))
     }

@@ -7,8 +7,9 @@ use regex_automata::{meta, nfa::thompson::WhichCaptures, util::syntax};
 
 /// Maximum bytes of a pattern's text. Some character classes compile to thousands of times their written size.
 const MAX_PATTERN_BYTES: usize = 2048;
-/// Maximum compiled bytes of one pattern, and of all patterns of a config.
+/// Maximum compiled bytes of one pattern.
 const MAX_COMPILED_BYTES: usize = 256 * 1024;
+/// Maximum compiled bytes of all patterns of a config.
 const MAX_TOTAL_COMPILED_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum bytes of the cache that matching may use in addition.
 const MATCH_CACHE_BYTES: usize = 64 * 1024;
@@ -181,8 +182,8 @@ mod tests {
 
     #[test]
     fn stops_compiling_after_many_oversized_patterns() {
-        // Stays fast: a rejected pattern counts with the maximum size, so only the first ones are compiled. The empty
-        // message says that a pattern was not compiled.
+        // Stays fast: a rejected pattern counts with the maximum size, so only the first ones are compiled. A pattern
+        // that was not compiled has an empty error message.
         let mut patterns = PatternCache::default();
         let results: Vec<_> = (0..5000).map(|number| patterns.compile(&format!(r"\pL{{99}}{number}"))).collect();
         assert!(results.iter().all(Result::is_err));

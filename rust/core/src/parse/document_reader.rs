@@ -17,7 +17,7 @@ pub enum Strictness {
     Lenient,
 }
 
-/// Number of characters of a string value that an error message shows.
+/// Maximum number of characters of a string value that an error message shows.
 const MAX_SHOWN_CHARS: usize = 40;
 
 /// Reader of a config document. Collects problems instead of stopping at the first one.
@@ -30,7 +30,7 @@ pub struct ConfigReader {
     params: Vec<String>,
     /// Regular expressions of the document, compiled.
     pub patterns: PatternCache,
-    /// Bytes of the checks of guardrails that were compiled.
+    /// Memory in bytes of the checks of guardrails that were compiled so far.
     pub check_bytes: usize,
 }
 
@@ -119,8 +119,8 @@ impl ConfigReader {
         value.as_object()
     }
 
-    /// Reads the keys of an object one by one. `handle_key` returns false for an unknown key. Inline configs may spell keys
-    /// in camelCase.
+    /// Reads the keys of an object one by one. `handle_key` returns false for an unknown key. Inline configs may spell
+    /// keys in camelCase.
     pub fn read_keys(&mut self, value: &Value, mut handle_key: impl FnMut(&mut Self, &str, &Value) -> bool) {
         for (key, value) in self.read_object(value).into_iter().flatten() {
             let snake = if self.strictness == Strictness::Lenient { to_snake_case(key) } else { key.clone() };

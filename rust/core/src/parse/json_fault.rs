@@ -1,8 +1,8 @@
-//! Faults of JSON in words for clients, and the depth of JSON. The names of the parser mean nothing to them.
+//! Descriptions of JSON faults for clients, who do not know the terms of the parser, and the depth of JSON.
 
 use serde_json::error::Category;
 
-/// Levels of objects and lists that the JSON parser reads.
+/// Maximum depth of objects and lists that the JSON parser reads.
 pub const MAX_PARSED_DEPTH: usize = 127;
 
 /// Describes why JSON cannot be parsed, and where.
@@ -25,7 +25,8 @@ pub fn describe_json_fault(error: &serde_json::Error) -> String {
     }
 }
 
-/// Returns true if JSON has more levels of objects and lists. Reads each byte once, and allocates nothing.
+/// Returns true if JSON has more than `levels` levels of objects and lists. Reads each byte once, and allocates
+/// nothing.
 pub fn nests_deeper(json: &str, levels: usize) -> bool {
     let (mut depth, mut is_in_string, mut is_escaped) = (0_usize, false, false);
     for byte in json.bytes() {

@@ -1,6 +1,6 @@
 //! Suggestions for misspelt names: "did you mean". Names come from clients, so only short ones are compared.
 
-/// Longest name that is compared. The work grows with the product of two lengths.
+/// Maximum bytes of a name that is compared. The work grows with the product of two lengths.
 const MAX_NAME_BYTES: usize = 64;
 
 /// Returns the candidate that a misspelt name most likely stands for; `None` if none is similar.

@@ -39,18 +39,21 @@ pub struct Metrics {
     pub tokens_out: Counter,
     /// Input and output tokens that the gateway counted itself.
     pub tokens_estimated: Counter,
-    /// Cost of requests in whole nano-dollars; `requests_unpriced` counts requests with known usage but no known price.
+    /// Cost of requests in whole nano-dollars.
     pub cost_nanodollars: Counter,
+    /// Requests with known usage but no known price.
     pub requests_unpriced: Counter,
     /// Responses whose tokens were estimated from their length, because the counting queue was full.
     pub token_counts_estimated_by_length: Counter,
-    /// Requests that were translated; `partly_translated` counts those with dropped parameters.
+    /// Requests that were translated.
     pub translated: Counter,
+    /// Translated requests with dropped parameters.
     pub partly_translated: Counter,
-    /// Streams buffered until complete. `streams_resumed` counts streams resumed after a break,
-    /// `stream_recovery_overflows` those too long for either.
+    /// Streams that were buffered until complete.
     pub streams_buffered: Counter,
+    /// Streams that were resumed after a break.
     pub streams_resumed: Counter,
+    /// Streams that were too long to be buffered or resumed.
     pub stream_recovery_overflows: Counter,
     /// Requests that were hedged: a second request was sent because the first one was slow.
     pub hedged: Counter,
@@ -61,24 +64,31 @@ pub struct Metrics {
     /// Provider requests rejected because their bodies exceeded the memory budget.
     pub bodies_rejected: Counter,
     pub panics: Counter,
-    /// Requests taken over before they became an event loop task; `asgi_fallback_requests` counts all others.
+    /// Requests that the engine took over before they became an event loop task.
     pub fast_path_requests: Counter,
+    /// All other requests.
     pub asgi_fallback_requests: Counter,
-    /// Further attempts at a target; `retries_denied` counts those that its retry budget did not allow.
+    /// Further attempts at a target.
     pub retries: Counter,
+    /// Further attempts that the retry budget of the target did not allow.
     pub retries_denied: Counter,
-    /// Requests of configs with a cache, by outcome: cache hit, cache miss or forced refresh.
+    /// Requests of configs with a cache that were cache hits.
     pub cache_hits: Counter,
+    /// Requests of configs with a cache that were cache misses.
     pub cache_misses: Counter,
+    /// Requests of configs with a cache that forced a refresh.
     pub cache_refreshes: Counter,
-    /// Circuit breakers that opened; `breaker_skips` counts targets that a request skipped because their breaker was
-    /// open.
+    /// Circuit breakers that opened.
     pub breakers_opened: Counter,
+    /// Targets that a request skipped because their circuit breaker was open.
     pub breaker_skips: Counter,
-    /// Guardrail hooks by result. A skipped hook could not read its input.
+    /// Guardrail hooks that passed.
     pub guardrails_passed: Counter,
+    /// Guardrail hooks that failed.
     pub guardrails_failed: Counter,
+    /// Guardrail hooks that denied a request or response.
     pub guardrails_denied: Counter,
+    /// Guardrail hooks that were skipped because they could not read their input.
     pub guardrails_skipped: Counter,
     started: Counter,
     finished: Counter,

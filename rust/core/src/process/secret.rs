@@ -1,5 +1,5 @@
-//! The one definition of "secret": by field name, by the form of a value, and inside JSON. Records, the explanation of
-//! a request, credential hosts and the management API use it. Also a string that debug output masks.
+//! The only definition of "secret": by field name, by the form of a value, and inside JSON. Records, the explanation of
+//! a request, credential hosts and the management API use it. Also the type `Secret`, a string that debug output masks.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -106,8 +106,9 @@ const TOKEN_PREFIXES: [&str; 22] = [
     "gsk_",
     "eyj",
 ];
-/// Length from which an unbroken run of letters and digits counts as a token, and one with a known prefix.
+/// Minimum length of an unbroken run of letters and digits that counts as a token.
 const MIN_TOKEN_CHARS: usize = 20;
+/// Minimum length of a word with a known prefix that counts as a token.
 const MIN_PREFIXED_TOKEN_CHARS: usize = 12;
 
 /// Returns true if a text contains something that looks like a token: a known prefix, a long run of letters mixed with
@@ -169,11 +170,11 @@ pub fn mask_json(value: &mut Value) {
     visit_value(value, false, looks_like_token, MAX_EMBEDDED_DOCUMENTS, &mut |text, _| MASK.clone_into(text));
 }
 
-/// Shorter values are not searched for, because they would occur by chance.
+/// Minimum bytes of a secret that is searched for. Shorter values would occur by chance.
 pub const MIN_SECRET_BYTES: usize = 8;
 
-/// Returns the secrets of a JSON value: of a URL its password and signature, of a text the token in it. Of values that
-/// are secret by their look alone, only well-known kinds of credentials count, because others may be identifiers.
+/// Returns the secrets of a JSON value: of a URL its password and signature, of a text the token in it. If only the
+/// look of a value suggests a secret, only well-known kinds of credentials count, because others may be identifiers.
 pub fn find_secrets(value: &Value) -> Vec<String> {
     find_secrets_within(value, MAX_EMBEDDED_DOCUMENTS)
 }
@@ -206,7 +207,8 @@ fn secret_parts(text: &str, remaining_depth: usize) -> Vec<String> {
     parts
 }
 
-/// Calls `visit` with each text that is or contains a secret; its second argument is true if its name says so.
+/// Calls `visit` with each text that is or contains a secret. Its second argument is true if the name of the field
+/// marks the text as secret.
 fn visit_value(
     value: &mut Value,
     is_secret: bool,
@@ -225,7 +227,7 @@ fn visit_value(
                 visit(text, is_secret);
             }
         }
-        // A shorter number is rather a limit than a secret.
+        // A shorter number is probably a limit, not a secret.
         Value::Number(number) if is_secret && number.to_string().len() >= MIN_SECRET_BYTES => {
             let mut text = number.to_string();
             visit(&mut text, is_secret);

@@ -1,4 +1,4 @@
-//! JSON that is kept compressed. Of the versions that are published few are used, so most of them are never read.
+//! Compressed JSON of the versions of prompts. Few of the published versions are used, so most are never decompressed.
 
 use std::cell::RefCell;
 
@@ -6,13 +6,13 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// Shorter JSON is kept as it is: compressed, it would hardly be smaller.
+/// Minimum bytes of JSON that is compressed. Shorter JSON would hardly become smaller.
 const MIN_COMPRESSED_BYTES: usize = 256;
-/// Room for the blocks of content that cannot be compressed.
+/// Extra capacity of the output for blocks of content that cannot be compressed.
 const EXTRA_BYTES: usize = 64;
 
 thread_local! {
-    /// Its tables are larger than most versions, so they are allocated once for each thread.
+    /// Compressor of this thread. It is reused, because its tables are larger than most versions.
     static COMPRESSOR: RefCell<Compress> = RefCell::new(Compress::new(Compression::fast(), false));
 }
 
@@ -20,7 +20,7 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct CompressedJson {
     bytes: Box<[u8]>,
-    /// Length of the JSON.
+    /// Length of the JSON before compression.
     length: usize,
 }
 
@@ -53,7 +53,7 @@ impl<'de> Deserialize<'de> for CompressedJson {
     }
 }
 
-/// Returns the compressed bytes; `None` if they are not fewer.
+/// Returns the compressed bytes; `None` if they are not fewer than those of the JSON.
 fn compress(json: &[u8]) -> Option<Box<[u8]>> {
     COMPRESSOR.with_borrow_mut(|compressor| {
         compressor.reset();

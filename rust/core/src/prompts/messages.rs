@@ -1,5 +1,5 @@
-//! Messages of a chat template. A list with a mistake is reported instead of being sent as a text, and each text in it
-//! becomes a template of its own.
+//! Messages of a chat template. A list with a mistake is reported instead of being sent as a text. Each text in a valid
+//! list becomes a template of its own.
 
 use serde_json::{Map, Value};
 
@@ -9,14 +9,15 @@ use crate::{
     parse::{json_fault::describe_json_fault, similar_name::find_similar},
 };
 
-/// Keys of messages and content parts that are never templates. Otherwise a variable could change who a message is from.
+/// Keys of messages and content parts that are never templates. Otherwise a variable could change who a message is
+/// from.
 const LITERAL_KEYS: [&str; 2] = ["role", "type"];
 const ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "model"];
 /// Maximum depth of arrays and objects in the messages.
 const MAX_MESSAGE_DEPTH: usize = 16;
-/// Messages whose problems are reported.
+/// Maximum number of messages whose problems are reported.
 const MAX_REPORTED_MESSAGES: usize = 20;
-/// Quotation marks around keys, with those that text editors put in place of the straight ones.
+/// Quotation marks around keys, including the curly ones that text editors insert.
 const QUOTES: [char; 6] = ['"', '\'', '“', '”', '‘', '’'];
 
 /// A part of the JSON of the messages.
@@ -29,7 +30,7 @@ pub(super) enum MessagePart {
     JsonText(Template),
 }
 
-/// Key of texts that are JSON.
+/// Key whose texts are JSON.
 const JSON_TEXT_KEY: &str = "arguments";
 
 /// Returns the messages in a template; `None` if it is the text of a text completion.
@@ -195,7 +196,7 @@ impl MessageCompiler {
     }
 }
 
-/// Returns true if a template makes the structure of JSON itself. Otherwise, as in `{{arguments}}`, a variable does.
+/// Returns true if the template itself contains the structure of JSON. In `{{arguments}}`, a variable contains it.
 fn is_json_text(text: &str) -> bool {
     let text = text.trim_start();
     text.starts_with(['[', '"']) || text.starts_with('{') && !text.starts_with("{{")

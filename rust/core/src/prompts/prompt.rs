@@ -1,4 +1,4 @@
-//! A saved prompt: its versions, and the request that each version makes.
+//! A saved prompt: its versions, and the request that a version is rendered to.
 
 use serde::Deserialize;
 use serde_json::{
@@ -63,7 +63,7 @@ enum PromptBody {
 pub enum RenderedBody {
     Messages(String),
     Text(String),
-    /// Fields of a request that a raw template made.
+    /// Fields of a request, rendered from a raw template.
     Fields(Vec<(String, Box<RawValue>)>),
 }
 
@@ -198,7 +198,7 @@ impl CompiledPrompt {
 }
 
 impl CompiledPrompt {
-    /// Returns the names of variables that nothing in the prompt reads.
+    /// Returns the names of the given variables that neither the prompt nor its partials read.
     ///
     /// # Errors
     /// If the prompt and its partials are larger than the limits allow.
@@ -236,7 +236,7 @@ fn read_stored_model(parameters: &Map<String, Value>) -> Result<Option<String>, 
     }
 }
 
-/// Parses what a raw template made: the array of the messages, or the fields of a request.
+/// Parses the output of a raw template: the array of the messages, or the fields of a request.
 fn parse_raw(json: String) -> Result<RenderedBody, PromptFault> {
     let not_json = |error: serde_json::Error| PromptFault::NotJson(describe_json_fault(&error));
     match json.trim_start().bytes().next() {

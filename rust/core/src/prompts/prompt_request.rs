@@ -24,7 +24,7 @@ const STREAM_FIELDS: [&str; 2] = ["stream", "stream_options"];
 /// Fields of the body that are not part of the provider request.
 const OWN_FIELDS: [&str; 5] = ["variables", "hyperparameters", "promptID", "promptId", "prompt_id"];
 
-/// Levels of objects and lists in a field. Less than the JSON parser reads, because requests wrap fields in others.
+/// Maximum depth of objects and lists in a field. The JSON parser reads more, because requests wrap fields in others.
 const MAX_FIELD_DEPTH: usize = 100;
 
 /// What a request does with a prompt.
@@ -78,7 +78,7 @@ pub struct PromptRequest {
     pub variables: Value,
     /// Name of the prompt, from clients that send it in the body.
     pub reference: Option<String>,
-    /// Fields of the provider request that replace those of the prompt. Each name is there once.
+    /// Fields of the provider request that replace those of the prompt. Each name occurs once.
     overrides: Vec<(String, Box<RawValue>)>,
     /// True if the response must not be a stream.
     is_whole: bool,
@@ -171,7 +171,7 @@ impl PromptRequest {
         self.overrides = fields.0;
     }
 
-    /// Returns true for a field that must not be in the provider request.
+    /// Returns true for a field of streams that must not be in the provider request, because the response is no stream.
     fn drops(&self, name: &str) -> bool {
         self.is_whole && STREAM_FIELDS.contains(&name)
     }
@@ -269,7 +269,7 @@ pub(super) fn depth_problem(name: &str, value: &RawValue) -> Option<Problem> {
     })
 }
 
-/// Returns the problem of a model that is no name. `prefix` is the path of the object that has it.
+/// Returns the problem of a model that is not a name. `prefix` is the JSON path of the object with the model.
 pub(super) fn model_problem(prefix: &str, fields: &[(String, Box<RawValue>)]) -> Option<Problem> {
     let (_, value) = fields.iter().rev().find(|(name, _)| name == "model")?;
     let model: Result<Option<String>, _> = serde_json::from_str(value.get());

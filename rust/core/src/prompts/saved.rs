@@ -34,7 +34,7 @@ pub struct SavedPrompt {
     versions: SavedVersions,
 }
 
-/// A prompt as it is published. All of it has been checked.
+/// A prompt as the control process publishes it. Deserialization has validated all of it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PublishedPrompt<'a> {
@@ -61,8 +61,8 @@ struct VersionsJson<'a>(&'a RawValue);
 #[derive(Debug, Default)]
 struct Labels(Box<[(Box<str>, u32)]>);
 
-/// The versions of a prompt. Few prompts are used by a worker, so they are parsed when one of them is used first. They
-/// hardly differ from each other, so they are compressed together.
+/// The versions of a prompt. A worker uses few prompts, so it parses the versions at the first use of one of them.
+/// Versions hardly differ from each other, so they are compressed together.
 #[derive(Debug)]
 struct SavedVersions {
     json: CompressedJson,
@@ -78,7 +78,7 @@ pub enum SharedWith {
     Everyone(Box<str>),
 }
 
-/// One version. It is compiled when it is used first.
+/// One version. It is compiled at its first use.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedVersion {
@@ -115,7 +115,7 @@ struct PartialVersion {
     string: Box<str>,
 }
 
-/// Name of a prompt and which of its versions is meant, as in `slug@production`.
+/// Name of a prompt, and a selector of one of its versions, as in `slug@production`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptReference<'n> {
     /// Id or slug.
@@ -157,14 +157,14 @@ impl<'de: 'a, 'a> Deserialize<'de> for VersionsJson<'a> {
             _content: IgnoredAny,
         }
         let json = <&RawValue>::deserialize(deserializer)?;
-        // They are parsed when they are used, and must be readable then.
+        // The versions are parsed again at their first use, so this ensures that they are readable then.
         serde_json::from_str::<Vec<Version<'_>>>(json.get()).map_err(D::Error::custom)?;
         Ok(Self(json))
     }
 }
 
 impl PublishedPrompt<'_> {
-    /// Returns the prompt as a worker holds it.
+    /// Returns the prompt in the form that a worker stores.
     pub fn into_saved(self) -> SavedPrompt {
         let Self { id, slug, workspace, default, latest, labels, shared_with, versions, _name } = self;
         let versions = SavedVersions { json: CompressedJson::new(versions.0.get()), parsed: OnceLock::new() };
@@ -200,7 +200,7 @@ impl<'n> PromptReference<'n> {
 }
 
 impl VersionSelector<'_> {
-    /// Returns the label that was asked for.
+    /// Returns the label; `None` for other selectors.
     pub fn label(&self) -> Option<&str> {
         match self {
             Self::Label(label) => Some(label),
@@ -223,7 +223,7 @@ impl SavedPrompt {
         }
     }
 
-    /// Returns a version; `None` if the control process has to be asked for it.
+    /// Returns a version; `None` if it must be fetched from the control process.
     pub fn find_version(&self, number: u32) -> Option<&Arc<SavedVersion>> {
         self.versions.parsed().iter().find(|version| version.number == number)
     }

@@ -9,13 +9,13 @@ use super::{
     template::{PartialSource, RenderError, Template, TemplateNode},
 };
 
-/// Maximum number of names that are reported, and their length.
+/// Maximum number of names that are reported.
 const MAX_REPORTED_NAMES: usize = 100;
+/// Maximum bytes of a reported name.
 const MAX_NAME_BYTES: usize = 100;
 
 /// Returns the names of variables that neither the prompt nor a partial in it reads, in the order in which they were
-/// sent. Parts of a template that these variables hide count, too, so a name that another value would need is not
-/// reported.
+/// sent. Sections that these variables hide are searched too, because the same name may be needed with other values.
 ///
 /// # Errors
 /// If the template and its partials have more than `max_nodes` nodes.
@@ -50,8 +50,9 @@ struct UsedNames {
     variables: HashSet<Box<str>>,
     /// True if a template may insert all variables as one value: `{{.}}` outside of sections.
     has_all: bool,
-    /// Partials that were seen, and those of them that have not been read.
+    /// Names of all partials that were found.
     partials: HashSet<Box<str>>,
+    /// Names of the partials that have not been searched yet.
     pending: Vec<Box<str>>,
 }
 

@@ -19,7 +19,7 @@ pub struct VariableNames {
     pub partials: NameList,
     /// Variables within each outermost section.
     pub section_variables: BTreeMap<String, NameList>,
-    /// Partials whose name is a variable. Templates have none.
+    /// Partials whose name is a variable. Always empty, because templates cannot have them.
     pub variable_partials: NameList,
 }
 

@@ -18,10 +18,10 @@ use crate::{
     resolve::target_resolver::ClientRequest,
 };
 
-/// Largest JSON body that is scanned on the async thread; larger ones go to a blocking thread. Scanning this much takes
-/// less than a millisecond. It is also the largest chunk that crosses the Python boundary.
+/// Maximum bytes of a JSON body that is scanned on the async thread; larger ones go to a blocking thread. Scanning this
+/// much takes less than a millisecond. It is also the maximum size of a chunk that crosses the Python boundary.
 pub(crate) const MAX_INLINE_PEEK_BYTES: usize = 1024 * 1024;
-/// Number of bytes of a form to wait for when looking for its model.
+/// Maximum bytes at the start of a form that the gateway waits for to find the model.
 const MAX_FORM_PREFIX_BYTES: usize = 64 * 1024;
 
 /// Reads what must be known about a body before it is forwarded: its model, user and stream flag.

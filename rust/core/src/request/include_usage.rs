@@ -1,5 +1,5 @@
 //! Requests usage for streams that report it only on request, so that every stream is counted. The added usage is
-//! hidden from clients that did not ask for it.
+//! hidden from clients that did not request it.
 
 use penstock_llm::stream::include_usage;
 use penstock_net::body::Body;
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Returns the body of a request for a stream with `stream_options.include_usage` set, if the target speaks the client's
+/// Returns the body of a request for a stream with `stream_options.include_usage` set, if the target uses the client's
 /// API format and needs it.
 pub fn request_usage(
     client_request: &ClientRequest<'_>,

@@ -1,5 +1,5 @@
-//! Backing models of inference profiles whose names do not reveal their vendor. Asks the provider once and caches the
-//! result, because the model decides the API format.
+//! Backing models of inference profiles whose names do not reveal their vendor. The gateway must know the model,
+//! because it decides the API format. It queries the provider once and caches the result.
 
 use std::{pin::pin, time::Duration};
 
@@ -14,10 +14,11 @@ use crate::{
     request::internal_request::InternalRequest, resolve::target::Target,
 };
 
-/// Lifetime of a resolved name in the cache; a failed lookup is cached for `RETRY_INTERVAL`.
+/// Lifetime of a resolved name in the cache.
 const NAME_TTL: Duration = Duration::from_hours(1);
+/// Lifetime of a failed lookup in the cache.
 const RETRY_INTERVAL: Duration = Duration::from_mins(5);
-/// Longest wait for a lookup. After that the request proceeds without the name.
+/// Maximum wait for a lookup. After that the request proceeds without the name.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_RESPONSE_BYTES: usize = 256 * 1024;
 

@@ -18,7 +18,7 @@ use crate::{
     response::mask_secrets,
 };
 
-/// What the gateway does with the response to a request. It decides what the request may ask the provider for.
+/// What the gateway does with the response to a request. It decides which headers of the client are forwarded.
 #[derive(Clone, Copy)]
 pub(crate) enum ResponseHandling<'t> {
     Translate(&'t Translation),

@@ -29,7 +29,7 @@ use crate::{
     state::shared::{self, SharedState},
 };
 
-/// Largest complete response that is translated.
+/// Maximum bytes of a complete response that is translated.
 pub const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
 /// Translates a request body. Returns the new body and the translation for the response.
@@ -192,13 +192,13 @@ pub async fn translate_response(
     };
     clock.add_since(start);
     head.headers = with_content_type(head.headers, b"application/json");
-    // Other success codes, such as 201 and 204, become 200, as the client's format has it.
+    // Other success codes, such as 201 and 204, become 200, as in the client's format.
     head.status = if head.status < 300 { 200 } else { head.status };
     Ok(IncomingResponse { head, body: ResponseBody::from_bytes(translated.into()) })
 }
 
-/// Returns the translated response with its status, which is an error if the body is one. If the provider reports no
-/// usage, translates the response again with an estimate.
+/// Returns the translated response with its status. It is an error status if the body contains an error. If the
+/// provider reports no usage, translates the response again with an estimate.
 async fn translate_complete_response(
     translation: Translation,
     response: Bytes,

@@ -31,15 +31,15 @@ const HOST_HEADERS: [&str; 11] = [
 /// Where a target's credential is stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CredentialStorage {
-    /// True if it is part of a saved config, as a credential or as a secret in its parameters.
+    /// True if a saved config contains the credential, directly or as a secret in its parameters.
     pub is_in_config: bool,
-    /// True if it is stored with a saved provider, as a credential or as header fields.
+    /// True if a saved provider contains the credential, directly or in header fields.
     pub is_in_provider: bool,
 }
 
 impl TargetResolver<'_> {
     /// Rejects a request that would send a stored credential or stored header fields to a host that the request names.
-    /// They go only to their provider or to the host stored with them.
+    /// Both go only to their provider or to the host stored with them.
     pub(crate) fn check_credential_host(
         &self,
         node: &Node,
@@ -74,8 +74,8 @@ impl TargetResolver<'_> {
         requested.is_some() && requested == own
     }
 
-    /// Returns how a target's credential is fetched. The machine's own identity serves only stored providers and
-    /// configs, and only if the operator allows it; no request may ask for it.
+    /// Returns how a target's credential is fetched. Only stored providers and configs may use the machine's own
+    /// identity, and only if the operator allows it.
     pub(crate) fn resolve_grant(
         &self,
         provider: &dyn Provider,

@@ -82,7 +82,7 @@ impl RequestLog {
         self.details.add_attempt(attempt);
     }
 
-    /// Records the saved provider of a target. To be called before the record begins, if the target is known then.
+    /// Records the saved provider of a target. Must run before the record begins, if the target is already known.
     pub fn set_saved_provider(&mut self, target: &Target<'_>) {
         self.details.saved_provider = target.saved_provider.map(|saved| Arc::clone(&saved.identity));
     }

@@ -1,5 +1,5 @@
-//! What a request for a saved prompt may not do: use the provider that a shared prompt brings with it for anything else,
-//! and read the text of a prompt that its key may not render.
+//! Restrictions of requests for saved prompts. A request may use the provider of a shared prompt only for this prompt.
+//! It may not read the text of a prompt that its key may not render.
 
 use super::{
     route_plan::{ConfigSource, NamedProvider, RoutePlan},
@@ -20,8 +20,8 @@ impl<'c> TargetResolver<'c> {
         self.client_request.head.prompt.as_ref()?.provider.as_ref()
     }
 
-    /// Returns the provider that a shared prompt lends to its request: only by the name that the prompt has for it, and
-    /// only for the model of the prompt. A config that names a provider means one of the caller's own workspace.
+    /// Returns the provider of a shared prompt, which its request may use although it belongs to another workspace.
+    /// `None` if `slug` or `model` is not that of the prompt. Then a config refers to the caller's own workspace.
     pub(super) fn lent_provider(&self, slug: &str, model: Option<&str>) -> Result<Option<NamedProvider<'c>>> {
         let Some(shared) = self.shared_provider().filter(|shared| *shared.slug == *slug) else { return Ok(None) };
         if shared.model.as_deref() != model {
@@ -30,13 +30,14 @@ impl<'c> TargetResolver<'c> {
         self.find_provider_in(Some(&shared.workspace), slug).map(Some)
     }
 
-    /// Returns the provider that the header of a request names. A prompt without a model names its own there.
+    /// Returns the provider that the header of a request names. For a prompt without a model, it may be the provider of
+    /// the prompt.
     pub(super) fn find_requested_provider(&self, name: &str) -> Result<NamedProvider<'c>> {
         let lent = name.strip_prefix('@').map(|slug| self.lent_provider(slug, None)).transpose()?.flatten();
         lent.map_or_else(|| self.find_provider(name), Ok)
     }
 
-    /// Returns the prompt if it lends the provider of its workspace to this request.
+    /// Returns the prompt if this request uses the provider of another workspace through that prompt; `None` otherwise.
     ///
     /// # Errors
     /// If the request has another model than the prompt.
@@ -56,9 +57,9 @@ impl<'c> TargetResolver<'c> {
         }
     }
 
-    /// Rejects what the request itself defines and what would receive or reveal the text of a prompt, if the key may not
-    /// render prompts: a host, a provider with a credential or an address of the request, and guardrails and conditions,
-    /// whose results tell one part of the text after the other.
+    /// Rejects parts of the request that would receive or reveal the text of a prompt, if the key may not render
+    /// prompts: a host, or a provider with a credential or an address of the request. Also guardrails and conditions,
+    /// because their results could reveal the text bit by bit.
     pub(super) fn reject_prompt_readers(&self, config: &ConfigSource<'_>) -> Result<()> {
         if !self.hides_prompt() {
             return Ok(());
@@ -95,7 +96,7 @@ impl<'c> TargetResolver<'c> {
     }
 }
 
-/// Returns true if conditions read fields of the request that may have texts of the prompt.
+/// Returns true if conditions read fields of the request that may contain texts of the prompt.
 fn reads_texts(condition_params: &[String]) -> bool {
     condition_params.iter().any(|field| field != "model" && !PromptProvider::is_field_of_caller(field))
 }
@@ -119,7 +120,7 @@ fn find_reader(node: &Node) -> Option<&'static str> {
     node.targets.iter().find_map(find_reader)
 }
 
-/// Rejects a config that changes what a shared prompt asks the provider of its owner.
+/// Rejects a config that changes what a shared prompt sends to the provider of its owner.
 pub(super) fn reject_changes_by_config(prompt: &PromptIdentity, parameters: &Parameters) -> Result<()> {
     let is_allowed = PromptProvider::is_field_of_caller;
     let is_limit = |field: &str| PromptProvider::TOKEN_FIELDS.contains(&field);

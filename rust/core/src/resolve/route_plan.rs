@@ -1,4 +1,5 @@
-//! Route plan of a request: its config and the provider that it names, as far as they are known before the body is read.
+//! Route plan of a request: its config and the provider that it names, as far as they are known before the body is
+//! read.
 
 use std::{
     ops::Deref,
@@ -14,7 +15,7 @@ use crate::{
     state::snapshot::{SavedConfig, SavedProvider},
 };
 
-/// Provider that was named by its own name, or by the slug of a saved provider.
+/// Provider that a request or config names: by the provider's own name, or by the slug of a saved provider.
 #[derive(Clone, Copy)]
 pub(crate) struct NamedProvider<'c> {
     pub provider: &'static dyn Provider,
@@ -28,7 +29,7 @@ pub struct RoutePlan<'c> {
     /// Slug of the saved config.
     pub config_slug: Option<&'c str>,
     pub(super) requested_provider: Option<NamedProvider<'c>>,
-    /// From the custom host header of the request.
+    /// Host from the custom host header of the request.
     pub(crate) custom_host: Option<BaseUrl>,
 }
 

@@ -66,10 +66,10 @@ pub struct Target<'c> {
     /// True if requests and responses are forwarded unchanged, whatever API format the provider uses.
     pub is_passthrough: bool,
     pub saved_provider: Option<&'c SavedProvider>,
-    /// Workspace of the saved provider, if a shared prompt lends it to another workspace.
+    /// Workspace of the saved provider, if a request of another workspace uses it through a shared prompt.
     pub lender_workspace: Option<&'c str>,
     pub credential_origin: CredentialOrigin,
-    /// How its credential is fetched, if it is not at hand.
+    /// How the credential is fetched, if it must be fetched first.
     pub grant: Option<Box<Grant>>,
     /// Header fields that are stored with the provider or the model.
     pub header_fields: Vec<(&'c str, &'c str)>,
@@ -89,7 +89,7 @@ impl Target<'_> {
         self.provider.provider_format_for_target(operation, model, &self.options, &self.base_url.prefix)
     }
 
-    /// Returns true if its requests are signed instead of carrying a key.
+    /// Returns true if requests to this target are signed instead of carrying a key.
     pub fn signs_requests(&self) -> bool {
         self.grant.as_ref().map_or_else(
             || !matches!(self.provider.signing_keys(&self.options), Ok(None)),

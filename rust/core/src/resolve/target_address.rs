@@ -30,8 +30,8 @@ pub(crate) struct TargetAddress {
 }
 
 impl<'c> TargetResolver<'c> {
-    /// Resolves a target's base URL, options and credential grant. A stored credential goes to the address stored with
-    /// it, whatever the request or config says.
+    /// Resolves a target's base URL, options and credential grant. A stored credential goes only to the address stored
+    /// with it, even if the request or config names another.
     pub(crate) fn resolve_address(
         &self,
         plan: &RoutePlan<'c>,
@@ -46,7 +46,7 @@ impl<'c> TargetResolver<'c> {
             saved.options.copy_accepted(provider.row().options, &mut options);
             saved.api_key.is_some() || has_credential(provider, &options)
         });
-        // Stored header fields alone also fix the address, but leave the credential open.
+        // Stored header fields alone also fix the address, but any credential may go with them.
         let keeps_fields = saved.is_some_and(SavedProvider::has_header_fields);
         let stored = (keeps_fields && !has_own).then(|| options.clone());
         let say = |options: &mut Options| {

@@ -82,7 +82,7 @@ pub struct TargetResolver<'c> {
 }
 
 impl<'c> TargetResolver<'c> {
-    /// Compiles a large inline config on a blocking thread. `build_plan` uses the result while it is held.
+    /// Compiles a large inline config on a blocking thread. `build_plan` finds the result until the caller drops it.
     pub async fn prepare_config(&self) -> Result<Option<PreparedConfig>> {
         let Some(text) = self.client_request.control.config.filter(|text| !is_slug(text.as_bytes())) else {
             return Ok(None);
@@ -249,8 +249,8 @@ impl<'c> TargetResolver<'c> {
         }
     }
 
-    /// Rejects the headers with default guardrails. Only keys, workspaces and organisations define those; a request that
-    /// asks for checks must not be served without them.
+    /// Rejects the headers with default guardrails. Only keys, workspaces and organisations define those; a request
+    /// that asks for checks must not be served without them.
     fn reject_guardrail_headers(&self) -> Result<()> {
         let ControlHeaders { input_guardrails, output_guardrails, .. } = self.client_request.control;
         let lists = [
@@ -367,7 +367,7 @@ fn lacks_provider(config: &str) -> bool {
     read.is_ok_and(|map| !["provider", "targets", "virtual_key"].iter().any(|key| map.contains_key(*key)))
 }
 
-/// Returns the error for a name that is no provider, with the provider that it most likely stands for.
+/// Returns the error for a name that is no provider, with the most similar provider name.
 fn unknown_provider(name: &str) -> Error {
     let known: Vec<&str> = catalog::all_providers().map(<dyn Provider>::slug).collect();
     Error::ProviderUnknown { slug: name.to_owned(), similar: find_similar(name, &known) }

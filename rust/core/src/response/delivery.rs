@@ -49,12 +49,12 @@ const AWS_EVENT_STREAM_CONTENT_TYPE: &str = "application/vnd.amazon.eventstream"
 /// Responses up to this size are read completely before they are sent to the client.
 pub const MAX_BUFFERED_RESPONSE_BYTES: usize = 256 * 1024;
 
-/// Request body and answering target of a stream, saved so that another target can continue it.
+/// Request body of a stream, and the target that responded, saved so that another target can continue the stream.
 pub struct ResumePoint {
     pub(crate) request_body: Bytes,
     pub(crate) model: String,
     pub(crate) target_path: Arc<str>,
-    /// Format from which the text of the stream is read; `None` if that text cannot begin another response.
+    /// Format from which the text of the stream is read; `None` if no other target can continue that text.
     pub(crate) transcript_format: Option<StreamFormat>,
 }
 
@@ -68,7 +68,7 @@ pub struct UpstreamResponse {
     pub resume_point: Option<Box<ResumePoint>>,
     /// Connection that replaces the body after an upgrade to another protocol.
     pub upgraded: Option<Box<UpstreamWebSocket>>,
-    /// Changes what the client gets, but not what is recorded and cached.
+    /// Changes the body that the client receives, but not what is recorded and cached.
     pub client_rewriter: Option<Box<dyn RewriteForClient>>,
 }
 
@@ -77,7 +77,7 @@ impl UpstreamResponse {
         Self { incoming, api_format, deadline, resume_point: None, upgraded: None, client_rewriter: None }
     }
 
-    /// Takes what changes the response for the client. A compressed body has no texts that could be found.
+    /// Takes the rewriter; `None` if the body is compressed, because no texts can be found in it.
     fn take_rewriter(&mut self) -> Option<Box<dyn RewriteForClient>> {
         self.client_rewriter.take().filter(|_| is_uncompressed(&self.incoming.head.headers))
     }
@@ -154,7 +154,7 @@ pub async fn deliver_response(
         return respond_with_error(&error, client_request, record);
     }
     if is_json && framing.is_none() {
-        // Too large to buffer, but a complete response all the same, so the deadline applies to its end.
+        // The response is too large to buffer, but it is no stream, so the deadline applies to its end.
         body.limit_by(&deadline);
     }
     // An error event may be appended to an event stream, so its length is unknown.
@@ -333,7 +333,8 @@ fn build_response_headers(
     response_headers
 }
 
-/// Reads the usage from response headers. Only Bedrock has it there; models of some vendors do not report it in the body.
+/// Reads the usage from response headers. Only Bedrock has it there; models of some vendors do not report it in the
+/// body.
 fn read_header_usage(api_format: ApiFormat, headers: &Headers) -> Option<Usage> {
     if api_format != ApiFormat::Bedrock {
         return None;
@@ -352,8 +353,8 @@ struct BillableBody {
 
 /// Finishes a response that was read completely, and settles its record.
 ///
-/// `billable_body` says how to read the usage if the response may report it. `header_usage` is the usage from the header
-/// fields.
+/// `billable_body` defines how to read the usage if the response may report it. `header_usage` is the usage from the
+/// header fields.
 fn finish_buffered_response(
     reply: ClientResponseHead,
     bytes: Bytes,

@@ -1,4 +1,5 @@
-//! Decompression of gzip bodies while they arrive, so that a response that was not asked to be compressed can be read.
+//! Decompression of gzip bodies while they arrive. The gateway must also read responses that a provider compresses
+//! although the request did not allow it.
 
 use std::{io, mem, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! Header fields that tell a caller what its limits leave: `RateLimit` and `RateLimit-Policy` of the IETF's draft, and
-//! the gateway's own. The provider's `x-ratelimit-*` fields stay as they are.
+//! Header fields that report what is left of a caller's limits: `RateLimit` and `RateLimit-Policy` of the IETF's draft,
+//! and the gateway's own. The provider's `x-ratelimit-*` fields stay as they are.
 
 use std::fmt::Write;
 

@@ -35,7 +35,7 @@ fn mask_frame(mask: &SecretMask, frame: &Bytes) -> Bytes {
     edited.map_or_else(|| mask.mask(frame).into(), Bytes::from)
 }
 
-/// Masks a payload, and the JSON that `InvokeModelWithResponseStream` has in base64 in it.
+/// Masks a payload, and the base64-encoded JSON in a payload of `InvokeModelWithResponseStream`.
 fn mask_payload(mask: &SecretMask, payload: &[u8]) -> Vec<u8> {
     let rewritten = || {
         let mut value: Value = serde_json::from_slice(payload).ok()?;

@@ -68,8 +68,8 @@ pub async fn mask_failure(
     }
 }
 
-/// Replaces the stored secrets that were sent to this target in an error. `fetched` is a credential that was fetched
-/// for it.
+/// Masks an error: replaces the stored secrets that were sent to this target. `fetched` is a credential that was
+/// fetched for the target.
 pub async fn mask_stored_secrets(
     target: &Target<'_>,
     fetched: Option<&str>,
@@ -110,8 +110,8 @@ pub async fn mask_stored_secrets(
 }
 
 /// Masks the stored secrets in a successful response, chunk by chunk. A provider may repeat them in an error event of a
-/// stream, and what a saved config adds to the request anywhere. Complete errors are masked when they turn out to be
-/// errors.
+/// stream. It may repeat secrets that a saved config adds to the request anywhere. A complete response that turns out
+/// to be an error is masked then.
 pub fn mask_success(
     target: &Target<'_>,
     fetched: Option<&str>,
@@ -160,7 +160,7 @@ pub fn mask_stored_parameters(target: &Target<'_>, body: &Bytes) -> Bytes {
     if secrets.is_empty() { body.clone() } else { mask_bytes(body, &secrets).into() }
 }
 
-/// Returns the error that replaces one in a content coding that cannot be read.
+/// Returns the body that replaces an error which is too large or in an unknown content coding.
 fn unreadable_body() -> ResponseBody {
     let message = "the provider's error cannot be shown, because it is too large or in an unknown content coding";
     let failure = Failure { status: 502, error_type: None, message, code: None, request_id: None };
@@ -243,7 +243,7 @@ impl SecretMask {
         masked
     }
 
-    /// Returns where a secret begins that continues at `position`, or `position` if there is none.
+    /// Returns the begin of the secret that extends beyond `position`, or `position` if there is none.
     fn start_of_match_at(&self, bytes: &[u8], position: usize) -> usize {
         let mut matches = self.search.iter().flat_map(|search| search.find_iter(bytes));
         matches.find(|matched| matched.end() > position).map_or(position, |matched| matched.start().min(position))
@@ -269,7 +269,7 @@ pub fn mask_url_secrets(url: &str, error: &[u8]) -> Vec<u8> {
     mask_bytes(error, &secrets)
 }
 
-/// Masks the secrets in a text that may have been cut within one.
+/// Masks the secrets in a text that may have been cut within a secret.
 fn mask_excerpt(text: &str, secrets: &[Vec<u8>]) -> String {
     let mut masked = mask_bytes(text.as_bytes(), secrets);
     let cut_length = |secret: &Vec<u8>| {
@@ -283,12 +283,12 @@ fn mask_excerpt(text: &str, secrets: &[Vec<u8>]) -> String {
     String::from_utf8_lossy(&masked).into_owned()
 }
 
-/// Returns a transform that masks the secrets of a stream from its first error on, or from its beginning. Other streams
-/// are only searched for an error, because most chunks contain none and their secrets need not be spelled.
+/// Returns a transform that masks the secrets of a stream from its first error on, or from its beginning. Until an
+/// error occurs, it only searches for one: most streams have none, so the spellings of secrets need not be computed.
 fn mask_errors(secrets: Vec<String>, is_everywhere: bool) -> impl FnMut(Option<Bytes>) -> Bytes + Send {
     let start = move |secrets: &[String]| mask_chunks(spell_secrets(secrets.iter().map(String::as_str)));
     let mut mask = is_everywhere.then(|| start(&secrets));
-    // End of the previous chunk. A secret may continue in the current one.
+    // End of the previous chunk. `ERROR_WORD` may begin in it and end in the current chunk.
     let mut end = Vec::with_capacity(2 * ERROR_WORD.len());
     move |chunk| {
         if mask.is_none()

@@ -27,16 +27,16 @@ use crate::{
 const REQUEST_ID_HEADERS: [&str; 5] =
     ["x-request-id", "request-id", "x-amzn-requestid", "apim-request-id", "x-ms-request-id"];
 
-/// Longer error bodies are not parsed; only their status is used. Parsing runs on a thread that also serves other
-/// requests.
+/// Maximum bytes of an error body that is parsed; of longer ones, only the status is used. Parsing runs on a thread
+/// that also serves other requests.
 pub const MAX_ERROR_BODY_BYTES: usize = 256 * 1024;
 
-/// Decompressed bytes that decide if a compressed response may be an error.
+/// Number of decompressed bytes that are examined to decide whether a compressed response may be an error.
 const MAX_ERROR_START_BYTES: usize = 512;
 
-/// Size limit of all pages together. Parsing a list takes many times its size in memory.
+/// Maximum bytes of all pages of a list together. Parsing a list takes many times its size in memory.
 pub(crate) const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
-/// Longer successful responses are passed through unchanged.
+/// Maximum bytes of a successful response that is normalised. Longer ones are passed through unchanged.
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
 /// UTF-8 byte order mark, which may precede any text.
@@ -96,8 +96,8 @@ pub async fn normalise_response(
     }
 }
 
-/// Turns a response that is an error into one with an error status, so that retries, fallbacks and the cache treat it as
-/// a failure. Some providers and proxies send errors with the status 200.
+/// Turns a response that is an error into one with an error status, so that retries, fallbacks and the cache treat it
+/// as a failure. Some providers and proxies send errors with the status 200.
 pub async fn expose_error_status(
     operation: Operation,
     incoming: IncomingResponse,

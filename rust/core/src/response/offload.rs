@@ -4,7 +4,7 @@ use penstock_net::headers::Headers;
 
 use crate::error::{Error, Result};
 
-/// Bodies up to this size are processed inline. That takes far less than a millisecond.
+/// Maximum bytes of a body that is processed inline. That takes far less than a millisecond.
 pub const MAX_INLINE_BYTES: usize = 128 * 1024;
 
 /// Runs work on a body of this length. Large bodies go to a blocking thread, so that other requests are not delayed.

@@ -3,7 +3,8 @@
 
 use bytes::Bytes;
 
-/// Longer events are passed through in chunks, because many chunks may queue for a client that reads slowly.
+/// Maximum bytes of an incomplete event that is held back. Longer events are passed through in chunks, because many
+/// chunks may queue for a client that reads slowly.
 const MAX_HELD_BYTES: usize = 16 * 1024;
 
 #[derive(Default)]

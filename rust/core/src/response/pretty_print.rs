@@ -9,9 +9,10 @@ use crate::resolve::target_resolver::ClientRequest;
 const INDENT: &[u8] = b"  ";
 /// Maximum nesting depth. Indentation grows with the square of the depth, so deeper JSON is returned unchanged.
 const MAX_DEPTH: usize = 64;
-/// Output limit: the input length times `MAX_GROWTH_FACTOR`, plus `MAX_EXTRA_BYTES`. JSON that would exceed it is
+/// The output may have this many bytes per byte of input, plus `MAX_EXTRA_BYTES`. JSON that would exceed this limit is
 /// returned unchanged.
 const MAX_GROWTH_FACTOR: usize = 4;
+/// Bytes that the output may have in addition.
 const MAX_EXTRA_BYTES: usize = 64 * 1024;
 
 /// Returns true if the query contains `pretty` with any value. On proxied paths the parameter belongs to the provider.

@@ -54,7 +54,7 @@ pub struct ResponseStream {
     continuation: Option<Box<dyn ResumeStream>>,
     rewriter: Option<Box<dyn RewriteForClient>>,
     is_finished: bool,
-    /// Set if the record was closed before the last chunk.
+    /// Set if the record was closed before the client received the last chunk.
     settled: Option<SettledStream>,
     /// Spool in which the record must be on the disk before the client gets the last chunk.
     durable_spool: Option<Arc<Spool>>,
@@ -121,7 +121,7 @@ impl ResponseStream {
         }
     }
 
-    /// Changes what the client gets, after it was metered and recorded.
+    /// Sets the rewriter, which changes the bytes for the client after they were metered and recorded.
     #[must_use]
     pub fn with_rewriter(mut self, rewriter: Option<Box<dyn RewriteForClient>>) -> Self {
         self.rewriter = rewriter;
@@ -235,7 +235,7 @@ impl ResponseStream {
         let is_read = self.body.is_done();
         let is_complete = match &self.meter {
             ResponseMeter::SseEvents(meter) => {
-                // What follows the terminal event still belongs to the cache entry.
+                // A pending cache entry also needs what follows the terminal event.
                 let has_ended = meter.is_terminated() && record.log.pending_cache_entry.is_none();
                 (has_ended || is_read) && !meter.is_truncated(false, self.expects_end_event)
             }

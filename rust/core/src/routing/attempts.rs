@@ -225,8 +225,8 @@ impl<'w> RouteExecutor<'w> {
         Ok(response)
     }
 
-    /// Prepares body and target of a node, and runs the hooks before the request. Returns the response too if they deny
-    /// it.
+    /// Prepares body and target of a node, and runs the hooks before the request. Also returns the response to the
+    /// client if they deny the request.
     async fn prepare_target(&mut self, node: &'w Node) -> Result<(Target<'w>, PreparedBody, Option<UpstreamResponse>)> {
         self.hooks = None;
         let mut prepared = self.replay_body.prepare(self.parameters_for(node)).await?;
@@ -252,7 +252,7 @@ impl<'w> RouteExecutor<'w> {
         }
     }
 
-    /// Runs the hooks before the request. Returns the response if they deny it.
+    /// Runs the hooks before the request. Returns the response to the client if they deny the request.
     async fn check_request(
         &mut self,
         node: &'w Node,

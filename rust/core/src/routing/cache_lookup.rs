@@ -96,7 +96,7 @@ impl CacheLookup {
     pub fn prepare_store(self, executor: &mut RouteExecutor<'_>, response: &UpstreamResponse) {
         let headers = response.headers();
         let is_plain = headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
-        // The results in a stream belong to this request only. Those in JSON are replaced when it is sent again.
+        // Hook results in a stream belong to this request only. In JSON, each cache hit replaces them.
         let is_stream = response.chunk_format(executor.client_request.requested_operation()).is_some();
         let has_results = is_stream && executor.hooks.as_ref().is_some_and(|hooks| hooks.shows_results_in_streams());
         if let (200, true, Some(kind)) = (response.status(), is_plain && !has_results, headers.get_str("content-type"))

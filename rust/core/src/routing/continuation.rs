@@ -156,7 +156,7 @@ impl Continuation {
         Some(response.incoming.body.map_chunks(move |chunk| seam.push(chunk)))
     }
 
-    /// Returns why no target may continue the stream, if so.
+    /// Returns the reason why no target may continue the stream; `None` if one may.
     fn refusal_reason(&self) -> Option<&'static str> {
         let Some(transcript) = &self.transcript else { return Some("responses on this path cannot be continued") };
         transcript
@@ -197,7 +197,7 @@ impl Continuation {
         (executor.log.decision, executor.client_deadline) = (decision, None);
         let at = resume_point.target_path.clone();
         executor.record_step(|| RoutingStep::BrokeOff { at, error: broke });
-        // List the successors as a dry run. Each of them acquires its breaker permit when its turn comes.
+        // List the successors as a dry run. Each of them acquires its breaker permit when it is tried.
         executor.is_dry_run = true;
         let successors = list_successors(&mut executor, &plan.config.root, &resume_point.target_path);
         executor.is_dry_run = false;
@@ -319,7 +319,7 @@ impl<'w> RouteExecutor<'w> {
         Some(ResumedStream { response, request_body: resume_body, target_path: at, repeated_text: repeated })
     }
 
-    /// Builds the request that asks a target to continue. The error says why the target is not asked.
+    /// Builds the request that makes a target continue the response. The error is the reason why the target cannot.
     fn build_resume_request(
         &self,
         node: &Node,
@@ -333,8 +333,8 @@ impl<'w> RouteExecutor<'w> {
         }
     }
 
-    /// Returns why a target does not continue a given beginning, if so. Text completions always can, because the
-    /// beginning is part of the prompt.
+    /// Returns the reason why a target cannot continue the beginning of a response; `None` if it can. Text completions
+    /// always can, because the beginning is part of the prompt.
     pub fn continuation_refusal(&self, node: &Node, target: &Target<'_>) -> Option<&'static str> {
         let (provider, model) = (target.provider, &self.log.model);
         let is_native_format = target.provider_format(self.client_request.route.operation, model).is_none();

@@ -1,4 +1,4 @@
-//! Route executor. Tries the targets of a config until one of them answers.
+//! Route executor. Tries the targets of a config until one of them responds.
 
 use std::{
     future::Future,
@@ -114,7 +114,7 @@ struct StickyAssignment {
 /// First attempt to make below a node.
 enum FirstAttempt<'w> {
     Single(&'w Node),
-    /// First target and the index of the second, which is tried too if the first does not answer in time.
+    /// First target and the index of the second, which is tried too if the first does not respond in time.
     Hedged((&'w Node, usize), &'w FallbackPolicy, &'w Hedge),
 }
 
@@ -133,7 +133,7 @@ pub(crate) struct RouteExecutor<'w> {
     pub client_deadline: Option<Instant>,
     /// True if the client asks for a WebSocket.
     pub is_websocket: bool,
-    /// True if another target may still answer instead of the current one.
+    /// True if another target may still respond instead of the current one.
     pub has_alternatives: bool,
     /// True for a dry run: nothing is sent and no shared state changes.
     pub is_dry_run: bool,
@@ -196,7 +196,7 @@ impl<'w> RouteExecutor<'w> {
         }
     }
 
-    /// Tries targets from the root of the config until one answers.
+    /// Tries targets from the root of the config until one responds.
     pub async fn run(&mut self) -> Result<UpstreamResponse> {
         let plan = self.plan;
         if plan.config.root.targets.is_empty() {
@@ -205,7 +205,7 @@ impl<'w> RouteExecutor<'w> {
         self.run_from(&plan.config.root).await
     }
 
-    /// Tries targets from a node until one answers. If the node is a leaf, its breaker permit is already acquired.
+    /// Tries targets from a node until one responds. If the node is a leaf, its breaker permit is already acquired.
     pub async fn run_from(&mut self, start: &'w Node) -> Result<UpstreamResponse> {
         if self.plan.config.has_patterns {
             self.match_expensive_patterns().await?;
@@ -306,8 +306,8 @@ impl<'w> RouteExecutor<'w> {
         None
     }
 
-    /// Returns the next target of a fallback group. Checks the breaker of each target when its turn comes; if none is
-    /// available, tries all of them.
+    /// Returns the next available target of a fallback group. If no target of the group is available, ignores the
+    /// circuit breakers.
     fn next_target(&mut self, level: &mut FallbackLevel<'w>) -> Option<&'w Node> {
         let targets = &level.node.targets;
         if !level.ignores_breakers {
@@ -482,7 +482,7 @@ impl<'w> RouteExecutor<'w> {
         }
     }
 
-    /// Returns why no further target may be tried, if so.
+    /// Returns the reason why no further target may be tried; `None` if one may.
     pub fn stop_reason(&self) -> Option<&'static str> {
         if !self.replay_body.can_resend() {
             return Some("the request body was streamed and cannot be sent again");

@@ -32,8 +32,9 @@ use crate::{
     },
 };
 
-/// Maximum bytes of all body fields, and of one field, that fit into a response header.
+/// Maximum bytes of all body fields in a response header.
 const MAX_SUMMARY_BYTES: usize = 2048;
+/// Maximum bytes of one body field in a response header.
 const MAX_SUMMARY_FIELD_BYTES: usize = 256;
 
 /// Path of this endpoint below `/v1`.
@@ -65,7 +66,7 @@ pub(crate) fn is_explain_request(client_request: &ClientRequest<'_>) -> bool {
         && client_request.head.path == "/v1/explain"
 }
 
-/// Answers with all targets that would be tried, in order, and what each of them would be sent.
+/// Returns all targets that would be tried, in order, and what would be sent to each of them.
 pub(crate) async fn explain_routing(
     state: &GatewayState,
     resolver: &TargetResolver<'_>,
@@ -144,7 +145,7 @@ fn build_head(head: &RequestHead, request: &ExplainRequest<'_>) -> Result<Reques
     })
 }
 
-/// Describes what one target would be sent and how often, or why it cannot be tried.
+/// Describes what would be sent to one target and how often, or why the target cannot be tried.
 async fn describe_target<'w>(executor: &mut RouteExecutor<'w>, node: &'w Node) -> Value {
     let refused = |error: &Error| json!({"target": node.path, "error": error.code(), "message": error.message()});
     let mut prepared = match executor.replay_body.prepare(executor.parameters_for(node)).await {

@@ -1,5 +1,5 @@
-//! Position in one fallback group while its targets are tried, and the last failure, which is returned if no later target
-//! can be tried.
+//! Position in one fallback group while its targets are tried, and the last failure, which is returned if no later
+//! target can be tried.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::{
     strategies::fallback::FallbackPolicy,
 };
 
-/// Fallback group on the current path, whose targets are tried one after the other.
+/// Fallback group on the current path, whose targets are tried in order.
 pub(super) struct FallbackLevel<'w> {
     pub node: &'w Node,
     pub policy: &'w FallbackPolicy,
@@ -29,7 +29,7 @@ impl<'w> FallbackLevel<'w> {
     }
 }
 
-/// Failure of a target that was tried, and how its log describes it.
+/// Failure of a target that was tried, and what the log contains about this target.
 pub(super) struct TriedFailure {
     result: Result<UpstreamResponse>,
     path: Arc<str>,
@@ -39,7 +39,7 @@ pub(super) struct TriedFailure {
 }
 
 impl TriedFailure {
-    /// Returns the failure to keep after one more result. Discards the response of the failure before.
+    /// Returns the failure to remember after one more result. Discards the response of the previous failure.
     pub async fn replace(
         before: Option<Box<Self>>,
         executor: &RouteExecutor<'_>,

@@ -29,8 +29,8 @@ pub(super) struct StreamBeginning {
     pub has_ended: bool,
 }
 
-/// Reads up to the first event with content, for at most `max_wait`. Returns the bytes so far, and puts them back.
-/// `meter` reads them.
+/// Reads up to the first event with content, for at most `max_wait`. Returns the bytes that were read, and puts them
+/// back into `body`. `meter` decides whether there was content.
 pub(super) async fn peek_beginning(
     body: &mut ResponseBody,
     deadline: &mut Deadline,

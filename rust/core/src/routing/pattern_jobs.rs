@@ -1,5 +1,5 @@
 //! Regular expressions of conditions that take long to match. They are matched on a blocking thread before a target is
-//! chosen, because other requests would wait for them, and up to a limit.
+//! chosen, so that other requests do not wait for them. The work is limited.
 
 use std::{collections::HashMap, sync::LazyLock, time::Duration};
 
@@ -11,13 +11,13 @@ use crate::{
     strategies::condition_input::{ConditionInput, PatternResults, ValueSource},
 };
 
-/// Bytes that all patterns together may search on the thread of the requests. A byte takes at most about a microsecond.
+/// Maximum bytes that all patterns together search on a thread that serves requests. A byte takes up to a microsecond.
 const MAX_INLINE_SEARCH_BYTES: usize = 4 * 1024;
-/// Bytes that all patterns of one request may search.
+/// Maximum bytes that all patterns of one request may search.
 const MAX_SEARCH_BYTES: usize = 2 * 1024 * 1024;
-/// Number of requests whose patterns are matched at the same time, one of each workspace; others wait.
+/// Permits to match patterns: for two requests at the same time, and one of each workspace. Other requests wait.
 static SEARCHES: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(2, 1));
-/// Longest time to wait for other requests' patterns.
+/// Maximum wait for the patterns of other requests.
 const MAX_PERMIT_WAIT: Duration = Duration::from_secs(5);
 
 /// Patterns to match with texts of one request. Each source is copied once.

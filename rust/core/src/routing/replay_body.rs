@@ -17,7 +17,7 @@ use crate::{
     resolve::target_resolver::ClientRequest,
 };
 
-/// JSON up to this size is edited on the async thread, which takes far less than a millisecond.
+/// Maximum bytes of JSON that is edited on the async thread, which takes far less than a millisecond.
 const MAX_INLINE_EDIT_BYTES: usize = 256 * 1024;
 
 /// Type of a body, which determines if it can be read and edited.

@@ -102,7 +102,7 @@ impl UpstreamResponse {
     }
 
     /// Waits until the body has begun, or is complete if it is small. Nothing is sent to the client before that, so a
-    /// break counts as a failed attempt. A stream that stays silent for `patience` counts as begun.
+    /// break counts as a failed attempt. A stream that stays silent for `max_wait` counts as begun.
     pub(crate) async fn await_body_start(&mut self, operation: Operation, max_wait: Duration) -> Result<()> {
         let Self { incoming: IncomingResponse { head, body }, deadline, .. } = self;
         // Both futures are pinned here, because an async function stores its arguments twice.
@@ -267,7 +267,7 @@ pub(crate) fn triggers_fallback(policy: &FallbackPolicy, result: &Result<Upstrea
             policy.should_fall_back(Some(status))
                 && (policy.failure_statuses.contains(&status) || !response.is_policy_refusal())
         }
-        // A target over its limit counts as one that responded with that status.
+        // A target whose limit is reached counts as a target that responded with the status of the error.
         Err(error) if error.exceeded_limit().is_some() => {
             !error.stops_fallback() && policy.should_fall_back(Some(error.status()))
         }

@@ -1,11 +1,11 @@
-//! Fallback routing strategy. Tries targets one after the other until one succeeds.
+//! Fallback routing strategy. Tries targets in order until one succeeds.
 
 use crate::strategies::hedge::Hedge;
 
 /// Failures after which the next target is tried.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FallbackPolicy {
-    /// Statuses that count as failures, and no others; if empty, every status except 2xx does.
+    /// Only these statuses count as failures. If there are none, every status except 2xx does.
     pub failure_statuses: Vec<u16>,
     /// Hedging policy; if set, the second target is tried too while the first is slow.
     pub hedge: Option<Hedge>,

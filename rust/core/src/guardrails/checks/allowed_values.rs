@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::guardrails::javascript_pattern::{JavaScriptFlags, JavaScriptPattern};
 
-/// Texts, and patterns of whole texts, that are not reported.
+/// Values that are not reported: exact texts, and patterns that must match the whole value.
 #[derive(Debug, Default)]
 pub(super) struct AllowedValues {
     texts: HashSet<String>,
@@ -15,7 +15,7 @@ impl AllowedValues {
     /// Compiles an allow-list.
     ///
     /// # Errors
-    /// Where a pattern is not valid, or not matched in linear time.
+    /// If a pattern is not valid or cannot be matched in linear time: its parameter and a message.
     pub fn compile(texts: HashSet<String>, patterns: &[String]) -> Result<Self, (String, String)> {
         let invalid = |message: String| (".allowedPatterns".to_owned(), message);
         let mut compiled = Vec::with_capacity(patterns.len());

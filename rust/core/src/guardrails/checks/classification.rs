@@ -1,5 +1,5 @@
-//! Classification of texts without a guardrail: their language, whether they are gibberish, and their personal data. The
-//! shapes are those of `POST /v1/execute-guardrails/…`.
+//! Classification of texts without a guardrail: their language, whether they are gibberish, and their personal data.
+//! Requests and results have the JSON shapes of `POST /v1/execute-guardrails/…`.
 
 use std::collections::BTreeSet;
 

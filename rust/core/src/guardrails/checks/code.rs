@@ -47,7 +47,7 @@ pub(super) const ROWS: &[CheckRow] = &[
     },
 ];
 
-/// Fenced blocks of a text: the tag after the fence, and the content.
+/// Returns the fenced blocks of a text, each as the tag after the fence and the content.
 fn fenced_blocks(text: &str) -> Vec<(&str, &str)> {
     let mut blocks = Vec::new();
     let mut rest = text;
@@ -66,14 +66,14 @@ fn fenced_blocks(text: &str) -> Vec<(&str, &str)> {
     blocks
 }
 
-/// Largest number of braces that may begin a JSON object in one text.
+/// Maximum number of opening braces at which a JSON object is searched in one text, and of fenced objects.
 const MAX_OBJECTS: usize = 100;
 
 /// Returns the JSON objects in a text: those in fenced blocks, or else all spans from a brace to its partner.
 pub(super) fn json_objects(text: &str) -> Vec<Value> {
     let parse = |text: &str| {
         let text = text.trim();
-        // Arguments of tools are checked without the escapes of their strings.
+        // The checked text of tool arguments lacks the escapes of JSON strings, so `encode_json_text` restores them.
         let parsed = serde_json::from_str::<Value>(text).or_else(|_| serde_json::from_str(&encode_json_text(text)));
         parsed.ok().filter(Value::is_object)
     };
@@ -93,7 +93,7 @@ pub(super) fn json_objects(text: &str) -> Vec<Value> {
     objects
 }
 
-/// Returns the length of the object that a text begins with, knowing strings.
+/// Returns the length of the JSON object at the start of a text. Braces within strings do not count.
 fn object_end(text: &str) -> Option<usize> {
     let (mut depth, mut is_in_string, mut is_escaped) = (0_usize, false, false);
     for (index, byte) in text.bytes().enumerate() {
@@ -182,7 +182,7 @@ impl Check for HasKeys {
         let selected = input.select(self.scope, true);
         let objects = json_objects(&selected.text);
         let present = |object: &Value| self.keys.iter().filter(|key| object.get(key.as_str()).is_some()).count();
-        // The best candidate: with `none` the one with the fewest keys that are not allowed.
+        // The object with the largest number of the keys. With `none`, this is the one that violates the check most.
         let best = match self.operator {
             Operator::None => objects.iter().max_by_key(|object| present(object)),
             _ => objects.iter().rev().max_by_key(|object| present(object)),
@@ -316,7 +316,7 @@ mod tests {
         let suite: Vec<Value> = serde_json::from_reader(flate2::read::GzDecoder::new(SUITE)).unwrap();
         let (mut count, mut fetching, mut wrong) = (0, 0, Vec::new());
         for group in &suite {
-            // Other documents, such as a dialect of somebody's own, are never fetched.
+            // The gateway never fetches other documents, such as the definition of a custom `$schema`.
             let has_dialect = group["schema"]["$schema"].as_str().is_some_and(|url| url.contains("localhost:1234"));
             let validator = jsonschema::draft202012::new(&group["schema"]).ok().filter(|_| !has_dialect);
             let Some(validator) = validator else {

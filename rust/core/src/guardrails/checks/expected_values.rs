@@ -10,11 +10,11 @@ use crate::guardrails::javascript_pattern::{JavaScriptFlags, JavaScriptPattern};
 pub(super) enum MatchType {
     #[default]
     Exact,
-    /// It has at least one of the expected values.
+    /// The value contains at least one of the expected values.
     Contains,
-    /// It has every expected value.
+    /// The value contains every expected value.
     ContainsAll,
-    /// One of the expected patterns matches.
+    /// One of the expected patterns matches the value.
     Regex,
 }
 
@@ -29,7 +29,7 @@ impl ExpectedValues {
     /// Compiles expected values.
     ///
     /// # Errors
-    /// Why a pattern is not valid.
+    /// If a pattern is not valid, with the reason.
     pub fn compile(values: Vec<String>, match_type: MatchType) -> Result<Self, String> {
         let compile = |value: &String| JavaScriptPattern::compile(value, JavaScriptFlags::default());
         let is_regex = match_type == MatchType::Regex;
@@ -37,7 +37,7 @@ impl ExpectedValues {
         Ok(Self { values, patterns, match_type })
     }
 
-    /// Returns true if a value that may have several parts is as expected. `exact`: it has these parts and no other.
+    /// Returns true if a list of values is as expected. `Exact`: it has all expected values and no others.
     pub fn match_list(&self, actual: &[String]) -> bool {
         let has = |value: &String| actual.contains(value);
         match self.match_type {
@@ -48,7 +48,7 @@ impl ExpectedValues {
         }
     }
 
-    /// Returns true if a single value is as expected. `exact`: it is one of the expected values.
+    /// Returns true if a single value is as expected. `Exact`: it is one of the expected values.
     pub fn match_one(&self, actual: &str) -> bool {
         match self.match_type {
             MatchType::Exact => self.values.iter().any(|value| value == actual),

@@ -29,7 +29,7 @@ const OWN_HEADERS: &[&str] = &["x-gateway-trace-id", "x-gateway-span-id"];
 /// Validates the names of header fields that should be forwarded.
 ///
 /// # Errors
-/// Which name is not allowed.
+/// If a name is not allowed, with the name.
 pub(super) fn validate_names(names: &[String]) -> Result<(), String> {
     let is_forbidden = |name: &&String| {
         let is_own = name.starts_with("x-gateway-") && !OWN_HEADERS.contains(&name.as_str());

@@ -25,14 +25,16 @@ pub(super) const ROWS: &[CheckRow] = &[CheckRow {
 
 /// Pairs of letters in 37 translations of one text, with `-log2` of their probability in sixteenths.
 const LETTER_PAIRS: &[u8] = include_bytes!("../data/letter_pairs.json.gz");
-/// Letters below which a text is not judged, and from which it is.
+/// Minimum number of letters of a text that can be judged.
 const MIN_LETTERS: usize = 12;
+/// Maximum number of letters that are read. The rest of a longer text is ignored.
 const MAX_LETTERS: usize = 1000;
-/// Bits per pair above which a text is no language. 99 % of texts with 60 letters have fewer than 4, and 95 % of random
-/// ones of 20 letters more than 5.3.
+/// Maximum bits per pair of letters of a text in a language. 99 % of texts with 60 letters have fewer than 4 bits. 95 %
+/// of random texts with 20 letters have more than 5.3.
 const MAX_BITS: f64 = 5.0;
+/// `LETTER_PAIRS` has sixteenths of a bit.
 const STEPS_PER_BIT: f64 = 16.0;
-/// Bits of a pair with a letter that a language does not have.
+/// Sixteenths of a bit for a pair with a letter that a language does not have.
 const UNKNOWN_PAIR: u32 = 10 * 16;
 
 #[derive(Deserialize)]
@@ -41,7 +43,7 @@ struct PublishedPairs {
     pairs: String,
 }
 
-/// Two letters, one after the other; a space stands for the begin and the end of a word.
+/// Two adjacent letters. A space stands for the begin and the end of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct LetterPair {
     first: char,
@@ -75,13 +77,13 @@ impl LetterPairs {
     }
 }
 
-/// Returns true for letters of the alphabets that the table has.
+/// Returns true for letters of the alphabets in `LETTER_PAIRS`.
 fn is_judged(letter: char) -> bool {
     letter.is_alphabetic() && (letter < '\u{530}' || ('\u{1e00}'..'\u{2000}').contains(&letter))
 }
 
-/// Returns the bits per pair of letters in the language in which the text is most likely; `None` if it has too few letters
-/// that can be judged.
+/// Returns the bits per pair of letters in the language in which the text is most likely; `None` if it has too few
+/// letters that can be judged.
 fn bits_per_pair(text: &str) -> Option<f64> {
     let mut pairs: HashMap<LetterPair, u32> = HashMap::new();
     let (mut before, mut judged, mut others) = (' ', 0, 0);
@@ -111,7 +113,7 @@ fn bits_per_pair(text: &str) -> Option<f64> {
     Some(f64::from(least) / STEPS_PER_BIT / f64::from(count))
 }
 
-/// Returns true if a text is no words of a language.
+/// Returns true if a text does not consist of words of any language.
 pub(super) fn is_gibberish(text: &str) -> bool {
     bits_per_pair(text).is_some_and(|bits| bits > MAX_BITS)
 }
@@ -130,7 +132,7 @@ impl Check for Gibberish {
             return Err(CheckError::new("the table of letters is not valid"));
         }
         let selected = input.select(self.scope, true);
-        // Each text by itself, so that a long one does not hide another.
+        // Judges each text separately, so that a long one does not hide another.
         let texts = selected.indexes.iter().map(|index| input.texts[*index].text.as_str());
         let gibberish = texts.clone().find(|text| is_gibberish(text));
         let verdict = gibberish.is_none() != self.not;

@@ -26,9 +26,11 @@ pub(super) const ROWS: &[CheckRow] = &[CheckRow {
     compile: |parameters| Ok(Box::new(read_parameters::<InlineImages>(parameters)?)),
 }];
 
-/// Images that one request may have by URL, and bytes that all of them may have.
+/// Maximum number of image URLs in one request.
 const MAX_IMAGES: usize = 20;
+/// Maximum sum of the bytes of all fetched images of one request.
 const MAX_TOTAL_BYTES: usize = 64 * 1024 * 1024;
+/// Maximum number of images that are fetched at the same time.
 const MAX_CALLS: usize = 4;
 
 #[derive(Debug, Clone, Deserialize)]
@@ -39,7 +41,7 @@ struct InlineImages {
     timeout_ms: u64,
 }
 
-/// Returns the media type of an image by its first bytes; a host may say anything.
+/// Detects the media type of an image from its first bytes, because a host may send a wrong `content-type`.
 fn image_type(bytes: &[u8]) -> Option<&'static str> {
     let brand = || bytes.get(4..12).filter(|head| head.starts_with(b"ftyp")).map(|head| &head[4..]);
     Some(match bytes {

@@ -21,7 +21,7 @@ pub(super) const ROWS: &[CheckRow] = &[CheckRow {
     compile: InLanguage::compile,
 }];
 
-/// Letters from which the language is detected. More would not make it more certain.
+/// Maximum number of characters from which the language is detected. More would not make the result more certain.
 const MAX_LETTERS: usize = 1000;
 
 /// Languages that are detected, with the code of each in the FLORES lists.

@@ -107,7 +107,7 @@ impl RequiredPairs {
     }
 }
 
-/// Returns true if a value is as expected. It may be a JSON array of several.
+/// Returns true if a value of the metadata is as expected. It may be a JSON array of several strings.
 fn matches(expected: &ExpectedValues, value: &str) -> bool {
     let several = serde_json::from_str::<Vec<String>>(value);
     expected.match_list(&several.unwrap_or_else(|_| vec![value.to_owned()]))

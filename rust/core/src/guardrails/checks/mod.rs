@@ -178,10 +178,10 @@ pub struct CompiledCheck {
     pub memory_bytes: usize,
 }
 
-/// Bytes that a compiled check takes for each byte of its parameters, at most, without patterns.
+/// Maximum memory of a compiled check in bytes per byte of its parameters, without patterns.
 const BYTES_PER_SOURCE_BYTE: usize = 16;
 
-/// Compiles a check. `path` is where the document has it.
+/// Compiles a check. `path` is its JSON path in the document.
 ///
 /// # Errors
 /// All problems of its id and its parameters. Values are not shown, because they may be credentials.
@@ -238,7 +238,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Runs a check on a text, as the last message of a request or as a response.
+    /// Runs a check on a text that is, depending on `stage`, the last message of a request or a response.
     pub fn run_on(id: &str, parameters: Value, stage: Stage, text: &str) -> Result<CheckOutcome, CheckError> {
         let request = json!({"model": "m", "messages": [{"role": "user", "content": text}]});
         let response = json!({"choices": [{"message": {"role": "assistant", "content": text}}]});

@@ -87,7 +87,7 @@ impl ModelRules {
         let mut allowed: Vec<&String> = Vec::new();
         for (key, value) in metadata {
             let Some(by_value) = self.rules.metadata.get(key) else { continue };
-            // A value may be a JSON array of several.
+            // A value of the metadata may be a JSON array of several strings.
             let several = serde_json::from_str::<Vec<String>>(value).unwrap_or_else(|_| vec![value.clone()]);
             allowed.extend(several.iter().filter_map(|value| by_value.get(value)).flatten());
         }

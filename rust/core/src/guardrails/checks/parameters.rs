@@ -52,7 +52,7 @@ struct ValueRules {
     allowed_values: Vec<Value>,
 }
 
-/// Returns an entry that is in both lists.
+/// Returns the first blocked entry that is also allowed.
 fn find_common<'l, T: PartialEq>(blocked: &'l [T], allowed: &[T]) -> Option<&'l T> {
     blocked.iter().find(|value| allowed.contains(value))
 }
@@ -135,7 +135,7 @@ impl RequestParameters {
                 )
             });
             let reasons: Vec<_> = [by_key, by_value].into_iter().flatten().collect();
-            // Only values that the rules name are shown: others may be whole conversations.
+            // The result shows only values that the rules contain, because others may be whole conversations.
             let actual_value = by_value.map(|_| value);
             (!reasons.is_empty()).then(|| json!({"param": name, "value": actual_value, "reasons": reasons}))
         });

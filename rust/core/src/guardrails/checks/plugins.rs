@@ -17,11 +17,13 @@ use crate::guardrails::{
     text_scope::TextScope,
 };
 
-/// Bytes of texts that a plug-in gets, and what its reply may have beyond them.
+/// Maximum bytes of the texts that are sent to a plug-in.
 const MAX_FRAME_BYTES: usize = 16 * 1024 * 1024;
+/// Maximum bytes of a plug-in's reply, beyond those of changed texts.
 const MAX_REPLY_BYTES: usize = 256 * 1024;
-/// Parameters that every check of a plug-in has.
+/// Shared parameters of every check of a plug-in, with defaults (see `CheckRow::shared`).
 const SHARED: [&str; 2] = ["scope", "timeout=1000"];
+/// Names that a plug-in cannot use for its own parameters.
 const SHARED_NAMES: [&str; 3] = ["scope", "timeout", "failOnError"];
 
 static PLUGINS: OnceLock<Plugins> = OnceLock::new();
@@ -40,7 +42,7 @@ struct PluginRow {
     id: String,
     name: String,
     description: String,
-    /// `input`, `output`.
+    /// `input`, `output` or both.
     stages: Vec<String>,
     /// JSON Schema of the check's own parameters.
     parameters: Value,
@@ -70,7 +72,7 @@ pub fn set_socket(path: PathBuf) {
 /// Adds the checks of plug-ins, given as a JSON array.
 ///
 /// # Errors
-/// Why a check cannot be used, or that there are some already.
+/// If a check cannot be used, or checks of plug-ins are already registered.
 pub fn register(json: &[u8]) -> Result<(), String> {
     let rows: Vec<PluginRow> =
         serde_json::from_slice(json).map_err(|error| format!("the checks are invalid: {error}"))?;
@@ -197,10 +199,10 @@ struct PluginReply {
     error: Option<String>,
 }
 
-/// Reads a reply. `indexes` are those of the texts in the call; `None` if the check may not change them.
+/// Reads a reply. `indexes` are the indexes of the call's texts; `None` if the check may not change texts.
 ///
 /// # Errors
-/// What is wrong with it, as the end of a sentence that begins with the check.
+/// What is wrong with the reply, as the end of a sentence that begins with the id of the check.
 fn read_reply(reply: &[u8], indexes: Option<&[usize]>) -> Result<CheckOutcome, String> {
     let reply: PluginReply = serde_json::from_slice(reply).map_err(|_| "returned no valid JSON".to_owned())?;
     if let Some(error) = reply.error {

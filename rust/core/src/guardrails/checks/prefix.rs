@@ -75,7 +75,7 @@ impl AddPrefix {
         Some(body)
     }
 
-    /// Changes a content; returns false if it stays.
+    /// Adds the prefix to the content of a message. Returns false if the content stays unchanged.
     fn change_content(&self, content: &mut Value) -> bool {
         let is_empty = match content {
             Value::String(text) => text.is_empty(),

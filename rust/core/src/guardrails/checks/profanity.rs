@@ -38,7 +38,7 @@ const LISTS: [(&str, &str); 7] = [
     ("pt", include_str!("../data/profanity/pt.txt")),
     ("nl", include_str!("../data/profanity/nl.txt")),
 ];
-/// What stands in the place of a word.
+/// Replacement of a profane word.
 const REPLACEMENT: &str = "[PROFANITY]";
 
 #[derive(Debug)]

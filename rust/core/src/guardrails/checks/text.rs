@@ -112,7 +112,7 @@ pub(super) const ROWS: &[CheckRow] = &[
     },
 ];
 
-/// Matches of words that are looked at in one text.
+/// Maximum number of matches of words that are read in one text.
 const MAX_MATCHES: usize = 1_000_000;
 
 /// Parameters that all checks of texts have.
@@ -127,8 +127,8 @@ fn missing_text() -> CheckError {
     CheckError::new("there is no text to check")
 }
 
-/// Returns the outcome for a text that a pattern cannot search in bounded time. It fails, so that a long text is no way
-/// around the check.
+/// Returns the outcome for a text that a pattern cannot search in bounded time. It fails, so that a client cannot avoid
+/// the check with a long text.
 fn too_costly(rule: &str) -> CheckOutcome {
     CheckOutcome::new(false, json!({"regexPattern": rule, "verdict": false, "explanation": TOO_COSTLY}))
 }
@@ -281,7 +281,7 @@ impl Check for TextCount {
     }
 }
 
-/// How many of several things must be there.
+/// How many of several words or keys must be present.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Operator {
@@ -362,7 +362,8 @@ impl Check for Contains {
         let selected = input.select(self.scope, false);
         let mut is_found = vec![false; self.words.len()];
         let mut left = self.words.len();
-        // Words inside each other may match at every letter. What is not found by then counts as missing.
+        // Words inside each other may match at every letter. A word that is not among the first `MAX_MATCHES` matches
+        // counts as missing.
         for word in self.searcher.find_overlapping_iter(&*selected.text).take(MAX_MATCHES) {
             if !std::mem::replace(&mut is_found[word.pattern().as_usize()], true) {
                 left -= 1;

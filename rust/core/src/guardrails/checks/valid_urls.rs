@@ -26,12 +26,12 @@ pub(super) const ROWS: &[CheckRow] = &[CheckRow {
     compile: ValidUrls::compile,
 }];
 
-/// URLs of one text that are called. A text with more fails.
+/// Maximum number of URLs in a text. A text with more fails.
 const MAX_URLS: usize = 50;
-/// URLs that are called at the same time.
+/// Maximum number of URLs that are called at the same time.
 const MAX_CALLS: usize = 8;
 const MAX_REDIRECTS: usize = 3;
-/// Sites refuse clients without a name.
+/// Name of the client in requests, because some sites reject clients without a name.
 const USER_AGENT: &str = "URLValidator/1.0";
 
 #[derive(Debug, Clone, Copy)]

@@ -37,7 +37,7 @@ pub(super) const ROWS: &[CheckRow] = &[
     },
 ];
 
-/// Milliseconds that another host may take, unless the parameters say otherwise.
+/// Timeout of a call if the parameters contain none.
 const DEFAULT_TIMEOUT_MS: u64 = 3000;
 
 #[derive(Debug)]
@@ -142,7 +142,8 @@ impl Check for Webhook {
     }
 }
 
-/// Returns what is posted to other hosts about a request and its response. Header fields of the client stay here.
+/// Returns the JSON about a request and its response that is sent to another host. It has no header fields of the
+/// client.
 fn context(input: &CheckInput<'_>) -> Value {
     let text_of = |texts: &[penstock_llm::texts::TextPart]| {
         let last = texts.iter().map(|part| part.group).max().unwrap_or_default();

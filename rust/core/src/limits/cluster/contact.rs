@@ -1,5 +1,5 @@
-//! When a worker last reached Redis, and by which number it divides limits, in a file of the node. A process that takes the
-//! place of a killed one knows from it which shares the other workers have reserved.
+//! File of the node with the time when a worker last reached Redis, and the number by which it divides limits. A
+//! process that replaces a killed one learns from it which shares the other workers have reserved.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -14,33 +14,35 @@ use crate::limits::{node_counters::NodeCounters, now_ms};
 
 /// Bytes of the file: two numbers of 20 digits, separated by a space.
 const FILE_BYTES: usize = 41;
-/// Counters that are remembered here as added to the file. Further ones may be added twice.
+/// Maximum number of counters in `RedisContact::saved`. Then it is cleared, and counters may be in the file twice.
 const MAX_SAVED: usize = 100_000;
 
 #[derive(Debug)]
 pub(super) struct RedisContact {
     file: Option<File>,
-    /// Time and divisor that the process before this one left; 0: it never reached Redis.
+    /// Time at which the previous process of this worker last reached Redis; 0: never.
     pub time_ms: u64,
+    /// Number by which the previous process divided limits; 0: not known.
     pub divisor: u64,
     /// True if a process of this worker ran before.
     pub is_restart: bool,
+    /// Time and divisor that this process has saved.
     last: Mutex<(u64, u64)>,
-    /// Counters of which a share was taken, one a line.
+    /// File with the counters of which this worker took a share, one per line.
     shares: Option<PathBuf>,
-    /// Those that this process has added.
+    /// Counters, with their group values, that this process has added to the file.
     saved: Mutex<HashSet<(Box<str>, Box<str>)>>,
 }
 
 impl RedisContact {
-    /// Reads what the last process of a worker left. Without a folder, nothing is known of it.
+    /// Reads the file that the previous process of a worker left. Without a folder, there is no file.
     pub fn open(ledger: &NodeCounters, worker: &str) -> Self {
         let path = ledger.folder().map(|folder| folder.join(format!("redis-contact-{worker}")));
         let is_restart = path.as_deref().is_some_and(Path::exists);
         let open = |path: &Path| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let file = path.and_then(|path| open(&path).ok());
         let mut bytes = [0; FILE_BYTES];
-        // What cannot be read may be anything, so only windows that begin from now on have a share.
+        // An invalid file counts as contact with Redis now, so only windows that begin later have a share.
         let (time_ms, divisor) = match file.as_ref().map(|file| file.read_exact_at(&mut bytes, 0)) {
             Some(Ok(())) => parse(&bytes).unwrap_or((now_ms(), 0)),
             _ => (0, 0),
@@ -61,7 +63,7 @@ impl RedisContact {
         contact
     }
 
-    /// Remembers that Redis may learn something of this worker now. `divisor` is 0 if it does not change.
+    /// Saves that this worker now sends something to Redis. `divisor` is 0 if it does not change.
     pub fn save(&self, time_ms: u64, divisor: u64) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let new = (last.0.max(time_ms), if divisor > 0 { divisor } else { last.1 });
@@ -71,7 +73,7 @@ impl RedisContact {
         }
     }
 
-    /// Remembers that a share of this counter was taken.
+    /// Saves that this worker took a share of a counter.
     pub fn add_share(&self, counter_id: &str, group: &str) {
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
         if saved.len() >= MAX_SAVED {
@@ -85,7 +87,7 @@ impl RedisContact {
         }
     }
 
-    /// Returns the counters of which processes of this worker took a share, and forgets those that `is_kept` declines.
+    /// Returns the counters of which processes of this worker took a share. Removes those for which `is_kept` is false.
     pub fn load_shares(&self, is_kept: impl Fn(&(Box<str>, Box<str>)) -> bool) -> Vec<(Box<str>, Box<str>)> {
         let Some(path) = &self.shares else { return Vec::new() };
         let text = fs::read_to_string(path).unwrap_or_default();

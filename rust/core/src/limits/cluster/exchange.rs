@@ -1,4 +1,4 @@
-//! What a worker exchanges with Redis beside requests: heartbeats, what it used, and the counters that Redis has lost.
+//! What a worker exchanges with Redis outside requests: heartbeats, used amounts, and counters that Redis has lost.
 
 use std::sync::{Arc, PoisonError, atomic::Ordering};
 
@@ -7,30 +7,31 @@ use tokio::sync::OwnedMutexGuard;
 use super::{ClusterLeases, ClusterLimiter, LeaseClaim, MAX_WRITES};
 use crate::{limits::node_counters::NodeCounters, state::shared::redis_counters::CounterWrite};
 
-/// Time after which unused amounts are returned.
+/// Time after the last use of a lease at which its unused amounts are returned.
 const IDLE_MS: u64 = 1000;
 /// Interval of writes that only show that this worker is alive.
 const REFRESH_MS: u64 = 10_000;
-/// Time after Redis forgot the counters in which nothing is taken, until all workers have written theirs again.
+/// Pause after Redis has lost the counters, in which no worker takes amounts. All workers write their counters again.
 const RESTORE_MS: u64 = 1500;
 /// Interval at which an amount in reserve is adapted to what is left.
 const RESERVE_REFRESH_MS: u64 = 2000;
-/// Counters of a worker with a reserve, and those that are adapted at once.
+/// Maximum number of counters of a worker that have a reserve.
 const MAX_RESERVES: usize = 256;
+/// Maximum number of reserves that are adapted in one round.
 const MAX_REFRESHES: usize = 64;
 
-/// Turns to write that must be held while the writes run, so that those of one lease keep their order.
+/// Locks (`ClusterLease::writing`) that are held while the writes run, so that writes of one lease keep their order.
 type WriteTurns = Vec<OwnedMutexGuard<()>>;
-/// Counter whose reserve is adapted: its hash, the turn to write, and what is written.
+/// Counter whose reserve is adapted: its hash, the lock of its writes, its claim, and the fields to write.
 type ReserveRefresh = (u64, OwnedMutexGuard<()>, LeaseClaim, CounterWrite);
 
-/// What one round of writes does.
+/// Conditions of one round of writes.
 struct WritePlan {
-    /// True if the worker ends, and keeps nothing.
+    /// True if the worker ends. Then it returns all unused amounts.
     is_last: bool,
     /// Number of workers of all nodes.
     workers: u64,
-    /// Counters that keep a reserve.
+    /// Number of counters that have a reserve so far.
     reserves: usize,
     now_ms: u64,
 }
@@ -67,7 +68,7 @@ impl ClusterLimiter {
         }
     }
 
-    /// Writes what changed, returns unused amounts, and renews leases. To be called a few times in a second.
+    /// Writes what changed, returns unused amounts, and renews leases. It must run a few times in a second.
     pub async fn report(&self, ledger: &NodeCounters, now_ms: u64, is_last: bool) {
         if now_ms < self.reported_ms.swap(now_ms, Ordering::Relaxed) {
             self.lock().by_hash.values_mut().for_each(|lease| lease.clamp_times(now_ms));
@@ -86,7 +87,7 @@ impl ClusterLimiter {
                     if is_taken {
                         lease.confirmed_ms = lease.confirmed_ms.max(now_ms);
                     } else {
-                        // It must be written before this worker announces itself again.
+                        // The lease must be written before this worker announces itself again.
                         lease.is_dirty = true;
                         active.insert(*hash);
                     }
@@ -108,7 +109,7 @@ impl ClusterLimiter {
         }
     }
 
-    /// Returns the counters that must be written: their hashes, fields, and turns.
+    /// Returns the counters that must be written: their hashes, fields, and locks.
     fn collect_writes(&self, hashes: &[u64], plan: &mut WritePlan) -> (Vec<u64>, Vec<CounterWrite>, WriteTurns) {
         let (mut written, mut writes, mut turns) = (Vec::new(), Vec::new(), WriteTurns::new());
         let (is_last, now_ms) = (plan.is_last, plan.now_ms);
@@ -120,7 +121,7 @@ impl ClusterLimiter {
                 active.remove(hash);
                 continue;
             };
-            // A request is asking for a lease at this moment, and writes the same fields.
+            // If the lock is taken, a request is renewing the lease at this moment, and writes the same fields.
             let Ok(turn) = Arc::clone(&lease.writing).try_lock_owned() else { continue };
             let has_ended = lease.window.part_at(now_ms).start_ms > lease.start_ms;
             let is_returned = is_last || is_reachable;
@@ -154,7 +155,7 @@ impl ClusterLimiter {
         (written, writes, turns)
     }
 
-    /// Learns what is left of unused counters with a reserve, so that reserves shrink with it.
+    /// Reads from Redis what is left of unused counters with a reserve, so that their reserves shrink with it.
     async fn refresh_reserves(&self, ledger: &NodeCounters, now_ms: u64) {
         if self.is_lost.load(Ordering::Relaxed) {
             return;

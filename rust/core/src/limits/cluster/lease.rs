@@ -1,4 +1,4 @@
-//! State of one limit and group value in one worker, as it takes part in the counters of all nodes.
+//! Lease of one limit and group value in one worker: the part of the counter of all nodes that this worker uses.
 
 use std::sync::Arc;
 
@@ -13,12 +13,13 @@ use crate::{
     state::shared::redis_counters::CounterWrite,
 };
 
-/// Time after the last write in which amounts of a budget may be used. Other workers count them for longer.
+/// Time after the last write to Redis in which the lease of a budget may be used. Other workers count it for longer.
 const CONFIRMED_MS: u64 = 30_000;
-/// How long a reserve is kept after the last request, and the shortest window for which there is one.
+/// Time after the last request in which an unused lease has a reserve.
 const RESERVE_KEPT_MS: u64 = 10 * 60 * 1000;
+/// Minimum length of a window whose leases may have a reserve.
 const MIN_RESERVE_WINDOW_SECONDS: u64 = 60;
-/// Part of what is left for each worker that an unused lease keeps, so that it has something if Redis fails.
+/// An unused lease keeps the amount left per worker, divided by this number, as a reserve in case Redis fails.
 const IDLE_RESERVE_FRACTION: u64 = 8;
 
 /// State of one limit and group value in this worker.
@@ -30,31 +31,38 @@ pub(super) struct ClusterLease {
     pub limit: u64,
     pub is_hard: bool,
     pub start_ms: u64,
+    /// Amount that completed requests have used.
     pub settled: u64,
+    /// Amount that running requests hold.
     pub held: u64,
-    /// What other workers held or had taken in advance, as Redis said last.
+    /// Amount that other workers held or had taken in advance, by the last reply of Redis.
     pub held_by_others: u64,
+    /// Amount that was taken in advance and that no request holds.
     pub free: u64,
-    /// Amounts of past parts of a sliding window, by their start.
+    /// Amounts in past parts of a sliding window, each with the start of its part.
     pub past: Vec<(u64, u64)>,
-    /// What was left in Redis, without `free`.
+    /// Amount that was left in Redis after the last reply, without `free`.
     pub left: u64,
-    /// Size of the last lease, and when it was written last; 0: not in this window.
+    /// `free` when Redis granted the lease last; 0: not in this window.
     pub granted: u64,
+    /// Time of the last confirmed write; 0: not in this window.
     pub confirmed_ms: u64,
+    /// Time before which no request tries to renew the lease.
     pub retry_ms: u64,
     pub used_ms: u64,
     pub is_dirty: bool,
-    /// True if it contains a share, which Redis does not know yet.
+    /// True if the lease contains a share that Redis does not know yet.
     pub is_share: bool,
     /// When a share of a budget was added last.
     pub share_ms: u64,
-    /// When an amount that is kept in reserve was written last.
+    /// When the reserve was written last.
     pub reserved_ms: u64,
-    /// How often operators have set the usage back, and what the ledger knows.
+    /// How often operators have reset the usage.
     pub resets: u64,
+    /// Usage of the budget in the ledger.
     pub recorded: u64,
     pub corrected: i64,
+    /// Fields in Redis that the next write removes.
     pub stale: Vec<String>,
     pub recent: RecentAmounts,
     /// Locked while the fields of this worker are written, so that writes keep their order.
@@ -71,7 +79,7 @@ impl ClusterLease {
         }
     }
 
-    /// Returns the lease of a worker whose last process took an amount that Redis does not know.
+    /// Returns the lease of a worker whose previous process used an amount that Redis does not know.
     pub fn restored(counter_id: Box<str>, group: Box<str>, window: LimitWindow, used: u64, now_ms: u64) -> Self {
         Self {
             start_ms: window.part_at(now_ms).start_ms,
@@ -114,11 +122,11 @@ impl ClusterLease {
         }
     }
 
-    /// Starts the part of time that contains `now_ms`. A clock that went back continues the newest one. If the amounts of a
-    /// sliding window cannot be returned, because Redis is away, `keeps_free` leaves them in the lease.
+    /// Starts the part of time that contains `now_ms`. If the clock went back, the newest part continues. While Redis
+    /// is away, unused amounts of a sliding window cannot be returned; they stay in the lease if `keeps_free` is true.
     pub fn advance(&mut self, rule: &LimitRule, keeps_free: impl FnOnce(&Self) -> bool, now_ms: u64) {
         if rule.limit < self.limit {
-            // What was taken in advance may exceed a limit that was lowered, and goes back.
+            // The limit was lowered: the amount that was taken in advance may exceed it, and is returned.
             (self.free, self.granted, self.retry_ms, self.left) = (0, 0, 0, self.left.min(rule.limit));
             self.is_dirty = true;
         }
@@ -133,7 +141,7 @@ impl ClusterLease {
             self.past.push((self.start_ms, self.settled.saturating_add(self.held)));
             let oldest = number.saturating_sub(SLIDING_PARTS) * length;
             self.past.retain(|(slot, amount)| *slot >= oldest && *amount > 0);
-            // What was not used is returned by the next write.
+            // The next write returns the unused amount.
             self.is_dirty |= self.free > 0;
         } else {
             (self.left, self.confirmed_ms, self.is_dirty) = (rule.limit, 0, false);
@@ -151,7 +159,7 @@ impl ClusterLease {
         }
     }
 
-    /// Returns what requests of all workers hold, as far as this one knows.
+    /// Returns the amount that requests of all workers hold, as far as this worker knows.
     pub fn held_by_all(&self) -> u64 {
         self.held.saturating_add(self.held_by_others)
     }
@@ -165,7 +173,7 @@ impl ClusterLease {
         self.past.iter().fold(self.settled, |sum, (_, amount)| sum.saturating_add(*amount))
     }
 
-    /// Returns the fields to write, with `free` amounts taken in advance.
+    /// Returns the fields to write, with `free` as the amount that is taken in advance.
     pub fn prepare_write(&mut self, member: u64, free: u64, now_ms: u64) -> CounterWrite {
         let outstanding = self.held.saturating_add(free);
         let current = MemberUsage { settled: self.settled, outstanding, seen_ms: now_ms };
@@ -173,14 +181,14 @@ impl ClusterLease {
         let mut fields: Vec<_> =
             self.past.iter().map(|(slot, amount)| (field_name(member, *slot), past(*amount))).collect();
         fields.push((field_name(member, self.start_ms), current.encode()));
-        // Sliding windows need the parts before, so all of them are in one hash.
+        // A sliding window also needs its previous parts, so all parts are in one hash.
         let start_ms = if self.window.sliding_part_ms() > 0 { 0 } else { self.start_ms };
         let name = format!("{}:{start_ms}:{}:{}", self.counter_id, self.resets, self.group);
         self.is_dirty = false;
         CounterWrite { name, fields, stale: std::mem::take(&mut self.stale), ttl_ms: ttl_ms(self.window, now_ms) }
     }
 
-    /// Returns what a lease keeps that no request uses at present.
+    /// Returns the reserve that the lease keeps while no request uses it.
     pub fn idle_reserve(&self, workers: u64, now_ms: u64) -> u64 {
         let is_short = self.window.seconds().is_some_and(|seconds| seconds < MIN_RESERVE_WINDOW_SECONDS);
         if is_short || self.window.sliding_part_ms() > 0 || now_ms >= self.used_ms + RESERVE_KEPT_MS {
@@ -189,10 +197,10 @@ impl ClusterLease {
         self.left.saturating_add(self.free) / (IDLE_RESERVE_FRACTION * workers)
     }
 
-    /// Returns what workers divide to get their shares.
+    /// Returns the window, and the amount that workers divide to get their shares.
     pub fn shared_part(&self) -> SharedPart {
         let amount = match self.window.is_budget() {
-            // Nobody uses a share of a hard budget.
+            // No worker uses a share of a hard budget.
             true if self.is_hard => 0,
             true => self.limit.saturating_sub(self.recorded),
             false => self.limit,

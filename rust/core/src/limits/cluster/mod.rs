@@ -1,6 +1,6 @@
-//! Limits that all nodes share through Redis. A worker takes amounts in advance, so that most requests change only its
-//! memory. While Redis is away, it uses what it took before, and its share of windows that begin meanwhile, which is
-//! reserved for it (see `workers`).
+//! Limits that all nodes share through Redis. A worker takes amounts in advance (a lease), so that most requests change
+//! only its memory. While Redis is away, it uses its leases, and its share of windows that begin meanwhile. The other
+//! workers leave that share unused (see `workers`).
 
 mod contact;
 mod exchange;
@@ -39,16 +39,16 @@ use crate::{
     state::shared::{redis::RedisClient, redis_counters::CounterWrite},
 };
 
-/// Part of what is left for each worker that a worker takes in advance. It keeps that if Redis fails.
+/// A worker takes the amount left per worker, divided by this number, in advance. It can use that if Redis fails.
 const RESERVE_FRACTION: u64 = 4;
-/// Pause after Redis had nothing left, in which no request asks again.
+/// Pause after Redis had nothing left, in which no request tries to renew the lease.
 const RETRY_MS: u64 = 50;
-/// Time after which an unused counter is forgotten here.
+/// Time after which a worker removes an unused counter from its memory.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1000;
-/// Counters that are written in one pipeline.
+/// Maximum number of counters in one pipeline of writes.
 const MAX_WRITES: usize = 500;
 
-/// Leases of this worker in the counters of all nodes.
+/// Leases of this worker on the counters that all nodes share.
 pub struct ClusterLimiter {
     redis: Arc<RedisClient>,
     /// Id of this process in the fields of counters.
@@ -61,36 +61,39 @@ pub struct ClusterLimiter {
     others: Mutex<OtherWorkers>,
     /// Locked while this worker announces itself.
     announcement: tokio::sync::Mutex<SentAnnouncement>,
-    /// What a process of this worker that was killed told Redis, and the time of it.
+    /// Contact of this worker with Redis, including that of its previous process.
     contact: RedisContact,
     started_ms: u64,
     /// When this worker announced itself last, or tried to.
     announced_ms: AtomicU64,
-    /// Name of the counters in Redis. Another one appears when Redis has lost them.
+    /// Name of the set of counters in Redis. It changes when Redis has lost them.
     generation: Mutex<Option<String>>,
+    /// Time until which lost counters are restored.
     restored_ms: AtomicU64,
     /// When this worker reported last.
     reported_ms: AtomicU64,
     /// True if Redis did not take the last write.
     is_lost: AtomicBool,
-    /// Requests that waited for Redis, and those for which it did not reply.
+    /// Requests that waited for Redis.
     pub trips: Metric,
+    /// Requests that waited for Redis without a reply.
     pub failed_trips: Metric,
+    /// Requests whose group value shares the counter `OTHER_GROUPS`.
     pub shared_groups: Metric,
 }
 
-/// Claim of a lease that is sent to Redis.
+/// Amount that a worker claims from Redis for a lease.
 #[derive(Debug, Clone, Copy)]
 struct LeaseClaim {
     hash: u64,
     part: SharedPart,
-    /// What the worker has used and holds if it gets everything.
+    /// Used and held amount of the worker if Redis grants the whole claim.
     target: u64,
-    /// What a request needs at least beyond the lease.
+    /// Minimum that a request needs beyond the lease.
     needed: u64,
 }
 
-/// What other workers use of a limit, as Redis knows it.
+/// What other workers use of a limit, according to Redis.
 struct OtherWorkersUsage {
     others: OthersUsage,
     /// Reserved for workers that may have no connection to Redis.
@@ -103,14 +106,14 @@ struct OtherWorkersUsage {
 struct ClusterLeases {
     by_hash: HashMap<u64, ClusterLease>,
     group_counts: HashMap<Box<str>, usize>,
-    /// Leases that hold or must write something.
+    /// Hashes of the leases that hold an amount or have something to write.
     active: HashSet<u64>,
     /// Rules whose lease is nearly used up.
     renewals: Vec<(RuleRef, Box<str>)>,
 }
 
 impl ClusterLimiter {
-    /// Creates the leases of a worker. Its processes before this one left their traces in `ledger`.
+    /// Creates the leases of a worker. `ledger` contains what previous processes of this worker have saved.
     pub fn new(redis: Arc<RedisClient>, name: String, worker_count: u64, ledger: &NodeCounters) -> Self {
         let contact = RedisContact::open(ledger, &name);
         let sent = SentAnnouncement { time_ms: contact.time_ms, divisor: contact.divisor };
@@ -140,7 +143,7 @@ impl ClusterLimiter {
     /// Takes an amount from this worker's lease.
     ///
     /// # Errors
-    /// If less than the minimum is there. Then nothing was taken, and `acquire` may get more.
+    /// If the lease has less than the minimum. Then nothing was taken, and `acquire` may get more.
     pub fn take(
         &self,
         rule: RuleRef,
@@ -178,7 +181,7 @@ impl ClusterLimiter {
         Ok((Hold { rule, group: group.into(), amount, start_ms: lease.start_ms }, remaining))
     }
 
-    /// Replaces a hold by what the request used.
+    /// Replaces a hold by the amount that the request used.
     pub fn settle(&self, hold: &Hold, used: u64) {
         let mut leases = self.lock();
         let hash = self.hash(&hold.rule.counter_id, &hold.group);
@@ -203,7 +206,7 @@ impl ClusterLimiter {
         self.lock().by_hash.get(&self.hash(&rule.counter_id, group))?.recent.estimate(rule)
     }
 
-    /// Returns what requests hold of budgets, as `Limiter::list_held` does.
+    /// Returns the amounts that requests hold of budgets, as `Limiter::list_held` does.
     pub fn list_held(&self, now_ms: u64) -> Vec<(Box<str>, Box<str>, u64)> {
         let leases = self.lock();
         let used = leases.by_hash.values().filter(|lease| lease.window.is_budget() && lease.held_by_all() > 0);
@@ -212,7 +215,7 @@ impl ClusterLimiter {
         rows.take(MAX_HELD_SHOWN).collect()
     }
 
-    /// Returns what is left as far as this worker knows.
+    /// Returns what is left of a limit, as far as this worker knows.
     pub fn remaining(&self, rule: &LimitRule, group: &str, recorded: u64, now_ms: u64) -> Remaining {
         let part = rule.window.part_at(now_ms);
         let leases = self.lock();
@@ -227,7 +230,7 @@ impl ClusterLimiter {
         }
     }
 
-    /// Takes a new lease from Redis. Without it, adds this worker's share of a window that began meanwhile.
+    /// Takes a new lease from Redis. While Redis is away, adds this worker's share of a window that began meanwhile.
     pub async fn acquire(&self, rule: &RuleRef, group: &str, amount: u64, ledger: &NodeCounters, now_ms: u64) {
         let hash = {
             let mut leases = self.lock();
@@ -307,12 +310,12 @@ impl ClusterLimiter {
     fn claim(&self, hash: u64, lease: &mut ClusterLease, free: u64, now_ms: u64) -> (LeaseClaim, CounterWrite) {
         let target = lease.settled.saturating_add(lease.held).saturating_add(free);
         let write = lease.prepare_write(self.member, free, now_ms);
-        // Redis may not take this.
+        // Redis may not receive this write, so a share must be written again.
         lease.is_dirty = lease.is_share;
         (LeaseClaim { hash, part: lease.shared_part(), target, needed: 0 }, write)
     }
 
-    /// Adds what was granted. Returns the fields to write if that is less than claimed.
+    /// Adds the granted amount to the lease. Returns the fields to write if that is less than claimed.
     fn end_acquire(
         &self,
         LeaseClaim { hash, part, target, .. }: LeaseClaim,
@@ -349,7 +352,7 @@ impl ClusterLimiter {
         let ClusterLeases { by_hash, group_counts, active, .. } = &mut *leases;
         by_hash.retain(|hash, lease| {
             let ends_ms = lease.window.part_at(lease.start_ms).reset_ms.unwrap_or(u64::MAX);
-            // The fields of this window must be known until it ends.
+            // Removes a lease only after its window, because the worker writes its fields until then.
             let is_over = now_ms >= ends_ms || lease.window.is_budget() && lease.settled == 0;
             let is_kept = !is_over || !lease.is_idle() || now_ms < lease.used_ms + FORGET_AFTER_MS;
             if !is_kept {
@@ -368,8 +371,8 @@ impl ClusterLimiter {
         (self.others().count() + 1).max(self.worker_count)
     }
 
-    /// Returns true if what a sliding window leaves over stays in the lease: Redis is away, and counts it until the share of
-    /// this worker is reserved instead.
+    /// Returns true if the unused amount of a sliding window stays in the lease. That is so while Redis is away and
+    /// still counts it. Later, the share of this worker is reserved instead.
     fn keeps_free(&self, lease: &ClusterLease) -> bool {
         let length = lease.window.sliding_part_ms() * SLIDING_PARTS;
         let reserved_ms = self.announced_ms.load(Ordering::Relaxed) + SILENT_MS;
@@ -402,7 +405,7 @@ impl ClusterLimiter {
     }
 }
 
-/// Returns what the ledger knows of a budget.
+/// Returns the usage of a budget in the ledger.
 fn read_recorded(ledger: &NodeCounters, rule: &RuleRef, group: &str) -> Option<RecordedUsage> {
     ledger.read_recorded(&rule.counter_id, group, rule.window).ok()
 }

@@ -18,29 +18,29 @@ use crate::{
     state::shared::redis::QueryError,
 };
 
-/// Interval at which a worker without Redis takes a part of what a budget has left. What all nodes used before is in the
-/// ledger by then.
+/// Interval at which a worker without Redis takes a part of what a budget has left. After it, the ledger contains what
+/// all nodes used before.
 const BUDGET_SHARE_INTERVAL_MS: u64 = 10_000;
-/// Part of its share of a budget that a worker takes at once, because the ledger may lack what was taken before.
+/// A worker takes its share of a budget divided by this number at once, because the ledger may lack recent usage.
 const BUDGET_SHARE_PARTS: u64 = 2;
 
-/// Part of its share of a fixed window that a worker takes at once. What it has taken is lost if it is killed.
+/// A worker takes its unused share of a fixed window divided by this number at once. It loses that part if killed.
 const SHARE_PARTS: u64 = 8;
-/// Time after which a node that the store no longer sees uses no shares. The others leave them unused for longer.
+/// Time after its last contact with the store in which a node uses shares. Other nodes leave them unused for longer.
 const UNSEEN_MS: u64 = 2 * 60 * 1000;
 
 /// What Redis may know of this worker.
 #[derive(Debug, Default)]
 pub(super) struct SentAnnouncement {
-    /// Time of the newest announcement that Redis may have taken.
+    /// Time of the newest announcement that Redis may have received.
     pub time_ms: u64,
-    /// Largest divisor of those that may be the newest.
+    /// Largest divisor of the announcements that Redis may have received last.
     pub divisor: u64,
 }
 
 impl ClusterLimiter {
-    /// Shows the other workers that this one reaches Redis, so that they may use its share of the current windows. Returns
-    /// false if what it used without Redis must be written first.
+    /// Shows the other workers that this one reaches Redis, so that they may use its share of the current windows.
+    /// Returns false if this worker must first write what it used without Redis.
     pub(super) async fn announce(&self, ledger: &NodeCounters, now_ms: u64) -> bool {
         let mut sent = self.announcement.lock().await;
         if self.has_unwritten_shares(now_ms) {
@@ -50,7 +50,7 @@ impl ClusterLimiter {
         let members = ledger.known_members();
         let divisor = self.known_members().max(members.count);
         if self.redis.is_available() {
-            // Redis may keep the announcement before.
+            // If this announcement fails, the previous one stays in Redis, so the larger divisor is saved.
             self.contact.save(now_ms, divisor.max(sent.divisor));
         }
         let announcement = Announcement { time_ms: now_ms, divisor, member: self.member };
@@ -92,10 +92,10 @@ impl ClusterLimiter {
         })
     }
 
-    /// Adds the share of this worker. Other workers leave it unused: that of a fixed window in which this worker did not
-    /// announce itself, and others when this worker is silent for a while.
+    /// Adds the share of this worker to a lease, if the other workers leave it unused. In a fixed window, they do so
+    /// until this worker announces itself in it; in other windows, when this worker has been silent for a while.
     pub(super) async fn add_share(&self, claim: LeaseClaim, ledger: &NodeCounters, now_ms: u64) {
-        // An announcement on its way would release the share.
+        // Waits for an announcement that is being sent, because it would release the share.
         let sent = self.announcement.lock().await;
         let members = ledger.known_members();
         let divisor = self.known_members().max(members.count).max(sent.divisor).max(1);
@@ -104,7 +104,7 @@ impl ClusterLimiter {
         let Some(lease) = by_hash.get_mut(&claim.hash).filter(|lease| lease.start_ms == claim.part.start_ms) else {
             return;
         };
-        // The window holds this part and those before it, in which others may have used everything.
+        // The window contains this part and previous ones, in which other workers may have used everything.
         let length = lease.window.sliding_part_ms() * (SLIDING_PARTS + 1);
         let is_reserved = match lease.window {
             _ if !is_share_known(members, now_ms) => false,
@@ -124,7 +124,7 @@ impl ClusterLimiter {
                 self.take_share(lease, part, ledger, now_ms)
             }
             LimitWindow::Fixed(_) | LimitWindow::Sliding(_) => 0,
-            // What others used since is not known, so only the lease is certain.
+            // It is not known what others used since, so only the lease of a hard budget is certain.
             _ if lease.is_hard => return,
             _ if !is_reserved || now_ms < lease.share_ms.max(before_ms) + BUDGET_SHARE_INTERVAL_MS => 0,
             _ => {
@@ -138,7 +138,8 @@ impl ClusterLimiter {
         active.insert(claim.hash);
     }
 
-    /// Adds what the last process of this worker took of shares, so that Redis learns of it before this one announces itself.
+    /// Adds the shares that the previous process of this worker took. Redis must receive them before this worker
+    /// announces itself.
     pub(super) fn with_restored_shares(self, ledger: &NodeCounters) -> Self {
         let now_ms = now_ms();
         let count_taken = |(counter_id, group): &(Box<str>, Box<str>)| {
@@ -165,12 +166,12 @@ impl ClusterLimiter {
         format!("share:{}:{counter_id}", self.name)
     }
 
-    /// Takes a part of the share of a rate limit. What processes of this worker have taken is counted in a file, so that one
-    /// that takes the place of a killed one does not take it again.
+    /// Takes a part of the share of a rate limit. A file counts what processes of this worker have taken, so that a
+    /// process that replaces a killed one does not take it again.
     fn take_share(&self, lease: &ClusterLease, part: SharePart, ledger: &NodeCounters, now_ms: u64) -> u64 {
         let used = lease.own_settled().saturating_add(lease.held).saturating_add(lease.free);
         let unused = part.limit.saturating_sub(used);
-        // What is left over of a part of a sliding window would count for longer than the file says.
+        // A sliding window would count an unused rest for longer than the file does, so nothing is taken in advance.
         let advance = if lease.window.sliding_part_ms() > 0 { 0 } else { unused / SHARE_PARTS };
         let requested = part.needed.max(advance).min(unused);
         if requested == 0 {
@@ -198,12 +199,12 @@ impl ClusterLimiter {
 #[derive(Debug, Clone, Copy)]
 struct SharePart {
     limit: u64,
-    /// What a request needs at least.
+    /// Minimum that a request needs.
     needed: u64,
 }
 
-/// Returns true if the other nodes still know this one, and leave its shares unused: it has shown the store lately that it is
-/// alive, or the nodes share no store.
+/// Returns true if the other nodes still leave the shares of this one unused. They do so if this node has recently
+/// reported to the store that it is alive, or if the nodes share no store.
 fn is_share_known(members: KnownMembers, now_ms: u64) -> bool {
     members.seen_ms == 0 || now_ms < members.seen_ms.saturating_add(UNSEEN_MS)
 }

@@ -1,6 +1,6 @@
-//! Workers of all nodes that share limits through Redis. Each one announces several times in a second that it reaches Redis.
-//! Until a worker has done so in a window, its share of the limit is reserved: only this worker uses it, also without
-//! Redis.
+//! Workers of all nodes that share limits through Redis. Each one announces several times in a second that it reaches
+//! Redis. Until a worker has done so in a window, its share of the limit is reserved: only this worker uses it, also
+//! without Redis.
 
 use std::collections::HashMap;
 
@@ -9,14 +9,14 @@ use crate::{
     state::shared::redis_counters::HashFields,
 };
 
-/// Time after which a worker that no longer announces itself is forgotten, unless the store says that its node is alive. By
-/// then, the node uses no shares (see `UNSEEN_MS`).
+/// Time after which a worker that no longer announces itself is forgotten, unless its node is alive according to the
+/// store. By then, the node uses no shares (see `UNSEEN_MS`).
 const FORGET_AFTER_MS: u64 = 3 * 60 * 1000;
-/// The same if the nodes share no store, so that nothing else is known of the worker.
+/// The same time for nodes that share no store, where nothing else is known of the worker.
 const FORGET_WITHOUT_STORE_MS: u64 = 10 * 60 * 1000;
-/// Age of what the store said of other nodes, from which it is not used to forget one.
+/// Maximum age of the store's data about other nodes. With older data, no worker is forgotten.
 const MAX_STORE_AGE_MS: u64 = 30_000;
-/// Time after which a worker that no longer announces itself may use its share of windows that are under way.
+/// Time after which a worker that no longer announces itself may use its share of windows that have already begun.
 pub const SILENT_MS: u64 = 1000;
 
 /// What a worker announces.
@@ -51,7 +51,7 @@ pub fn parse_announcements(fields: &HashFields, own_name: &str) -> Announcements
     others.filter_map(|(name, value)| Some((name.as_str().into(), Announcement::decode(value)?))).collect()
 }
 
-/// Part of a limit, of which the shares of workers are reserved.
+/// Amount of a limit in a window, or in a part of a sliding window, that workers divide into shares.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedPart {
     pub window: LimitWindow,
@@ -65,11 +65,11 @@ pub struct SharedPart {
 #[derive(Debug, Default)]
 pub struct OtherWorkers {
     known: Announcements,
-    /// Those that have not announced themselves since Redis lost the counters, so that what they used is not known.
+    /// Workers that have not announced themselves since Redis lost the counters. What they used is not known.
     missing: Announcements,
     /// When Redis lost the counters last.
     lost_ms: u64,
-    /// Number of workers of all nodes, as the store knows it; 0: not known.
+    /// Number of workers of all nodes according to the store; 0: not known.
     alive_count: u64,
 }
 
@@ -80,8 +80,8 @@ impl OtherWorkers {
         self.lost_ms = now_ms;
     }
 
-    /// Replaces what is known by the announcements in Redis. Returns the names of workers that can be removed there: those
-    /// that are silent for long, unless the store counts them among its members.
+    /// Replaces what is known by the announcements in Redis. Returns the names of workers that can be removed from
+    /// Redis: those that are silent for long, unless the store counts them among its members.
     pub fn update(&mut self, mut announcements: Announcements, members: KnownMembers, now_ms: u64) -> Vec<String> {
         let forget_after_ms = match members.seen_ms {
             0 => FORGET_WITHOUT_STORE_MS,
@@ -109,7 +109,7 @@ impl OtherWorkers {
         self.known.values().chain(self.missing.values()).filter(|announcement| announcement.divisor > 0).count() as u64
     }
 
-    /// Returns how many workers the store knows that have never announced themselves.
+    /// Returns the number of workers in the store that have never announced themselves.
     fn unseen_count(&self, announcements: &Announcements) -> u64 {
         let missing = self.missing.keys().filter(|name| !announcements.contains_key(*name)).count();
         self.alive_count.saturating_sub((announcements.len() + missing) as u64 + 1)
@@ -120,8 +120,8 @@ impl OtherWorkers {
         start_ms <= self.lost_ms && self.missing.keys().any(|name| !announcements.contains_key(name))
     }
 
-    /// Returns how much of a limit is reserved for workers that may have no connection to Redis, beyond what `others` counts
-    /// for them already.
+    /// Returns how much of a limit is reserved for workers that may have no connection to Redis, beyond what `others`
+    /// counts for them already.
     pub fn reserved(&self, announcements: &Announcements, part: SharedPart, others: &OthersUsage, now_ms: u64) -> u64 {
         let missing = self
             .missing
@@ -137,7 +137,7 @@ impl OtherWorkers {
         let shares = announcements.values().chain(missing).filter(has_share).map(|announcement| {
             let share = part.amount / announcement.divisor.max(1);
             let used = others.by_member.get(&announcement.member).copied().unwrap_or(0);
-            // The share of a budget is what a worker may use further.
+            // The share of a budget is what a worker may still use, so its previous usage does not reduce it.
             if part.window.is_budget() { share } else { share.saturating_sub(used) }
         });
         shares.fold(unseen, u64::saturating_add)
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(update(FORGET_AFTER_MS, members(3)), Vec::<String>::new());
         assert_eq!(update(FORGET_AFTER_MS - 1, members(2)), Vec::<String>::new());
         assert_eq!(update(FORGET_AFTER_MS, members(2)), ["b"]);
-        // What the store said is too old to be certain.
+        // The data of the store are too old to be certain.
         let old = KnownMembers { seen_ms: NOW - MAX_STORE_AGE_MS, ..members(2) };
         assert_eq!(update(FORGET_WITHOUT_STORE_MS, old), Vec::<String>::new());
         let unshared = KnownMembers { seen_ms: 0, ..members(1) };
@@ -234,7 +234,7 @@ mod tests {
             workers.reserved(&announcements(&ended), window, &OthersUsage::default(), NOW)
         };
         workers.update(announcements(&ended), members(3), NOW);
-        // One that has ended is known, and has no share.
+        // A worker that has ended is known, and has no share.
         assert_eq!((reserved(&workers), workers.count()), (0, 1));
         workers.update(announcements(&ended), members(5), NOW);
         assert_eq!(reserved(&workers), 2 * 18);

@@ -118,10 +118,12 @@ impl Drop for RequestGuard {
     }
 }
 
-/// Maximum time without a request, and maximum time until a request head is complete.
+/// Timeouts of the connections of clients.
 #[derive(Clone, Copy)]
 pub struct IdleTimeouts {
+    /// Maximum time without a request.
     pub idle: Duration,
+    /// Maximum time until a request head is complete.
     pub head: Duration,
 }
 

@@ -18,16 +18,20 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const IPPROTO_TCP: u8 = 6;
 const TCP_ESTABLISHED: u8 = 1;
-/// Request bit and attribute number of `tcp_info` in `inet_diag`.
+/// Bit of a request that asks `inet_diag` for `tcp_info`.
 const INET_DIAG_INFO_BIT: u8 = 1 << 1;
+/// Attribute number of `tcp_info` in a reply.
 const INET_DIAG_INFO: u16 = 2;
-// Lengths of the netlink header and of `inet_diag_msg`, then field offsets in `inet_diag_msg` and in `tcp_info`.
+/// Length of the netlink header.
 const NETLINK_HEADER_BYTES: usize = 16;
+/// Length of `inet_diag_msg`.
 const INET_DIAG_MSG_BYTES: usize = 72;
+// Offsets of fields in `inet_diag_msg`.
 const STATE_OFFSET: usize = 1;
 const REMOTE_PORT_OFFSET: usize = 6;
 const REMOTE_ADDR_OFFSET: usize = 24;
 const INODE_OFFSET: usize = 68;
+// Offsets of fields in `tcp_info`.
 const LAST_RECEIVED_OFFSET: usize = 52;
 const BYTES_ACKED_OFFSET: usize = 120;
 const BYTES_RECEIVED_OFFSET: usize = 128;

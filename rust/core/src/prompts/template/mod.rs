@@ -64,8 +64,9 @@ impl fmt::Display for VariablePath {
 /// A fault of a template and where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplateError {
-    /// Line and column, from 1. Columns count characters.
+    /// Number of the line, from 1.
     pub line: usize,
+    /// Number of the character in the line, from 1.
     pub column: usize,
     pub message: String,
 }
@@ -107,19 +108,19 @@ fn visit_nodes<'t>(nodes: &'t [TemplateNode], depth: usize, visitor: &mut impl F
     }
 }
 
-/// A section whose end has not been reached.
+/// A section whose end tag has not been parsed yet.
 struct OpenSection<'t> {
     name: &'t str,
     is_inverted: bool,
     /// Byte offset of its tag.
     start: usize,
-    /// Nodes before it.
+    /// Nodes before the section.
     before: Vec<TemplateNode>,
 }
 
 struct Parser<'t> {
     source: &'t str,
-    /// Offset of what has not been parsed yet.
+    /// Byte offset of the first character that has not been parsed yet.
     position: usize,
     delimiters: (&'t str, &'t str),
     open: Vec<OpenSection<'t>>,
@@ -142,7 +143,7 @@ impl<'t> Parser<'t> {
 
     fn parse(mut self) -> Result<Vec<TemplateNode>, TemplateError> {
         while let Some(tag) = self.find_tag()? {
-            // Variables never stand alone: their line is kept.
+            // The line of a tag that stands alone is removed. Variables never count as alone, so their line stays.
             let alone = (!matches!(tag.kind, ' ' | '{' | '&')).then(|| self.lone_line(&tag)).flatten();
             let (text_end, next) = alone.unwrap_or((tag.start, tag.end));
             self.push_text(text_end);
@@ -185,7 +186,7 @@ impl<'t> Parser<'t> {
         Ok(Some(Tag { kind, content, start, end: content_start + length + ending.len() }))
     }
 
-    /// Returns where the line of a tag begins and where the next one does, if nothing else is on it.
+    /// Returns the offsets of the begin of a tag's line and of the next line, if nothing else is on the tag's line.
     fn lone_line(&self, tag: &Tag<'_>) -> Option<(usize, usize)> {
         let before = &self.source[self.position..tag.start];
         let line_start = self.position + before.trim_end_matches([' ', '\t']).len();

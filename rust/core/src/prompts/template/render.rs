@@ -87,8 +87,9 @@ pub struct Renderer<'r, F> {
     escape: Escape,
     limits: RenderLimits,
     steps: usize,
-    /// Bytes that earlier templates have written, and the length of the output before the current one.
+    /// Bytes that earlier templates have written.
     written: usize,
+    /// Length of the output before the current template.
     start: usize,
     /// Names without a value, each once.
     missing: Vec<String>,
@@ -97,7 +98,8 @@ pub struct Renderer<'r, F> {
     json: JsonPosition,
 }
 
-/// Tells whether the end of JSON that is being written is within a string. A value outside of one could add a message.
+/// Tracks whether the end of the JSON that is being written is within a string. A value outside a string could add a
+/// message.
 #[derive(Default)]
 struct JsonPosition {
     /// Bytes of the output that have been read.
@@ -150,7 +152,7 @@ impl<'r, F: Fn(&str) -> Option<PartialSource<'r>>> Renderer<'r, F> {
         Ok(())
     }
 
-    /// Writes the rendered template to `output`, which is empty, with values escaped for JSON.
+    /// Writes the rendered template to `output`, which must be empty, with values escaped for JSON.
     pub fn render_json(&mut self, template: &Template, output: &mut String) -> Result<(), RenderError> {
         let escape = std::mem::replace(&mut self.escape, Escape::Json);
         self.json = JsonPosition::default();
@@ -295,7 +297,7 @@ impl<'r, F: Fn(&str) -> Option<PartialSource<'r>>> Renderer<'r, F> {
 
     fn note_missing(&mut self, path: &VariablePath) {
         let name = path.to_string();
-        // Few names are missing, so a list is enough; a template without any value is bounded by its own length.
+        // A list is fast enough, because it has at most `MAX_REPORTED_NAMES` names.
         if self.missing.len() < MAX_REPORTED_NAMES && !self.missing.contains(&name) {
             self.missing.push(name);
         }

@@ -31,9 +31,9 @@ pub(crate) const MODELS_PATH: &str = "/v1/models";
 /// Main model of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestedModel<'m> {
-    /// Name that the provider gets.
+    /// Name that is sent to the provider.
     pub model: &'m str,
-    /// Name as the query has it, which is replaced when the request is sent.
+    /// Name in the query of the client's request. It is replaced by `model` when the request is sent.
     pub in_query: &'m str,
 }
 

@@ -134,8 +134,8 @@ impl Target<'_> {
         forbidden.map_or(Ok(()), |rest| Err(refused(path_model_names(rest).next().unwrap_or_default())))
     }
 
-    /// Checks the head of a request at a provider with restricted models: headers that the provider may read as a model,
-    /// and those that decide how it reads the body. Returns the content type of a body that is not JSON.
+    /// Checks the head of a request at a provider with restricted models: headers that the provider may read as a
+    /// model, and those that decide how it reads the body. Returns the content type of a body that is not JSON.
     fn check_head_models<'h>(
         client_request: &ClientRequest<'h>,
         models: &SavedModels,
@@ -178,7 +178,8 @@ impl Target<'_> {
     }
 
     /// Adds the check of what `apply_model` does not see: headers that the provider may read, and the fields of a form,
-    /// which may still be arriving. The form may name the model that replaces its own.
+    /// which may still be arriving. The form may also name the model that an option or the path sets in place of its
+    /// own.
     pub(crate) fn guard_models(
         &self,
         client_request: &ClientRequest<'_>,

@@ -20,7 +20,7 @@ use crate::{
 
 /// Status of a denial.
 const DENIED_STATUS: u16 = 446;
-/// What follows the reason of a denial.
+/// End of the message of a denial, after the reason.
 const HINT: &str = "see hook_results";
 
 /// Returns a denial with status 446, for a reason that names the guardrail.
@@ -78,8 +78,8 @@ pub(super) fn stream_denial(
     }
 }
 
-/// Returns a denial with status 200, whose message stands in place of the model's text. Formats that cannot express it
-/// get a denial with status 446.
+/// Returns a denial with status 200, which has its message in place of the model's text. In API formats that cannot
+/// express it, returns a denial with status 446.
 pub(super) fn soft_denial(
     state: &GatewayState,
     subject: &HookSubject,

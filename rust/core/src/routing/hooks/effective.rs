@@ -1,4 +1,4 @@
-//! Guardrails that apply to a request at one target, with where each comes from.
+//! Guardrails that apply to a request at one target, each with its origin.
 
 use std::sync::Arc;
 
@@ -49,16 +49,16 @@ fn default_lists<'s>(resolver: &TargetResolver<'s>) -> [Option<&'s DefaultGuardr
     [caller.key.and_then(|key| key.guardrails()), resolver.snapshot.default_guardrails(caller.workspace())]
 }
 
-/// Returns true if hooks of a node or the defaults of the caller read responses, which must not be compressed then.
+/// Returns true if hooks of a node or the defaults of the caller read responses. Then these must not be compressed.
 pub(crate) fn read_responses(resolver: &TargetResolver<'_>, node: &Node) -> bool {
     let defaults = default_lists(resolver);
     node.features.guardrails.has_after() || defaults.into_iter().flatten().any(|defaults| !defaults.output.is_empty())
 }
 
-/// Returns the hooks of a node at one stage, then those of the defaults; `None` if nothing adds any at either stage.
+/// Returns the hooks of a node at one stage, followed by those of the caller's defaults.
 ///
 /// # Errors
-/// If a guardrail does not exist or cannot run: it must not be left out.
+/// If a guardrail does not exist or cannot run: the request must not be sent without it.
 pub(super) fn find_hooks(resolver: &TargetResolver<'_>, node: &Node, stage: Stage) -> Result<Vec<(Arc<Hook>, Origin)>> {
     let workspace = resolver.caller.workspace();
     let find = |name: &str| {

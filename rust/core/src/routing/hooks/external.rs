@@ -21,9 +21,9 @@ use crate::{
     state::shared::check_hosts::{CallerOfHosts, CheckHosts},
 };
 
-/// Largest reply to a check that asks one question.
+/// Maximum bytes of the reply to an `ExternalCall`.
 const MAX_REPLY_BYTES: usize = 256 * 1024;
-/// Stands for all hosts that requests and responses name.
+/// Name under which the failures of all hosts in the URLs of requests and responses are counted together.
 const CONTENT_HOSTS: &str = "hosts of contents";
 
 /// Access of one hook to other hosts.
@@ -33,7 +33,7 @@ pub struct GatewayHosts {
     pub workspace: Option<Arc<str>>,
     /// Fingerprint of the hook.
     pub hook: u64,
-    /// `None`: no model can be asked.
+    /// `None`: checks cannot call models.
     pub models: Option<Arc<ModelAccess>>,
 }
 
@@ -150,7 +150,7 @@ impl GatewayHosts {
     }
 }
 
-/// Returns origin and path of a URL, and its query.
+/// Splits a URL into its origin and path, and its query.
 fn parse_url(url: &str) -> Result<(BaseUrl, &str), CheckError> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     let base = BaseUrl::parse(address).map_err(|_| CheckError::new("a URL cannot be called"))?;

@@ -71,9 +71,9 @@ use crate::{
 
 /// Status of a response whose hooks failed but do not deny it.
 const FAILED_STATUS: u16 = 246;
-/// Bodies that asynchronous hooks may hold after their requests have ended, in permits of this many bytes: of all
-/// workspaces, and of one.
+/// Permits for the bodies that asynchronous hooks hold after their requests have ended: of all workspaces, and of one.
 static BACKGROUND: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(1024, 768));
+/// Bytes of a body for one such permit.
 const BACKGROUND_BYTES_PER_PERMIT: u32 = 64 * 1024;
 
 /// Hooks of one target of a request.
@@ -82,18 +82,19 @@ pub(crate) struct TargetHooks {
     after: Vec<Arc<Hook>>,
     results: SharedHookResults,
     runner: HookRunner,
-    /// Values that return to the response.
+    /// Values that were replaced in the request, and that the response returns to the client.
     restorations: Restorations,
-    /// What the hooks before the request saw, with their changes.
+    /// The request as the hooks before it read it, with their changes.
     subject: Arc<HookSubject>,
-    /// True if results may be appended to streams.
+    /// True if responses must strictly match the schemas of `OpenAI`, so that streams have no results.
     is_strict: bool,
     /// Slug of the shared prompt, if the request uses a saved provider of the workspace that owns the prompt. The
     /// caller's own workspace may not have that provider.
     lending_prompt: Option<Box<str>>,
 }
 
-/// Routes the question of a check to a model. A function of its own, because its future contains that of hooks.
+/// Routes the question of a check to a model. This is a separate function with a boxed future, because that future
+/// contains the future of hooks.
 pub(crate) fn route_question<'r>(
     state: &'r GatewayState,
     resolver: &'r TargetResolver<'r>,
@@ -105,7 +106,7 @@ pub(crate) fn route_question<'r>(
 }
 
 impl TargetHooks {
-    /// Hides what an error repeats of a response, if hooks that deny or change something should have read it.
+    /// Hides the text of a response in an error, if hooks that deny or change something should have read that text.
     pub fn hide_unread_text(&self, error: &mut Error) {
         unreadable::hide_unread_text(&self.after, error);
     }
@@ -185,7 +186,8 @@ impl TargetHooks {
         &self.results
     }
 
-    /// Returns true if the response must not be compressed: values return to it, or it may have names of values.
+    /// Returns true if the response must not be compressed: values are restored in it, or it may contain names of
+    /// values.
     pub fn needs_plain_response(&self) -> bool {
         !self.restorations.is_empty() || self.subject.reading == Reading::StoredOutput && !self.after.is_empty()
     }
@@ -195,7 +197,7 @@ impl TargetHooks {
         &self.subject.added_headers
     }
 
-    /// Lets the client get the values that were replaced in its request. Caches and logs do not.
+    /// Restores the values that were replaced in the request, only for the client. Caches and logs contain the names.
     pub fn restore_values(&self, response: &mut UpstreamResponse) {
         let framing = response.chunk_format(self.subject.operation);
         response.client_rewriter = build_rewriter(&self.restorations, framing);
@@ -207,7 +209,7 @@ impl TargetHooks {
         hooks.flat_map(|hook| hook.fingerprint.to_le_bytes()).collect()
     }
 
-    /// Runs hooks and adds their results. Asynchronous ones go on in the background, and add theirs when they are done.
+    /// Runs hooks and adds their results. Asynchronous hooks run in the background, and add their results at their end.
     async fn run(&self, gateway: &GatewayState, hooks: &[Arc<Hook>], subject: Arc<HookSubject>) -> HookRun {
         let stage = subject.stage;
         let (background, hooks): (Vec<_>, Vec<_>) = hooks.iter().cloned().partition(|hook| hook.is_async);
@@ -224,7 +226,7 @@ impl TargetHooks {
             let (sink, group) = (Arc::clone(&gateway.record_sink), self.results.begin_group());
             tokio::spawn(async move {
                 let _permit = permit;
-                // Ends after the results are there.
+                // Counts as running until the results are added.
                 let _group = group;
                 let run = run_hooks(&runner, &background, subject).await;
                 count(&sink, &run.results);
@@ -256,8 +258,8 @@ impl TargetHooks {
         !self.is_strict && self.before.iter().chain(&self.after).any(|hook| !hook.is_async)
     }
 
-    /// Adds the results to a cached response, in place of those of the request that it was cached for. Hooks after the
-    /// response do not run again.
+    /// Adds the results of this request to a cached response, in place of the results in it. Hooks after the response
+    /// do not run again.
     pub async fn decorate_cached(&self, mut response: UpstreamResponse) -> Result<UpstreamResponse> {
         let Some(bytes) = response.incoming.body.buffered_bytes().cloned() else { return Ok(response) };
         let without_results = {
@@ -282,7 +284,7 @@ impl TargetHooks {
         let operation = self.subject.operation;
         let reading = self.subject.reading;
         if reading.unreadable_reason().is_none() {
-            // Retries begin anew.
+            // A retry has results of its own.
             self.results.lock().after.clear();
         }
         let framing = response.chunk_format(operation);
@@ -358,7 +360,7 @@ impl TargetHooks {
         // The items of an array are only complete at its end.
         let must_hold = of_mode(StreamMode::Hold).next().is_some()
             || !late.window.is_empty() && encoding == StreamEncoding::JsonArrayItems
-            // What one of them writes is checked by the others.
+            // The other hooks must check the text that one of them writes.
             || late.window.len() > 1 && late.window.iter().any(|hook| may_rewrite(hook));
         if !must_hold {
             late.end = of_mode(StreamMode::End).collect();
@@ -397,7 +399,7 @@ impl TargetHooks {
         Ok(response)
     }
 
-    /// Returns what the hooks after the response check.
+    /// Returns the subject that the hooks after the response check.
     fn response_subject(
         &self,
         response: Value,
@@ -448,7 +450,7 @@ impl TargetHooks {
         response
     }
 
-    /// Ends the checks of a response that a model has not begun to write. It is checked when the client fetches it.
+    /// Ends the checks of a background response that is not complete. It is checked when the client fetches it.
     async fn conclude_pending(
         &self,
         executor: &RouteExecutor<'_>,
@@ -481,7 +483,7 @@ impl TargetHooks {
         Ok(Some(Bytes::from_owner(BudgetedBytes { bytes, permit: share })))
     }
 
-    /// Adds the results to a JSON body, which may have changed, and sets the status.
+    /// Adds the results to a JSON body and sets the status. `changed` is the body if hooks changed it.
     async fn append_results(
         &self,
         response: &mut UpstreamResponse,
@@ -517,7 +519,7 @@ impl TargetHooks {
     }
 }
 
-/// Returns true if a response of the background is not complete.
+/// Returns true if a background response is not complete.
 fn is_pending(response: &Value) -> bool {
     matches!(response["status"].as_str(), Some("queued" | "in_progress"))
 }

@@ -1,6 +1,6 @@
-//! Questions of checks to models of saved providers. They take the way of every other request: target, credential,
-//! limits, translation and a log of their own in the same trace. No guardrail checks them, so none asks itself. They
-//! count for limits on tokens and cost, but not as requests of the caller.
+//! Questions of checks to models of saved providers. They are handled like every other request: target, credential,
+//! limits, translation and a log of their own in the same trace. No guardrail checks them, so no guardrail can cause
+//! itself to run. They count for limits on tokens and cost, but not as requests of the caller.
 
 use std::sync::{
     Arc,
@@ -32,13 +32,13 @@ use crate::{
 };
 
 const PATH: &str = "/v1/chat/completions";
-/// Tokens that the response of a model may have.
+/// Maximum number of tokens of a model's response.
 const MAX_RESPONSE_TOKENS: u32 = 1000;
-/// Longest response of a model.
+/// Maximum bytes of a model's response.
 const MAX_RESPONSE_BYTES: usize = 256 * 1024;
-/// Questions that one request may cause, with all targets that it is sent to.
+/// Maximum number of questions that one request may cause, at all targets together.
 const MAX_QUESTIONS: usize = 100;
-/// Characters of an error message that results show.
+/// Maximum number of characters of an error message that the results show.
 const MAX_MESSAGE_CHARS: usize = 200;
 
 /// Access of one request's checks to the models of its workspace.
@@ -48,13 +48,13 @@ pub struct ModelAccess {
     key: Option<GatewayKey>,
     trace_id: Option<String>,
     route: RouteQuestion,
-    /// Questions that the request has asked, at all of its targets.
+    /// Number of questions that the request has caused so far, at all of its targets.
     asked: Arc<AtomicUsize>,
-    /// True if the logs of the questions have no bodies, because guardrails redact the texts that are asked about.
+    /// True if the logs of the questions have no bodies, because guardrails redact the texts in them.
     hides_texts: bool,
 }
 
-/// Routes a request. Given by the executor, which runs the hooks itself.
+/// Function that routes a request. The executor, which also runs the hooks, passes it here.
 pub type RouteQuestion = for<'r> fn(
     &'r GatewayState,
     &'r TargetResolver<'r>,
@@ -63,7 +63,7 @@ pub type RouteQuestion = for<'r> fn(
     &'r mut RequestLog,
 ) -> BoxFuture<'r, Result<UpstreamResponse>>;
 
-/// Returns a key that asks questions. It has no config and no guardrails.
+/// Returns the key with which questions are sent. It has no config and no guardrails.
 fn questioner(id: Box<str>, workspace: Option<Arc<str>>, user_id: Option<Arc<str>>) -> GatewayKey {
     let (name, expires_at, defaults, limits) = (Box::default(), None, None, None);
     GatewayKey { id, name, expires_at, workspace, user_id, defaults, limits, may_render: false }
@@ -88,14 +88,14 @@ impl ModelAccess {
         Arc::new(Self { state, key, trace_id, route, asked, hides_texts })
     }
 
-    /// Returns the access of somebody who tries a guardrail of a workspace. Questions have the limits of the workspace,
-    /// and of the key with this id if there is one.
+    /// Returns the access for a trial of a guardrail in a workspace. Questions count for the limits of the workspace,
+    /// and for those of the key with this id if there is one.
     pub fn for_trial(state: Arc<GatewayState>, id: Box<str>, workspace: Arc<str>, route: RouteQuestion) -> Arc<Self> {
         let key = Some(questioner(id, Some(workspace), None));
         Arc::new(Self { state, key, trace_id: None, route, asked: Arc::default(), hides_texts: false })
     }
 
-    /// Asks a model, and returns its text.
+    /// Sends a question to a model, and returns the text of its response.
     pub async fn ask(&self, question: &ModelQuestion) -> std::result::Result<String, CheckError> {
         if self.asked.fetch_add(1, Ordering::Relaxed) >= MAX_QUESTIONS {
             return Err(CheckError::limited(format!(

@@ -1,5 +1,5 @@
-//! What hooks can read of a request and of its response. Nothing passes a denying hook unseen: what may hold texts that
-//! the gateway cannot read is denied, or reported as skipped by hooks that do not deny.
+//! What hooks can read of a request and of its response. A denying hook denies everything that may contain texts which
+//! the gateway cannot read. Hooks that do not deny report it as skipped.
 
 use penstock_llm::{
     operation::Operation,
@@ -28,9 +28,9 @@ pub enum Reading {
     StoredOutput,
     /// Nothing, because there are no texts of a conversation, such as in a request for a list of files.
     Nothing,
-    /// Nothing, although there may be texts. Denying hooks deny it for this reason.
+    /// Nothing, although there may be texts. Denying hooks deny the request for this reason.
     Unreadable(&'static str),
-    /// Nothing, although lines in a file of the provider have texts. Hooks that change texts deny it, too.
+    /// Nothing, although lines in a file of the provider have texts. Hooks that change texts deny the batch, too.
     ProviderBatch,
 }
 
@@ -78,7 +78,7 @@ impl Reading {
             _ if operation.is_chat() => Self::Conversation,
             Operation::GetModelResponse | Operation::CancelModelResponse => Self::StoredOutput,
             Operation::CreateBatch | Operation::CreateBatchJob => Self::ProviderBatch,
-            // A body that has the fields of a conversation is one, whatever its path.
+            // A body with the fields of a conversation counts as one on every path.
             Operation::Proxy if has_known_texts(texts) => Self::Conversation,
             Operation::Proxy => {
                 Self::of_path(client_request, matches!(body, Body::Complete(bytes) if bytes.is_empty()))
@@ -130,9 +130,9 @@ impl Reading {
         }
     }
 
-    /// Returns true if a hook, unless it runs beside the request, denies what cannot be read. One that changes texts
-    /// keeps a batch from its provider, because nobody would change the lines. One that returns values promises to
-    /// replace them.
+    /// Returns true if a synchronous hook denies what cannot be read. A hook that changes texts denies a batch, because
+    /// it cannot change the lines of the batch. A hook that returns values denies too, because it must replace all of
+    /// them.
     pub fn is_denied_by(self, hook: &Hook) -> bool {
         let is_changing = self == Self::ProviderBatch && hook.may_change();
         self.unreadable_reason().is_some() && (hook.denies || is_changing || hook.restores())

@@ -27,13 +27,13 @@ pub(crate) fn may_redact_request(resolver: &TargetResolver<'_>, node: &Node) -> 
     let redacts = |hook: &Hook| !hook.is_async && hook.may_redact();
     let own = match find_hooks(resolver, node, Stage::Input) {
         Ok(hooks) => hooks.iter().any(|(hook, _)| redacts(hook)),
-        // The request will fail.
+        // A guardrail is missing or cannot run, so the request will fail.
         Err(_) => true,
     };
     own || node.targets.iter().any(|target| may_redact_request(resolver, target))
 }
 
-/// Lets the log record the request as the client sent it, or without what guardrails redacted.
+/// Records the request in the log: as the client sent it, or without what guardrails redacted.
 fn record_checked_request(executor: &mut RouteExecutor<'_>, prepared: &PreparedBody, is_redacted: bool) {
     let redacted = match &prepared.body {
         Body::Complete(bytes) if is_redacted => Some(bytes.clone()),
@@ -43,7 +43,8 @@ fn record_checked_request(executor: &mut RouteExecutor<'_>, prepared: &PreparedB
 }
 
 impl TargetHooks {
-    /// Runs the hooks before the request, and applies their changes to its body. Returns the response if they deny it.
+    /// Runs the hooks before the request, and applies their changes to its body. Returns the response to the client if
+    /// they deny the request.
     pub async fn check_request(
         &mut self,
         executor: &mut RouteExecutor<'_>,
@@ -61,7 +62,7 @@ impl TargetHooks {
         let is_redacted = self.results.lock().has_redacted(Stage::Input);
         if let Some(denied_by) = denial {
             if is_redacted {
-                // The log shows what the denied request was without the texts that were redacted.
+                // The log shows the denied request without the texts that were redacted.
                 self.replace_request(prepared).await?;
             }
             record_checked_request(executor, prepared, is_redacted);
@@ -75,7 +76,7 @@ impl TargetHooks {
         {
             return Err(Error::Prompt(PromptError::field_of_owner(prompt, "messages")));
         }
-        // A provider may read a repeated key otherwise than these hooks did, so it gets what they read.
+        // A provider may read a duplicate key differently from these hooks, so it gets the JSON that they read.
         let is_checked = self.before.iter().any(|hook| decides(hook)) && self.subject.request.is_object();
         if run.is_changed || is_checked {
             self.replace_request(prepared).await?;
@@ -94,7 +95,8 @@ impl TargetHooks {
         self.results.lock().add(Stage::Output, results);
     }
 
-    /// Replaces the body of the request by the changed one. The model stays: target and credential belong to it.
+    /// Replaces the body of the request by the changed one. The model stays, because target and credential belong to
+    /// it.
     async fn replace_request(&mut self, prepared: &mut PreparedBody) -> Result<()> {
         let subject = Arc::make_mut(&mut self.subject);
         let before: Option<Value> = {

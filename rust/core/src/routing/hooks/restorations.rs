@@ -1,6 +1,6 @@
-//! Values that guardrails replaced in a request, by the names that stand for them.
+//! Values that guardrails replaced in a request, each with the placeholder name that stands for it.
 
-/// Values of one request by the names that replaced them.
+/// Values of one request, each with the placeholder name that replaced it.
 #[derive(Debug, Default)]
 pub struct Restorations {
     values: Vec<(String, String)>,
@@ -11,7 +11,7 @@ impl Restorations {
         self.values.is_empty()
     }
 
-    /// Adds values. A name that stands for another value already stays as it is.
+    /// Adds values. A name that already has a value keeps that value.
     pub fn extend(&mut self, values: Vec<(String, String)>) {
         for (name, value) in values {
             if !self.values.iter().any(|(known, _)| *known == name) {

@@ -1,5 +1,5 @@
-//! Puts values that guardrails replaced in a request back into what the client gets. Everything else, such as logs,
-//! caches and guardrails of the response, sees the names that stand for them.
+//! Restores values that guardrails replaced in a request, in the response that the client receives. Logs, caches and
+//! guardrails of the response only see the placeholder names.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
     response::{client_rewriter::RewriteForClient, delivery::StreamFraming},
 };
 
-/// Returns what restores the values in a response with this framing; `None` if there are none.
+/// Returns the rewriter that restores values in a response with this framing; `None` if there are no values.
 pub fn build_rewriter(
     restorations: &Restorations,
     framing: Option<StreamFraming>,
@@ -34,7 +34,7 @@ pub fn build_rewriter(
     Some(Box::new(Restorer { table, window, held: Vec::new() }))
 }
 
-/// Names, and what stands in their place: in a text, and in a text that is JSON.
+/// Placeholder names, and the values that replace them: in a text, and in a text that is JSON.
 #[derive(Debug)]
 struct NameTable {
     names: Vec<String>,
@@ -57,7 +57,7 @@ impl NameTable {
         Some(Self { names, finder, values: values_of, json_values: values.iter().map(json).collect(), longest_name })
     }
 
-    /// Returns the position from which a text may be the begin of a name.
+    /// Returns the position from which the end of a text may be the begin of a name; its length if there is none.
     fn open_from(&self, text: &[u8]) -> usize {
         let earliest = text.len().saturating_sub(self.longest_name);
         let is_begin = |at: &usize| self.names.iter().any(|name| name.as_bytes().starts_with(&text[*at..]));

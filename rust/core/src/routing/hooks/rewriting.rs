@@ -1,16 +1,16 @@
-//! What hooks may do to a body: deny or change it, or write texts of their own choice, which is more than to redact.
+//! What hooks may do to a body: deny it, change it, or write any text into it instead of only redacting.
 
 use crate::guardrails::{hook::Hook, results::HookResult};
 
 /// Checks that put any text into a body.
 const REWRITING_CHECKS: [&str; 3] = ["default.addPrefix", "default.regexReplace", "default.webhook"];
 
-/// Returns true if the provider must read the same as a hook did.
+/// Returns true if the provider must get the body as the hook read it, because the hook may deny or change the body.
 pub fn decides(hook: &Hook) -> bool {
     !hook.is_async && (hook.denies || hook.may_change())
 }
 
-/// Returns true if a check has replaced texts by others of its own choice.
+/// Returns true if a check that may write any text has changed the body.
 pub fn has_rewritten(results: &[HookResult]) -> bool {
     let mut checks = results.iter().flat_map(|result| &result.checks);
     checks.any(|check| check.is_transformed && REWRITING_CHECKS.contains(&check.id.as_str()))

@@ -1,4 +1,4 @@
-//! Runs hooks: all hooks at the same time, and the checks of a hook too unless it runs them one after the other.
+//! Runs hooks: all hooks at the same time, and the checks of a hook too, unless it runs them in sequence.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -26,9 +26,9 @@ use crate::{
     state::shared::{check_hosts::CheckHosts, fair_permits::FairPermits},
 };
 
-/// Bytes of a body up to which checks run on the thread that serves other requests too.
+/// Maximum bytes of a body whose checks run on a thread that also serves other requests.
 const MAX_INLINE_BODY_BYTES: usize = 32 * 1024;
-/// Checks of larger bodies that run at the same time, one of each workspace.
+/// Permits for checks of larger bodies: maximum number at the same time, and of one workspace.
 static LARGE_CHECKS: LazyLock<FairPermits> = LazyLock::new(|| FairPermits::new(2, 1));
 /// Check that also runs on requests whose bodies are not read.
 const REQUEST_TYPE_CHECK: &str = "default.allowedRequestTypes";
@@ -39,9 +39,9 @@ const NOT_READ: &str = "requests of this type are not read";
 pub struct HookRunner {
     pub upstream: Arc<Upstream>,
     pub hosts: Arc<CheckHosts>,
-    /// Workspace of the caller, for which costly checks count.
+    /// Workspace of the caller, whose number of concurrent costly checks is limited.
     pub workspace: Option<Arc<str>>,
-    /// `None`: no model can be asked.
+    /// `None`: checks cannot call models.
     pub models: Option<Arc<ModelAccess>>,
 }
 
@@ -67,8 +67,8 @@ pub struct HookRun {
     pub restorations: Restorations,
 }
 
-/// Runs hooks on a subject, all at the same time. If one changes texts, those after it run again on what it made of
-/// them, and both results count: otherwise the hook of a client could write what the default after it denies.
+/// Runs hooks on a subject, all at the same time. If one changes texts, the hooks after it run again on the changed
+/// texts, and both results count. Otherwise the hook of a client could write a text that a default guardrail denies.
 pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<HookSubject>) -> HookRun {
     let runs = join_all(hooks.iter().map(|hook| run_hook(runner, hook, &subject))).await;
     let results = Vec::with_capacity(runs.len());
@@ -80,7 +80,7 @@ pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<Ho
             result = join_results(result, again);
             outcomes = changes;
         }
-        // What an asynchronous hook changes comes too late.
+        // The changes of an asynchronous hook come too late.
         if !hook.is_async {
             for (index, outcome) in outcomes {
                 run.restorations.extend(outcome.restorations);
@@ -100,12 +100,13 @@ pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<Ho
     run
 }
 
-/// Returns true if a change may put a text where a check has looked already.
+/// Returns true if a change may put new text where a check has already read the text.
 fn is_of_texts(change: &Change) -> bool {
     matches!(change, Change::Texts(_) | Change::Body(_))
 }
 
-/// Joins the results of a hook that ran on the original texts, and on changed ones. A check that failed once has failed.
+/// Joins the results of a hook that ran on the original texts, and on changed ones. A check that failed once has
+/// failed.
 fn join_results(first: HookResult, mut again: HookResult) -> HookResult {
     for (before, now) in first.checks.into_iter().zip(&mut again.checks) {
         if !before.passes() && now.passes() {
@@ -150,7 +151,7 @@ fn skip_reason(hook: &Hook, subject: &HookSubject) -> Option<(&'static str, bool
     if !subject.reading.includes(subject.stage) {
         return (!has_type_check).then_some((NOT_READ, false));
     }
-    // Nothing passes a denying hook unseen: what it cannot read is denied.
+    // A denying hook denies what it cannot read.
     subject.unreadable.map(|reason| (reason, hook.denies))
 }
 
@@ -159,7 +160,7 @@ pub fn unreadable_result(hook: &Hook, reason: &'static str) -> HookResult {
     skipped_result(hook, reason, hook.denies)
 }
 
-/// Returns the result of a hook that did not run; one that runs beside the request does not deny it.
+/// Returns the result of a hook that did not run. An asynchronous hook does not deny.
 pub fn skipped_result(hook: &Hook, reason: &'static str, denies: bool) -> HookResult {
     HookResult {
         skipped: Some(reason),
@@ -247,8 +248,8 @@ async fn run_hook(
     (result, changes)
 }
 
-/// Lets all checks of a hook that change texts do so. Those after the first run again on what the others made of the
-/// texts, because the change of the last one would undo those before.
+/// Combines the changes of all checks of a hook that change texts. Each check after the first runs again on the texts
+/// that the others changed. Otherwise the last change would undo the previous ones.
 async fn keep_all_changes(
     runner: &HookRunner,
     hook: &Arc<Hook>,
@@ -272,8 +273,9 @@ async fn keep_all_changes(
     }
 }
 
-/// Characters of one text in the data of a result, and bytes of JSON up to which data are shown.
+/// Maximum number of characters of one text in the data of a result.
 const MAX_DATA_TEXT_CHARS: usize = 500;
+/// Maximum bytes of data that a result shows, as JSON.
 const MAX_DATA_BYTES: usize = 16 * 1024;
 
 /// Returns the data of a result without long texts. A match or a JSON object may be as long as the body.
@@ -326,7 +328,7 @@ async fn run_check(
     (index, outcome.unwrap_or_else(CheckOutcome::failed), started_at.elapsed().as_millis() as u64)
 }
 
-/// What a check does first: it decides, or asks another host.
+/// First step of a check: it has decided, or must call other hosts.
 enum CheckStep {
     Done(CheckOutcome),
     Call(ExternalCall),
@@ -358,7 +360,7 @@ async fn begin_check(
         return job();
     }
     let closing = || CheckError::new("the gateway is shutting down");
-    // A check that waits is not skipped: the client may stop waiting for it.
+    // A check waits for a permit as long as needed and is never skipped. The client may stop waiting.
     let permit = LARGE_CHECKS.acquire(runner.workspace.as_deref()).await.ok_or_else(closing)?;
     let running = tokio::task::spawn_blocking(move || {
         let _permit = permit;

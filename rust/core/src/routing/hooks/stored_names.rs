@@ -1,5 +1,5 @@
-//! Responses that a provider stored, in which names stand for values of an earlier request. The gateway keeps no
-//! values, so such a response is denied instead of delivered with its names.
+//! Responses that a provider stored, in which names stand for values of an earlier request. The gateway does not store
+//! the values, so it denies such a response instead of delivering the names.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::guardrails::{
 const MAX_NAME_BYTES: usize = 64;
 const UNRESTORABLE: &str = "the response has names of values that only its own request could return";
 
-/// Returns hooks that deny a stored response with names of these hooks, which return values to the client.
+/// Returns hooks that deny a stored response with placeholder names of the hooks in `before` that return values.
 pub fn hooks_for_stored_output(before: &[Arc<Hook>]) -> impl Iterator<Item = Arc<Hook>> + '_ {
     before.iter().filter(|hook| !hook.is_async && hook.restores()).map(|hook| {
         let checks = hook.checks.iter().filter_map(|item| {
@@ -27,10 +27,10 @@ pub fn hooks_for_stored_output(before: &[Arc<Hook>]) -> impl Iterator<Item = Arc
     })
 }
 
-/// Fails if a response has a name of one check.
+/// Fails if a response contains a placeholder name of one check.
 #[derive(Debug)]
 struct StoredNamesCheck {
-    /// How the names of the check end: with its tag.
+    /// Suffix of the names of the check, with its tag.
     name_end: String,
 }
 

@@ -1,5 +1,5 @@
-//! Streams with results of hooks: those before the request come first. Hooks that run at the end of a stream check what
-//! the client got, before the event that ends it.
+//! Adds results of hooks to streams. The results of hooks before the request come first. Hooks at the end of a stream
+//! check what the client has received, before its final event is sent.
 
 use std::{
     collections::VecDeque,
@@ -34,7 +34,7 @@ use crate::{
     response::{delivery::UpstreamResponse, offload::run_offloaded},
 };
 
-/// Bytes of a stream that are kept for the hooks at its end.
+/// Maximum bytes of a stream that are stored for the hooks at its end.
 const MAX_KEPT_BYTES: usize = 4 * 1024 * 1024;
 /// Beginnings of the events that end a stream.
 const LAST_EVENTS: [&[u8]; 5] = [
@@ -45,17 +45,17 @@ const LAST_EVENTS: [&[u8]; 5] = [
     b"event: response.failed",
 ];
 
-/// What passed of a stream.
+/// Bytes of a stream that the hooks at its end check.
 #[derive(Default)]
 struct PassedStream {
     kept: Vec<u8>,
     is_too_large: bool,
-    /// The events from the last one on, which wait for the hooks.
+    /// The final event and what follows it, which wait for the hooks.
     held: Vec<u8>,
 }
 
 impl PassedStream {
-    /// Keeps a chunk, and returns what of it passes now.
+    /// Stores a chunk, and returns the part of it that can be sent now.
     fn pass(&mut self, chunk: Bytes) -> Bytes {
         if self.kept.len() + chunk.len() > MAX_KEPT_BYTES {
             self.is_too_large = true;
@@ -76,9 +76,9 @@ impl PassedStream {
 /// Hooks that have not run when a stream begins.
 #[derive(Default)]
 pub(super) struct StreamHooks {
-    /// Those that check portions of the stream.
+    /// Hooks that check portions of the stream.
     pub window: Vec<Arc<Hook>>,
-    /// Those that run at its end.
+    /// Hooks that run at the end of the stream.
     pub end: Vec<Arc<Hook>>,
 }
 
@@ -182,7 +182,7 @@ pub(super) fn attach(
     response.incoming.body = ResponseBody::from_sequence(first, VecDeque::from([rest, end]));
 }
 
-/// Form in which a stream has results.
+/// Form of the event with results in a stream.
 #[derive(Debug, Clone, Copy)]
 enum StreamNotice {
     /// An event without a name.

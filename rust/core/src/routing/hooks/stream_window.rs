@@ -1,5 +1,6 @@
-//! Streams that are checked in portions: events are held until the texts in them have been checked, with so much of what
-//! follows that a match is complete before any of it leaves.
+//! Streams that are checked in portions. Events are held until their texts are checked together with enough of the text
+//! that follows. So a match is complete before any part of it is sent. Text is settled if further text cannot change
+//! the matches in it.
 
 use std::{
     borrow::Cow,
@@ -28,7 +29,7 @@ use crate::guardrails::{
     window::{PORTION_BYTES, PlaceholderNames, WindowMatch},
 };
 
-/// Bytes of events that one stream may hold.
+/// Maximum bytes of events that are held of one stream.
 const MAX_HELD_BYTES: usize = 4 * 1024 * 1024;
 /// A text without a word boundary is cut anywhere after this many bytes.
 const MAX_UNBROKEN_BYTES: usize = 4096;
@@ -47,9 +48,9 @@ struct OpenText {
 struct HeldDelta {
     slot: usize,
     place: TextPart,
-    /// What of it is settled, with replacements.
+    /// Settled part of the delta, with replacements.
     settled: String,
-    /// The rest, in the text of the slot.
+    /// Range of the part that is not settled, in the text of the slot.
     open: Range<usize>,
 }
 
@@ -72,7 +73,7 @@ struct CheckTally {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WindowStep {
     Continue,
-    /// A hook denied it, so nothing held may leave.
+    /// A hook denied the stream, so held events must not be sent.
     Denied,
 }
 
@@ -115,12 +116,12 @@ impl StreamWindow {
         })
     }
 
-    /// Returns a window that checks every event, for a hook that holds next to nothing.
+    /// Returns a window that checks every event, for a hook that holds back almost nothing.
     pub fn of_every_event(encoding: StreamEncoding, hook: Arc<Hook>) -> Option<Self> {
         Some(Self { portion_bytes: 1, ..Self::new(encoding, vec![hook])? })
     }
 
-    /// Adds a chunk, and appends what may leave. At the end of the stream, `chunk` is `None`.
+    /// Adds a chunk, and appends to `output` what may be sent. At the end of the stream, `chunk` is `None`.
     pub fn push(&mut self, chunk: Option<Bytes>, output: &mut Vec<u8>) -> WindowStep {
         if self.unreadable.is_some() {
             output.extend_from_slice(&chunk.unwrap_or_default());
@@ -153,7 +154,7 @@ impl StreamWindow {
             if self.read_event(raw)? == WindowStep::Denied {
                 return Ok(WindowStep::Denied);
             }
-            // One chunk may hold many portions.
+            // One chunk may contain many portions.
             if self.unchecked_bytes >= self.portion_bytes {
                 if self.check_slots(false) == WindowStep::Denied {
                     return Ok(WindowStep::Denied);
@@ -227,7 +228,7 @@ impl StreamWindow {
         index
     }
 
-    /// Checks all texts, and settles as much of them as no further match can begin in.
+    /// Checks all texts, and settles the part of each that further text cannot change.
     fn check_slots(&mut self, is_end: bool) -> WindowStep {
         self.unchecked_bytes = 0;
         for index in 0..self.slots.len() {
@@ -281,7 +282,7 @@ impl StreamWindow {
         Some(replaced)
     }
 
-    /// Returns the position before which no match begins that more text could change.
+    /// Returns the position up to which a text is settled: more text cannot change a match that begins before it.
     fn settled_end(&self, kind: TextKind, text: &str) -> usize {
         let windows = self.hooks.iter().flat_map(|hook| &hook.checks).filter_map(|check| check.check.check.window());
         let settled = windows
@@ -347,8 +348,8 @@ impl StreamWindow {
     }
 }
 
-/// Returns the position up to which a text may leave. It lies in no match and, if possible, between two words, so that the
-/// rest of the text is read as it would be in the whole.
+/// Returns the position up to which a text may be sent. It is not within a match and, if possible, between two words.
+/// Checks then find the same matches in the rest as in the whole text.
 fn cut_before(text: &str, settled: usize, matches: &[WindowMatch]) -> usize {
     let is_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let between = text[..settled].char_indices().rev().find(|(_, letter)| !is_word(*letter));
@@ -363,7 +364,7 @@ fn cut_before(text: &str, settled: usize, matches: &[WindowMatch]) -> usize {
     cut
 }
 
-/// Returns a range of a text with matches replaced. A match that begins before the range is gone already.
+/// Returns a range of a text with matches replaced. A match that begins before the range was already replaced.
 fn settle(text: &str, range: Range<usize>, matches: &[WindowMatch]) -> String {
     let mut settled = String::with_capacity(range.len());
     let mut at = range.start;
@@ -406,7 +407,7 @@ mod tests {
         format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": {"content": text}}]}))
     }
 
-    /// Sends a text in deltas of some bytes. Returns what left before the end, all that left, and the last step.
+    /// Pushes a text in deltas of this length. Returns the output before the end, the whole output, and the last step.
     fn run(window: &mut StreamWindow, text: &str, delta_bytes: usize) -> (String, String, WindowStep) {
         let mut output = Vec::new();
         let letters: Vec<char> = text.chars().collect();

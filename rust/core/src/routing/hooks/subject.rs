@@ -15,7 +15,7 @@ use crate::guardrails::{
     inline_image::insert_images,
 };
 
-/// Owned, because large texts are checked on another thread.
+/// Request or response that hooks check. It owns its data, because large texts are checked on another thread.
 #[derive(Debug, Clone)]
 pub struct HookSubject {
     pub stage: Stage,
@@ -28,7 +28,7 @@ pub struct HookSubject {
     pub headers: Headers,
     /// Header fields that checks set for the provider.
     pub added_headers: Vec<(String, String)>,
-    /// Shared, because a copy of a large body takes long.
+    /// In an `Arc`, because copying a large body takes long.
     pub request: Arc<Value>,
     /// `Null` before there is a response, and for a stream.
     pub response: Value,
@@ -55,7 +55,7 @@ impl HookSubject {
         }
     }
 
-    /// Applies what a check changed. Returns false if that is not possible, because a stream has no body.
+    /// Applies the change of a check. Returns false if that is not possible, because a stream has no body.
     pub fn apply(&mut self, change: &Change) -> bool {
         if let Change::Headers(fields) = change {
             self.headers.retain(|name| !fields.iter().any(|(field, _)| name.eq_ignore_ascii_case(field.as_bytes())));

@@ -66,7 +66,7 @@ impl Trial {
         Ok(Self { hook, subject: serde_json::from_slice(subject).map_err(invalid)?, body_bytes })
     }
 
-    /// Runs the guardrail with the settings of a gateway, whose policy for addresses applies. It cannot ask models.
+    /// Runs the guardrail with the settings of a gateway, whose policy for addresses applies. It cannot call models.
     /// Returns its results, and the texts and the body with all changes, as `POST /v1/guardrails/test` does.
     ///
     /// # Errors
@@ -82,8 +82,8 @@ impl Trial {
         Ok(self.run_with(&runner).await)
     }
 
-    /// Runs the guardrail within a gateway, whose saved providers it may ask for somebody in a workspace. `asked_by` is
-    /// the id of the key or user.
+    /// Runs the guardrail in a gateway, where it may call models of the workspace's saved providers. `asked_by` is the
+    /// id of the key or user that requested the trial.
     pub async fn run_in(
         self,
         state: &Arc<GatewayState>,

@@ -1,4 +1,4 @@
-//! Reasons why hooks cannot read a request or a response, as results name them.
+//! Reasons why hooks cannot read a request or a response, as results show them.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub const COMPRESSED: &str = "the response is compressed";
 pub const TOO_BUSY: &str = "too many asynchronous guardrails are running";
 const HIDDEN_TEXT: &str = "hidden, because guardrails could not read it";
 
-/// Hides what an error repeats of a response, if one of these hooks should have read it.
+/// Hides the text of a response in an error, if one of these hooks should have read that text.
 pub fn hide_unread_text(hooks: &[Arc<Hook>], error: &mut Error) {
     if hooks.iter().any(|hook| decides(hook)) {
         error.edit_upstream_text(|text| HIDDEN_TEXT.clone_into(text));

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::guardrails::checks::expected_values::{ExpectedValues, MatchType};
 
-/// What a claim must be.
+/// Expected values of a claim.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ClaimRule {
@@ -23,7 +23,7 @@ impl ClaimRules {
     /// Compiles the rules.
     ///
     /// # Errors
-    /// Where a pattern is not valid.
+    /// If a pattern is not valid: its parameter and a message.
     pub fn compile(rules: BTreeMap<String, ClaimRule>) -> Result<Self, (String, String)> {
         let compile = |(name, ClaimRule { values, match_type }): (String, ClaimRule)| {
             let values = match values {
@@ -37,7 +37,7 @@ impl ClaimRules {
         rules.into_iter().map(compile).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns the claims that have other values.
+    /// Returns the names of the claims that are missing or do not have the expected values.
     pub fn find_failed(&self, claims: &Map<String, Value>) -> Vec<String> {
         let is_failed = |name: &str, expected: &ExpectedValues| match claims.get(name) {
             None | Some(Value::Null) => true,

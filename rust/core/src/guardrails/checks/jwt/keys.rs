@@ -1,5 +1,5 @@
-//! Where the keys of tokens come from: the parameters, a URL, or an endpoint that knows the tokens themselves. What was
-//! fetched is kept for a while, so that a request rarely waits for it.
+//! Sources of the keys that verify tokens: the parameters or a URL. An introspection endpoint verifies tokens itself.
+//! Fetched keys and results are cached, so that a request rarely waits for them.
 
 use std::{
     collections::HashMap,
@@ -22,10 +22,11 @@ use crate::{
 
 const MAX_KEYS: usize = 100;
 const MAX_REPLY_BYTES: usize = 256 * 1024;
-/// URLs whose keys are kept, and tokens that were found to be active.
+/// Maximum number of URLs whose keys are cached.
 const MAX_KEY_SETS: usize = 200;
+/// Maximum number of active tokens that are cached.
 const MAX_ACTIVE_TOKENS: usize = 10_000;
-/// Time after which keys are fetched again for a token that names an unknown key.
+/// Minimum age of cached keys before a token with an unknown key id makes the gateway fetch them again.
 const REFETCH_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Keys with their ids. An id may be empty.
@@ -41,10 +42,10 @@ struct FetchedKeys {
 /// Fetched keys by URL, for all guardrails: the keys are public.
 static KEY_SETS: LazyLock<Mutex<HashMap<String, FetchedKeys>>> = LazyLock::new(Mutex::default);
 
-/// What an endpoint said about a token, and until when it holds.
+/// Claims that an introspection endpoint returned for an active token, and the time at which they expire here.
 type ActiveToken = (Arc<Map<String, Value>>, Instant);
 
-/// Active tokens by the digest of endpoint and token.
+/// Cached active tokens by the digest of endpoint and token.
 static ACTIVE_TOKENS: LazyLock<Mutex<HashMap<[u8; 32], ActiveToken>>> = LazyLock::new(Mutex::default);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -58,7 +59,7 @@ pub(super) enum KeySource {
     Introspection(Introspection),
 }
 
-/// An endpoint that tells whether a token is active (RFC 7662).
+/// An endpoint that reports whether a token is active (RFC 7662).
 #[derive(Debug)]
 pub(super) struct Introspection {
     url: String,
@@ -68,10 +69,10 @@ pub(super) struct Introspection {
 }
 
 impl KeySource {
-    /// Compiles the source that the parameters name.
+    /// Compiles the source of keys in the parameters.
     ///
     /// # Errors
-    /// If they name none or several, or a part of it is not valid.
+    /// If the parameters have no source or several, or the source is not valid.
     pub fn compile(parameters: &Value) -> Result<Self, (String, String)> {
         let matching: Vec<_> =
             ["jwksUri", "jwks", "introspectEndpoint"].into_iter().filter(|name| !parameters[name].is_null()).collect();
@@ -139,7 +140,7 @@ impl KeySource {
     }
 }
 
-/// Returns the keys that may have signed a token: those with its id, or all if it names none.
+/// Returns the keys that may have signed a token: those with the key id of the token, or all if it has no key id.
 fn find_keys<'k>(keys: &'k KeySet, id: &'k str) -> impl Iterator<Item = &'k Verifier> {
     keys.iter().filter(move |(known, _)| id.is_empty() || known == id).map(|(_, key)| key)
 }
@@ -183,7 +184,7 @@ impl Introspection {
     /// Returns the claims of an active token; `None` if it is not active.
     ///
     /// # Errors
-    /// If the endpoint cannot be reached, or returns no answer.
+    /// If the endpoint cannot be reached, or returns no valid response.
     pub async fn find_claims(
         &self,
         hosts: &dyn HostAccess,

@@ -26,7 +26,8 @@ impl Lifetime {
         Ok(Self { tolerance: parameters["clockTolerance"].as_u64().unwrap_or_default(), max_age: number * unit })
     }
 
-    /// Returns why a token is not valid now. An endpoint that says a token is active knows its age.
+    /// Returns why a token is not valid now; `None` if it is valid. A token that an introspection endpoint has verified
+    /// (`is_introspected`) may lack `iat`, because the endpoint knows its age.
     pub fn find_problem(&self, claims: &Map<String, Value>, is_introspected: bool) -> Option<&'static str> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let seconds = |name: &str| claims.get(name).map(to_unix_seconds);
@@ -48,7 +49,7 @@ impl Lifetime {
     }
 }
 
-/// Returns Unix seconds, which may have a fraction.
+/// Reads Unix seconds, and drops a fraction. `None` if the value is no valid time.
 fn to_unix_seconds(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| Duration::try_from_secs_f64(value.as_f64()?).ok().map(|since| since.as_secs()))
 }

@@ -64,7 +64,7 @@ struct PreparedToken {
     keys: KeySource,
 }
 
-/// Shared, because its work outlives the call that begins it.
+/// In an `Arc`, because the job that `Check::job` returns needs it after that call.
 #[derive(Debug)]
 struct TokenCheck(Arc<PreparedToken>);
 
@@ -114,7 +114,8 @@ impl TokenCheck {
 }
 
 impl UnverifiedToken {
-    /// Parses a token; `None` if it is none. Extensions that must be understood are not supported (RFC 7515 section 4.1.11).
+    /// Parses a token; `None` if it is malformed, too long, or has critical extensions (`crit`, RFC 7515 section
+    /// 4.1.11).
     fn parse(text: &str) -> Option<Self> {
         let parts: Vec<_> = text.split('.').collect();
         let [header, claims, signature] = parts[..] else { return None };
@@ -197,7 +198,8 @@ impl PreparedToken {
         CheckOutcome { change, ..CheckOutcome::new(verdict, data) }
     }
 
-    /// Returns the header fields of the extracted claims. One that the token lacks is empty, so that a client cannot set it.
+    /// Returns header fields with the values of the extracted claims. If the token lacks a claim, its field is empty,
+    /// so that a client cannot set it.
     fn header_fields(&self, claims: &Map<String, Value>) -> Change {
         let field = |name: &String| {
             let value = claims.get(name).map(text_of_claim).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Tokens of every kind, signed by keys of the tests, with a pretended host of keys.
+//! Tests with tokens of every kind, which keys of the tests sign. A mock host returns the keys.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +20,7 @@ use crate::{
     parse::document_reader::Strictness,
 };
 
-/// Another host: its replies in order.
+/// Mock of another host, with its replies in order.
 #[derive(Default)]
 struct PlayedHost {
     replies: Mutex<VecDeque<(u16, String)>>,

@@ -30,10 +30,10 @@ pub(super) const ROWS: &[CheckRow] = &[CheckRow {
     ..ROW
 }];
 
-/// Kinds of data with categories: the parameters, and the map of a reply.
+/// Kinds of data with categories: the prefix of the parameters, and the name of the map in a reply.
 const REDACTABLE: [(&str, &str); 2] = [("pii", "piIs"), ("secrets", "secrets")];
 
-/// Detectors with a score: the parameter, the map of a reply, and the key there.
+/// Detectors with a score: the parameter, the name of the map in a reply, and the key in that map.
 const SCORED: [(&str, &str, &str); 6] = [
     ("prompt_injection", "exploits", "prompt_injection"),
     ("jail_break", "exploits", "jailbreak"),
@@ -43,7 +43,7 @@ const SCORED: [(&str, &str, &str); 6] = [
     ("harmful", "malcontents", "harmful"),
 ];
 
-/// Score from which a text is in a language.
+/// Minimum score at which a text counts as written in a language.
 const LANGUAGE_THRESHOLD: f64 = 0.5;
 
 /// Reads the host from the token.

@@ -8,7 +8,7 @@ use super::{
 use crate::guardrails::check::{CheckRow, Stages};
 use penstock_llm::texts::TextKind;
 
-/// Functions of a resource of Content Safety.
+/// What the functions of Content Safety have in common.
 const SAFETY: Partner = Partner {
     name: "Azure AI Content Safety",
     base: "https://{credentials.contentSafety.resourceName}.cognitiveservices.azure.com",
@@ -133,7 +133,7 @@ fn read_severities(reply: &PartnerReply<'_>) -> Option<Findings> {
     Some(Findings::failed(failed))
 }
 
-/// Results of tools are documents, everything else is the prompt.
+/// Builds the body with the results of tools as the document, and all other texts as the prompt.
 fn build_shield_body(input: &PartnerInput<'_>) -> Value {
     let join = |is_result: bool| {
         let texts = input.texts.iter().filter(|sent| (sent.kind == TextKind::ToolResult) == is_result);

@@ -41,10 +41,10 @@ fn signing_keys(parameters: &Value) -> Option<AwsSignature> {
     })
 }
 
-/// Personal data in the lists of an assessment.
+/// Lists of an assessment that contain personal data.
 const PERSONAL_DATA: [&str; 2] = ["piiEntities", "regexes"];
 
-/// The texts fail if the action of an assessment is `BLOCKED`. What Bedrock only detects or masks passes.
+/// Reads assessments. The check fails if an action is `BLOCKED`. It passes what Bedrock only detects or masks.
 fn read_assessments(reply: &PartnerReply<'_>) -> Option<Findings> {
     let action = reply.json["action"].as_str()?;
     let mut findings = Findings::default();
@@ -61,7 +61,7 @@ fn read_assessments(reply: &PartnerReply<'_>) -> Option<Findings> {
                 findings.replaceable.push(name.to_owned());
                 let match_text = item["match"].as_str().unwrap_or_default();
                 if match_text.is_empty() || !reply.texts.iter().any(|sent| sent.text.contains(match_text)) {
-                    // What cannot be replaced must not pass.
+                    // The match cannot be replaced, so it makes the check fail.
                     findings.failed.push(name.to_owned());
                     continue;
                 }

@@ -130,7 +130,7 @@ fn read_deputies(reply: &PartnerReply<'_>) -> Option<Findings> {
     Some(Findings::failed(failed))
 }
 
-/// Kinds of detectors that find personal data, which has positions.
+/// Prefix of the types of detectors that find personal data. The reply contains the positions of such data.
 const PERSONAL_DATA_PREFIX: &str = "pii";
 
 fn read_flags(reply: &PartnerReply<'_>) -> Option<Findings> {
@@ -150,7 +150,7 @@ fn read_flags(reply: &PartnerReply<'_>) -> Option<Findings> {
     Some(Findings { replaceable: names, replaced: replace_personal_data(reply), ..Findings::default() })
 }
 
-/// Returns the texts without the personal data of the reply; `None` if it does not say where all of it is.
+/// Returns the texts without the personal data that the reply lists; `None` if the reply lacks positions.
 fn replace_personal_data(reply: &PartnerReply<'_>) -> Option<Vec<String>> {
     let payload = reply.json["payload"].as_array().filter(|payload| !payload.is_empty())?;
     let after_end = u64::from(reply.parameters["endInclusive"] == true);

@@ -5,18 +5,19 @@ use serde_json::json;
 use super::SentText;
 use crate::guardrails::check::{Change, CheckOutcome};
 
-/// Names in the data of a result, and characters of each. A reply may have any number.
+/// Maximum number of names in the data of a result. A reply may have any number.
 const MAX_NAMES: usize = 50;
+/// Maximum number of characters of such a name.
 const MAX_NAME_CHARS: usize = 80;
 
-/// What a partner found. Names are those of categories; parts of texts never are, because results are shown and logged.
+/// What a partner found. The names are of categories, never parts of texts, because results are shown and logged.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// What makes the check fail.
+    /// Names of what makes the check fail.
     pub failed: Vec<String>,
-    /// What makes the check fail unless it was replaced.
+    /// Names of what makes the check fail unless `replaced` has new texts.
     pub replaceable: Vec<String>,
-    /// The texts that were sent, without what was found.
+    /// The texts that were sent to the partner, without what it found.
     pub replaced: Option<Vec<String>>,
     /// Explains the result in place of the names.
     pub explanation: Option<String>,
@@ -27,7 +28,7 @@ impl Findings {
         Self { failed: names, ..Self::default() }
     }
 
-    /// Returns a single name if something was found.
+    /// Returns findings with a single failed name if something was found, else empty findings.
     pub(super) fn failed_if(is_found: bool, name: &str) -> Self {
         Self::failed(is_found.then(|| name.to_owned()).into_iter().collect())
     }

@@ -100,17 +100,17 @@ type ParameterProblem = (String, String);
 struct Partner {
     /// Name in explanations and errors.
     name: &'static str,
-    /// What differs between functions with the same code.
+    /// Distinguishes functions that share their code, such as the name of an evaluator.
     variant: &'static str,
     /// Scheme and host, with placeholders. The parameter `baseURL` replaces it.
     base: &'static str,
     /// Path and query, with placeholders.
     path: &'static str,
-    /// A header field whose placeholder has no value is not sent.
+    /// Header fields. One whose placeholder has no value is not sent.
     headers: &'static [HeaderTemplate],
     /// Validates parameters beyond their schema, and adds what follows from them.
     prepare: fn(&mut Value) -> Result<(), ParameterProblem>,
-    /// Returns the body of the request; `Null` if there is nothing to ask.
+    /// Returns the body of the request; `Null` if there is nothing to check.
     build_body: fn(&PartnerInput<'_>) -> Value,
     /// Returns true if a request or response has what the function needs.
     can_check: fn(&CheckInput<'_>) -> bool,
@@ -122,7 +122,7 @@ struct Partner {
     sign: fn(&Value) -> Option<AwsSignature>,
 }
 
-/// A text that a partner gets.
+/// A text that is sent to a partner.
 #[derive(Debug, Clone)]
 struct SentText {
     /// Index in the texts of the input.
@@ -183,7 +183,7 @@ impl PartnerInput<'_> {
     }
 }
 
-/// A reply of a partner, with what it was asked.
+/// A reply of a partner, with the parameters and texts of its request.
 struct PartnerReply<'r> {
     json: Value,
     variant: &'static str,
@@ -193,7 +193,7 @@ struct PartnerReply<'r> {
 }
 
 impl PartnerReply<'_> {
-    /// Returns true if the parameters ask for replaced texts.
+    /// Returns true if the parameters request replaced texts.
     fn redacts(&self) -> bool {
         self.parameters["redact"] == true
     }
@@ -210,7 +210,7 @@ struct PreparedPartner {
     timeout: Duration,
 }
 
-/// Shared, because a reply is read after the check was asked for the call.
+/// In an `Arc`, because `ExternalCall::read` needs it after `Check::external_call` has returned.
 struct PartnerCheck(Arc<PreparedPartner>);
 
 impl fmt::Debug for PartnerCheck {
@@ -277,7 +277,7 @@ impl PreparedPartner {
 }
 
 impl Check for PartnerCheck {
-    /// Runs if there is nothing to ask the partner.
+    /// Runs if `external_call` returns `None`, because there is no text to check.
     fn run(&self, _input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError> {
         Ok(CheckOutcome::new(true, json!({"verdict": true, "explanation": "there is no text to check"})))
     }

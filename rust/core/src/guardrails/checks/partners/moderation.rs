@@ -1,4 +1,4 @@
-//! Partners that moderate a text and only say what they found, such as Mistral, Javelin and Pillar.
+//! Partners that moderate a text and only report what they found, such as Mistral, Javelin and Pillar.
 
 use serde_json::{Value, json};
 
@@ -177,7 +177,7 @@ const PILLAR: Partner = Partner {
     ..PARTNER
 };
 
-/// A scanner that was not run is null.
+/// Reads the results of the scanners. A scanner that did not run is null.
 fn read_scanners(reply: &PartnerReply<'_>) -> Option<Findings> {
     let fields = reply.json.as_object()?;
     let names = reply.parameters["scanners"].as_array().into_iter().flatten().filter_map(Value::as_str);

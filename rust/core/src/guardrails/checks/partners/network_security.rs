@@ -58,7 +58,7 @@ pub(super) const ROWS: &[CheckRow] = &[
     },
 ];
 
-/// Returns the texts as messages. Those of a response follow the request.
+/// Returns the texts as messages. The messages of a response follow those of its request.
 fn build_conversation(input: &PartnerInput<'_>) -> Value {
     let mut messages = Vec::new();
     if input.is_output() {

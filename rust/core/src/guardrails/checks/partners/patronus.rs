@@ -147,7 +147,7 @@ pub(super) const ROWS: &[CheckRow] = &[
     },
 ];
 
-/// Returns the evaluator and its criteria of a row, or of the parameters.
+/// Returns the evaluator and its criteria: those of the row, or else those in the parameter `profile`.
 fn find_evaluator<'p>(variant: &'p str, parameters: &'p Value) -> (&'p str, Option<&'p str>) {
     let profile = if variant.is_empty() { parameters["profile"].as_str().unwrap_or_default() } else { variant };
     match profile.split_once(':') {

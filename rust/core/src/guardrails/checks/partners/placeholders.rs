@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Characters that are encoded in a path or query.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Replaces the placeholders of a template by parameters.
+/// Replaces the placeholders of a template by parameters. `encodes`: percent-encodes the values.
 ///
 /// # Errors
 /// The path of the first parameter that has no value.

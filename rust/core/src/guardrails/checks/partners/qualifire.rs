@@ -140,7 +140,8 @@ fn build_evaluation(input: &PartnerInput<'_>) -> Value {
     body
 }
 
-/// A policy for one side has nothing to ask about the other.
+/// Builds the body for policies, without the texts of the side that the policies do not target. `Null` if no text is
+/// left.
 fn build_policy_evaluation(input: &PartnerInput<'_>) -> Value {
     let mut body = build_texts(input);
     match input.parameters["policy_target"].as_str() {

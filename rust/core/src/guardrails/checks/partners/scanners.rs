@@ -81,7 +81,7 @@ fn read_action(reply: &PartnerReply<'_>) -> Option<Findings> {
     Some(Findings::failed(failed))
 }
 
-/// Texts are sent as one, so only a single text can be replaced.
+/// Reads the outcome. All texts were sent as one, so a redacted text can replace only a single text.
 fn read_outcome(reply: &PartnerReply<'_>) -> Option<Findings> {
     let outcome = reply.json["result"]["outcome"].as_str()?;
     let redacted = reply.json["redactedInput"].as_str().filter(|_| reply.redacts() && reply.texts.len() == 1);

@@ -1,5 +1,5 @@
-//! Tests of all rows of partners: their hosts, and what their parameters must have. The requests and replies of the
-//! same cases are tested against pretended hosts.
+//! Tests of all rows of partners: their hosts, and what their parameters must have. Integration tests send the requests
+//! of the same cases to mock hosts.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ struct CompiledCase {
     /// `input` or `output`.
     stage: String,
     parameters: Value,
-    /// URL of the partner, if the parameters name no other.
+    /// Expected URL of the call, if the parameters do not change it.
     url: String,
 }
 
@@ -101,7 +101,7 @@ fn parameters_of_partners_are_validated() {
     assert_eq!(problems("pangea.pii", domain), ["$.parameters.credentials.domain"]);
 }
 
-/// Asks a check about a request; `None` if there is nothing to ask the partner.
+/// Returns the call of a check of a request; `None` if there is nothing to send to the partner.
 fn ask(check: &str, parameters: &Value, request: &Value) -> Option<Result<ExternalCall, CheckError>> {
     let compiled = compile_check(check, parameters, "$", Strictness::StrictWithLints).unwrap();
     let is_embedding = request["input"].is_string();

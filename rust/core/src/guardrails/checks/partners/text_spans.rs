@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use super::{super::replacement::replace_ranges, SentText};
 
-/// What takes the place of a span without a label.
+/// Replacement of a span without a label.
 pub(super) const REDACTED: &str = "[REDACTED]";
 
-/// Characters from `start` up to `end`, and what takes their place.
+/// Characters from `start` to before `end`, and the label that replaces them.
 #[derive(Debug, Clone)]
 pub(super) struct TextSpan {
     pub start: usize,
@@ -53,7 +53,7 @@ pub(super) fn replace_joined_spans(texts: &[SentText], spans: &[TextSpan]) -> Op
         replaced.push(replace_spans(&sent.text, own.collect())?);
         first += length + 1;
     }
-    // A span beyond the last text means that the partner counts otherwise.
+    // A span beyond the last text means that the partner counts differently.
     spans.iter().all(|span| span.end < first).then_some(replaced)
 }
 

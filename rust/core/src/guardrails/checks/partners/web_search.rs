@@ -10,9 +10,9 @@ use super::{
 };
 use crate::guardrails::check::{CheckRow, Stages};
 
-/// Characters of a query. Tavily rejects longer ones.
+/// Maximum number of characters of a query. Tavily rejects longer queries.
 const MAX_QUERY_CHARS: usize = 400;
-/// Characters of each page, so that all pages fit into a reply.
+/// Maximum number of characters of each page, so that all pages fit into a reply.
 const MAX_PAGE_CHARS: usize = 3000;
 
 pub(super) const ROWS: &[CheckRow] = &[

@@ -32,7 +32,7 @@ impl Category {
         }
     }
 
-    /// Returns the pattern of candidates; `None` if a model finds them.
+    /// Returns the pattern that finds candidates; `None` if a model finds data of this category.
     pub fn pattern(self) -> Option<&'static LazyLock<Regex>> {
         match self {
             Self::EmailAddress => Some(&EMAIL),
@@ -59,8 +59,8 @@ impl Category {
         }
     }
 
-    /// Returns the part of a candidate that is of this category: the longest one from its begin that ends between words,
-    /// because another number may follow.
+    /// Returns the longest part at the start of a candidate that is of this category. It ends between words, because
+    /// the candidate may continue with another number.
     pub fn confirm(self, text: &str, candidate: Range<usize>) -> Option<Range<usize>> {
         let is_fixed = matches!(self, Self::EmailAddress | Self::Ssn);
         let is_end = |end: &usize| *end == candidate.end || !is_fixed && !continues(text[*end..].chars().next());
@@ -73,7 +73,7 @@ impl Category {
         })
     }
 
-    /// Returns true if what follows shows that a candidate is a part of something else, such as a version number.
+    /// Returns true if the text around a range shows that it is a part of something else, such as a version number.
     fn is_part_of_longer(self, text: &str, range: &Range<usize>) -> bool {
         let (part, end) = (&text[range.clone()], range.end);
         let is_separator = |letter: &char| matches!(letter, '.' | ':');
@@ -86,12 +86,12 @@ impl Category {
         self == Self::IpAddress && part.contains(':') && is_longer
     }
 
-    /// Returns where the search goes on after a candidate that is not of this category.
+    /// Returns the position at which the search continues after a candidate that is not of this category.
     pub fn end_of_rejected(self, text: &str, candidate: Range<usize>) -> usize {
         if matches!(self, Self::EmailAddress) {
             return candidate.end;
         }
-        // Another one may begin with the next word of it.
+        // Another candidate may begin with the next word of this one.
         let bytes = &text.as_bytes()[candidate.clone()];
         let word = bytes.iter().position(u8::is_ascii_alphanumeric).unwrap_or(bytes.len());
         let length = bytes.iter().position(|byte| !byte.is_ascii_alphanumeric()).unwrap_or(bytes.len());
@@ -99,12 +99,12 @@ impl Category {
     }
 }
 
-/// Ends of one candidate that are tried.
+/// Maximum number of ends of one candidate that are tried.
 const MAX_ENDS: usize = 24;
 
 /// Compiles a pattern of this file. Classes are ASCII, so that other text does not cost more.
 fn pattern(source: &str) -> Regex {
-    // A test compiles all of them.
+    // A test compiles all patterns, so the fallback is never used.
     Regex::new(source).unwrap_or_else(|_| Regex::new("$^").unwrap_or_else(|_| unreachable!()))
 }
 
@@ -280,7 +280,7 @@ fn is_iban(candidate: &str) -> bool {
 }
 
 fn is_ssn(digits: &str) -> bool {
-    // Numbers that are never given to anybody.
+    // Excludes numbers that are never assigned.
     let (area, rest) = digits.split_at(3);
     let (group, serial) = rest.split_at(2);
     !matches!(area, "000" | "666") && !area.starts_with('9') && group != "00" && serial != "0000"

@@ -42,23 +42,23 @@ pub(super) const ROWS: &[CheckRow] = &[CheckRow {
     compile: PersonalData::compile,
 }];
 
-/// Digits above which the search does not run on a thread that serves requests: each may begin a candidate.
+/// Maximum number of digits for a search on a thread that serves requests. Each digit may begin a candidate.
 const MAX_INLINE_DIGITS: usize = 2000;
 
 #[derive(Debug)]
 pub(super) struct PersonalData {
     categories: BTreeSet<Category>,
     redacts: bool,
-    /// End of the names, if the values return to the response. `None`: they do not.
+    /// Suffix of the placeholder names, if the response returns the values to the client. `None`: it does not.
     restore_tag: Option<String>,
     allowed: AllowedValues,
     not: bool,
     scope: TextScope,
-    /// Model that finds names and addresses. `None`: they are not looked for.
+    /// Model that finds names and addresses. `None`: the check does not search for them.
     model: Option<NamingModel>,
 }
 
-/// Something that was found, at a range of a text.
+/// Personal data at a range of a text.
 struct Finding {
     range: Range<usize>,
     category: Category,
@@ -84,7 +84,7 @@ impl PersonalData {
             model: Option<String>,
             timeout: u64,
         }
-        // Another check with other parameters must not give another value the same name.
+        // The tag makes names unique: a check with other parameters must not give the same name to another value.
         let tag = format!("_{:04x}", crc32fast::hash(parameters.to_string().as_bytes()) & 0xffff);
         let parameters: PersonalDataParameters = read_parameters(parameters)?;
         let PersonalDataParameters { categories, redact: redacts, restore, allowed, allowed_patterns, not, .. } =
@@ -114,7 +114,7 @@ impl PersonalData {
         Self { categories, redacts: true, restore_tag: None, allowed, not: false, scope, model: None }
     }
 
-    /// Returns what a text has, with the category of each, and the text with names in place of it.
+    /// Returns the personal data in a text, each with its category, and the text with placeholder names instead of it.
     pub(super) fn classify(&self, text: &str) -> Value {
         let findings = self.find(text);
         let mut names = PlaceholderNames::with_tag("");
@@ -122,7 +122,7 @@ impl PersonalData {
         let mut entities = Vec::with_capacity(findings.len());
         for Finding { range, category } in findings {
             let (name, value) = (category.name(), &text[range.clone()]);
-            // What a pattern matches has the highest score.
+            // A match of a pattern has the highest score.
             entities.push(json!({"text": value, "labels": {name: 1}}));
             replacements.push((range, names.name_of(name, value).to_owned()));
         }
@@ -130,12 +130,12 @@ impl PersonalData {
         json!({"entities": entities, "processed_text": replace_ranges(text, replaced)})
     }
 
-    /// Returns what a text has, in order and without overlaps. A category before another in the enum wins.
+    /// Returns the personal data in a text, in order and without overlaps. An earlier category of the enum wins.
     fn find(&self, text: &str) -> Vec<Finding> {
         let mut findings: Vec<Finding> = Vec::new();
         for category in &self.categories {
             let Some(pattern) = category.pattern() else { continue };
-            // Both lists are in order, so one walk over them finds all overlaps.
+            // Both lists are in order, so a single pass over them finds all overlaps.
             let (mut next, mut new, mut at) = (0, Vec::new(), 0);
             while let Some(candidate) = pattern.find_at(text, at) {
                 let Some(range) = category.confirm(text, candidate.range()) else {
@@ -158,7 +158,7 @@ impl PersonalData {
     }
 }
 
-/// Longest email address: 64 bytes, `@` and a domain. All other categories are shorter.
+/// Maximum length of an email address: 64 bytes, `@` and a domain. All other categories are shorter.
 const LONGEST_VALUE_BYTES: usize = 64 + 1 + 255;
 
 impl WindowCheck for PersonalData {
@@ -183,7 +183,7 @@ impl WindowCheck for PersonalData {
 }
 
 impl PersonalData {
-    /// Looks at texts, and decides. `by_model` is what a model found.
+    /// Searches texts, and returns the outcome. `by_model` has the values that a model found.
     fn decide(&self, texts: &[(usize, String)], stage: Stage, by_model: &[NamedValue]) -> CheckOutcome {
         let is_restored = self.restore_tag.is_some() && stage == Stage::Input;
         let tag = self.restore_tag.as_deref().filter(|_| is_restored).unwrap_or_default();
@@ -221,7 +221,7 @@ impl PersonalData {
         CheckOutcome { change, restorations, ..CheckOutcome::new(verdict, data) }
     }
 
-    /// Adds what a model found, wherever a text has it and nothing else was found there.
+    /// Adds a finding wherever a text contains a value that a model found, unless another finding is there.
     fn add_named(&self, text: &str, values: &[NamedValue], findings: &mut Vec<Finding>) {
         for NamedValue { category, value } in values {
             if self.allowed.includes(value) {
@@ -239,8 +239,8 @@ impl PersonalData {
         findings.sort_by_key(|finding| finding.range.start);
     }
 
-    /// Returns the reason if the client cannot get its values back: a stored conversation repeats names of other
-    /// requests, and a background response comes after this request.
+    /// Returns the reason why the response cannot return the values to the client, if there is one. A stored
+    /// conversation repeats names of other requests, and a background response comes after this request.
     fn why_unrestorable(&self, input: &CheckInput<'_>) -> Option<&'static str> {
         if self.restore_tag.is_none() || input.stage != Stage::Input {
             return None;
@@ -258,7 +258,7 @@ impl PersonalData {
     }
 }
 
-/// Shared, because a model is asked after the check was begun.
+/// In an `Arc`, because the job that calls a model needs it after `Check::job` has returned.
 #[derive(Debug)]
 struct PersonalDataCheck(Arc<PersonalData>);
 

@@ -10,8 +10,9 @@ use super::{
 };
 use crate::guardrails::{check::CheckError, host_access::HostAccess};
 
-/// Values that one answer may have, and characters that one of them may have.
+/// Maximum number of values in the response of a model. Further ones are ignored.
 const MAX_VALUES: usize = 500;
+/// Maximum number of characters of such a value. Longer ones are ignored.
 const MAX_VALUE_CHARS: usize = 300;
 
 /// Model that finds names and addresses.
@@ -33,7 +34,7 @@ impl NamingModel {
     /// Returns the names and addresses in texts, longest first.
     ///
     /// # Errors
-    /// If the model cannot be asked, or returns none of the form that it was asked for.
+    /// If the model cannot be called, or returns no list of values.
     pub async fn find_values(
         &self,
         hosts: &dyn HostAccess,

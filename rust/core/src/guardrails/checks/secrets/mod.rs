@@ -15,7 +15,7 @@ use crate::guardrails::{
     window::{OVERLAP_BYTES, PlaceholderNames, WindowCheck, WindowMatch},
 };
 
-/// What stands in the place of a secret.
+/// Replacement of a secret.
 const REPLACEMENT: &str = "[SECRET]";
 
 pub(super) const ROWS: &[CheckRow] = &[CheckRow {
@@ -30,8 +30,8 @@ pub(super) const ROWS: &[CheckRow] = &[CheckRow {
     compile: Secrets::compile,
 }];
 
-/// Sum of the bytes that possible rules search, above which the work does not run on a thread that serves requests. A
-/// rule searches a kilobyte in about five microseconds.
+/// Maximum number of bytes for a search on a thread that serves requests, as the sum over all possible rules. A rule
+/// searches a kilobyte in about five microseconds.
 const MAX_INLINE_SEARCH_BYTES: usize = 256 * 1024;
 
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl WindowCheck for Secrets {
         SecretRules::longest()
     }
 
-    /// A secret has a keyword near its begin, so a text without one is held only as long as any other.
+    /// A secret has a keyword near its begin. A text without a keyword is held back only as long as any other text.
     fn settled_end(&self, text: &str) -> usize {
         SecretRules::get().map_or(0, |rules| rules.settled_end(text, OVERLAP_BYTES))
     }
@@ -157,7 +157,7 @@ mod tests {
     };
     use crate::parse::document_reader::Strictness;
 
-    /// Not in use anywhere.
+    /// Invented key that is not in use anywhere.
     const AWS_KEY: &str = "AKIALALEMEL33243OLIA";
 
     fn kinds(text: &str) -> Value {

@@ -1,5 +1,5 @@
-//! Rules that recognise credentials: those of gitleaks, and forms that its rules lack. A rule is compiled when a text has
-//! one of its keywords, because all rules together would take megabytes.
+//! Rules that recognise credentials: the rules of gitleaks, and own rules for forms that gitleaks lacks. A rule is
+//! compiled when a text first has one of its keywords, because all rules together would take megabytes.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use serde::Deserialize;
 const GITLEAKS: &str = include_str!("../../data/gitleaks.json");
 /// Maximum compiled bytes of one rule.
 const MAX_COMPILED_BYTES: usize = 2 * 1024 * 1024;
-/// Longest secret that a stream is held for, for rules whose matches have no longest length.
+/// Maximum bytes of a match that a stream is held back for. It also applies to rules with matches of any length.
 const LONGEST_SECRET_BYTES: usize = 8 * 1024;
 
 /// Forms that the rules of gitleaks lack: keys of model providers, and what a truncated text may show.
@@ -67,7 +67,7 @@ struct RuleSource {
     id: String,
     pattern: String,
     keywords: Vec<String>,
-    /// Bits per letter that the secret must exceed.
+    /// Shannon entropy in bits per byte that the secret must exceed.
     #[serde(default)]
     entropy: f64,
     /// Number of the group that holds the secret. 0: the first group that matched, or else the whole match.
@@ -77,7 +77,7 @@ struct RuleSource {
     allowed: Vec<AllowList>,
 }
 
-/// What of a match an allow-list looks at.
+/// Part of a match that an allow-list is compared with.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum AllowTarget {
@@ -139,7 +139,7 @@ pub(super) struct FoundSecret {
 
 pub(super) struct SecretRules {
     rules: Vec<SecretRule>,
-    /// Rules of each keyword.
+    /// For each keyword, the indexes of its rules in `rules`.
     rules_by_keyword: Vec<Vec<usize>>,
     keywords: AhoCorasick,
     allowed: AllowList,
@@ -202,7 +202,7 @@ impl SecretRules {
         self.rules.iter().any(|rule| &*rule.id == id)
     }
 
-    /// Returns the rules one of whose keywords a text has.
+    /// Returns the rules that have a keyword in the text.
     pub fn find_possible(&'static self, text: &str) -> Vec<&'static SecretRule> {
         let mut is_possible = vec![false; self.rules.len()];
         for keyword in self.keywords.find_overlapping_iter(text) {
@@ -228,7 +228,7 @@ impl SecretRules {
         secrets
     }
 
-    /// Returns the position before which no secret begins that more text could complete.
+    /// Returns the position up to which the text is settled: more text cannot complete a secret that begins before it.
     pub fn settled_end(&self, text: &str, overlap_bytes: usize) -> usize {
         let mut settled = text.len().saturating_sub(overlap_bytes);
         let begin = text.floor_char_boundary(text.len().saturating_sub(LONGEST_SECRET_BYTES));
@@ -236,7 +236,7 @@ impl SecretRules {
             let at = begin + keyword.start();
             let rules = &self.rules_by_keyword[keyword.pattern().as_usize()];
             let longest = rules.iter().map(|rule| self.rules[*rule].longest()).max().unwrap_or_default();
-            // More text cannot complete a match around a keyword that is further away than the longest one.
+            // More text cannot complete a match around a keyword that is further from the end than the longest match.
             if at + longest >= text.len() {
                 settled = settled.min(at.saturating_sub(overlap_bytes));
             }
@@ -244,7 +244,7 @@ impl SecretRules {
         settled
     }
 
-    /// Returns the longest match of any rule that a stream is held for, in bytes.
+    /// Returns the maximum bytes of a match that a stream is held back for.
     pub fn longest() -> usize {
         LONGEST_SECRET_BYTES
     }
