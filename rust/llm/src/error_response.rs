@@ -58,11 +58,11 @@ pub(crate) fn translate_error(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorFallback {
     None,
-    /// The status is the type if the error is a plain string.
+    /// Uses the status as the type if the error is a plain string.
     StatusAsType,
-    /// The status is the code if the error is a plain string.
+    /// Uses the status as the code if the error is a plain string.
     StatusAsCode,
-    /// The code is the type.
+    /// Uses the code as the type.
     CodeAsType,
 }
 
@@ -81,7 +81,7 @@ fn fill_missing_type_or_code(origin: ErrorOrigin<'_>, mut details: ErrorDetails,
     details
 }
 
-/// Status of an error that a provider sent with a success status and without a hint of another one.
+/// Status of an error that a provider sent with a success status, if its body indicates no other status.
 pub(crate) const FAILED_GENERATION_STATUS: u16 = 502;
 
 /// Fields that only a response with content has. `response` objects have a null `error` beside them.
@@ -128,7 +128,7 @@ pub(crate) fn begins_with_error_field(body: &[u8]) -> bool {
     let Some(rest) = body.trim_ascii_start().strip_prefix(b"{") else { return false };
     let Some(key) = rest.trim_ascii_start().strip_prefix(b"\"") else { return false };
     let is_first = |name: &[u8]| key.strip_prefix(name).is_some_and(|rest| rest.starts_with(b"\""));
-    // The other fields begin successful responses too.
+    // Other error fields may also begin successful responses.
     ERROR_TEXT_FIELDS.into_iter().chain([b"success".as_slice(), b"status_code", b"statusCode"]).any(is_first)
 }
 
@@ -175,14 +175,14 @@ pub(crate) fn error_status(operation: Operation, body: &[u8]) -> Option<u16> {
     Some(status.or_else(|| status_field(body)).unwrap_or(FAILED_GENERATION_STATUS))
 }
 
-/// Returns true if the data of an event in a stream is an error, in a format in which events have no type.
+/// Returns true if the data of a stream event is an error, in a format in which events have no type.
 pub(crate) fn is_error_event(data: &[u8]) -> bool {
     (begins_with_error_field(data) || data.trim_ascii_start().starts_with(b"["))
         && error_status(Operation::ChatComplete, data).is_some()
 }
 
-/// Returns the range of the first item if the body is an array of objects, as Google's list of errors is; else of the
-/// whole body.
+/// Returns the range of the first item if the body is an array of objects, such as Google's list of errors. Otherwise
+/// returns the range of the whole body.
 fn first_array_item(body: &[u8]) -> Range<usize> {
     let mut first = None;
     let start = body.len() - body.trim_ascii_start().len();
@@ -251,7 +251,7 @@ const CONTEXT_LENGTH_MESSAGES: [&[&str]; 22] = [
     &["request body too large", "tokens"],
 ];
 
-/// Returns true if the error says that the request is longer than the context of the model.
+/// Returns true if the error reports that the request is longer than the context of the model.
 fn exceeds_context(status: u16, message: &str) -> bool {
     // Some servers, such as llama.cpp before September 2025, report this as their own failure.
     if !matches!(status, 400 | 413 | 422 | 500) {
@@ -329,8 +329,8 @@ pub(crate) fn complete_native_error(
     if is_whole { Ok(None) } else { Err(()) }
 }
 
-/// Adds missing fields to an `OpenAI` error and names the provider in its message. Returns true if anything changed. All
-/// other fields are kept.
+/// Adds missing fields to an `OpenAI` error and names the provider in its message. Returns true if anything changed.
+/// All other fields stay unchanged.
 fn complete_openai_error(error_json: &mut Value, origin: ErrorOrigin<'_>) -> Result<bool, ()> {
     let before = error_json.clone();
     let error = error_json.get_mut("error").and_then(Value::as_object_mut).ok_or(())?;

@@ -1,4 +1,5 @@
-//! Errors of a translation: a request that a provider's API cannot express, and a response in another format than expected.
+//! Errors of a translation: a request that a provider's API cannot express, and a response in another format than
+//! expected.
 
 use crate::json::lines::LineTooLong;
 

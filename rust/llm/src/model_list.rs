@@ -35,7 +35,7 @@ pub fn encode_list(shape: ModelListShape, models: Vec<ListedModel>, provider: &s
     }
 }
 
-/// Encodes a list of Google's or Cohere's API, which contain models by name.
+/// Encodes a model list of Google's or Cohere's API, which identifies models by name.
 fn encode_named_list(models: &[ListedModel], encode_model: impl Fn(&str) -> Value) -> Vec<u8> {
     let models: Vec<Value> = models.iter().map(|model| encode_model(&model.id)).collect();
     json!({"models": models}).to_string().into_bytes()

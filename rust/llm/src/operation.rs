@@ -123,7 +123,7 @@ impl Operation {
         ROWS.iter().find(is_it).map_or(Self::Proxy, |row| row.operation)
     }
 
-    /// Returns the operation of a method and a path in any case.
+    /// Returns the operation of a method and a path, in any letter case.
     pub fn from_spelled_path(method: &str, path: &str) -> Self {
         let is_it = |row: &&OperationRow| {
             row.method.eq_ignore_ascii_case(method) && matches_pattern_in_any_case(row.path, path)
@@ -265,7 +265,7 @@ impl Operation {
         )
     }
 
-    /// Returns true if a successful response holds what a model made, and nothing that the provider stores.
+    /// Returns true if a successful response contains what a model generated, and not data that the provider stores.
     pub fn is_inference(self) -> bool {
         self.is_chat()
             || self.is_embedding()
@@ -274,7 +274,7 @@ impl Operation {
             || matches!(self, Self::Rerank | Self::Moderate | Self::Ocr | Self::CreateSpeech)
     }
 
-    /// Returns true if the operation cancels or deletes something. Its response may consist of a message.
+    /// Returns true if the operation cancels or deletes something. Its response may consist of a message only.
     pub fn ends_something(self) -> bool {
         matches!(
             self,
@@ -288,7 +288,7 @@ impl Operation {
         )
     }
 
-    /// Returns true if the response is data that a client stored or a batch made. It may look like anything.
+    /// Returns true if the response is data that a client stored or a batch made. It may have any format.
     pub fn returns_stored_data(self) -> bool {
         matches!(self, Self::RetrieveFileContent | Self::GetBatchOutput | Self::GetBatchObject)
     }

@@ -1,4 +1,4 @@
-//! API formats of providers: one trait per capability, and the row of capabilities that a provider's API has. The
+//! API formats of providers: one trait per capability, and `ProviderFormat`, the capabilities of a provider's API. The
 //! implementations are in the modules of the capabilities.
 
 use serde_json::Value;
@@ -201,8 +201,8 @@ pub trait BatchFormat: JobFormat {
     /// Writes the body that creates a batch.
     fn write_batch_request(&self, request: &mut BatchRequest<'_>) -> Result<Vec<u8>, RequestError>;
 
-    /// Reads a batch into `OpenAI`'s fields. `why` holds the reason of a failure and `ended` the time at which the
-    /// batch ended.
+    /// Reads a batch into `OpenAI`'s fields. Two additional fields are `why`, the reason of a failure, and `ended`, the
+    /// time at which the batch ended.
     fn read_batch(&self, job: &Value) -> Option<Fields>;
 
     /// Returns true if the provider cancels a batch by deleting it, so that its state cannot be read afterwards.

@@ -1,6 +1,5 @@
-//! Reports of a translation: the request parameters and response fields that it dropped, and the usage that it read. The
-//! client is told what was dropped, so that
-//! nothing is dropped silently.
+//! Reports of a translation: the request parameters and response fields that it dropped, and the usage that it read.
+//! The client receives the names of everything that was dropped.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -61,8 +60,8 @@ impl DroppedParams {
     }
 }
 
-/// What a translated response reports beside its content: its usage, and fields that the client format does not have. It
-/// is collected while the response is written, and read after its end.
+/// Usage of a translated response, and its fields that the client format does not have. Both are collected while the
+/// response is written, and read after its end.
 #[derive(Debug, Clone, Default)]
 pub struct ResponseReport(Arc<Mutex<ResponseReportState>>);
 

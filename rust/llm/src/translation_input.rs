@@ -26,14 +26,15 @@ pub struct TranslationInput<'a> {
 /// Information about a request that is not in its body.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct RequestHints<'a> {
-    /// Requested beta features of Anthropic's API. `anthropic_version` is the requested version of that API.
+    /// Requested beta features of Anthropic's API.
     pub anthropic_betas: Option<&'a str>,
+    /// Requested version of Anthropic's API.
     pub anthropic_version: Option<&'a str>,
     /// True if the client uses Anthropic's API.
     pub is_anthropic_client: bool,
     /// Format in which the client expects model lists.
     pub model_list_shape: ModelListShape,
-    /// Query string without the input mark.
+    /// Query string without the question mark.
     pub query: &'a str,
     /// Provider options other than the credential.
     pub options: Option<&'a Options>,

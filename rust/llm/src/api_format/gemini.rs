@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 
-/// Replaces the model in each request of a batch body. Returns `None` if all name it already, or if the body has no
-/// list of requests with a model.
+/// Replaces the model in each request of a batch body. Returns `None` if every request already names that model. Also
+/// returns `None` if the list of requests or the model of a request is missing.
 pub fn replace_batch_model(body: &[u8], model: &str) -> Option<Vec<u8>> {
     let mut batch: Value = serde_json::from_slice(body).ok()?;
     let name = Value::from(format!("models/{}", model.trim_start_matches("models/")));

@@ -9,7 +9,8 @@ use crate::json::{keys::value_start, scan::for_each_field, string_literal::decod
 /// Upper bound for the requested image count. No provider makes more at once; providers reject larger requests.
 const MAX_IMAGES: u64 = 1000;
 
-/// Requested images in the client's own values; strings are empty if the request does not set them.
+/// Parameters of the images that a client requests, as the client wrote them. `quality` and `size` are empty if the
+/// request does not set them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageParams {
     pub count: u64,
@@ -47,15 +48,16 @@ impl ImageParams {
     }
 }
 
-/// Each image in the list has one of these two keys. Quotes inside strings are escaped, so a key never matches within
-/// text.
+/// Key of an image in base64. Quotes inside strings are escaped, so a key never matches within text.
 static BASE64_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"b64_json\""));
+/// Key of an image that is returned as a URL.
 static URL_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"url\""));
+/// Key of the list that contains the images.
 static DATA_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"data\""));
 /// A key and the first byte of its value fit in this many bytes.
 const LOOKAHEAD_BYTES: usize = 64;
 
-/// Counts the images of a response while it streams through.
+/// Counts the images of a response while it is forwarded.
 #[derive(Debug, Default)]
 pub struct ImageCounter {
     /// Tail that is not scanned yet, because a key in it may continue in the next chunk.

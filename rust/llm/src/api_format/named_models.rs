@@ -1,5 +1,6 @@
-//! All models that a request body names besides its main one: models of tools, fallback lists, sessions, graders.
-//! An allow-list must cover them, so this reader is lenient: any key that looks like a model's counts, at any depth.
+//! All models that a request body names besides its main one: models of tools, fallback lists, sessions, graders. An
+//! allow-list of models must cover all of them. So this reader counts every key that looks like the key of a model, at
+//! any depth.
 
 use std::{
     borrow::Cow,
@@ -10,7 +11,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 
 use crate::json::scan::{ScanError, for_each_field};
 
-/// A model that a request names, and where.
+/// Model that a request names, and the field that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedModel {
     /// JSON path, query parameter, form field or header.
@@ -18,7 +19,7 @@ pub struct NamedModel {
     pub name: String,
 }
 
-/// A body whose models cannot be listed: a value cannot be parsed, or it names too many.
+/// Error for a body whose models cannot be listed: a value cannot be parsed, or the body names too many models.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnlistableModels {
     /// JSON path of the value.

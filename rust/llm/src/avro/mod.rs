@@ -54,7 +54,7 @@ pub struct AvroDecoder {
     block_data: Vec<u8>,
     /// Number of records in the current block that are not written yet.
     records_left: u64,
-    /// Number of buffered bytes at the last attempt, when the next record was still incomplete.
+    /// Number of buffered bytes when the next record was last found to be incomplete.
     incomplete_bytes: usize,
 }
 

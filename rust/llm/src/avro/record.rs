@@ -12,8 +12,8 @@ use crate::avro::primitives::{ByteReader, DecodeError};
 /// Maximum nesting depth of a value; needed because a schema may refer to itself.
 const MAX_NESTING_DEPTH: usize = 64;
 
-/// Writes all complete records to `out` and keeps the bytes that follow them. An incomplete record is only tried again
-/// when twice as many bytes are buffered. Otherwise a long record would be parsed again for every chunk.
+/// Writes all complete records to `out` and leaves the bytes after them in `plain`. Parses an incomplete record again
+/// only when twice as many bytes are buffered. Otherwise a long record would be parsed for every chunk.
 pub fn write_records(
     schema: Option<&Schema>,
     plain: &mut Vec<u8>,

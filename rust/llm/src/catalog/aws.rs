@@ -74,8 +74,8 @@ enum KeySource {
     Machine,
 }
 
-/// Returns the signature settings from the keys among the options. Keys that are configured to assume a role do not
-/// sign requests themselves.
+/// Returns the keys among the options that sign requests. `None` if there are none, or if they only serve to assume a
+/// role.
 pub(crate) fn signature_from_options<'o>(
     service: &'static str,
     options: &'o Options,
@@ -93,7 +93,7 @@ pub(crate) fn signature_from_options<'o>(
     })))
 }
 
-/// Returns how temporary keys are obtained; `None` if the configured keys sign requests.
+/// Returns the grant that fetches temporary keys; `None` if the configured keys sign requests.
 pub(crate) fn grant_from_options(service: &'static str, options: &Options) -> Result<Option<Grant>, String> {
     let signer = key_source(options)?;
     if matches!(signer, KeySource::Configured) {

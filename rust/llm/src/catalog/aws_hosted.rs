@@ -25,9 +25,11 @@ pub(crate) struct ClaudePlatform;
 pub(crate) struct Mantle;
 pub(crate) struct SageMaker;
 
-/// AWS service names that requests are signed for.
+/// AWS service name in signatures of requests to Anthropic's API.
 const CLAUDE_SERVICE: &str = "aws-external-anthropic";
+/// AWS service name in signatures of requests to `OpenAI`'s API.
 const MANTLE_SERVICE: &str = "bedrock-mantle";
+/// AWS service name in signatures of requests to `SageMaker` endpoints.
 const SAGEMAKER_SERVICE: &str = "sagemaker";
 
 const CLAUDE_OPTIONS: [OptionField; 12] = concat_options(

@@ -195,14 +195,15 @@ impl ProviderCredentials for AzureAi {
     }
 
     fn required_header(&self, prefix: &str) -> Option<(&'static str, &'static str)> {
-        // Drops parameters that a model does not know instead of rejecting the request.
+        // With this header, Azure drops parameters that a model does not know instead of rejecting the request.
         Some(if is_anthropic_path(prefix) { ("anthropic-version", "2023-06-01") } else { ("extra-parameters", "drop") })
     }
 }
 
 impl ProviderModels for AzureAi {}
 
-/// Builds the base URL from names if no URL is configured: a resource, or a standalone deployment.
+/// Builds the base URL of a resource or of a standalone deployment from the names in the options. Used if no URL is
+/// configured.
 fn base_url_from_names(options: &Options) -> Result<String, String> {
     match options.get("azure_deployment_type") {
         None => {
@@ -343,7 +344,7 @@ mod tests {
             assert_eq!(prefix(Operation::ChatComplete, "gpt-5", of_others), None);
             assert_eq!(prefix(Operation::Embed, "claude-opus-4-5", of_others), None);
         }
-        // Base paths that a caller's custom host may have.
+        // Base paths that a custom host may have.
         assert_eq!(prefix(Operation::Rerank, "rerank-v3", "/models"), Some("/providers/cohere/v2"));
         assert_eq!(prefix(Operation::Ocr, "mistral-ocr", "/openai/v1"), Some("/providers/mistral/azure"));
         for base_path in ["", "/v1", "/cohere/v2", "/providers/cohere/v2"] {

@@ -40,7 +40,7 @@ const OPTIONS: [OptionField; 15] = concat_options(
 /// Prefix of access tokens, which are JSON web tokens; the service's API keys never have it.
 const ACCESS_TOKEN_PREFIX: &str = "eyJ";
 
-/// API version without a deployment in the path and without a version in the query.
+/// API version whose URLs contain neither a deployment in the path nor a version in the query.
 const API_VERSION_V1: &str = "v1";
 
 /// First API version that accepts `stream_options`; earlier versions reject it.

@@ -1,5 +1,5 @@
-//! Paths and models of native batch jobs: the provider's job collection, the model that a job names, and the bucket
-//! objects that jobs read and write.
+//! Paths and models of native batch jobs. The paths are those of the provider's jobs, and of the bucket objects that
+//! jobs read and write.
 
 use crate::{
     catalog::path_info::PathInfo,
@@ -28,8 +28,8 @@ pub(crate) fn request_path(
     }
 }
 
-/// Returns the model in this field of a job. Returns `None` if the field occurs twice, because the provider might read
-/// the other value.
+/// Returns the model in the field `field` of a job. Returns `None` if the field occurs twice, because the provider
+/// might read the other value.
 pub(crate) fn read_model(job: &[u8], field: &str) -> Option<String> {
     let mut positions = Vec::with_capacity(1);
     let read = for_each_field(job, |key, at| {
@@ -55,7 +55,7 @@ fn object_path(bucket: &str, name: &str) -> Result<String, String> {
             "an object name may have only letters, digits, `-`, `_`, `.` and `:`, with `%2F` between its parts".into(),
         );
     }
-    // Amazon's signature covers the encoded colon.
+    // Amazon's signature covers the colon in its encoded form.
     Ok(format!("/{bucket}/{OBJECT_FOLDER}/{}", name.replace(':', "%3A")))
 }
 

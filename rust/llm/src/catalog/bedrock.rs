@@ -144,7 +144,7 @@ impl ProviderAddress for Bedrock {
             return Ok(());
         }
         let model = ROW.model_from_options(options).unwrap_or(path_info.model);
-        // Bedrock counts tokens per model, and not for the cross-region inference profiles that serve a model.
+        // Bedrock counts tokens for a model, but not for a cross-region inference profile of that model.
         let counted = Some(model).filter(|model| has_vendor_name(model)).or_else(|| options.get(BACKING_MODEL.key));
         let counted = counted.filter(|_| path_info.operation.counts_tokens()).map(bedrock_invoke::strip_region);
         let model = path_segment::encode_model(counted.unwrap_or(model))?;
@@ -260,7 +260,8 @@ fn has_vendor_name(model: &str) -> bool {
     name.contains('.')
 }
 
-/// Returns true if Anthropic makes the model. Requests in Anthropic's format are then sent with their own body.
+/// Returns true if Anthropic makes the model. Requests in Anthropic's format are then sent to `InvokeModel` without
+/// translation.
 fn is_claude_model(model: &str) -> bool {
     model.contains("anthropic.")
 }

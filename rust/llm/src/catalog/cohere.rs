@@ -33,7 +33,7 @@ static ROW: ProviderRow = ProviderRow {
     max_stop_sequences: Some(5),
     version_segment: "/v2",
     forwarded_version: "/v1",
-    // Paths of OpenAI's API.
+    // First segment of the paths of Cohere's OpenAI-compatible API, whose version follows that segment.
     unversioned_roots: &["compatibility"],
     file_store: Some(FileStore::Datasets(DatasetStore::Cohere)),
     ..ProviderRow::new("cohere", "https://api.cohere.ai", &[RERANK, NATIVE_BATCHES, FILES])

@@ -3,8 +3,8 @@
 
 use crate::catalog::{aws, templated};
 
-/// Host patterns; `{}` stands for the customer's part. Within a name it matches one label, because clouds also let
-/// customers name other resources below the same domain. At the beginning it matches any text.
+/// Host patterns; `{}` stands for the customer's part. At the beginning of a pattern, it matches any text. Elsewhere it
+/// matches one label, because customers can name other resources below the same domain.
 const CLOUD_HOST_PATTERNS: &[&str] = &[
     "bedrock.{}.amazonaws.com",
     "bedrock-runtime.{}.amazonaws.com",

@@ -112,8 +112,8 @@ impl ProviderCredentials for OpenAiCompatible {}
 
 impl ProviderModels for OpenAiCompatible {}
 
-/// Selects the format of a provider that has none of its own: by the model at hosts of many vendors, else by whether
-/// streams report their usage on request.
+/// Selects the chat format of a provider whose row sets none. At hosts of many vendors, the model decides. Otherwise it
+/// depends on whether streams report their usage on request.
 pub(crate) fn select_chat_format(row: &ProviderRow, model: &str) -> &'static ProviderFormat {
     if row.hosts_many_vendors {
         openai_chat::format_for_model(model)
@@ -124,7 +124,7 @@ pub(crate) fn select_chat_format(row: &ProviderRow, model: &str) -> &'static Pro
     }
 }
 
-/// Differences of a row from most providers.
+/// Builder methods for the properties in which a provider differs from most others.
 impl OpenAiCompatible {
     pub(crate) const fn with_chat_rules(self, chat: &'static ParamRules) -> Self {
         self.with_rules(OperationRules { chat, ..self.row.param_rules })
@@ -190,7 +190,7 @@ impl OpenAiCompatible {
         self
     }
 
-    /// Returns the row for a provider whose streams always end with usage, so that it is not requested.
+    /// Returns the row for a provider whose streams always end with usage, so that requests need not ask for it.
     const fn with_usage_always_streamed(mut self) -> Self {
         self.row.always_streams_usage = true;
         self
@@ -272,7 +272,7 @@ static VOYAGE_ENDPOINTS: [OwnEndpoint; 2] = [
 ];
 
 /// Returns the row of a provider. Most providers also return finish reasons that `OpenAI` does not define, such as
-/// `eos`, `end_turn` or `model_length`, or values of the inference servers that host their models.
+/// `eos`, `end_turn` or `model_length`. Others come from the inference servers that host their models.
 pub(crate) const fn row(
     slug: &'static str,
     base_url: &'static str,
@@ -406,7 +406,7 @@ pub(crate) static ROWS: &[OpenAiCompatible] = &[
     .with_chat_format(&openai_chat::OPENROUTER)
     .with_prefill(PrefillSupport::new(prefill::is_claude_up_to_4_5, PrefillMark::Implicit)),
     row("ovhcloud", "https://oai.endpoints.kepler.ai.cloud.ovh.net/v1", "", &[CHAT]),
-    // Its models are retired; the rest of its API is available as pass-through.
+    // PaLM's models are retired; the rest of its API is available as pass-through.
     row("palm", "https://generativelanguage.googleapis.com/v1beta3", "", &[])
         .with_credential(Credential::Header("x-goog-api-key")),
     // Perplexity has a version segment for responses and embeddings only.

@@ -66,7 +66,7 @@ pub(crate) const FINE_TUNING: OperationGroup = &[
     Operation::ListFinetuneEvents,
     Operation::ListFinetuneCheckpoints,
 ];
-/// Forwarded to every provider: most support them, and the others return an error themselves.
+/// Operations that are forwarded to every provider: most support them, and the others return an error themselves.
 pub(crate) const ALWAYS_FORWARDED: OperationGroup = &[Operation::Models, Operation::Moderate, Operation::Proxy];
 
 pub(crate) fn contains_operation(offers: &[OperationGroup], operation: Operation) -> bool {

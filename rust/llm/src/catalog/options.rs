@@ -111,7 +111,7 @@ impl Options {
         self.0.push((option, value));
     }
 
-    /// Copies the options that a provider accepts, each as the provider defines it.
+    /// Copies the options that a provider accepts to `options`, with the provider's own definitions.
     pub fn copy_accepted(&self, accepted: &[OptionField], options: &mut Self) {
         for (option, value) in &self.0 {
             if let Some(definition) = accepted.iter().find(|definition| definition.key == option.key) {
@@ -120,7 +120,7 @@ impl Options {
         }
     }
 
-    /// Returns true if an option has this value.
+    /// Returns true if any option has this value.
     pub fn has_value(&self, value: &str) -> bool {
         self.0.iter().any(|(_, existing)| existing == value)
     }
@@ -220,7 +220,7 @@ mod tests {
                 "aws-external-id",
             ],
         ),
-        // Options for objects and for Claude, which `SageMaker` lacks.
+        // Options that `SageMaker` does not have: those for objects and for Claude.
         (
             &["bedrock"],
             &[

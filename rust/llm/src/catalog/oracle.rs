@@ -23,8 +23,9 @@ pub(crate) const OPTIONS: &[OptionField] = &[
     forwarded_option("opc_conversation_store_id", "opc-conversation-store-id"),
 ];
 
-/// Default API version, and the path of the `OpenAI`-compatible API below it.
+/// Default API version.
 const DEFAULT_API_VERSION: &str = "20231130";
+/// Path of the `OpenAI`-compatible API after the API version.
 const OPENAI_PATH: &str = "actions/v1";
 /// Prefix of a model id that is a dedicated endpoint.
 const DEDICATED_ENDPOINT_PREFIX: &str = "ocid1.generativeaiendpoint.";
@@ -38,8 +39,8 @@ pub(crate) fn base_path(options: &Options) -> Result<String, String> {
     Ok(format!("/{version}/{OPENAI_PATH}"))
 }
 
-/// Rejects a serving mode that contradicts the model. Here the model alone decides: a dedicated endpoint id, or the
-/// name of an on-demand model.
+/// Rejects a serving mode that contradicts the model. The model alone selects the mode: it is the id of a dedicated
+/// endpoint, or the name of an on-demand model.
 pub(crate) fn check_serving_mode(options: &Options, model: &str) -> Result<(), String> {
     let is_own = model.starts_with(DEDICATED_ENDPOINT_PREFIX);
     match options.get("oracle_serving_mode") {

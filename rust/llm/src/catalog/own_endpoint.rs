@@ -17,7 +17,7 @@ pub(crate) struct OwnEndpoint {
     /// Returns true if requests for this operation and model use the endpoint.
     pub applies: fn(Operation, &str) -> bool,
     pub format: &'static ProviderFormat,
-    /// Returns the path after the base URL; `None` if it is that of `OpenAI`.
+    /// Returns the path after the base URL; `None` if the endpoint has the same path as `OpenAI`'s.
     pub path: Option<PathWriter>,
 }
 

@@ -81,8 +81,8 @@ impl PrefillSupport {
         }
     }
 
-    /// Returns the chat body with its last message marked as a prefill; `None` if no mark is needed or the last message
-    /// is not the assistant's.
+    /// Returns the chat body with its last message marked as a prefill. `None` if the provider needs no mark, or if the
+    /// last message is not the assistant's.
     pub fn mark_prefill(&self, body: &[u8]) -> Option<Vec<u8>> {
         if self.mark == PrefillMark::Implicit {
             return None;

@@ -39,13 +39,14 @@ pub trait ProviderFormats: Sync {
         self.provider_format(operation, self.effective_model(options, model))
     }
 
-    /// Returns the model that decides the provider format when a request names this model.
+    /// Returns the model that decides the provider format when a request names the model `requested`.
     fn effective_model<'o>(&self, _options: &'o Options, requested: &'o str) -> &'o str {
         requested
     }
 
-    /// Returns true if streams of completions report their usage when `stream_options` asks for it. Providers that
-    /// reject `stream_options` report it unasked or never. `version` is the API version, if the request names one.
+    /// Returns true if streams of completions report their usage when `stream_options` requests it. Providers that
+    /// reject `stream_options` report the usage always or never. `version` is the API version, if the request names
+    /// one.
     fn accepts_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
         self.row().accepts_stream_options()
     }
@@ -80,7 +81,8 @@ pub trait ProviderAddress: ProviderFormats {
         self.provider_format(operation, "").map(|_| openai_path(operation))
     }
 
-    /// Returns the service to sign for if the operation transfers objects. Their bytes are not part of the signature.
+    /// Returns the service name to sign a request for, if the operation transfers objects. The bytes of objects are not
+    /// part of the signature.
     fn object_storage_service(&self, _operation: Operation) -> Option<&'static str> {
         None
     }
@@ -125,7 +127,7 @@ pub struct ModelLookup {
 
 /// Selection of the model at a provider.
 pub trait ProviderModels: ProviderFormats {
-    /// Returns the lookup for the model behind a name, if neither the request nor an option tells the vendor.
+    /// Returns the lookup for the model behind a name, if neither the request nor an option reveals the vendor.
     fn model_lookup(&self, _options: &Options, _named: &str) -> Option<ModelLookup> {
         None
     }
@@ -175,8 +177,8 @@ impl dyn Provider + '_ {
     }
 }
 
-/// Returns the version that a forwarded path lacks. Clients send it in their own path, but the path after `/v1` of the
-/// gateway does not have it any more.
+/// Returns the version segment to insert into a forwarded path; empty if none is missing. The
+/// client's path contained the version, but the gateway removed it as its own `/v1`.
 fn missing_version(row: &ProviderRow, path_info: &PathInfo<'_>) -> &'static str {
     let root = path_info.path.split('/').nth(1).unwrap_or_default();
     let base = path_info.prefix.rsplit('/').next().unwrap_or_default();

@@ -34,7 +34,8 @@ pub(crate) struct OperationRules {
     pub chat: &'static ParamRules,
     pub completions: &'static ParamRules,
     pub embeddings: &'static ParamRules,
-    /// Rules for requests in the own formats of Claude, Messages and Converse, that are sent unchanged otherwise.
+    /// Rules for requests that clients send in the Messages or Converse format, and that are sent to Claude without
+    /// translation.
     pub messages: &'static ParamRules,
 }
 
@@ -45,7 +46,8 @@ impl OperationRules {
     }
 }
 
-/// Properties of a provider. `ProviderRow::new` has the values of `OpenAI`'s API; a provider's row sets its differences.
+/// Properties of a provider. `ProviderRow::new` has the values of `OpenAI`'s API; a provider's row sets its
+/// differences.
 #[derive(Debug, Clone, Copy)]
 #[allow(clippy::struct_excessive_bools, reason = "each flag is independent")]
 pub struct ProviderRow {
@@ -55,10 +57,10 @@ pub struct ProviderRow {
     pub base_url: &'static str,
     /// Version segment between the base URL and the path of an operation.
     pub version_segment: &'static str,
-    /// Version of a forwarded path if neither the path nor the base URL has one. Empty if the provider has paths without
-    /// a version, or a version in its base URL.
+    /// Version of a forwarded path if neither the path nor the base URL has one. Empty if the provider has paths
+    /// without a version, or a version in its base URL.
     pub forwarded_version: &'static str,
-    /// First segments of forwarded paths that have their version elsewhere.
+    /// First segments of forwarded paths that contain their version after that segment, such as `upload`.
     pub unversioned_roots: &'static [&'static str],
     /// Operations that the provider supports natively, by group.
     pub native_operations: &'static [OperationGroup],
@@ -78,13 +80,14 @@ pub struct ProviderRow {
     pub(crate) model_override_options: &'static [&'static str],
     /// Options that select one of the models behind an endpoint by the endpoint's own name for it.
     pub model_selection_options: &'static [&'static str],
-    /// Option whose value `true` says that responses use prepaid throughput, which is already paid.
+    /// Option whose value `true` means that responses use prepaid throughput, which is already paid.
     pub(crate) prepaid_option: Option<&'static str>,
     pub(crate) model_in_path: ModelPathParser,
     pub(crate) param_rules: OperationRules,
     /// True if models of many vendors need the parameter rules and formats of their vendors.
     pub(crate) hosts_many_vendors: bool,
-    /// True if streams end with their usage unasked. Such providers often reject `stream_options`.
+    /// True if streams end with their usage although requests do not ask for it. Such providers often reject
+    /// `stream_options`.
     pub(crate) always_streams_usage: bool,
     /// True if completions may have finish reasons that `OpenAI` does not define.
     pub has_custom_finish_reasons: bool,
@@ -94,11 +97,11 @@ pub struct ProviderRow {
     pub hides_searches: bool,
     /// True if every model of the provider can count the tokens of a request.
     pub counts_tokens_with_every_model: bool,
-    /// Largest number of stop sequences in a chat completion; `None` if the provider has no limit.
+    /// Maximum number of stop sequences in a chat completion; `None` if the provider has no limit.
     pub max_stop_sequences: Option<usize>,
     /// Parameter that bounds the tokens of a chat completion.
     pub chat_output_limit: &'static str,
-    /// True if the setting with the address of the mock provider holds the base URL.
+    /// True for the mock provider, whose base URL is a setting.
     pub has_mock_address: bool,
     /// How the provider supports assistant prefill.
     pub prefill: PrefillSupport,

@@ -24,7 +24,7 @@ pub struct OracleKey<'o> {
     pub user: &'o str,
     pub fingerprint: &'o str,
     pub compartment: Option<&'o str>,
-    /// In PEM.
+    /// Private key in PEM format.
     pub private_key: &'o str,
 }
 

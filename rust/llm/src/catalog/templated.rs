@@ -41,7 +41,7 @@ pub(crate) struct TemplatedProvider {
     grant: fn(&Options) -> Result<Option<Grant>, String>,
 }
 
-/// Provider without differences from others.
+/// Default values of the rows: a provider without differences from others.
 const PLAIN: TemplatedProvider = TemplatedProvider {
     row: templated_row("", &[], &[]),
     base_url_template: "",
@@ -145,7 +145,7 @@ fn databricks_endpoint(path: &str) -> Option<&str> {
         .or_else(|| path.ends_with("/invocations").then(|| path_segment::first_segment(path)))
 }
 
-/// Image operations have the model in the path. The model search lists all models.
+/// Endpoints of Workers AI: image operations, with the model in the path, and the model search, which lists all models.
 static WORKERS_AI_ENDPOINTS: [OwnEndpoint; 2] = [
     OwnEndpoint::for_images(&image_formats::WORKERS_AI, |info| path_with_model(info, "/run/:model")),
     OwnEndpoint::for_model_list(&openai_chat::COMPATIBLE, Some(|_| Ok("/models/search?per_page=1000".into()))),

@@ -41,7 +41,7 @@ const OPTIONS: &[OptionField] = &[
     gateway_option("anthropic_version", "anthropic-version"),
 ];
 
-/// Auth type for workload identity federation; the credential file says where the subject token comes from.
+/// Auth type for workload identity federation; the credential file defines where the subject token comes from.
 const FEDERATED_AUTH_TYPE: &str = "workloadIdentityFederation";
 /// OAuth scope of the access tokens.
 const OAUTH_SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
@@ -246,7 +246,7 @@ fn require_project(options: &Options) -> Result<String, String> {
     Ok(path_segment::encode_segment(&project.ok_or("no project: send x-gateway-vertex-project-id")?))
 }
 
-/// Writes the path of one job or of the job list. The page size of lists is fixed here.
+/// Writes the path of one job or of the job list. Lists request a fixed page size.
 fn write_job_path(path_info: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), String> {
     match path_info.operation {
         Operation::ListFinetunes | Operation::ListBatches => out.extend_from_slice(b"?pageSize=100"),

@@ -19,11 +19,13 @@ const CITATIONS_FIELD: &str = "citations";
 
 pub struct BlockCitationWriter<T> {
     writer: T,
-    /// Number of characters so far. `block_start` is the number before the current block.
+    /// Number of characters so far.
     char_count: usize,
+    /// Number of characters before the current block.
     block_start: usize,
-    /// Citations of the current block in Anthropic's format. `provider_citations` holds them as the provider sent them.
+    /// Citations of the current block in Anthropic's format.
     sources: Vec<Value>,
+    /// Citations of the current block as the provider sent them.
     provider_citations: Vec<Value>,
 }
 
@@ -32,7 +34,7 @@ impl<T: ResponseWriter> BlockCitationWriter<T> {
         Self { writer, char_count: 0, block_start: 0, sources: Vec::new(), provider_citations: Vec::new() }
     }
 
-    /// Ends the current block and writes its citations. Their range is not known earlier.
+    /// Ends the current block and writes its citations. Their range is known only when the block ends.
     fn finish_block(&mut self) {
         let claim = std::mem::replace(&mut self.block_start, self.char_count)..self.char_count;
         if self.provider_citations.is_empty() {

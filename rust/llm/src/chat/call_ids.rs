@@ -13,7 +13,7 @@ pub enum CallIdFormat {
     NineAlphanumeric,
 }
 
-/// Anthropic documents no maximum length, but Amazon does.
+/// Format for Claude models. Anthropic documents no maximum length, but Amazon does.
 pub const CLAUDE: CallIdFormat = CallIdFormat::Identifier(64);
 pub const OPENAI: CallIdFormat = CallIdFormat::MaxBytes(40);
 pub const MISTRAL: CallIdFormat = CallIdFormat::NineAlphanumeric;
@@ -45,8 +45,8 @@ impl CallIdFormat {
     }
 }
 
-/// Returns a text of at most this many characters: its beginning and a hash of all of it. It is always the same for the
-/// same text. Returns `None` if the text is short enough.
+/// Shortens a text to `max_chars` characters: its beginning, and a hash of the whole text. The result is always the
+/// same for the same text. Returns `None` if the text is short enough.
 pub(super) fn shorten(text: &str, max_chars: usize) -> Option<String> {
     if text.chars().count() <= max_chars {
         return None;

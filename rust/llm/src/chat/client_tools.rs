@@ -1,5 +1,5 @@
 //! Tools of the client that the provider gets as plain functions: tools that take free text instead of JSON (`custom`),
-//! and tools in namespaces. Calls of them come back in the client's form.
+//! and tools in namespaces. Calls of these functions are converted back to calls of the tools.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 /// Argument name of a function that represents a custom tool.
 pub(crate) const CUSTOM_INPUT: &str = "input";
 
-/// Names of such tools, as the client wrote them.
+/// Tools of the client that the provider gets as functions, by the names of these functions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientTools {
+    /// Names of the functions that represent custom tools.
     custom: HashSet<String>,
-    /// Custom tools by the name of the function that represents them.
+    /// Tools in namespaces, by the name of the function that represents each.
     namespaced: HashMap<String, NamespacedTool>,
 }
 
@@ -34,7 +35,8 @@ impl ClientTools {
         self.custom.insert(function.to_owned());
     }
 
-    /// Returns the function that represents a tool in a namespace. It is the same in tools and in history.
+    /// Records a tool in a namespace and returns the name of the function that represents it. The name is the same in
+    /// the tool definitions and in the conversation history.
     pub fn add_namespaced(&mut self, namespace: &str, name: &str) -> String {
         let function = format!("{namespace}__{name}");
         let tool = || NamespacedTool { namespace: namespace.to_owned(), name: name.to_owned() };

@@ -15,7 +15,7 @@ pub enum ResponseEvent<'a> {
     TextBlockStart,
     Refusal(&'a str),
     Thinking(&'a str),
-    /// Signature of the thinking before it, which it ends.
+    /// Signature of the preceding thinking, which ends with it.
     ThinkingSignature(&'a str),
     RedactedThinking(&'a str),
     /// Start of a tool call. Calls are numbered from 0.
@@ -34,7 +34,7 @@ pub enum ResponseEvent<'a> {
         mime: &'a str,
         data: &'a str,
     },
-    /// Signature of the text before it. The provider expects it back unchanged.
+    /// Signature of the preceding text. The provider expects it back unchanged.
     TextSignature(&'a str),
     /// Field that accompanies the content, such as citations or log probabilities, as JSON.
     ExtraField {

@@ -52,8 +52,8 @@ pub fn is_failure(reason: &str, has_calls: bool) -> bool {
     }
 }
 
-/// Returns the reason that matches the content: a response ends because of its tool calls, and only if it has any.
-/// Servers report `stop` for forced calls, or a call that they made themselves.
+/// Returns the finish reason that matches the content: `tool_calls` instead of `stop` if there are tool calls, and the
+/// reverse if there are none. Some servers report `stop` for forced calls, or report calls that they made themselves.
 pub fn match_calls(reason: &str, has_calls: bool) -> &str {
     match to_openai(reason) {
         "stop" if has_calls && reason != "pause_turn" => "tool_calls",

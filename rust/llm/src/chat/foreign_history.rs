@@ -1,5 +1,5 @@
-//! Adapts the history of requests that stay in Claude's own formats, Messages and Converse, if other providers wrote
-//! parts of it. Claude rejects their ids of tool calls, and turns without content.
+//! Adapts the conversation history of requests that are sent to Claude untranslated, in the Messages or Converse
+//! format. Turns that other providers wrote may have tool call ids that Claude rejects, or no content.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::{
 /// Fields in which a result names its call, in Messages and in Converse.
 const RESULT_KEYS: [&[u8]; 2] = [b"\"tool_use_id\"", b"\"toolUseId\""];
 
-/// Returns the adapted body and what was dropped; `None` if nothing changes. All other bytes stay.
+/// Returns the adapted body and what was dropped; `None` if nothing changes. All other bytes stay unchanged.
 pub(crate) fn adapt_history(body: &[u8], model: &str) -> Option<(Vec<u8>, DroppedParams)> {
     let (mut adapted, dropped) = unsigned_thinking::drop_unsigned_thinking(body, model).unzip();
     for adapt in [cut_empty_turns, replace_call_ids] {
@@ -36,8 +36,8 @@ fn for_each_message(body: &[u8], mut each: impl FnMut(Range<usize>) -> Result<()
     .map(drop)
 }
 
-/// Returns the bytes after each occurrence of a key, without white space and the colon. Keys inside of strings are
-/// escaped, so they are none.
+/// Returns the bytes after each occurrence of a key, without white space and the colon. Quotes inside strings are
+/// escaped, so text in a string never matches.
 fn values_of<'b>(body: &'b [u8], key: &'b [u8]) -> impl Iterator<Item = &'b [u8]> {
     memmem::find_iter(body, key)
         .filter_map(|at| Some(body[at + key.len()..].trim_ascii_start().strip_prefix(b":")?.trim_ascii_start()))

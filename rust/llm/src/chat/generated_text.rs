@@ -1,4 +1,5 @@
-//! Generated text of a response, kept until the provider reports usage. If it reports none, its tokens are counted.
+//! Generated text of a response, buffered until the provider reports usage. If it reports none, the tokens of this text
+//! are counted.
 
 /// Maximum buffered text in bytes. Tokens of longer texts are extrapolated.
 const MAX_BUFFERED_BYTES: usize = 8 * 1024;

@@ -35,9 +35,9 @@ pub struct ChatRequest {
     pub api_version: Option<String>,
     /// Tools of the client that the provider gets as plain functions.
     pub client_tools: ClientTools,
-    /// Tools whose names the provider would reject.
+    /// Tools whose names the provider would reject, with the names that are sent instead.
     pub renamed_tools: Vec<RenamedTool>,
-    /// Largest number of stop sequences that the provider accepts; `None` if it has no limit.
+    /// Maximum number of stop sequences that the provider accepts; `None` if it has no limit.
     pub max_stop_sequences: Option<usize>,
     /// Store for tool call signatures that the client did not send back.
     pub signatures: Option<ScopedSignatures>,
@@ -145,8 +145,8 @@ impl ChatRequest {
         }
     }
 
-    /// Removes the built-in tools that the provider does not run, and a tool choice that only they could fulfil. The rest
-    /// of the request makes sense without them; they are reported as dropped.
+    /// Removes the built-in tools that the provider does not run, and a tool choice that only they could fulfil. The
+    /// rest of the request makes sense without them; they are reported as dropped.
     pub fn drop_built_in_tools(&mut self, is_supported: impl Fn(&str, &Fields) -> bool) {
         let (mut is_dropping, mut is_chosen) = (false, false);
         for tool in std::mem::take(&mut self.tools) {
@@ -168,8 +168,7 @@ impl ChatRequest {
         self.drop_choice_without_tools();
     }
 
-    /// Removes the stop sequences that the provider rejects, or that are more than it accepts, and moves the others to
-    /// its request, if there are any.
+    /// Moves the stop sequences to the provider's request. Removes those that it rejects, and those beyond `max_count`.
     pub fn move_stop_sequences(
         &mut self,
         to: &mut Fields,
@@ -334,7 +333,7 @@ pub fn join_text(parts: Vec<Part>) -> String {
 pub struct ToolCall {
     pub id: String,
     pub name: String,
-    /// As JSON.
+    /// Arguments as JSON.
     pub arguments: String,
     /// Opaque signature that the provider expects back with the tool call.
     pub signature: Option<String>,
@@ -342,8 +341,9 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
-    /// Parses the arguments as an object; empty arguments are an empty object. Other arguments, such as those that a
-    /// limit cut off, become a field of one, and are reported: the conversation goes on after a failed call.
+    /// Parses the arguments as an object; empty arguments are an empty object. Other arguments, such as truncated ones,
+    /// become one field of an object and are reported as dropped. They are not an error, because the conversation
+    /// continues after a failed call.
     pub fn parse_arguments(&self, dropped_params: &mut DroppedParams) -> Value {
         if self.arguments.trim().is_empty() {
             return Value::Object(Fields::new());
@@ -431,8 +431,8 @@ pub enum Tool {
     BuiltIn { kind: String, fields: Fields },
 }
 
-/// Returns true if the kind of a built-in tool ends with a date, as those of Anthropic do. Others have
-/// none, or dates with hyphens.
+/// Returns true if the kind of a built-in tool ends with a date, as those of Anthropic do. Others have none, or dates
+/// with hyphens.
 pub fn has_date_suffix(kind: &str) -> bool {
     let date = kind.rsplit('_').next().unwrap_or_default();
     date.len() == "20250305".len() && date.bytes().all(|byte| byte.is_ascii_digit())

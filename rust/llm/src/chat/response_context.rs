@@ -19,9 +19,10 @@ pub struct ResponseContext {
     pub id_suffix: String,
     /// True if the response may contain only fields that the client's API defines.
     pub is_strict: bool,
-    /// True if thinking blocks are returned: if images are, or if the client explicitly asked for them.
+    /// True if thinking blocks are returned: when images are returned, or when the client explicitly requests
+    /// thinking.
     pub should_show_thinking: bool,
-    /// True if images are returned: if not strict, or if the client explicitly asked for them.
+    /// True if images are returned: if not strict, or if the client explicitly requests them.
     pub should_show_images: bool,
     /// Request fields that the response repeats.
     pub echoed_fields: Fields,
@@ -29,7 +30,7 @@ pub struct ResponseContext {
     pub document_names: Arc<[String]>,
     /// Response fields that the client format cannot express.
     pub report: ResponseReport,
-    /// Tools whose names the provider would reject.
+    /// Tools whose names the provider would reject, with the names that were sent instead.
     pub renamed_tools: Arc<[RenamedTool]>,
     /// Tools of the client that the provider gets as plain functions.
     pub client_tools: Arc<ClientTools>,
@@ -38,8 +39,8 @@ pub struct ResponseContext {
 }
 
 impl ResponseContext {
-    /// Parses the arguments of a tool call as an object. Records arguments that are none as dropped: the provider's token
-    /// limit cut them off, or the model wrote another value.
+    /// Parses the arguments of a tool call as an object. Records arguments that are not an object as dropped: the
+    /// provider's token limit cut them off, or the model wrote another value.
     pub fn parse_arguments(&self, arguments: &str) -> Fields {
         let parsed = serde_json::from_str(arguments);
         if parsed.is_err() && !arguments.trim().is_empty() {

@@ -41,8 +41,8 @@ pub struct RecordingWriter {
     failure: Option<String>,
     /// True after the first event with content or a finish reason.
     has_content: bool,
-    /// Text that is counted if the provider reports no usage until the end, which is then held back. `None` if the usage
-    /// is known, or is not estimated.
+    /// Generated text, from which the usage is estimated if the provider reports none. The end of the response is then
+    /// held back. `None` if the usage is known, or is not to be estimated.
     uncounted_text: Option<GeneratedText>,
     is_end_held: bool,
 }
@@ -75,8 +75,8 @@ impl RecordingWriter {
         self.is_end_held
     }
 
-    /// Returns the remaining output. Ends the response with the usage that `estimate_usage` returns for its text, if the
-    /// end was held back.
+    /// Returns the remaining output. If the end was held back, ends the response with the usage that `estimate_usage`
+    /// returns for its text.
     pub fn release_end(&mut self, estimate_usage: impl FnOnce(&GeneratedText) -> Usage) -> Vec<u8> {
         if let Some(text) = self.uncounted_text.take() {
             self.push_event(ResponseEvent::Usage(estimate_usage(&text)));
@@ -106,8 +106,8 @@ impl RecordingWriter {
         }
     }
 
-    /// If the client receives the arguments of tool calls as objects, other arguments are a failure: the client would make
-    /// the call without them.
+    /// If `are_objects` is true, arguments of tool calls that are not objects are a failure. The client would otherwise
+    /// make the call without them.
     pub fn with_object_arguments(mut self, are_objects: bool) -> Self {
         self.object_arguments = are_objects.then(Vec::new);
         self
@@ -127,7 +127,8 @@ impl RecordingWriter {
         !self.custom_calls.is_empty()
     }
 
-    /// Writes the complete input of the custom tool calls. It is unwrapped from JSON, so it is not written in parts.
+    /// Writes the complete inputs of the custom tool calls. An input is decoded from JSON arguments, which must be
+    /// complete.
     fn flush_custom_calls(&mut self) {
         for (call_index, call) in self.custom_calls.iter_mut().enumerate() {
             if let Some(arguments) = call.take() {
@@ -196,7 +197,8 @@ impl EventSink for RecordingWriter {
                 let message = format!("the provider ended the response with the finish reason `{reason}`");
                 return self.push_event(ResponseEvent::Failed { kind: None, message: &message, code: Some(reason) });
             }
-            // A limit cuts off the arguments, which the client learns from the finish reason.
+            // Arguments that a limit cut off are no failure, because the client learns of the limit from the finish
+            // reason.
             ResponseEvent::Finish { reason, .. }
                 if !matches!(finish_reason::to_openai(reason), "length" | "content_filter")
                     && self.has_unreadable_arguments() =>

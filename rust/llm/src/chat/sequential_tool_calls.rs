@@ -142,7 +142,8 @@ impl<T: ResponseWriter> SequentialToolCallWriter<T> {
     }
 }
 
-/// Splits an event into constructor and text; `None` if it does not consist of text only. Such events can be deferred.
+/// Splits an event that consists of text only into constructor and text; `None` for other events, which cannot be
+/// deferred.
 fn split_text_event(event: ResponseEvent<'_>) -> Option<(TextEventConstructor, &str)> {
     Some(match event {
         ResponseEvent::Text(text) => (|text| ResponseEvent::Text(text), text),

@@ -1,5 +1,6 @@
-//! The `thinking` parameter and reasoning efforts of a request, in any form that clients send: budgets as text, fractions
-//! or negative numbers, names of levels, switches. Providers reject most of these, so they become a plain budget.
+//! The `thinking` parameter and reasoning efforts of a request, in any form that clients send: budgets as text,
+//! fractions or negative numbers, names of levels, switches. Providers reject most of these, so they become a plain
+//! budget.
 
 use serde_json::{Value, json};
 
@@ -19,8 +20,8 @@ pub(crate) const EFFORT_BUDGETS: [(&str, u64); 7] = [
 /// Budget value with which the model decides itself how much to think.
 pub(crate) const DYNAMIC_BUDGET: i64 = -1;
 
-/// Brings `thinking` to the form `{"type": "enabled" | "disabled" | "adaptive", "budget_tokens": n}`, where the budget is
-/// positive, `DYNAMIC_BUDGET` or absent. Records what changes its meaning, or cannot be read, as dropped.
+/// Brings `thinking` to the form `{"type": "enabled" | "disabled" | "adaptive", "budget_tokens": n}`, where the budget
+/// is positive, `DYNAMIC_BUDGET` or absent. Records what changes its meaning, or cannot be read, as dropped.
 pub(crate) fn normalise_thinking(request: &mut ChatRequest) {
     let Some(thinking) = request.fields.get_mut("thinking").filter(|thinking| !thinking.is_null()) else { return };
     let mut changed = Vec::new();
@@ -47,7 +48,8 @@ fn expand_switch(thinking: &Value) -> Value {
     }
 }
 
-/// Replaces a missing or unknown type. Without a budget, nothing says what the client wants.
+/// Replaces a missing or unknown type: with a budget, the type is `enabled`. Without one, the parameter is dropped,
+/// because nothing shows what the client wants.
 fn normalise_type(thinking: &mut Value, changed: &mut Vec<&str>) {
     let has_budget = !thinking["budget_tokens"].is_null();
     match thinking["type"].as_str() {
@@ -87,7 +89,7 @@ fn normalise_budget(thinking: &mut Value, changed: &mut Vec<&str>) {
     }
 }
 
-/// Parses a budget in tokens: a number, its text, or the name of a level. Also returns true if it is an integer.
+/// Parses a budget in tokens: a number, its text, or the name of a level. Also returns true if the value is an integer.
 fn parse_budget(value: &Value) -> (Option<i64>, bool) {
     match value {
         Value::String(text) => {
@@ -102,7 +104,7 @@ fn parse_budget(value: &Value) -> (Option<i64>, bool) {
     }
 }
 
-/// Largest budget that is kept as it is. No model thinks nearly as long.
+/// Maximum budget in tokens; larger ones are clamped to it. No model thinks nearly as long.
 const MAX_EXACT: f64 = 1e15;
 
 /// Returns the number without its fraction, within the range of exact integers.

@@ -1,5 +1,5 @@
-//! Tool names that the provider rejects. The provider gets a short name instead, and the client its own name again in
-//! the tool calls of the response.
+//! Replaces tool names that the provider would reject with short names. Restores the client's names in the tool calls
+//! of the response.
 
 use std::borrow::Cow;
 

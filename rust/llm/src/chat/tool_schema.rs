@@ -9,8 +9,8 @@ const MAX_ROUNDS: usize = 8;
 /// Maximum number of schemas that are merged into one.
 const MAX_PARTS: usize = 1000;
 
-/// Returns the schema of a function as providers require it that check it strictly: an object, without alternatives at
-/// its top level. Returns true if alternatives were merged into one object, which accepts more.
+/// Converts the schema of a function to the form that strict providers require: an object, without alternatives at its
+/// top level. Also returns true if combined schemas were merged into one object, which accepts more values.
 pub fn object_schema(schema: Value) -> (Value, bool) {
     let has_combinator = COMBINATORS.iter().any(|key| schema.get(key).is_some());
     let root = if has_combinator { schema.clone() } else { Value::Null };
@@ -42,13 +42,14 @@ pub fn object_schema(schema: Value) -> (Value, bool) {
     (fields.into(), is_merged)
 }
 
-/// Returns the schema that a local reference leads to, or the schema itself.
+/// Resolves a local reference. Returns a schema that is not a local reference unchanged.
 fn resolve_reference(root: &Value, part: Value) -> Value {
     let path = part.get("$ref").and_then(Value::as_str).and_then(|path| path.strip_prefix('#'));
     path.and_then(|path| root.pointer(path)).cloned().unwrap_or(part)
 }
 
-/// Merges one part of a combinator. `is_required` is true for `allOf`: only then do its constraints apply.
+/// Merges one part of a combinator into `fields`. `is_required` is true for `allOf`; the constraints of other parts are
+/// dropped.
 fn merge_part(fields: &mut Map<String, Value>, part: Value, is_required: bool) {
     let Value::Object(part) = part else { return };
     for (key, value) in part {

@@ -37,8 +37,8 @@ enum PayloadProcessor {
         decoder: Box<dyn StreamDecoder>,
         writer: RecordingWriter,
     },
-    /// Payloads already have the client's format and are only extracted from the frames of their host. Holds the
-    /// output.
+    /// Payloads that already have the client's format. They are only extracted from the frames of their host. The value
+    /// is the output that was not taken yet.
     PassThrough(Vec<u8>),
 }
 
@@ -145,8 +145,8 @@ impl Transcoder {
     }
 }
 
-/// Returns true if the last event of a stream is whole. An event that breaks off means that the connection was lost, which
-/// is not an error of the provider's format.
+/// Returns true if the last event of a stream is complete. An incomplete event means that the connection was lost,
+/// which is not an error of the provider's format.
 fn is_whole_payload(data: &[u8]) -> bool {
     data.trim_ascii() == b"[DONE]" || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()
 }

@@ -1,5 +1,5 @@
-//! Removes thinking without a signature from requests for Claude in its own formats: Messages and Converse. The gateway
-//! returns the thinking of other models so, and Claude rejects a conversation that goes on with it.
+//! Removes thinking without a signature from Messages and Converse requests to Claude. The gateway returns the thinking
+//! of other models without a signature, and Claude rejects a conversation that contains it.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -29,8 +29,9 @@ struct BlockHead<'b> {
     reasoning_content: Option<Value>,
 }
 
-/// Returns the body without such blocks, and what was dropped; `None` if there are none. All other bytes stay. In the
-/// middle of a tool turn that has no other thinking, thinking is also switched off, because Claude would reject it.
+/// Returns the body without unsigned thinking blocks, and what was dropped; `None` if there are none. All other bytes
+/// stay unchanged. Also disables thinking in the middle of a tool turn that has no other thinking, because Claude would
+/// reject it.
 pub(crate) fn drop_unsigned_thinking(body: &[u8], model: &str) -> Option<(Vec<u8>, DroppedParams)> {
     let kept_bytes = cut_unsigned_blocks(body)?;
     let mut dropped = DroppedParams::default();
@@ -86,8 +87,8 @@ fn cut_unsigned_blocks(body: &[u8]) -> Option<Vec<u8>> {
     Some(kept_bytes)
 }
 
-/// Cuts the unsigned blocks of each message, and messages that have no others, because Anthropic rejects a message
-/// without content.
+/// Cuts the unsigned thinking blocks of each message. Cuts messages that have no other blocks, because Anthropic
+/// rejects a message without content.
 fn cut_messages(body: &[u8], messages: Range<usize>, cuts: &mut Vec<Range<usize>>) -> Result<(), ScanError> {
     let mut elements = Vec::new();
     for_each_element_from(body, messages.start, |message| {
@@ -104,7 +105,7 @@ fn cut_messages(body: &[u8], messages: Range<usize>, cuts: &mut Vec<Range<usize>
     Ok(())
 }
 
-/// Returns true if all blocks of a message are unsigned thinking.
+/// Cuts the unsigned thinking blocks of a message. Returns true if it has no other blocks.
 fn cut_blocks(body: &[u8], message: usize, cuts: &mut Vec<Range<usize>>) -> Result<bool, ScanError> {
     let mut is_emptied = false;
     for_each_field_from(body, message, |key, at| {

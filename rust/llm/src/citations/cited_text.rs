@@ -21,9 +21,9 @@ pub struct Citation {
     pub document_id: Option<String>,
 }
 
-/// All citations that a response contains in one scope. The provider's own citation field (`scope`, `name`, `json`) is
-/// sent as it is to client formats without citations. Clients whose format has citations get it in addition to them,
-/// unless they asked for strict compliance.
+/// Citations that a response contains in one scope. Client formats without citations get the provider's own citation
+/// field (`scope`, `name`, `json`) unchanged. Formats with citations get it in addition to the citations, unless the
+/// client requested strict compliance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CitationSet<'a> {
     /// Part of the response that the provider's citation field belongs to.
@@ -45,8 +45,8 @@ impl CitationSet<'_> {
         (self.name != ANNOTATIONS_FIELD).then_some((self.scope, self.name, self.json))
     }
 
-    /// Returns the names to report as dropped to a strict client: the untranslated parts, or the complete field if no
-    /// citation was translated.
+    /// Returns the names to report as dropped to a strict client. These are the untranslated parts, or the complete
+    /// field if `is_reported` is false because no citation was translated.
     pub fn dropped_names(&self, is_reported: bool) -> impl Iterator<Item = &str> {
         let all = (!is_reported).then_some(self.name);
         self.untranslated_fields.iter().map(String::as_str).filter(move |_| is_reported).chain(all)

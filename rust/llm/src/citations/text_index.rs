@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use crate::citations::cited_text::{Citation, web_page_source};
 
-/// Longest text that is indexed. Nothing is located in longer texts.
+/// Maximum length of a text that is indexed. Nothing is located in longer texts.
 const MAX_TEXT_BYTES: usize = 1024 * 1024;
 /// Distance between two checkpoints. Converting an offset counts the characters of at most this many bytes.
 const CHECKPOINT_INTERVAL_BYTES: usize = 4096;
-/// Longest sentence that is assumed as the claim of a marker.
+/// Maximum length of a sentence that is assumed as the claim of a marker.
 const MAX_CLAIM_BYTES: usize = 8 * 1024;
-/// Longest text that is searched for a cited string which is not at the stated range.
+/// Maximum length of a text that is searched for a cited string which is not at the stated range.
 const MAX_SEARCHED_BYTES: usize = 64 * 1024;
 /// Maximum number of citations per response.
 pub const MAX_CITATIONS: usize = 1024;

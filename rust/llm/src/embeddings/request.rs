@@ -213,7 +213,7 @@ impl EmbeddingResponse {
         }
         let mut response =
             json!({"object": "list", "data": data, "model": context.model, "provider": context.provider});
-        // SDKs require the field. 0 says that the tokens are unknown.
+        // SDKs require the field. 0 means that the tokens are unknown.
         let tokens = self.token_count.unwrap_or_default();
         response["usage"] = json!({"prompt_tokens": tokens, "total_tokens": tokens});
         Ok(response.to_string().into_bytes())

@@ -1,5 +1,5 @@
-//! Parser of batch result lines in a provider's own format. Returns the `custom_id`, status and response body of each
-//! line.
+//! Parser of batch result lines in a provider's own format. Each line yields a `custom_id`, a status and a response
+//! body.
 
 use std::{borrow::Cow, collections::BTreeMap};
 

@@ -19,7 +19,7 @@ pub struct BatchInputLine<'r> {
     text: Option<&'r RawValue>,
 }
 
-/// Provider whose line format a batch file has.
+/// Line format of a batch file, by provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchLineFormat {
     Bedrock,

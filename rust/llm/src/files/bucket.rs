@@ -11,7 +11,7 @@ use crate::{
 
 /// Prefix of all object keys that the gateway generates.
 pub const GATEWAY_PREFIX: &str = "penstock/";
-/// Prefix of files whose key the client did not choose; the purpose follows it.
+/// Prefix of the keys of files whose key the client did not choose; the purpose follows this prefix.
 const FILES_PREFIX: &str = "penstock/files/";
 /// Maximum length of an object key.
 const MAX_KEY_BYTES: usize = 1024;

@@ -20,12 +20,15 @@ pub enum DatasetStore {
 
 /// File purposes that Fireworks datasets support.
 const FIREWORKS_PURPOSES: [&str; 2] = ["fine-tune", BATCH_PURPOSE];
+/// Purpose of files that contain batch lines.
 const BATCH_PURPOSE: &str = "batch";
-/// Cohere's dataset types for the input of an embed job and for its results.
+/// Cohere's dataset type for the input of an embed job.
 const COHERE_INPUT_TYPE: &str = "embed-input";
+/// Cohere's dataset types for the results of an embed job.
 const COHERE_OUTPUT_TYPES: [&str; 2] = ["embed-result", "embed-output"];
-/// Maximum lengths of a dataset id at Fireworks and at Cohere.
+/// Maximum length of a dataset id at Fireworks.
 const MAX_FIREWORKS_ID_BYTES: usize = 63;
+/// Maximum length of a dataset id at Cohere.
 const MAX_COHERE_ID_BYTES: usize = 256;
 
 /// Builds the id of a new Fireworks dataset from its purpose. Returns an error if the purpose is not supported.

@@ -69,8 +69,8 @@ pub fn check_message_batch(batch: &[u8], admit: ModelFilter<'_>) -> Result<(), B
     }
 }
 
-/// Returns the model in this part of a request and all others that the part names. The part must occur exactly once, because the
-/// provider might read a different duplicate than the one checked here.
+/// Returns the main model of the object `part` in a request, and all other models that this object names. The object
+/// must occur exactly once, because the provider might read a different duplicate than the one checked here.
 fn requested_models(request: &[u8], part: &str) -> Result<Vec<String>, String> {
     let mut positions = Vec::with_capacity(1);
     for_each_field(request, |key, at| {

@@ -59,7 +59,7 @@ impl FormScanner {
         self.model.as_deref()
     }
 
-    /// Returns true if the client asked for a stream.
+    /// Returns true if the client requests a stream.
     pub fn is_streaming(&self) -> bool {
         self.stream == Some(true)
     }

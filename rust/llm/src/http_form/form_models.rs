@@ -1,5 +1,5 @@
-//! Reader of all models that a multipart form names, in bounded memory. Stricter than other form parsers, because the
-//! provider's parser must not find a model that this one does not: ambiguous forms are errors.
+//! Reader of all models that a multipart form names, in bounded memory. Ambiguous forms are errors, unlike in other
+//! form parsers. Otherwise the provider's parser might find a model that this reader misses.
 
 use std::ops::Range;
 

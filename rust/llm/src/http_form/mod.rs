@@ -1,4 +1,4 @@
-//! Multipart forms, read as they pass.
+//! Parsers of multipart forms, which read a form while it is forwarded.
 
 pub mod batch_lines;
 pub mod form;

@@ -20,10 +20,11 @@ type BodyWriter = fn(&mut ImageRequest) -> Result<Value, RequestError>;
 /// Image generation format of one provider.
 pub struct ImageApi {
     write_body: BodyWriter,
-    /// JSON pointer to the images in the response, the key of each image, and its key in the client's response: `url`
-    /// or `b64_json`.
+    /// JSON pointer to the images in the response.
     images_pointer: &'static str,
+    /// Key of the data or the URL in each image, if the images are objects.
     image_key: &'static str,
+    /// Key of an image in the client's response: `url` or `b64_json`.
     output_key: &'static str,
     /// True if the request body is a multipart form.
     is_form: bool,
@@ -45,9 +46,10 @@ pub static HYPERBOLIC: ProviderFormat = ProviderFormat::of_images(&base64_format
 pub static SEGMIND: ProviderFormat = ProviderFormat::of_images(&base64_format(segmind_body, "/image", ""));
 pub static FIREWORKS: ProviderFormat = ProviderFormat::of_images(&base64_format(fireworks_body, "", "base64"));
 pub static WORKERS_AI: ProviderFormat = ProviderFormat::of_images(&base64_format(workers_ai_body, "/result/image", ""));
-/// Stability's v1 engines as JSON, and its v2 endpoints as forms.
+/// Stability's v1 engines, which take JSON.
 pub static STABILITY_V1: ProviderFormat =
     ProviderFormat::of_images(&base64_format(stability_v1_body, "/artifacts", "base64"));
+/// Stability's v2 endpoints, which take forms.
 pub static STABILITY_V2: ProviderFormat =
     ProviderFormat::of_images(&ImageApi { is_form: true, ..base64_format(stability_v2_body, "/image", "") });
 /// Imagen, both in the Gemini API and on Vertex AI.
@@ -59,10 +61,12 @@ pub static GEMINI: ProviderFormat = ProviderFormat::of_images(&base64_format(gem
 /// Field with the source image of image-to-image generation.
 const IMAGE_FIELD: &str = "image";
 
-/// Aspect ratios that each model supports, according to the vendor's API reference.
+/// Aspect ratios that Stability's models support, according to its API reference.
 pub(crate) const STABILITY_RATIOS: [AspectRatio; 9] =
     [(1, 1), (2, 3), (3, 2), (4, 5), (5, 4), (9, 16), (16, 9), (9, 21), (21, 9)];
+/// Aspect ratios that Imagen supports, according to Google's API reference.
 const IMAGEN_RATIOS: [AspectRatio; 5] = [(1, 1), (3, 4), (4, 3), (9, 16), (16, 9)];
+/// Aspect ratios that Gemini's image models support, according to Google's API reference.
 const GEMINI_RATIOS: [AspectRatio; 10] =
     [(1, 1), (2, 3), (3, 2), (3, 4), (4, 3), (4, 5), (5, 4), (9, 16), (16, 9), (21, 9)];
 

@@ -21,8 +21,9 @@ pub const DEFAULT_COMPLETION_WINDOW: &str = "24h";
 #[derive(Debug)]
 pub struct BatchRequest<'a> {
     pub model: String,
-    /// Input file: the id that the client sent, and the address that the provider's jobs use.
+    /// Id of the input file, as the client sent it.
     input_file_id: String,
+    /// Address of the input file that the provider's jobs use.
     pub input_address: String,
     pub endpoint: &'static str,
     pub metadata: Fields,
@@ -81,7 +82,7 @@ impl<'a> BatchRequest<'a> {
         take_string(&mut self.fields, key).filter(|value| !value.is_empty())
     }
 
-    /// Removes and returns a field for which a provider has its own format: that format, or the one string in it.
+    /// Removes and returns a field of the body in the provider's own format; null counts as absent.
     pub fn take_field(&mut self, key: &str) -> Option<Value> {
         take_field(&mut self.fields, key)
     }

@@ -199,8 +199,8 @@ pub fn map_fields(body: &[u8], mut change: impl FnMut(&[u8], &[u8]) -> FieldChan
     Ok(out)
 }
 
-/// Replaces values of the field `name` in an array of objects. `replacements` maps old to new values, both as JSON. Other
-/// input is returned unchanged.
+/// Replaces values of the field `name` in an array of objects. `replacements` maps old to new values, both as JSON.
+/// Other input is returned unchanged.
 pub fn replace_values(items: &[u8], name: &str, replacements: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::with_capacity(items.len());
     let mut copied = 0;

@@ -1,5 +1,6 @@
 //! Lenient deserialisation of the fields of provider responses. Servers write ids as numbers, or arguments as objects;
-//! one field of an unexpected type must not make the whole response unreadable. Content that cannot be read is an error.
+//! one field of an unexpected type must not make the whole response unreadable. Content that cannot be read is an
+//! error.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
@@ -22,13 +23,13 @@ pub(crate) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     }
 }
 
-/// Reads a string that is empty if it is absent.
+/// Reads a string as `text` does; an absent string is empty.
 pub(crate) fn text_or_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cow<'de, str>, D::Error> {
     text(deserializer).map(Option::unwrap_or_default)
 }
 
-/// Reads the name of a tool. A number or a boolean becomes its JSON text. Fails on a list or an object, because the client
-/// could not make the call.
+/// Reads the name of a tool. A number or a boolean becomes its JSON text. Fails on a list or an object, because the
+/// client could not make the call.
 pub(crate) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cow<'de, str>>, D::Error> {
     let raw = <&RawValue>::deserialize(deserializer)?;
     match raw.get().as_bytes().first() {
@@ -39,7 +40,7 @@ pub(crate) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     }
 }
 
-/// Reads the name of a tool that is empty if it is absent.
+/// Reads a tool name as `name` does; an absent name is empty.
 pub(crate) fn name_or_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cow<'de, str>, D::Error> {
     name(deserializer).map(Option::unwrap_or_default)
 }
@@ -51,7 +52,7 @@ pub(crate) fn content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     content_text(raw).map_err(D::Error::custom)
 }
 
-/// Reads text of the content that is empty if it is absent.
+/// Reads text as `content` does; absent text is empty.
 pub(crate) fn content_or_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cow<'de, str>, D::Error> {
     content(deserializer).map(Option::unwrap_or_default)
 }
@@ -113,7 +114,7 @@ pub(crate) fn index<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
     Ok(text.and_then(|text| text.parse().ok()))
 }
 
-/// Reads an index that is 0 if it is absent.
+/// Reads an index as `index` does; an absent index is 0.
 pub(crate) fn index_or_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     index(deserializer).map(Option::unwrap_or_default)
 }

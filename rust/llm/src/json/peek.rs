@@ -23,7 +23,7 @@ pub struct Peek {
 }
 
 impl Peek {
-    /// Returns true if the client asked for a stream.
+    /// Returns true if the client requests a stream.
     pub fn is_streaming(&self) -> bool {
         self.stream == Some(true)
     }

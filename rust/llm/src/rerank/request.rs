@@ -71,8 +71,8 @@ pub struct RerankResponse {
 }
 
 impl RerankResponse {
-    /// Parses the results at a JSON pointer. The pair contains the provider's keys for the index and the relevance
-    /// score.
+    /// Parses the results at a JSON pointer. `index_key` and `score` are the provider's keys for the index and the
+    /// relevance score.
     pub fn parse_results_at(response: &Value, pointer: &str, index_key: &str, score: &str) -> Option<Self> {
         let number = |value: &Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
         let entry = |item: &Value| Some((number(&item[index_key])?, item.get(score)?.clone()));

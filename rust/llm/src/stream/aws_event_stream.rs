@@ -3,7 +3,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Frame length, header length and their checksum, four bytes each.
+/// Length of the prelude: frame length, header length and their checksum, four bytes each.
 const PRELUDE_BYTES: usize = 12;
 /// Checksum of the frame.
 const CHECKSUM_BYTES: usize = 4;
@@ -155,8 +155,8 @@ pub fn encode_frame(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Edits the payload of a complete frame, and the bytes of its headers in place, and computes its checksums anew. Returns
-/// `None` if the bytes are not one frame.
+/// Edits the payload and, in place, the header bytes of a complete frame, and recomputes its checksums. Returns `None`
+/// if the bytes are not one frame.
 pub fn edit_frame(
     frame: &[u8],
     edit_headers: impl FnOnce(&mut [u8]),

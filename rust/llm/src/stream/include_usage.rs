@@ -19,7 +19,7 @@ static STREAM_OPTIONS_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"s
 static USAGE_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
 static CHOICES_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"choices\""));
 
-/// Returns true if this provider reports the usage of such a stream on request. `version` is the API version.
+/// Returns true if this provider reports the usage of the operation's streams on request. `version` is the API version.
 pub fn supports_include_usage(
     provider: &dyn Provider,
     operation: Operation,

@@ -1,4 +1,4 @@
-//! Detects how a stream ends that is one JSON array with an item per chunk, such as Google's streams without SSE.
+//! Detects how a stream of one JSON array ends. The array has an item per chunk, as in Google's streams without SSE.
 
 /// Maximum length of a key that the meter looks for.
 const MAX_KEY_BYTES: usize = 16;
@@ -75,8 +75,8 @@ impl ItemMeter {
         self.has_items = true;
         match (self.depth, &self.string_prefix[..]) {
             (2, b"error") => self.has_error_item = true,
-            // A rejected prompt has a `blockReason`. Other streams may have safety ratings of the prompt there, before the
-            // response.
+            // A rejected prompt has a `blockReason`. Other streams may have safety ratings of the prompt there, before
+            // the response.
             (3, b"blockReason") | (4, b"finishReason") => self.has_end_reason = true,
             _ => (),
         }

@@ -13,8 +13,8 @@ use crate::{
     usage::{Usage, UsageCounts},
 };
 
-/// Limit for an event that has not ended. A longer event keeps only its second half, because usage stands at the end of
-/// an event.
+/// Maximum number of buffered bytes of an incomplete event. Of a longer event, only the second half stays buffered,
+/// because usage is at the end of an event.
 const MAX_CARRY_BYTES: usize = 128 * 1024;
 
 /// Number of events at the start of a stream that are searched for the model name.
@@ -76,7 +76,7 @@ enum StreamKind {
     Media,
 }
 
-/// What the meter read from a stream.
+/// Summary of a stream that a meter has read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StreamSummary {
     pub usage: Option<Usage>,
@@ -231,7 +231,8 @@ impl SseMeter {
         }
     }
 
-    /// Records the final event. Media has types of its own for events with content.
+    /// Records the final event. A text stream is complete only if it had content; a media stream always counts as
+    /// complete.
     fn record_end(&mut self) {
         let is_complete = self.has_content || self.stream_kind == StreamKind::Media;
         self.is_terminated |= is_complete;

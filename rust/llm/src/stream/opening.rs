@@ -1,9 +1,9 @@
-//! Events that open a stream and have neither content nor a finish reason. A stream that ends after them is no response:
-//! the provider failed without an error.
+//! Events that open a stream and have neither content nor a finish reason. A stream that ends after such events is not
+//! a response: the provider failed without reporting an error.
 
 use crate::json::scan::{for_each_element_from, for_each_field, for_each_field_from};
 
-/// Fields of events without content. An event with any other field may have some.
+/// Fields of events without content. An event with any other field may have content.
 const METADATA_FIELDS: [&[u8]; 17] = [
     b"id",
     b"object",
@@ -93,7 +93,7 @@ fn candidate_has_content(candidate: &[u8]) -> bool {
     })
 }
 
-/// Returns true for the start of a block of text or thinking, which follows in deltas.
+/// Returns true for the empty start of a text or thinking block, whose content follows in deltas.
 fn is_empty_block(block: &[u8]) -> bool {
     !has_field(block, |key, value| match key {
         b"type" => !matches!(value, b"\"text\"" | b"\"thinking\""),
@@ -105,7 +105,7 @@ fn is_blank(value: &[u8]) -> bool {
     matches!(value, b"null" | b"\"\"" | b"[]" | b"{}")
 }
 
-/// Returns true if a field of the object fulfils the condition. A value that cannot be read does.
+/// Returns true if a field of the object fulfils the condition, or if a value cannot be read.
 fn has_field(object: &[u8], is_it: impl Fn(&[u8], &[u8]) -> bool) -> bool {
     if !object.starts_with(b"{") {
         return !is_blank(object);
@@ -118,7 +118,7 @@ fn has_field(object: &[u8], is_it: impl Fn(&[u8], &[u8]) -> bool) -> bool {
     is_found || read.is_err()
 }
 
-/// Returns true if an item of the array at this position fulfils the condition. A value that cannot be read does.
+/// Returns true if an item of the array at this position fulfils the condition, or if a value cannot be read.
 fn has_item(json: &[u8], at: usize, is_it: impl Fn(&[u8]) -> bool) -> bool {
     if json[at] != b'[' {
         return !json[at..].starts_with(b"null");

@@ -11,9 +11,10 @@ use crate::{
 };
 
 static USAGE_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
-/// Also matches `transcription_session.updated`, which transcription-only sessions send.
+/// Type of the event that reports the session settings. Also matches `transcription_session.updated`, which
+/// transcription-only sessions send.
 static SESSION_UPDATED_TYPE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"session.updated\""));
-/// Cannot match text inside an event, because quotes are escaped there.
+/// Key of an error. It cannot match text inside an event, because quotes are escaped there.
 static ERROR_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"error\""));
 /// Types of the events that report the usage of one response.
 const RESPONSE_END_TYPES: [&[u8]; 4] =
@@ -25,7 +26,7 @@ const TRANSCRIPTION_DONE_TYPE: &[u8] = b"\"conversation.item.input_audio_transcr
 const LOGGED_TYPES: [&[u8]; 4] =
     [b"\"session.created\"", b"\"session.updated\"", b"\"transcription_session.updated\"", b"\"error\""];
 
-/// Longest JSON literal that is accepted as a status or an error code.
+/// Maximum length of a JSON literal that is accepted as a status or an error code.
 const MAX_STATUS_BYTES: usize = 66;
 
 /// Number of other models whose usage is tracked separately. The usage of further models is added to that of the first

@@ -1,4 +1,4 @@
-//! Usage reader for large JSON responses. Keeps only both ends of the body as it passes through.
+//! Usage reader for large JSON responses. Buffers only both ends of the body while it is forwarded.
 
 use crate::{
     api_format::{ImageCounter, format::ApiFormat},
@@ -6,11 +6,11 @@ use crate::{
     usage::{SearchCallScanner, Usage, from_response_head, from_response_tail},
 };
 
-/// Number of bytes kept at each end. Usage is at one of them, before or after the content that makes the response
-/// large.
+/// Number of bytes that are buffered at each end. Usage is at one of them, before or after the content that makes the
+/// response large.
 const EDGE_BYTES: usize = 16 * 1024;
 
-/// JSON response that passes through; only its beginning and its end are kept.
+/// JSON response that is forwarded; only its beginning and its end are buffered.
 #[derive(Debug, Default)]
 pub struct ResponseSkimmer {
     head: Vec<u8>,

@@ -188,7 +188,8 @@ impl BoundaryScanner {
         Self { last_line_end: LineEnd::Lf, is_line_empty: true, bom_bytes_seen: 0 }
     }
 
-    /// Returns the end of the event in which `bytes` begin, blank line included; `None` if it does not end in them.
+    /// Returns the end of the event that contains the first of `bytes`, blank line included; `None` if it does not end
+    /// in them.
     fn find_event_end(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = self.skip_bom(bytes);
         while let Some(&byte) = bytes.get(at) {

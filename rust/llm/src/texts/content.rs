@@ -67,7 +67,7 @@ impl TextCollector {
         }
     }
 
-    /// Adds calls and results of tools in the form of Gemini.
+    /// Adds calls and results of tools in Gemini's format.
     fn collect_google_part(&mut self, part: &Value) {
         for name in ["functionCall", "function_call"] {
             self.at_key(part, name, |collector, call| {
@@ -95,7 +95,7 @@ impl TextCollector {
         });
     }
 
-    /// Adds calls and results of tools, and reasoning, in the form of Bedrock.
+    /// Adds calls and results of tools, and reasoning, in Bedrock's format.
     fn collect_amazon_part(&mut self, part: &Value, depth: usize) {
         self.at_key(part, "toolUse", |collector, call| {
             collector.at_key(call, "input", |inner, input| inner.push_json(TextKind::ToolArguments, input));
@@ -163,7 +163,7 @@ impl TextCollector {
         });
     }
 
-    /// Adds a text in base64. Other data, such as an image, is no text.
+    /// Adds the text in a base64 string. Ignores other data, such as an image.
     pub(super) fn push_base64(&mut self, kind: TextKind, data: &Value) {
         let Some(encoded) = data.as_str() else { return };
         if self.push_encoded(kind, "", encoded) {
@@ -184,11 +184,12 @@ impl TextCollector {
         }
     }
 
-    /// Returns true if the data are base64: of a text, which is added, or of something else.
+    /// Adds the text in base64 data, if the data are a text. Returns true if the data are base64, whatever they
+    /// contain.
     fn push_encoded(&mut self, kind: TextKind, prefix: &str, encoded: &str) -> bool {
         let Ok(decoded) = STANDARD.decode(encoded).or_else(|_| URL_SAFE.decode(encoded)) else { return false };
         let text = String::from_utf8(decoded).ok().filter(|text| !text.is_empty() && !text.contains('\0'));
-        // A short text may be base64 by chance, and is read as it is too.
+        // A short text may be valid base64 by chance. It is then also read without decoding.
         let is_certain = text.is_some() || encoded.len() >= MIN_BASE64_BYTES || !prefix.is_empty();
         if let Some(text) = text {
             self.push(kind, text);
@@ -203,7 +204,7 @@ impl TextCollector {
     pub(super) fn collect_message(&mut self, message: &Value) {
         let kind = if self.role == TextRole::Tool { TextKind::ToolResult } else { TextKind::Text };
         self.at_key(message, "content", |collector, content| collector.collect_content(content, kind));
-        // Cohere's history.
+        // Messages in Cohere's chat history have their text here.
         self.at_key(message, "message", |collector, content| collector.collect_content(content, kind));
         for name in ["reasoning_content", "reasoning"] {
             self.at_key(message, name, |collector, text| collector.push_string(TextKind::Reasoning, text));
@@ -213,7 +214,7 @@ impl TextCollector {
                 collector.at_items(blocks, |collector, _, block| collector.collect_reasoning(block));
             });
         }
-        // Blocks repeat the content, and have the reasoning.
+        // These blocks repeat the content, and also contain the reasoning.
         self.at_key(message, "content_blocks", |collector, blocks| {
             collector.at_items(blocks, |collector, _, block| {
                 collector.collect_content(block, TextKind::Other);
@@ -281,7 +282,8 @@ impl TextCollector {
     }
 }
 
-/// Returns true for the begin of a data URL with an image, a sound or a video, unless its format is a text.
+/// Returns true if a data URL that begins like this contains an image, a sound or a video. Media that are text, such as
+/// SVG, do not count.
 fn is_picture_or_sound(begin: &str) -> bool {
     let media_type = begin.strip_prefix("data:").unwrap_or_default().split(';').next();
     let is_media =
@@ -293,7 +295,7 @@ pub(super) fn is_text_type(media_type: Option<&str>) -> bool {
     media_type.is_some_and(|name| name.starts_with("text/") || name.ends_with("json") || name.ends_with("xml"))
 }
 
-/// Returns the author that a role names.
+/// Returns the author of a message, by its `role`.
 pub(super) fn role_of(message: &Value) -> TextRole {
     let is_one_of = |names: &[&str]| {
         message["role"].as_str().is_some_and(|role| names.iter().any(|name| role.eq_ignore_ascii_case(name)))

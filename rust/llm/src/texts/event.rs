@@ -6,35 +6,36 @@ use serde_json::Value;
 
 use super::{BodyStep, JsonForm, TextCollector, TextKind, TextPart, TextRole};
 
-/// Position of a text in a stream. Texts of events with the same position belong together.
+/// Position of a text in a stream. Texts with the same position in several events are parts of one text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SlotKey {
     pub kind: TextKind,
     /// Index of the choice.
     pub group: usize,
-    /// Index of the output item or content block, and of the part or tool call in it.
+    /// Index of the output item or content block.
     pub item: u64,
+    /// Number that identifies the part or the tool call within the item.
     pub part: u64,
 }
 
 /// Texts of one event.
 #[derive(Debug, Default)]
 pub struct EventTexts {
-    /// Parts of texts that began in earlier events, each with its position in the stream.
+    /// Parts of texts that continue over several events, each with its position in the stream.
     pub deltas: Vec<(SlotKey, TextPart)>,
-    /// Complete texts that repeat the preceding deltas.
+    /// Complete texts. Most of them repeat earlier deltas.
     pub copies: Vec<TextPart>,
     pub ending: Ending,
 }
 
-/// Texts that an event ends.
+/// Set of texts that end with an event.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     #[default]
     None,
-    /// Those of one choice.
+    /// Texts of the choice with this index.
     Group(usize),
-    /// Those of one item.
+    /// Texts of the item with this index.
     Item(u64),
     All,
 }
@@ -112,7 +113,7 @@ impl EventReader<'_> {
         for (name, kind) in BLOCK_DELTAS {
             self.add_delta(&["content_block", name], kind, index, 0);
         }
-        // Results of the provider's own tools come whole, and some servers send complete arguments.
+        // The results of the provider's own tools are sent complete. Some servers also send complete arguments.
         let block = &self.event["content_block"];
         let is_result = block["type"].as_str().is_some_and(|name| name.ends_with("tool_result"));
         self.collector.at_key(self.event, "content_block", |inner, block| {
@@ -153,7 +154,7 @@ impl EventReader<'_> {
         }
     }
 
-    /// Gemini repeats no text: each event holds the next part of it.
+    /// Reads the candidates of a Gemini event. Gemini repeats no text: each event contains the next part of it.
     fn read_candidates(&mut self) {
         for (at, candidate) in self.event["candidates"].as_array().into_iter().flatten().enumerate() {
             let group = candidate["index"].as_u64().map_or(at, |index| index as usize);
@@ -167,7 +168,7 @@ impl EventReader<'_> {
                     self.texts.copies.push(place);
                     continue;
                 }
-                // The parts of a text may have other indexes in each event.
+                // The index of a text's part may differ between events, so it only distinguishes tool calls.
                 let is_argument = place.kind == TextKind::ToolArguments;
                 let part = if is_argument { position_of(candidate, &place.path[2..]) } else { 0 };
                 self.texts.deltas.push((SlotKey { kind: place.kind, group, item: 0, part }, place));
@@ -182,7 +183,7 @@ impl EventReader<'_> {
         }
     }
 
-    /// Reads an event of Bedrock. Names of events are keys of models that wrap them once more.
+    /// Reads an event of Bedrock. Some models wrap an event in an object whose key is the name of the event.
     fn read_converse(&mut self) {
         let event = self.event;
         let wrapped = event["contentBlockDelta"].is_object();
@@ -196,7 +197,7 @@ impl EventReader<'_> {
             let outer: &[&'static str] = if wrapped { &["contentBlockDelta"] } else { &[] };
             self.add_delta(&[outer, path].concat(), kind, item, 0);
         }
-        // Models of other vendors send the next part of their response.
+        // Models with a format of their own send the next part of their response body.
         if self.texts.deltas.is_empty() && inner.get("contentBlockIndex").is_none() {
             let collector = &mut self.collector;
             collector.has_deltas = true;
@@ -254,7 +255,8 @@ impl EventReader<'_> {
         self.sort_unknown(group, item);
     }
 
-    /// Strings within a `delta` continue those of other events.
+    /// Adds the collected strings to the event: those within a `delta` continue strings of other events, the others are
+    /// complete.
     fn sort_unknown(&mut self, group: usize, item: u64) {
         for place in std::mem::take(&mut self.collector.parts) {
             let is_delta = place.path.iter().any(|step| matches!(step, BodyStep::Key(name) if name == "delta"));
@@ -268,8 +270,8 @@ impl EventReader<'_> {
     }
 }
 
-/// Returns a number for a field, which is the same in all events that continue its text. Items of lists have
-/// different numbers by their own index or path, and tool calls without one by their position.
+/// Returns a number that identifies the text of a field. It is the same in all events that continue the text. List
+/// items are distinguished by their own `index` or `jsonPath`, and tool calls without an index by their position.
 fn position_of(value: &Value, path: &[BodyStep]) -> u64 {
     let mut hasher = DefaultHasher::new();
     value["type"].as_str().hash(&mut hasher);
@@ -293,7 +295,7 @@ fn position_of(value: &Value, path: &[BodyStep]) -> u64 {
     hasher.finish()
 }
 
-/// Returns what the text in an event of the Responses API is.
+/// Returns the kind of the text in an event of the Responses API with this name.
 fn response_kind(name: &str) -> TextKind {
     if name.contains("refusal") {
         TextKind::Refusal

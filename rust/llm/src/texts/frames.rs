@@ -1,5 +1,5 @@
-//! Events of a stream in their encodings: server-sent events, Amazon's binary frames, and the items of a JSON array. An
-//! event is read as JSON, and written again with other texts.
+//! Events of a stream in their encodings: server-sent events, Amazon's binary frames, and the items of a JSON array.
+//! Events are read as JSON, and written with changed texts.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::{Bytes, BytesMut};
@@ -11,7 +11,7 @@ use crate::stream::{
     sse::{BOM, Splitter, event_data},
 };
 
-/// Longest event that is read.
+/// Maximum length of an event.
 const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
 
 /// Encoding of a stream.
@@ -22,7 +22,7 @@ pub enum StreamEncoding {
     JsonArrayItems,
 }
 
-/// An event is not in the encoding of its stream, so that texts may be hidden in it.
+/// Error for an event that does not have the encoding of its stream. Such an event may hide texts from checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnreadableEvent;
 
@@ -109,7 +109,7 @@ pub fn join_events(encoding: StreamEncoding, events: &[Bytes]) -> Vec<u8> {
     events.concat()
 }
 
-/// Returns the JSON of an event; `None` if it has none, such as a comment or the mark of the end.
+/// Returns the JSON of an event; `None` if it has none, such as a comment or the end marker.
 pub fn event_json(encoding: StreamEncoding, raw: &[u8]) -> Result<Option<Value>, UnreadableEvent> {
     match encoding {
         StreamEncoding::SseEvents => {
@@ -130,8 +130,8 @@ pub fn event_json(encoding: StreamEncoding, raw: &[u8]) -> Result<Option<Value>,
     }
 }
 
-/// Returns an event without the values of repeated keys that [`event_json`] does not return; `None` if it has none. A
-/// client may read those values.
+/// Rewrites an event so that each key occurs once; `None` if no key is repeated. [`event_json`] returns one value of a
+/// repeated key, but a client may read another one.
 pub fn without_repeated_keys(encoding: StreamEncoding, raw: &Bytes) -> Option<Bytes> {
     let repeats = |json: &[u8]| serde_json::from_slice(json).is_ok_and(|value: Value| has_repeated_keys(json, &value));
     let has_repeated = match encoding {
@@ -171,7 +171,7 @@ fn inner_json(payload: &Value) -> Option<Result<Value, UnreadableEvent>> {
     Some(decoded.ok_or(UnreadableEvent))
 }
 
-/// Returns an event with other texts in its JSON, and without lists of tokens.
+/// Returns an event with changed texts in its JSON, and without lists of tokens.
 pub fn rewrite_event(encoding: StreamEncoding, raw: &Bytes, changes: &[(&TextPart, &str)]) -> Bytes {
     let Ok(Some(mut value)) = event_json(encoding, raw) else { return raw.clone() };
     for (place, text) in changes {
@@ -192,7 +192,7 @@ pub fn rewrite_event(encoding: StreamEncoding, raw: &Bytes, changes: &[(&TextPar
     }
 }
 
-/// Returns an event without a byte order mark, which a client ignores at the begin of a stream.
+/// Returns an event without a byte order mark, which a client ignores at the start of a stream.
 fn without_bom(raw: &[u8]) -> &[u8] {
     raw.strip_prefix(BOM).unwrap_or(raw)
 }

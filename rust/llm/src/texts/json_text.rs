@@ -1,27 +1,28 @@
-//! Texts that are JSON, such as the arguments of a tool. Their strings are checked as a client reads them: without
-//! escapes, but for those of quotes and backslashes, so that the text can be written again as JSON.
+//! Texts that are JSON, such as the arguments of a tool call. Checks read their strings as a client does, without
+//! escapes. Only the escapes of quotes and backslashes stay, so that the text can be converted back to JSON.
 
 use std::{borrow::Cow, fmt::Write};
 
 use serde::de::IgnoredAny;
 
-/// Bytes of the longest escape: two halves of a surrogate pair.
+/// Length of the longest escape, which is a surrogate pair.
 const MAX_ESCAPE_BYTES: usize = 12;
 
 /// Decodes the escapes of a JSON text that arrives in deltas.
 #[derive(Debug, Default)]
 pub struct JsonTextDecoder {
-    /// True if the text begins like JSON; `None` before its first letter. Any other text stays as it is.
+    /// True if the text begins like JSON; `None` before its first letter. Other text is not decoded.
     is_json: Option<bool>,
     is_in_string: bool,
-    /// An escape whose end has not arrived.
+    /// Beginning of an escape whose end has not arrived.
     pending: String,
 }
 
-/// What an escape stands for.
+/// Result of reading an escape.
 enum Escape {
+    /// The decoded letter, and the length of the escape in bytes.
     Letter(char, usize),
-    /// It stays as it is.
+    /// The escape is not decoded; its length in bytes.
     Kept(usize),
     Incomplete,
 }
@@ -31,7 +32,7 @@ impl JsonTextDecoder {
         self.is_json == Some(true)
     }
 
-    /// Appends what a delta says. An escape that it does not complete follows with the next one.
+    /// Appends the decoded text of a delta. An escape that the delta does not complete is appended with the next delta.
     pub fn decode(&mut self, delta: &str, output: &mut String) {
         if self.is_json.is_none() && !delta.trim_start().is_empty() {
             self.is_json = Some(begins_like_json(delta));
@@ -104,7 +105,7 @@ fn read_code_escape(text: &str) -> Escape {
         let digits = escape[2..].bytes().all(|digit| digit.is_ascii_hexdigit());
         u16::from_str_radix(&escape[2..], 16).ok().filter(|_| digits)
     };
-    // What may still become one, if more of the text follows.
+    // Returns true if the text at this position may become an escape when more of it arrives.
     let may_complete = |begin: usize| {
         let escape = &text.as_bytes()[begin.min(text.len())..];
         escape.len() < 6
@@ -125,12 +126,12 @@ fn read_code_escape(text: &str) -> Escape {
     match char::decode_utf16([first].into_iter().chain(second)).next() {
         Some(Ok('"' | '\\')) => Escape::Kept(6),
         Some(Ok(letter)) => Escape::Letter(letter, if second.is_some() { 12 } else { 6 }),
-        // Half a surrogate pair is no letter.
+        // Half a surrogate pair does not encode a letter.
         _ => Escape::Kept(6),
     }
 }
 
-/// Returns a JSON text without escapes.
+/// Decodes the escapes of a complete JSON text.
 pub fn decode_json_text(text: &str) -> Cow<'_, str> {
     if !text.contains(['\\', '\n', '\r', '\t']) {
         return text.into();
@@ -141,7 +142,7 @@ pub fn decode_json_text(text: &str) -> Cow<'_, str> {
     output.into()
 }
 
-/// Returns a decoded text as JSON again.
+/// Converts a decoded text back to JSON.
 pub fn encode_json_text(text: &str) -> Cow<'_, str> {
     if !text.bytes().any(|byte| byte < b' ') {
         return text.into();
@@ -162,7 +163,8 @@ pub fn encode_json_text(text: &str) -> Cow<'_, str> {
     encoded.into()
 }
 
-/// Returns the JSON of a text that a check changed. Without it, a text that was JSON before is one string of an object.
+/// Encodes a text that a check changed. If only the original text was JSON, the result is an object that contains the
+/// changed text as a string.
 pub fn encode_changed_text(before: &str, changed: &str) -> String {
     let encoded = encode_json_text(changed);
     if is_json(&encoded) || !is_json(&encode_json_text(before)) {

@@ -21,7 +21,7 @@ use self::json_text::{begins_like_json, decode_json_text, encode_changed_text};
 pub use request::{has_token_numbers, request_texts};
 pub use response::response_texts;
 
-/// What a text is.
+/// Kind of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TextKind {
     Text,
@@ -30,7 +30,7 @@ pub enum TextKind {
     /// Arguments of a tool call, as JSON.
     ToolArguments,
     ToolResult,
-    /// A string in a field that no format has texts in, or of another shape than the format says.
+    /// String in a field that contains no text in any format, or whose value has another shape than the format defines.
     Other,
 }
 
@@ -52,18 +52,21 @@ pub struct TextPart {
     pub group: usize,
     pub text: String,
     path: Vec<BodyStep>,
-    /// Begin of a body's string that has this text in base64. `None`: the string is the text.
+    /// Prefix of the string in the body if that string contains this text in base64. `None` if the string is the text
+    /// itself.
     encoding: Option<Box<str>>,
     json_form: JsonForm,
 }
 
-/// Form of a text. The strings of JSON are checked without escapes.
+/// JSON form of a text. Checks read the strings in JSON without escapes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum JsonForm {
+    /// The text is not JSON.
     #[default]
     None,
+    /// The text is complete JSON, which is decoded.
     Complete,
-    /// A part of a JSON text, as it arrived.
+    /// The text is a part of JSON, as it arrived.
     Delta,
 }
 
@@ -104,7 +107,7 @@ impl TextPart {
     }
 }
 
-/// Fields with the tokens of a text, which would still show a text that was replaced.
+/// Fields that list the tokens of a text. They would still show a text that was replaced.
 const TOKEN_FIELDS: [&str; 2] = ["logprobs", "logprobsResult"];
 
 /// Removes the lists of tokens from a response or an event.
@@ -127,7 +130,7 @@ struct TextCollector {
     role: TextRole,
     /// True for the events of a stream, whose JSON texts are not complete.
     has_deltas: bool,
-    /// Addresses of the values that have been read as a whole.
+    /// Addresses of the JSON values whose texts have all been collected.
     read: HashSet<*const Value>,
 }
 
@@ -218,8 +221,8 @@ impl TextCollector {
     }
 }
 
-/// Returns true if a text is JSON with escapes that hide what its reader sees. Texts of a model keep the escapes that
-/// every JSON needs, because checks may parse them.
+/// Returns true if a text is JSON whose escapes hide what its reader sees. In a model's own texts, only `\u` escapes
+/// count. The other escapes stay, because every JSON needs them and checks may parse the text.
 fn has_json_escapes(kind: TextKind, text: &str) -> bool {
     let escape = match kind {
         TextKind::ToolArguments => return false,

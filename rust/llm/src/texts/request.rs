@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::{BodyStep, TextCollector, TextKind, TextPart, TextRole, content::role_of};
 
 /// Returns the texts of a request body in their order. The last group is the last message. If a body has fields of
-/// several formats, it has the last message of each, because only its provider decides which of them counts. Names of
-/// fields are recognised in any case, because some providers do so too.
+/// several formats, the last group contains the last message of each. Only the provider decides which of them counts.
+/// Names of fields are recognised in any case, because some providers do so too.
 pub fn request_texts(body: &Value) -> Vec<TextPart> {
     let mut collector = TextCollector::new(TextRole::System);
     collector.collect_request(body);
@@ -51,7 +51,7 @@ const FIELDS: [(&str, CollectField); 26] = [
     ("promptVariables", TextCollector::collect_document_texts),
     ("singleEmbeddingParams", TextCollector::collect_document_texts),
     ("segmentedEmbeddingParams", TextCollector::collect_document_texts),
-    // Requests within others, of which the tokens are counted, or that begin a thread.
+    // Requests within others: those of token counts and batch lines, and the beginning of a thread.
     ("generateContentRequest", TextCollector::collect_request),
     ("converse", TextCollector::collect_request),
     ("invokeModel", TextCollector::collect_model_body),
@@ -60,7 +60,7 @@ const FIELDS: [(&str, CollectField); 26] = [
 ];
 
 impl TextCollector {
-    /// Adds the texts of a request: what its format does not know, instructions, and the client's texts.
+    /// Adds the texts of a request: strings in unknown fields, instructions, and the client's texts.
     pub(super) fn collect_request(&mut self, body: &Value) {
         let begin = self.parts.len();
         let Value::Object(fields) = body else { return self.collect_unknown(body, TextKind::Text) };
@@ -95,14 +95,14 @@ impl TextCollector {
         }
     }
 
-    /// Puts what is added into a group that is not the last one.
+    /// Puts the texts that `add` collects into a group of their own.
     fn in_own_group(&mut self, add: impl FnOnce(&mut Self)) {
         let before = self.parts.len();
         add(self);
         self.group += usize::from(self.parts.len() > before);
     }
 
-    /// Visits a field, and then adds what of it has another form than its format says.
+    /// Visits a field, and then adds the strings in it that `visit` did not read.
     fn at_field(&mut self, name: &str, value: &Value, visit: impl FnOnce(&mut Self, &Value)) {
         self.path.push(BodyStep::Key(name.to_owned().into()));
         let before = self.parts.len();
@@ -123,7 +123,7 @@ impl TextCollector {
         });
     }
 
-    /// Adds what a search or an embedding is about, which is all new: texts, or objects with texts.
+    /// Adds the inputs of a search or an embedding as one group: texts, or objects with texts.
     fn collect_document_texts(&mut self, documents: &Value) {
         self.collect_unknown(documents, TextKind::Text);
     }
@@ -133,7 +133,7 @@ impl TextCollector {
         self.at_key(request, "body", |inner, body| inner.push_base64(TextKind::Text, body));
     }
 
-    /// Adds the prompts of a completion: a string, or an array of them, which are all new.
+    /// Adds the prompts of a completion as one group: a string, or an array of strings.
     fn collect_prompt(&mut self, prompt: &Value) {
         self.push_string(TextKind::Text, prompt);
         self.at_items(prompt, |inner, _, item| inner.push_string(TextKind::Text, item));
@@ -147,7 +147,7 @@ impl TextCollector {
         });
     }
 
-    /// Adds the contents of several embeddings, which are all new.
+    /// Adds the contents of several embedding requests as one group.
     fn collect_embedding_requests(&mut self, requests: &Value) {
         let group = self.group;
         self.at_items(requests, |inner, _, request| {
@@ -165,7 +165,7 @@ impl TextCollector {
         self.push_string(TextKind::Text, input);
         self.at_items(input, |inner, _, item| {
             if item.is_string() {
-                // The texts of an embedding are all new.
+                // The texts of an embedding are one group.
                 inner.role = TextRole::User;
                 return inner.push_string(TextKind::Text, item);
             }
@@ -200,7 +200,8 @@ fn fields_named<'b>(body: &'b Value, field: &str) -> impl Iterator<Item = (&'b S
     body.as_object().into_iter().flatten().filter(move |(name, _)| name.eq_ignore_ascii_case(field))
 }
 
-/// Returns true if a field contains texts. The `text` of the Responses API is the format of the response.
+/// Returns true if a field contains texts in some format. An object named `text` does not: in the Responses API, it is
+/// the format of the response.
 fn is_known(name: &str, value: &Value) -> bool {
     !(value.is_object() && name.eq_ignore_ascii_case("text"))
         && SYSTEM_FIELDS.into_iter().chain(FIELDS.map(|(field, _)| field)).any(|field| field.eq_ignore_ascii_case(name))

@@ -17,7 +17,7 @@ pub fn response_texts(body: &Value) -> Vec<TextPart> {
 impl TextCollector {
     pub(super) fn collect_response(&mut self, body: &Value) {
         self.collect_object(body);
-        // A list of what models wrote earlier.
+        // A list of stored responses.
         self.at_key(body, "data", |inner, data| {
             inner.at_items(data, |inner, _, item| {
                 inner.collect_object(item);
@@ -27,7 +27,7 @@ impl TextCollector {
         self.collect_other_fields(body);
     }
 
-    /// Adds what the format of a response does not know, without what the client wrote itself.
+    /// Adds the strings in unknown fields of a response, except those that repeat the client's request.
     pub(super) fn collect_other_fields(&mut self, body: &Value) {
         self.group = 0;
         let Value::Object(fields) = body else { return self.collect_unknown(body, TextKind::Other) };

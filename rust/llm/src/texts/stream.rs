@@ -1,4 +1,4 @@
-//! Texts of a complete event stream: what its deltas say together, and the same stream with other texts.
+//! Texts of a complete event stream. Joins the deltas of each text, and rewrites the stream with changed texts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,7 +19,7 @@ use super::{
 struct Delta {
     event: usize,
     slot: usize,
-    /// Where the event's JSON has the delta.
+    /// Position of the delta in the event's JSON.
     place: TextPart,
 }
 
@@ -28,12 +28,13 @@ struct Delta {
 pub struct StreamTexts {
     encoding: StreamEncoding,
     events: Vec<Bytes>,
+    /// Texts of the stream, each joined from its deltas.
     slots: Vec<TextPart>,
     deltas: Vec<Delta>,
-    /// Complete texts that an event repeats after their deltas, such as `response.output_text.done`, with the index of
-    /// the text in `slots`.
+    /// Complete texts that repeat their deltas, such as those of `response.output_text.done`, each with the index of
+    /// its event.
     copies: Vec<(usize, TextPart)>,
-    /// True if an event had a repeated key, so that the stream must be written anew.
+    /// True if an event had a repeated key, so that the stream must be rewritten.
     has_repeated_keys: bool,
 }
 
@@ -76,7 +77,8 @@ impl StreamTexts {
         Ok(texts)
     }
 
-    /// Returns true if an event had a repeated key: a client that takes the other value would read an unchecked text.
+    /// Returns true if an event had a repeated key. A client that takes another value of that key would read an
+    /// unchecked text.
     pub fn has_repeated_keys(&self) -> bool {
         self.has_repeated_keys
     }
@@ -86,8 +88,8 @@ impl StreamTexts {
         &self.slots
     }
 
-    /// Returns the stream with replaced texts; `texts` has one for each position. The first delta of a text gets all of
-    /// the new text, later deltas become empty.
+    /// Returns the stream with replaced texts; `texts` has one text for each of `parts`. The first delta of a text gets
+    /// all of the new text, later deltas become empty.
     pub fn with_texts(&self, texts: &[String]) -> Vec<u8> {
         let mut changes: HashMap<usize, Vec<(&TextPart, &str)>> = HashMap::new();
         let mut has_begun = vec![false; self.slots.len()];
@@ -127,7 +129,7 @@ impl StreamTexts {
         join_events(self.encoding, &rewritten)
     }
 
-    /// Makes parts of copies that repeat no delta, such as the items of a stream that has no deltas for them.
+    /// Adds the complete texts that repeat no deltas to `slots`, such as items for which the stream has no deltas.
     fn add_copies_without_deltas(&mut self) {
         let mut known: HashSet<_> = self.slots.iter().map(|slot| (slot.kind, slot.text.clone())).collect();
         for (_, copy) in &self.copies {

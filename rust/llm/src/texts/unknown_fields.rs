@@ -1,11 +1,11 @@
-//! Strings in fields that no format has texts in. A provider may still read them, and a client may show them, so they are
-//! texts of the kind `Other`, except for identifiers, addresses, media and lists of tokens.
+//! Strings in fields that contain no texts in any format. A provider may still read them, and a client may show them.
+//! So they are texts of the kind `Other`, except for identifiers, addresses, media and lists of tokens.
 
 use serde_json::{Map, Value};
 
 use super::{BodyStep, TOKEN_FIELDS, TextCollector, TextKind, content::is_text_type};
 
-/// Fields with identifiers and words of a fixed list. A value with spaces is read.
+/// Fields with identifiers or words of a fixed list. A value with spaces still counts as a text.
 const IDENTIFIER_FIELDS: [&str; 40] = [
     "anthropic_version",
     "authorization",
@@ -48,7 +48,9 @@ const IDENTIFIER_FIELDS: [&str; 40] = [
     "type",
     "user",
 ];
+/// Endings of the names of other fields with identifiers.
 const IDENTIFIER_ENDINGS: [&str; 5] = ["_id", "Id", "_ids", "_at", "_type"];
+/// Maximum length of an identifier. A longer value counts as a text.
 const MAX_IDENTIFIER_BYTES: usize = 256;
 /// Fields with the address of a file, or with the file itself in base64.
 const MEDIA_FIELDS: [&str; 14] = [
@@ -67,15 +69,16 @@ const MEDIA_FIELDS: [&str; 14] = [
     "uri",
     "url",
 ];
+/// Fields with the media type of the data beside them.
 const MEDIA_TYPE_FIELDS: [&str; 3] = ["media_type", "mimeType", "mime_type"];
-/// A shorter text may be base64 by chance.
+/// Minimum length of base64 data. A shorter text may be valid base64 by chance.
 pub(super) const MIN_BASE64_BYTES: usize = 256;
 /// Fields with data that only their provider can read, or that repeat texts in another form.
 const OPAQUE_FIELDS: [&str; 6] =
     ["encrypted_content", "encrypted_index", "obfuscation", "signature", "thoughtSignature", "thought_signature"];
-/// HTML of Google with the queries of a search, which are read.
+/// Google's HTML that shows the queries of a search. It is skipped, because the queries are read from another field.
 const HTML_FIELD: &str = "renderedContent";
-/// Schemas, which models read with the names of their properties.
+/// Fields with a JSON schema. A schema is one text, because models also read the names of its properties.
 const SCHEMA_FIELDS: [&str; 9] = [
     "inputSchema",
     "input_schema",
@@ -88,8 +91,10 @@ const SCHEMA_FIELDS: [&str; 9] = [
     "schema",
 ];
 
-/// Values beyond these are one text each, so that many small ones take little memory.
+/// Maximum number of members of a list or object whose strings are separate texts. A larger one is a single text, which
+/// takes less memory.
 const MAX_ITEMS: usize = 256;
+/// Number of texts in a body after which each further list or object is a single text.
 const MAX_PARTS: usize = 4096;
 
 impl TextCollector {
@@ -157,8 +162,8 @@ fn is_no_text(name: &str, value: &Value) -> bool {
     OPAQUE_FIELDS.contains(&name) && is_base64(text)
 }
 
-/// Returns true if another field of the same object says that this one has no text: the media type of data, or the
-/// server to which header fields are sent as credentials.
+/// Returns true if another field of the same object shows that this one has no text. That field is the media type of
+/// data, or the server to which header fields are sent as credentials.
 fn is_explained(object: &Map<String, Value>, name: &str, value: &Value) -> bool {
     match name {
         "headers" => object.contains_key("server_url"),

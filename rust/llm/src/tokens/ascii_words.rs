@@ -1,15 +1,18 @@
-//! Search for long ASCII words, whose pieces are known without running the vocabulary's pattern.
+//! Search for long ASCII words. Their pieces, the units into which the tokenizer splits text, are known without running
+//! the vocabulary's pattern.
 
 use std::ops::Range;
 
 /// Minimum number of letters of a word that is found.
 const MIN_WORD_BYTES: usize = 48;
-/// Every word of `MIN_WORD_BYTES` contains this many letters in a row that start at a multiple of `STRIDE_BYTES`.
+/// Length of a probe. Every word of `MIN_WORD_BYTES` letters contains a probe that starts at a multiple of
+/// `STRIDE_BYTES`.
 const PROBE_BYTES: usize = 16;
+/// Distance between the starts of two probes.
 const STRIDE_BYTES: usize = MIN_WORD_BYTES - PROBE_BYTES;
 
 /// Returns the range of the next long word, with the space that belongs to it. The pattern of every vocabulary begins a
-/// piece with its first byte and ends one with its last byte.
+/// piece with the first byte of the range and ends one with its last byte.
 pub fn find_next_word(text: &str, mut from: usize, by_case: bool) -> Option<Range<usize>> {
     let bytes = text.as_bytes();
     while let Some(probe) = bytes.get(from..from + PROBE_BYTES) {

@@ -7,8 +7,9 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use super::{Encoding, count_text};
 use crate::json::{NUMBER_KEY, scan::for_each_field};
 
-/// Tokens that a chat format adds to each message, and to the response that follows.
+/// Tokens that a chat format adds to each message.
 const TOKENS_PER_MESSAGE: usize = 3;
+/// Tokens that a chat format adds for the start of the response.
 const RESPONSE_START_TOKENS: usize = 3;
 
 /// Estimates the tokens that a model reads in a request body; `None` if the body is not a JSON object. Images, audio

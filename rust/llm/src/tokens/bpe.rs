@@ -2,16 +2,19 @@
 
 use tiktoken::CoreBpe;
 
-/// Maximum number of bytes that `merge` reads. A stored rank leaves `OFFSET_BITS` bits for the offset of its part.
+/// Maximum number of bytes that `merge` reads, because a stored rank has `OFFSET_BITS` bits for the offset of its part.
 pub const MAX_PIECE_BYTES: usize = 1 << OFFSET_BITS;
+/// Number of low bits of a stored rank that hold the offset of its part.
 const OFFSET_BITS: u32 = 10;
 /// Rank of bytes that are not a token.
 const NO_RANK: u32 = u32::MAX;
-/// Number of ranks that are compared at once (`LANES`), in a number of independent rows (`ROWS`).
+/// Number of ranks that are compared at once.
 const LANES: usize = 4;
+/// Number of independent rows of `LANES` ranks.
 const ROWS: usize = 4;
 /// Bit above all bits of rank and offset. With it, the bits form a normal float, which every machine compares quickly.
 const NORMAL_FLOAT_BIT: u32 = 1 << 29;
+/// Number of bits of the filter in `RankTable`.
 const FILTER_BITS: usize = 1 << 21;
 
 /// Ranks of a vocabulary's tokens, by their bytes.
@@ -131,8 +134,8 @@ impl RankTable {
         std::iter::successors(Some(parts.part_end(0)), |end| (*end < length).then(|| parts.part_end(*end))).collect()
     }
 
-    /// Merges the pair of parts whose token has the lowest rank, the first one of equals, until no pair forms a token.
-    /// Returns the number of parts left.
+    /// Merges the pair of parts whose token has the lowest rank, until no pair forms a token. Of pairs with equal
+    /// ranks, the first one is merged. Returns the number of parts left.
     fn merge_pairs(&self, chunk: &[u8], parts: &mut MergeState) -> usize {
         let length = chunk.len().min(MAX_PIECE_BYTES);
         let mut remaining = length;
@@ -162,7 +165,7 @@ impl RankTable {
 #[derive(Default)]
 pub struct MergeState {
     /// Rank of the token that a part and the next one form, followed by the offset of the part, as the bits of a float.
-    /// Such floats sort in the same order as their bits, and the least of four is found in one step.
+    /// Such floats sort in the same order as their bits, and the minimum of four is found in one step.
     ranked_pairs: Vec<[[f32; LANES]; ROWS]>,
     part_ends: Vec<u16>,
     previous_parts: Vec<u16>,

@@ -19,10 +19,11 @@ use crate::tokens::{
 const LONG_RUN_BYTES: usize = 256;
 /// Distance between probes. A long run cannot lie between two positions that are this far apart.
 const PROBE_STRIDE_BYTES: usize = LONG_RUN_BYTES / 2;
-/// Smallest window, and smallest overlap of two windows. The cut at the end of a window may split it into more tokens
-/// than belong there. So the last tokens of a window are ignored too: one for every `BYTES_PER_TOKEN` bytes of overlap.
+/// Minimum length of a window.
 const MIN_WINDOW_BYTES: usize = 80;
+/// Minimum overlap of two windows. The cut at the end of a window may split it into more tokens than belong there.
 const MIN_OVERLAP_BYTES: usize = 12;
+/// Number of overlapping bytes for which one token at the end of a window is ignored.
 const BYTES_PER_TOKEN: usize = 6;
 /// After a window with more tokens than this, the next window may be smaller.
 const WIDE_WINDOW_TOKENS: usize = 20;
@@ -92,13 +93,14 @@ impl SplitPattern {
     }
 }
 
-/// Character class. A run of one class is one piece, or the same part of a piece, wherever the text is cut within the
-/// run.
+/// Character class. A run of one class is one piece, or the same part of a piece wherever the run is cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CharClass {
+    /// Any letter; used if the pattern does not split on case.
     Letter,
-    /// Lowercase and caseless letters, and uppercase letters; used if the pattern splits on case.
+    /// Lowercase or caseless letter; used if the pattern splits on case.
     Lowercase,
+    /// Uppercase letter; used if the pattern splits on case.
     Uppercase,
     Digit,
     Space,
@@ -125,8 +127,8 @@ impl CharClass {
         Some(if is_letter && !pattern.splits_on_case { Self::Letter } else { class })
     }
 
-    /// Returns true if a run between these two characters is a piece, or the same part of one wherever the text is cut
-    /// within the run.
+    /// Returns true if a run between these two characters is a piece, or the same part of a piece wherever the run is
+    /// cut.
     fn is_one_piece(self, run: &str, before: Option<char>, after: Option<char>) -> bool {
         let breaks_line = |character: char| matches!(character, '\r' | '\n');
         match self {
@@ -211,8 +213,9 @@ struct WindowedCounter<'t> {
     window_range: Range<usize>,
     /// Number of tokens before the current window.
     tokens_before: usize,
-    /// Length of the next window, and its overlap with the current one.
+    /// Length of the next window.
     window_bytes: usize,
+    /// Overlap of the next window with the current one.
     overlap_bytes: usize,
     scratch: MergeState,
 }

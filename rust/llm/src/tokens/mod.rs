@@ -1,8 +1,8 @@
 //! Token counting for responses whose provider reports no usage. Vocabularies are included in the binary and unpacked
 //! at first use.
 //!
-//! The first count in an encoding takes tens of milliseconds, and long texts take longer. Do not count on an event
-//! loop.
+//! The first count in an encoding takes tens of milliseconds, and long texts take longer. So tokens must not be
+//! counted on an event loop.
 
 pub(crate) mod ascii_words;
 pub(crate) mod body_text;

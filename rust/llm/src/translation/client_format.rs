@@ -1,4 +1,5 @@
-//! API formats of clients, by operation. A format of chat requests parses the request and encodes the response.
+//! API formats of clients, by operation. `ClientChatFormat` parses a chat request and selects the writer of its
+//! response.
 
 use crate::{
     chat::{

@@ -51,7 +51,7 @@ use crate::{
     translation_input::TranslationInput,
 };
 
-/// Bytes of a response that decide if it may be an error.
+/// Number of bytes at the start of a response that decide if it may be an error.
 const MAX_ERROR_START_BYTES: usize = 4096;
 
 /// Formats of the client and of the provider for the capability that a request uses.
@@ -348,8 +348,8 @@ impl Translation {
         Self { response_context: ResponseContext { echoed_fields, ..self.response_context }, ..self }
     }
 
-    /// Translates a complete response. A body that is an error, or says that the generation failed, is a failure
-    /// although its status is a success: returns the error in the client's format, with its status.
+    /// Translates a complete response that has a success status. If the body is an error, or reports that the
+    /// generation failed, returns the error in the client's format, with its own status.
     pub fn translate_response_or_failure(&self, body: &[u8]) -> Result<(u16, Vec<u8>), MalformedResponse> {
         let translate_hidden_error = || {
             let status = error_response::error_status(self.response_operation(), body)?;

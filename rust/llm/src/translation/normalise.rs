@@ -26,7 +26,7 @@ static CONTENT_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"content\
 static ERROR_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"error\""));
 static PROVIDER_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"provider\""));
 
-/// Longest line of a stream that is buffered. A longer line is forwarded unchanged as it arrives.
+/// Maximum length of a stream line that is buffered. A longer line is forwarded unchanged as it arrives.
 const MAX_LINE_BYTES: usize = 1024 * 1024;
 
 /// Number of bytes that must have arrived before a response without an error field counts as no error.
@@ -45,7 +45,7 @@ pub struct Normaliser {
     should_add_provider: bool,
     /// Format to which a model list is converted, for all providers; `None` for other responses.
     list_shape: Option<ModelListShape>,
-    /// True if the client asked for vectors in base64, which not every provider returns.
+    /// True if the client requests vectors in base64, which not every provider returns.
     encodes_vectors: bool,
     operation: Operation,
 }
@@ -228,8 +228,8 @@ impl Normaliser {
     }
 }
 
-/// Converts content that is a list of parts, as Mistral's reasoning models send it, to a string. The parts with thinking
-/// become `reasoning_content`. A list with other parts stays, because a string would lose them.
+/// Converts content that is a list of parts, as Mistral's reasoning models send it, to a string. The parts with
+/// thinking become `reasoning_content`. A list with other parts stays, because a string would lose them.
 fn flatten_content(json: &[u8]) -> Option<Vec<u8>> {
     let is_list = |at: usize| matches!(value_start(json, at + CONTENT_KEY.needle().len()), Some((_, b'[')));
     CONTENT_KEY.find_iter(json).find(|at| is_list(*at))?;
@@ -266,11 +266,11 @@ fn join_parts(parts: &[Value]) -> Option<(String, String)> {
 /// Numbers of the choices that have called a tool.
 type CallingChoices = BTreeSet<u64>;
 
-/// Bounds memory: calls of further choices are not remembered.
+/// Maximum number of choices whose tool calls are remembered, to bound memory.
 const MAX_CALLING_CHOICES: usize = 128;
 
-/// Adds the type to tool calls that lack it, at their start, and replaces a null type. Mistral omits it, and clients skip
-/// calls without it.
+/// Adds the type to tool calls that lack it, at their start, and replaces a null type. Mistral omits it, and clients
+/// skip calls without it.
 fn add_call_types(json: &[u8]) -> Option<Vec<u8>> {
     let mut edits: Vec<(Range<usize>, &str)> = Vec::new();
     for at in TOOL_CALLS_KEY.find_iter(json) {
@@ -300,8 +300,8 @@ fn add_call_types(json: &[u8]) -> Option<Vec<u8>> {
     apply_edits(json, &edits)
 }
 
-/// Maps the finish reasons of all choices to `OpenAI`'s; `None` if there are no others. A choice with tool calls ends
-/// because of them, whatever the provider says.
+/// Maps the finish reasons of all choices to `OpenAI`'s; `None` if nothing changes. A choice with tool calls ends
+/// because of them, whatever the provider reports.
 fn map_finish_reasons(json: &[u8], calls: &mut CallingChoices) -> Option<Vec<u8>> {
     let has_reason = |at: usize| matches!(value_start(json, at + FINISH_REASON_KEY.needle().len()), Some((_, b'"')));
     if TOOL_CALLS_KEY.find(json).is_none() && !FINISH_REASON_KEY.find_iter(json).any(has_reason) {

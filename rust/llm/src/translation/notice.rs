@@ -14,7 +14,7 @@ use crate::{
     reports::ResponseReport,
 };
 
-/// What the response says.
+/// Text of the response, and the properties of the request that it responds to.
 #[derive(Debug, Clone, Copy)]
 pub struct Notice<'n> {
     pub operation: Operation,

@@ -1,5 +1,5 @@
 //! Estimated usage in translated responses whose provider reports none. Clients of most API formats require the field,
-//! and a 0 there would say that the response costs nothing.
+//! and a 0 there would mean that the response costs nothing.
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ use crate::{
     usage::Usage,
 };
 
-/// What the estimate is made from, beside the generated text.
+/// Inputs of the estimate besides the generated text.
 #[derive(Debug, Clone, Copy)]
 pub struct UsageEstimate {
     pub input_tokens: usize,

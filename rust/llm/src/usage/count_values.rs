@@ -27,7 +27,7 @@ pub(super) fn audio_and_image_tokens(array: &[u8]) -> [u64; 2] {
     sum_counts_by_kind(array, b"modality", [b"\"AUDIO\"", b"\"IMAGE\""], b"tokenCount")
 }
 
-/// Sums the counts of two kinds in an array that has one count per kind.
+/// Sums the counts of two kinds in an array whose items each have a kind and a count.
 pub(super) fn sum_counts_by_kind(array: &[u8], name: &[u8], kinds: [&[u8]; 2], counted: &[u8]) -> [u64; 2] {
     let mut counts = [0_u64; 2];
     // If the JSON is malformed, the elements before the error count.

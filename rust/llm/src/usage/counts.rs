@@ -59,8 +59,9 @@ pub(crate) struct UsageCounts {
     is_image_generation: bool,
     has_output_details: bool,
     service: ServiceTier,
-    /// True if the usage object that was read last has fields of cached tokens, and of the input.
+    /// True if the usage object that was read last has fields of cached tokens.
     has_cache_fields: bool,
+    /// True if the usage object that was read last has a field of input tokens.
     has_input_field: bool,
     /// Sums of all iterations in the usage object that was read last.
     iterations: Option<IterationCounts>,
@@ -70,13 +71,13 @@ pub(crate) struct UsageCounts {
     speed: ServiceTier,
 }
 
-/// Number of counts of tokens.
+/// Number of token counts in `count_slots`.
 const COUNT_SLOTS: usize = 17;
-/// Number of the first counts, which are replaced when a provider restates the input.
+/// Number of input counts, which come first in `count_slots`. They are replaced when a provider restates the input.
 const INPUT_SLOTS: usize = 6;
 
 impl UsageCounts {
-    /// Returns true if the provider reported usage. Zeros only say that it does not know the usage.
+    /// Returns true if the provider reported usage. Zeros only mean that it does not know the usage.
     pub(crate) fn has_counts(&self) -> bool {
         let tokens = [self.input, self.output, self.total, self.cache_read, self.cache_write, self.cache_write_1h];
         let others = [self.reasoning, self.audio_in, self.audio_out, self.image_in, self.image_out];

@@ -72,8 +72,9 @@ pub struct Usage {
     pub reasoning: u64,
     pub audio_in: u64,
     pub audio_out: u64,
-    /// Audio and image tokens that were read from a cache.
+    /// Audio tokens that were read from a cache.
     pub cache_read_audio: u64,
+    /// Image tokens that were read from a cache.
     pub cache_read_image: u64,
     pub image_in: u64,
     pub image_out: u64,
@@ -106,7 +107,7 @@ impl Usage {
         [self.output, self.reasoning, self.audio_out, self.image_out].into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Returns the sum of both.
+    /// Returns the sum of this usage and `other`.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         Self {
@@ -204,7 +205,7 @@ pub(crate) fn from_response_tail(api_format: ApiFormat, tail: &[u8]) -> Option<U
     counts.read_tail(tail)?.to_usage(api_format)
 }
 
-/// Reads the last usage object, if only the response object itself is open around it.
+/// Reads the last usage object, if it is a field of the outermost object.
 fn counts_from_tail(tail: &[u8]) -> Option<UsageCounts> {
     UsageCounts::default().read_tail(tail)
 }

@@ -16,7 +16,7 @@ pub fn always_searches(model: &str) -> bool {
     model.contains("-search-preview") || model.contains("-search-api")
 }
 
-/// Bounds memory: search queries beyond this number are not counted or billed.
+/// Maximum number of search queries that are counted and billed, to bound memory.
 const MAX_SEARCH_QUERIES: usize = 256;
 
 /// Number of uses of each provider-side tool. These are not token counts.
@@ -42,7 +42,7 @@ impl ToolUses {
         self.zip_with(other, u64::saturating_add)
     }
 
-    /// Returns the larger of both values for each count. For two reports of the same uses.
+    /// Combines two reports of the same uses: returns the larger of both values for each count.
     #[must_use]
     pub fn max_of_each(&self, other: &Self) -> Self {
         self.zip_with(other, u64::max)
@@ -60,7 +60,7 @@ impl ToolUses {
         }
     }
 
-    /// Returns the counter for a usage field name: Anthropic's name first, then xAI's.
+    /// Returns the counter for a usage field, under Anthropic's or xAI's name of the field.
     pub(crate) fn counter_mut(&mut self, key: &[u8]) -> Option<&mut u64> {
         Some(match key {
             b"web_search_requests" | b"web_search_calls" => &mut self.web_searches,

@@ -1,5 +1,5 @@
-//! Parameter mapping for `OpenAI`-compatible providers: one table each of renamed, unsupported and restricted
-//! parameters. It edits the bytes of a request, so that everything else stays exactly as received.
+//! Parameter mapping for `OpenAI`-compatible providers: tables of renamed, unsupported and restricted parameters. It
+//! edits the bytes of a request, so that all other bytes stay as received.
 
 mod rules;
 
@@ -163,7 +163,7 @@ impl ParamRules {
             && self.bridge_message.is_none()
     }
 
-    /// Returns a list of objects without the nested field that is dropped; `None` if no object has it.
+    /// Returns a list of objects without the field `dropped_nested_field`; `None` if no object has it.
     fn strip_nested_field(&self, items: &[u8], dropped: &mut DroppedParams) -> Option<Vec<u8>> {
         let hint = self.dropped_nested_field?.as_bytes();
         memmem::find(items, hint)?;
@@ -237,13 +237,13 @@ impl ParamRules {
 }
 
 /// Returns the rules for a host of many vendors' models, such as Azure. Mistral models have their own rules; all others
-/// have `usual`.
+/// use the rules in `usual`.
 pub(crate) fn multi_vendor_rules(usual: &'static ParamRules, operation: Operation, model: &str) -> &'static ParamRules {
     let is_mistral = operation == Operation::ChatComplete && call_ids::for_chat_model(model) == call_ids::MISTRAL;
     if is_mistral { &MISTRAL_HOSTED } else { usual }
 }
 
-/// Replaces a tool call id, as JSON, that does not fit the format.
+/// Returns the replacement of a tool call id that does not fit the format. `id` is a JSON string.
 fn fit_call_id(form: CallIdFormat, id: &[u8]) -> FieldChange {
     let Ok(id) = serde_json::from_slice::<String>(id) else { return FieldChange::Unchanged };
     match form.normalise_id(&id) {
@@ -266,7 +266,7 @@ fn is_zero(value: &[u8]) -> bool {
     serde_json::from_slice::<f64>(value).is_ok_and(|number| number == 0.0)
 }
 
-/// Returns the limit that a number exceeds; `None` if the value is within the range or no number.
+/// Returns the limit that a number exceeds; `None` if the value is within the range or is not a number.
 fn exceeded_limit(value: &[u8], least: &'static str, maximum: &'static str) -> Option<&'static str> {
     let number = |text: &[u8]| serde_json::from_slice::<f64>(text).ok();
     let parsed = number(value)?;

@@ -34,10 +34,10 @@ pub struct ParamRules {
     pub drops_unsigned_thinking: bool,
 }
 
-/// Numeric field with its minimum and maximum.
+/// Name of a numeric field, its minimum and its maximum. Both limits are JSON.
 pub type NumberRange = (&'static str, &'static str, &'static str);
 
-/// Its value `false` differs from the default, so dropping it must be reported.
+/// Field whose value `false` differs from the default, so that dropping `false` must be reported.
 pub(super) const PARALLEL_TOOL_CALLS: &str = "parallel_tool_calls";
 
 /// No change: `OpenAI`'s own names and ranges.
@@ -65,10 +65,10 @@ pub(crate) static OPENAI_COMPLETIONS: ParamRules = ParamRules {
 /// Most compatible providers: no `developer` role, and `OpenAI`'s ranges.
 pub(crate) static OPENAI_COMPATIBLE: ParamRules =
     ParamRules { role_map: &[DEVELOPER_TO_SYSTEM], ranges: OPENAI_RANGES, ..IDENTITY };
-/// Same, with the older name `max_tokens` for the output limit.
+/// `OPENAI_COMPATIBLE` with the older name `max_tokens` for the output limit.
 pub(crate) static LEGACY_MAX_TOKENS: ParamRules = ParamRules { renames: &[RENAME_MAX_TOKENS], ..OPENAI_COMPATIBLE };
 
-/// Same, limited to one choice.
+/// `LEGACY_MAX_TOKENS`, limited to one choice.
 pub(crate) static SINGLE_CHOICE: ParamRules = ParamRules {
     ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, FREQUENCY_PENALTY_RANGE, ONE_CHOICE],
     ..LEGACY_MAX_TOKENS
@@ -76,7 +76,7 @@ pub(crate) static SINGLE_CHOICE: ParamRules = ParamRules {
 /// Predibase; its provider format has already renamed the fields, so only ranges apply.
 pub(crate) static PREDIBASE: ParamRules =
     ParamRules { ranges: &[TEMPERATURE_0_TO_1, TOP_P_RANGE, ONE_CHOICE], ..IDENTITY };
-/// `max_tokens`, and a maximum temperature of 1.
+/// `LEGACY_MAX_TOKENS` with a maximum temperature of 1.
 pub(crate) static TEMPERATURE_UP_TO_ONE: ParamRules = ParamRules {
     ranges: &[TEMPERATURE_0_TO_1, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, FREQUENCY_PENALTY_RANGE],
     ..LEGACY_MAX_TOKENS
@@ -102,7 +102,7 @@ pub(crate) static PERPLEXITY: ParamRules = ParamRules {
     ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, ONE_CHOICE, ("top_k", "0", "2048")],
     ..REPETITION_PENALTY
 };
-/// Same for text completions.
+/// `REPETITION_PENALTY` for text completions.
 pub(crate) static REPETITION_PENALTY_COMPLETIONS: ParamRules =
     ParamRules { renames: &[RENAME_FREQUENCY_PENALTY], zero_is_default: &[RENAME_FREQUENCY_PENALTY.0], ..IDENTITY };
 
@@ -166,7 +166,7 @@ pub(crate) static FIREWORKS: ParamRules = ParamRules {
     ],
     ..LEGACY_MAX_TOKENS
 };
-/// Same for text completions.
+/// `FIREWORKS` for text completions.
 pub(crate) static FIREWORKS_COMPLETIONS: ParamRules = ParamRules {
     ranges: &[
         TEMPERATURE_RANGE,

@@ -109,7 +109,7 @@ impl PassThroughFormat for HostedMessagesFormat {
     }
 }
 
-/// Token counts for other client formats.
+/// Token counts for clients that do not use Anthropic's API format.
 struct VendorPrefixTokenCount;
 
 impl TokenCountFormat for VendorPrefixTokenCount {

@@ -162,7 +162,7 @@ impl EmbeddingFormat for EmbeddingBody {
         }
         // The vectors are grouped by type, or are a plain list if there is only one type.
         let vectors = response.pointer("/embeddings/float").or_else(|| response.get("embeddings"))?.as_array()?;
-        // Nova names the kind of each vector beside it.
+        // Nova wraps each vector in an object that also names its kind.
         let vectors = vectors.iter().map(|vector| vector.get("embedding").unwrap_or(vector).clone()).collect();
         Some(EmbeddingResponse { vectors, ..EmbeddingResponse::default() })
     }

@@ -16,8 +16,9 @@ use crate::{
 };
 
 const EMBEDDINGS_ENDPOINT: &str = ENDPOINTS[2];
-/// Values of `modelInvocationType`: batch lines in the Converse format, or in the model's native format.
+/// Value of `modelInvocationType` for batch lines in the Converse format.
 const CONVERSE_INVOCATION_TYPE: &str = "Converse";
+/// Value of `modelInvocationType` for batch lines in the model's native format.
 const INVOKE_MODEL_INVOCATION_TYPE: &str = "InvokeModel";
 
 pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError> {

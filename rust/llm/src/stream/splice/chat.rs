@@ -1,5 +1,5 @@
-//! Splicing of chat and completion streams. Chunks of the second stream get the first id and no second role, and usage
-//! is summed up.
+//! Splicing of chat and completion streams. Chunks of the second stream get the id of the first stream and no second
+//! role, and usage is summed up.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Splicing of streams of the responses API. The first message of the second stream continues the open one; ids and
-//! sequence numbers are those of the first stream.
+//! Splicing of streams of the responses API. The first message of the second stream continues the open message. The
+//! response id is that of the first stream, and sequence numbers continue.
 
 use serde_json::{Value, json};
 

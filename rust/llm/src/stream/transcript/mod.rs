@@ -13,7 +13,7 @@ use crate::{api_format::format::ApiFormat, json::edit, operation::Operation};
 /// Maximum size of one event. A stream with a longer event is not resumed.
 const MAX_EVENT_BYTES: usize = 1024 * 1024;
 
-/// Stream formats that can be resumed, by where they carry their text.
+/// Formats of the streams that can be resumed. They differ in where events carry their text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamFormat {
     Chat,
@@ -51,7 +51,7 @@ pub struct ResumeRequest {
     pub prefill: String,
 }
 
-/// Reasons why no other target can resume the stream.
+// Reasons why no other target can resume the stream:
 const TOOL_CALLED: &str = "a tool was called";
 const SEVERAL_CHOICES: &str = "it has several choices";
 const ALREADY_ENDED: &str = "it has ended";
@@ -161,7 +161,8 @@ impl Transcript {
         }
     }
 
-    /// Records why the stream cannot be resumed. The first reason is kept, because it is the one that is reported.
+    /// Records why the stream cannot be resumed. Only the first reason is stored, because it is the one that is
+    /// reported.
     fn set_obstacle(&mut self, because: &'static str) {
         self.resume_obstacle.get_or_insert(because);
     }
@@ -259,8 +260,8 @@ impl Transcript {
         self.output.record_event(kind, event);
     }
 
-    /// Returns the request again, with the received text as an assistant prefill. `None` if its conversation cannot be
-    /// extended.
+    /// Builds the request that resumes the stream: the client's request, with the received text as an assistant
+    /// prefill. `None` if the conversation of the request cannot be extended.
     pub fn build_resume_request(&self, body: &[u8]) -> Option<ResumeRequest> {
         // Some models reject a prefill that ends in whitespace.
         let received = self.text.trim_end();

@@ -14,7 +14,8 @@ use crate::{
     reports::DroppedParams,
 };
 
-/// Prefix of a text signature. It travels as a redacted thinking block, because clients return such blocks unchanged.
+/// Prefix of a text signature. The gateway sends such signatures as redacted thinking blocks, because clients return
+/// these unchanged.
 pub(crate) const TEXT_SIGNATURE_PREFIX: &str = "seal:";
 
 pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {

@@ -33,7 +33,7 @@ pub struct ResponseBuilder {
     usage: Usage,
     finish_reason: String,
     stop_sequence: Option<String>,
-    /// Fields that accompany the text.
+    /// The provider's own fields, which are added to the response.
     extra_fields: Fields,
 }
 

@@ -37,7 +37,7 @@ pub struct StreamWriter {
     tool_call_blocks: Vec<usize>,
     usage: Usage,
     finish_reason: Option<(String, Option<String>)>,
-    /// Fields that accompany the text.
+    /// The provider's own fields, which are added to the response.
     extra_fields: Fields,
     is_finished: bool,
 }

@@ -7,7 +7,7 @@ use crate::{
     usage::Usage,
 };
 
-/// Prefix of redacted thinking. It travels in the signature field, because clients return signatures unchanged.
+/// Prefix of redacted thinking, which is sent in the signature field because clients return signatures unchanged.
 pub const REDACTED_PREFIX: &str = "redacted_thinking:";
 
 pub fn text_part(text: &str) -> Value {

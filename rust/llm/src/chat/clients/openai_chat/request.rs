@@ -332,7 +332,7 @@ fn parse_tool_choice(value: Option<Value>, request: &mut ChatRequest) -> Result<
         Some(Value::String(mode)) => match mode.as_str() {
             "auto" => Some(ToolChoice::Auto),
             "none" => Some(ToolChoice::None),
-            // Mistral's name for it is `any`.
+            // `any` is Mistral's name for `required`.
             "required" | "any" => Some(ToolChoice::Any),
             _ => return Err(wrong()),
         },
@@ -348,7 +348,7 @@ fn parse_tool_choice(value: Option<Value>, request: &mut ChatRequest) -> Result<
     Ok(())
 }
 
-/// Returns the function that represents a custom tool. Its schema is one string; a grammar is described in words.
+/// Returns the function that represents a custom tool. Its schema is one string; its description contains the grammar.
 /// `cache` is the cache hint beside the tool's fields.
 pub(crate) fn custom_tool(mut fields: Fields, cache: Option<Value>, path: &str) -> Result<Tool, RequestError> {
     let cache = cache.or_else(|| take_cache_control(&mut fields));

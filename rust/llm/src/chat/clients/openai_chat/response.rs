@@ -34,7 +34,7 @@ pub struct ResponseBuilder {
     finish_reason: String,
 }
 
-/// Fields that accompany the text, grouped by the JSON object that they belong to.
+/// The provider's own fields, which are added to the response, grouped by the JSON object that they belong to.
 #[derive(Debug, Default)]
 struct ExtraFields {
     response: Fields,

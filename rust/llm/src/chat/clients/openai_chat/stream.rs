@@ -29,7 +29,7 @@ pub struct StreamWriter {
     chunk_prefix: Vec<u8>,
     context: ResponseContext,
     tool_call_count: usize,
-    /// Indexes of the calls of tools that take free text.
+    /// Indexes of the calls of custom tools, which take free text.
     custom_calls: Vec<usize>,
     /// Number of annotations sent so far.
     annotation_count: usize,

@@ -22,7 +22,7 @@ pub struct ResponseBuilder {
     text: String,
     usage: Option<Usage>,
     finish_reason: String,
-    /// Fields that accompany the text.
+    /// The provider's own fields, which are added to the response.
     extra_fields: Fields,
 }
 

@@ -226,7 +226,7 @@ fn parse_item(value: Value, path: &str, request: &mut ChatRequest) -> Result<Opt
             (Role::Assistant, vec![Part::Image { source, detail: None, cache: None }])
         }
         "reasoning" => (Role::Assistant, vec![parse_reasoning(&mut fields, path)?]),
-        // It refers to a stored item, which the gateway cannot replace.
+        // The reference points to an item that the provider stored. The gateway does not know the content of that item.
         stored @ "item_reference" => {
             return Err(RequestError::new(
                 format!("{path}.type"),
@@ -326,7 +326,7 @@ fn parse_part(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<P
 }
 
 /// Parses a tool. Namespaces are flattened, and tools with free text become functions with one string. Drops a tool
-/// that `OpenAI` runs itself: coding agents send a fixed list, and the others work without it.
+/// that `OpenAI` runs itself: coding agents always send a fixed list of tools, and work without such tools.
 fn parse_tool(value: Value, path: &str, request: &mut ChatRequest) -> Result<(), RequestError> {
     let mut fields = into_object(value, path)?;
     match take_required_string(&mut fields, "type", path)?.as_str() {

@@ -27,7 +27,7 @@ pub struct ResponseBuilder {
     usage: Usage,
     finish_reason: String,
     error: Option<Value>,
-    /// Fields that accompany the output.
+    /// The provider's own fields, which are added to the response.
     extra_fields: Fields,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum ItemKind {
     Refusal,
     Reasoning,
     FunctionCall,
-    /// Call of a tool that takes free text. The text is the input.
+    /// Call of a custom tool, whose input is free text. The field `text` holds that input.
     CustomCall,
     Image,
 }

@@ -108,7 +108,8 @@ impl StreamWriter {
         self.write_sse_event(&format!("{}.delta", text_event_and_key(kind).0), fields);
     }
 
-    /// Writes the new annotations of the items that are still open. `previous_count` holds the number already sent for each item.
+    /// Writes the new annotations of the items that are still open. `previous_counts` holds the number of annotations
+    /// that were already sent for each item.
     fn write_annotations(&mut self, previous_counts: &[usize]) {
         for (at, previous_count) in previous_counts.iter().enumerate().take(self.started_item_count) {
             if self.is_item_closed[at] {

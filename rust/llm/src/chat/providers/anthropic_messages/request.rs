@@ -46,7 +46,7 @@ pub fn write_body(request: &mut ChatRequest) -> Result<Fields, RequestError> {
     Ok(out)
 }
 
-/// Longest `metadata.user_id` that Anthropic accepts, in characters.
+/// Maximum length of `metadata.user_id` at Anthropic, in characters.
 pub(crate) const MAX_USER_ID_CHARS: usize = 256;
 
 /// Returns beta names separated by commas, from a list or a comma-separated string.
@@ -244,7 +244,6 @@ fn tool_definition(tool: Tool, request: &mut ChatRequest) -> Value {
     }
 }
 
-/// Flattens a native tool from its chat completions form, `{"type": T, T: {"name": …}}`.
 /// Returns true for Anthropic's own tools. Their kinds end with a date, except for the set of an MCP server. In chat
 /// completions, the kind may be the name in the tool's options.
 pub fn is_native_tool(kind: &str, fields: &Fields) -> bool {
@@ -252,6 +251,7 @@ pub fn is_native_tool(kind: &str, fields: &Fields) -> bool {
     kind == "mcp_toolset" || has_date_suffix(kind) || named_kind.is_some_and(has_date_suffix)
 }
 
+/// Flattens a native tool from its chat completions form, `{"type": T, T: {"name": …}}`.
 pub fn native_tool(kind: &str, mut fields: Fields) -> Value {
     let inner = fields.shift_remove(kind).unwrap_or_default();
     let mut tool = json!({"type": kind});

@@ -81,7 +81,7 @@ pub fn decode_message(body: &[u8], sink: &mut dyn EventSink) -> Result<(), Malfo
     let mut calls = 0;
     for (at, block) in content.0.iter().enumerate() {
         if !block.is_translatable() {
-            // Such blocks are rare, so only then is the response parsed again to get the raw block.
+            // Untranslatable blocks are rare. Only for them is the response parsed again, to get the raw block.
             let parsed: Value = serde_json::from_slice(body)?;
             sink.push_event(ResponseEvent::NativeBlock { kind: &block.kind, json: &parsed["content"][at].to_string() });
             continue;

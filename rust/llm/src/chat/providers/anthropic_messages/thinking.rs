@@ -14,7 +14,7 @@ use crate::{
     reports::DroppedParams,
 };
 
-/// Smallest thinking budget in tokens that Anthropic accepts.
+/// Minimum thinking budget that Anthropic accepts, in tokens.
 const MIN_BUDGET_TOKENS: u64 = 1024;
 /// Budget of a client that enables thinking without one, if the model requires a budget.
 const DEFAULT_BUDGET_TOKENS: u64 = 8192;
@@ -38,8 +38,8 @@ pub fn drop_unsupported_sampling(request: &mut ChatRequest, model: &str) {
     }
 }
 
-/// Writes `thinking` for a model and removes parameters that conflict with it. `supports_thinking` is
-/// false if thinking cannot be enabled.
+/// Writes `thinking` for a model and removes parameters that conflict with it. `supports_thinking` is false if thinking
+/// cannot be enabled.
 pub fn write_config(
     request: &mut ChatRequest,
     model: &str,
@@ -180,8 +180,8 @@ pub fn set_output_config(out: &mut Fields, key: &str, value: Value) {
     }
 }
 
-/// Rejects a forced tool call if the model does not support it. It cannot be dropped, because the response would not be
-/// what the client asked for.
+/// Rejects a forced tool call if the model does not support it. The choice cannot be dropped, because the response
+/// might then lack the call that the client requires.
 pub fn reject_forced_tool_choice(request: &ChatRequest) -> Result<(), RequestError> {
     if matches!(request.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_))) && is_at_least_version(request, 5, 1)
     {
@@ -199,8 +199,8 @@ pub fn prefill_index(request: &ChatRequest) -> Option<usize> {
     if is_at_least_version(request, 4, 6) { request.messages.iter().rposition(is_answer) } else { None }
 }
 
-/// Rejects a prefill if the written request ends with it. Checks the written request because empty messages are left
-/// out of it.
+/// Rejects a prefill if the written request ends with it. Checks the written request, because it does not contain empty
+/// messages.
 pub fn reject_prefill(response: Option<usize>, written: &Fields) -> Result<(), RequestError> {
     let last = written.get("messages").and_then(|messages| messages.as_array()?.last());
     let (Some(at), Some(last)) = (response, last.filter(|last| last["role"] == "assistant")) else { return Ok(()) };
@@ -226,9 +226,9 @@ pub fn can_think(request: &ChatRequest, model: &str) -> bool {
     !is_forced && (is_adaptive_only(model) || !continues_without_thinking(request))
 }
 
-/// Fits the thinking budget into `max_tokens`, which includes it. If fewer than `reserved_tokens` tokens would remain for the
-/// answer, the budget becomes half of `max_tokens`. A budget below the minimum becomes the minimum. Returns the config,
-/// and true if the budget was changed; `None` if the minimum leaves too few tokens for the answer.
+/// Fits the thinking budget into `max_tokens`, which includes it. If fewer than `reserved_tokens` tokens would remain
+/// for the answer, the budget becomes half of `max_tokens`. A budget below the minimum becomes the minimum. Returns the
+/// config, and true if the budget was changed. Returns `None` if the minimum leaves too few tokens for the answer.
 fn fit_budget(mut thinking: Value, out: &mut Fields, reserved_tokens: u64) -> Option<(Value, bool)> {
     let Some(requested) = thinking["budget_tokens"].as_u64() else { return Some((thinking, false)) };
     let budget = requested.max(MIN_BUDGET_TOKENS);

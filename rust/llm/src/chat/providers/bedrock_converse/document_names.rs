@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-/// Converse rejects longer names.
+/// Maximum length of a document name in Converse.
 const MAX_NAME_CHARS: usize = 200;
 
 /// Gives each document of a conversation a unique name. The same conversation always produces the same names.

@@ -24,7 +24,7 @@ use crate::{
 const INFERENCE_PARAMS: &[(&str, &str)] =
     &[("max_tokens", "maxTokens"), ("temperature", "temperature"), ("top_p", "topP")];
 
-/// Fields of Bedrock itself, in both spellings.
+/// Fields of Bedrock itself: the names that clients send, in camel case or snake case, and Bedrock's own names.
 const BEDROCK_FIELDS: &[(&str, &str)] = &[
     ("guardrailConfig", "guardrailConfig"),
     ("guardrail_config", "guardrailConfig"),
@@ -60,7 +60,7 @@ pub fn build_body(request: &mut ChatRequest) -> Result<Fields, RequestError> {
     }
     write_output_config(request, &mut out);
     vendor_fields::write_vendor_fields(request, native, &mut out);
-    // Both are in the path of the URL.
+    // The URL path contains the model and selects streaming.
     request.model.clear();
     request.stream = false;
     Ok(out)

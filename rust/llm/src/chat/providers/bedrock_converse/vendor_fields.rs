@@ -70,7 +70,7 @@ const VENDORS_WITHOUT_CACHING: [&str; 14] = [
     "twelvelabs.",
     "writer.",
 ];
-/// Amazon models that support cache points, but not after tools.
+/// Part of the names of Amazon models that support cache points, but not after tools.
 const NOVA_PREFIX: &str = "amazon.nova";
 
 /// Returns true if the model accepts a cache point in this position.

@@ -13,8 +13,9 @@ use crate::{
 };
 
 const CITATIONS_FIELD: &str = "citations";
-/// Keys of a document or tool result that may hold its title and its text, by priority.
+/// Keys of a document or tool result that may hold its title, by priority.
 const TITLE_KEYS: [&str; 2] = ["title", "name"];
+/// Keys of a document or tool result that may hold its text, by priority.
 const TEXT_KEYS: [&str; 3] = ["text", "snippet", "content"];
 
 /// Maps citations to ranges of the full text.

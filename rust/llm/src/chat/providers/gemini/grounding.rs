@@ -169,7 +169,8 @@ impl GroundingTracker {
     }
 
     /// Returns the range of a segment in characters of the full text. Gemini counts offsets from the start of the part;
-    /// some streams count them from the start of the full text. The reading at which the quoted text is found wins.
+    /// some streams count them from the start of the full text. Uses the interpretation under which the quoted text is
+    /// found.
     fn locate_segment(&self, segment: &Segment) -> Option<Range<usize>> {
         let Segment { part_index, start_index, end_index, text } = segment;
         let begins = self.part_offsets.get(*part_index).copied().unwrap_or_default();

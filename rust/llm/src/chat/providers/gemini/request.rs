@@ -52,7 +52,7 @@ const GENERATION_PARAMS: &[(&str, &str)] = &[
     ("frequency_penalty", "frequencyPenalty"),
 ];
 
-/// Gemini rejects more stop sequences.
+/// Maximum number of stop sequences that Gemini accepts.
 const MAX_STOP_SEQUENCES: usize = 5;
 
 /// Ranges that parameters are clamped to. Penalties are absent because the ends of their ranges are exclusive.
@@ -98,7 +98,7 @@ pub fn write_body(request: &mut ChatRequest, names_calls: bool) -> Result<Fields
     {
         request.move_param(key, &mut out, name);
     }
-    // The URL path states both.
+    // The URL path contains the model and selects streaming.
     request.model.clear();
     request.stream = false;
     Ok(out)
@@ -373,8 +373,8 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) {
     }
 }
 
-/// Returns true for Google's own tools: the known ones, and later ones, whose names are in camel case or which have
-/// their options under their name. Other providers write theirs in lower case, with the options beside them.
+/// Returns true for Google's own tools: the known ones, and newer ones with a name in camel case or with their options
+/// under their name. Tools of other providers have names in lower case, with the options beside the name.
 fn is_native_tool(kind: &str, fields: &Fields) -> bool {
     let has_own_options = || fields.get(kind).is_some_and(Value::is_object) && !has_date_suffix(kind);
     native_tool_name(kind).is_some() || kind.bytes().any(|byte| byte.is_ascii_uppercase()) || has_own_options()

@@ -45,7 +45,7 @@ struct Candidate<'a> {
     content: Option<Content<'a>>,
     #[serde(default, borrow, deserialize_with = "lenient::text")]
     finish_reason: Option<Cow<'a, str>>,
-    /// Says what went wrong, for a finish reason that means a failure.
+    /// Describes what went wrong, for a finish reason that means a failure.
     #[serde(default, borrow, deserialize_with = "lenient::text")]
     finish_message: Option<Cow<'a, str>>,
     #[serde(default, borrow)]

@@ -61,15 +61,16 @@ pub fn supports_json_schema(model: &str) -> bool {
     (major, minor) >= (2, 5)
 }
 
-/// Schema in the form in which it loses nothing.
+/// Schema in the form in which it is sent to Gemini.
 pub enum WrittenSchema {
-    /// In Gemini's subset.
+    /// Schema in Gemini's subset of JSON Schema.
     Subset(Value),
-    /// As the client wrote it, in the field for JSON schemas.
+    /// Schema as the client wrote it. It is sent in Gemini's field for JSON schemas.
     Complete(Value),
 }
 
-/// Converts a schema to Gemini's subset. If that loses something and the model takes JSON schemas, keeps the schema.
+/// Converts a schema to Gemini's subset. If that loses something and the model takes JSON schemas, returns the complete
+/// schema instead.
 pub fn write_schema(schema: &Value, model: &str, dropped_params: &mut DroppedParams) -> WrittenSchema {
     let mut dropped = DroppedParams::default();
     let subset = sanitize_schema(schema, &mut dropped);
@@ -210,8 +211,8 @@ impl SchemaSanitizer<'_> {
         }
     }
 
-    /// Converts exclusive bounds to inclusive ones. An integer bound moves to the next integer; other bounds are kept
-    /// and reported as dropped.
+    /// Converts exclusive bounds to inclusive ones. An integer bound moves to the next integer. Other bounds stay as
+    /// they are, become inclusive, and are reported as dropped.
     fn convert_exclusive_bounds(&self, fields: &Map<String, Value>, out: &mut Map<String, Value>) {
         let is_whole = out.get("type").is_some_and(|kind| kind == "integer");
         for (key, name, step) in [("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)] {

@@ -31,9 +31,11 @@ const HIGH: &str = "high";
 /// All levels in ascending order.
 const THINKING_LEVELS: [&str; 4] = [MINIMAL, LOW, MEDIUM, HIGH];
 
-/// Token budgets that correspond to the levels. Used to map a level to a budget and a client's budget to a level.
+/// Token budget that corresponds to `LOW`. These budgets map a level to a budget and a client's budget to a level.
 const LOW_BUDGET_TOKENS: i64 = 1024;
+/// Token budget that corresponds to `MEDIUM`.
 const MEDIUM_BUDGET_TOKENS: i64 = 8192;
+/// Token budget that corresponds to `HIGH`.
 const HIGH_BUDGET_TOKENS: i64 = 24576;
 
 /// Returns true if a model rejects function calls that are sent back without their signatures.

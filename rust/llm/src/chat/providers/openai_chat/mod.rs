@@ -20,7 +20,7 @@ pub struct OpenAiChatFormat {
     max_tokens_field: &'static str,
     /// Maps the client's model name to the one in the body.
     map_model_name: fn(&str) -> String,
-    /// Highest temperature that the provider accepts.
+    /// Maximum temperature that the provider accepts.
     max_temperature: i32,
     /// True if a stream reports usage only when `stream_options` requests it.
     should_request_usage: bool,
@@ -73,8 +73,8 @@ pub static USAGE_ALWAYS_STREAMED: ProviderFormat = OpenAiChatFormat::provider_fo
     should_request_usage: false,
     ..OpenAiChatFormat::COMPATIBLE
 });
-/// Compatible format for providers that reject tool call messages without their reasoning.
-/// They switch thinking on and off in the same way.
+/// Compatible format for providers that reject tool call messages without their reasoning. Their thinking is switched
+/// on and off as in `SWITCHES_THINKING`.
 pub static REPLAYS_REASONING: ProviderFormat = OpenAiChatFormat::provider_format(&OpenAiChatFormat {
     reasoning_replay: ReasoningReplay::Text,
     has_thinking_switch: true,

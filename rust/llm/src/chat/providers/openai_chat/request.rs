@@ -99,9 +99,9 @@ pub fn build_body(request: &mut ChatRequest, limit: &str, thoughts: ReasoningRep
     Ok(out)
 }
 
-/// Longest id of a user that `OpenAI` accepts, in characters.
+/// Maximum length of a user id at `OpenAI`, in characters.
 const MAX_USER_ID_CHARS: usize = 64;
-/// Removes the stop sequences that are too many. A single string stays as it is.
+/// Removes the stop sequences beyond the maximum number. A single string stays as it is.
 fn limit_stop_sequences(request: &mut ChatRequest) {
     let max_count = request.max_stop_sequences.unwrap_or(usize::MAX);
     if request.fields.get("stop").is_some_and(Value::is_array) {
@@ -111,7 +111,8 @@ fn limit_stop_sequences(request: &mut ChatRequest) {
     }
 }
 
-/// Removes the sampling parameters that `OpenAI`'s reasoning models reject. Their default values say nothing.
+/// Removes the sampling parameters that `OpenAI`'s reasoning models reject. Parameters with their default value are not
+/// reported as dropped.
 fn drop_unsupported_sampling(request: &mut ChatRequest) {
     const PARAMS: [(&str, f64); 7] = [
         ("temperature", 1.0),
@@ -142,7 +143,7 @@ fn base_name(model: &str) -> &str {
     model.rsplit('/').next().unwrap_or_default()
 }
 
-/// Returns true if the model always reasons, or reasons with this effort, and rejects sampling parameters then.
+/// Returns true if the model reasons, either always or with this effort. It then rejects sampling parameters.
 fn rejects_sampling(model: &str, effort: Option<&str>) -> bool {
     let name = base_name(model);
     let is_digit = |character: char| character.is_ascii_digit();
@@ -161,8 +162,9 @@ fn thinking_budget(request: &ChatRequest) -> Option<Value> {
     thinking.get("budget_tokens").filter(|budget| budget.is_u64()).cloned()
 }
 
-/// Merges consecutive messages of one role, with the index of the first. A message with tool calls must be followed
-/// directly by their results. Merges calls that were sent one by one into one message, and their results too.
+/// Merges consecutive messages of one role; each result has the index of its first message. The results of tool calls
+/// must directly follow the message with the calls. So calls that were sent one by one become one message, and so do
+/// their results.
 fn merge_turns(messages: Vec<Message>) -> Vec<(usize, Message)> {
     let gives_back = |message: &Message| message.parts.iter().any(|part| matches!(part, Part::ToolResult { .. }));
     let mut turns: Vec<(usize, Message)> = Vec::new();

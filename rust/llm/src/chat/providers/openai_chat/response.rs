@@ -223,7 +223,7 @@ impl ChatDecoder {
             sink.push_event(ResponseEvent::Start { id, model: response.model.as_deref().unwrap_or_default() });
         }
         if let Some(choice) = response.choices.iter().find(|choice| choice.index == 0) {
-            // Perplexity sends both: `delta` is empty in a complete response, and `message` repeats all text in a stream.
+            // Perplexity sends both. In a complete response, `delta` is empty; in a stream, `message` repeats all text.
             let (first, second) = (choice.delta.as_ref(), choice.message.as_ref());
             let message = if self.is_complete_response { second.or(first) } else { first.or(second) };
             if let Some(message) = message {
@@ -426,7 +426,7 @@ fn emit_parts(json: &str, text_index: &mut TextIndex, sink: &mut dyn EventSink) 
             Some((_, text)) => emit_text(&lenient::value_text(text)?, text_index, sink),
             None if fields.contains_key("image_url") => emit_image(&part, sink),
             None if fields.is_empty() => (),
-            // Such as Mistral's references to documents.
+            // Content without text, such as Mistral's references to documents.
             None => {
                 let kind = part["type"].as_str().ok_or("a part of the content needs a text or a type")?;
                 sink.push_event(ResponseEvent::NativeBlock { kind, json: &part.to_string() });
