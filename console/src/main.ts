@@ -6,7 +6,8 @@ import { preferences } from "./lib/preferences.svelte";
 import { startRouter } from "./lib/router.svelte";
 import { startSession } from "./lib/session.svelte";
 
-// The document names the icon relative to its first address, which browsers would apply to each later one.
+// The document has a relative address of the icon. It is made absolute, because the router changes the base of relative
+// addresses.
 const icon = document.querySelector<HTMLLinkElement>("link[rel=icon]");
 if (icon) icon.href = new URL(icon.href).href;
 

@@ -1,4 +1,4 @@
-// Requests to the API that wait for their response. The page shows progress while there are any.
+// Counts requests to the API that wait for their response. The console shows progress while there are any.
 import { untrack } from "svelte";
 
 class Activity {
@@ -8,7 +8,7 @@ class Activity {
     return this.#open > 0;
   }
 
-  /** Counts a request until its response arrives. */
+  /** Counts a request as waiting until its response arrives. */
   async track<T>(response: Promise<T>): Promise<T> {
     // Loaders send requests from effects, which must not depend on this count.
     untrack(() => (this.#open += 1));

@@ -47,7 +47,7 @@ function define(title: string, path: GraphPath, format: (value: number) => strin
   };
 }
 
-/** Returns null for a time without requests, of which the gateway says 0. */
+/** Returns a latency in milliseconds; null for a time without requests, for which the gateway reports 0. */
 export function latencyOf(value: unknown): number | null {
   return Number(value ?? 0) || null;
 }
@@ -71,7 +71,7 @@ export const METRICS: Record<string, Metric> = {
   users: define("Users", "users", formatCompact, total("Users"), (found) => formatNumber(found.total)),
 };
 
-/** Widths of the time buckets of a graph, with their lengths in milliseconds. */
+/** Widths of the time buckets of a graph, by name, with their lengths in milliseconds. */
 export const ROLLUPS: Record<string, { title: string; ms: number }> = {
   "1m": { title: "Minute", ms: 60_000 },
   "5m": { title: "5 minutes", ms: 5 * 60_000 },
@@ -80,10 +80,10 @@ export const ROLLUPS: Record<string, { title: string; ms: number }> = {
   "1d": { title: "Day", ms: 86_400_000 },
   "1w": { title: "Week", ms: 7 * 86_400_000 },
 };
-/** The gateway allows 1,500 buckets, and its clock may be a little ahead. */
+/** Maximum number of buckets. The gateway allows 1,500, but its clock may be a little ahead. */
 const MAX_BUCKETS = 1490;
 
-/** Returns the widths that the gateway allows for a range of time, and that divide it. */
+/** Returns the names of the bucket widths that split a range of time into 1 to `MAX_BUCKETS` buckets. */
 export function rollupsFor(lengthMs: number): string[] {
   return Object.keys(ROLLUPS).filter((name) => {
     const count = lengthMs / (ROLLUPS[name]?.ms ?? lengthMs);
@@ -104,7 +104,7 @@ export const GROUPS: Record<string, string> = {
   guardrail: "Guardrail",
   guardrail_check: "Guardrail check",
 };
-/** Verdicts that groups of guardrails and checks have. */
+/** Columns with numbers of verdicts. Only groups by guardrail or by guardrail check have them. */
 export const VERDICTS = ["passed", "failed", "denied", "would_deny", "skipped", "errors"];
 
 export const COLUMNS = ["cost", "total_tokens", "avg_latency", "p95_latency", "error_count", "cache_hit_rate", "last_seen"];
@@ -137,7 +137,7 @@ export function cellText(column: string, row: GroupRow): string {
   return formatNumber(value);
 }
 
-/** Renders rows as CSV. A cell that a spreadsheet would run as a formula gets a quote before it. */
+/** Renders rows as CSV. A cell that a spreadsheet would run as a formula begins with an apostrophe. */
 export function toCsv(columns: string[], rows: GroupRow[]): string {
   const escape = (value: string | number | null | undefined): string => {
     const text = String(value ?? "");

@@ -1,4 +1,4 @@
-// Rows of used budgets and of refused requests, as people read them.
+// Links and texts for rows of budget usage and of rejected requests.
 import type { Schema } from "./api";
 import { link } from "./router.svelte";
 import { workspaces } from "./workspace";
@@ -6,7 +6,7 @@ import { workspaces } from "./workspace";
 const PAGES: Record<string, string> = { policy: "limits", api_key: "keys", provider: "providers", integration: "providers/integrations", workspace: "workspaces" };
 const UUID = /^[0-9a-f-]{36}$/;
 
-/** Returns the address of what has the budget. */
+/** Returns the address of the object that has the budget. */
 export function budgetLink(row: { kind?: string | null; owner_id?: string | null }): string {
   return link(`${PAGES[row.kind ?? ""] ?? "limits"}/${row.owner_id ?? ""}`);
 }
@@ -19,7 +19,7 @@ export function isId(text: string): boolean {
   return UUID.test(text);
 }
 
-/** Returns the name of a workspace that a group stands for, or the value of the group. */
+/** Returns the name of the workspace if the group value is the id of one; otherwise the value itself. */
 export function groupName(value: string): string {
   return workspaces().find((one) => one.id === value)?.name ?? (value || "all requests");
 }

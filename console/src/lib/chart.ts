@@ -5,9 +5,9 @@ import type uPlot from "uplot";
 export interface Series {
   label: string;
   values: (number | null)[];
-  /** Name of a colour of the theme. */
+  /** Name of a theme colour, such as `accent`. */
   color: string;
-  /** Bars are stacked in their order. */
+  /** True to draw bars, stacked in the order of the series; otherwise a line is drawn. */
   isBar?: boolean;
 }
 
@@ -21,7 +21,7 @@ export interface ChartOptions {
   theme: string;
 }
 
-// Lower charts have no room for a legend.
+// Minimum height of a chart with a legend, in pixels. Lower charts have no room for it.
 const MIN_LEGEND_HEIGHT = 150;
 
 /** Adds up the bars, so that each begins where the one below it ends. */
@@ -34,13 +34,13 @@ function stackBars(series: Series[]): (number | null)[][] {
   });
 }
 
-/** Returns the places of values without neighbours, which no line connects. */
+/** Returns the indexes of values without neighbours, which no line connects. */
 function findLonely(values: (number | null)[]): number[] {
   const isMissing = (index: number): boolean => (values[index] ?? null) === null;
   return values.flatMap((_, index) => (!isMissing(index) && isMissing(index - 1) && isMissing(index + 1) ? [index] : []));
 }
 
-/** Rewrites a template of uPlot, which has American dates and clocks. */
+/** Converts a date template of uPlot from American to ISO format. */
 function isoTemplate(template: string): string {
   return template
     .replace("{M}/{D}/{YY}", "{YYYY}-{MM}-{DD}")
@@ -53,7 +53,7 @@ export function drawChart(Plot: typeof uPlot, element: HTMLElement, options: Cha
   const style = getComputedStyle(document.documentElement);
   const color = (name: string): string => style.getPropertyValue(`--${name}`).trim();
   const stacked = stackBars(options.series);
-  // The highest stack is drawn first, because the ones below it cover it.
+  // The highest stack is drawn first, so that the ones below it stay visible on top of it.
   const order = options.series.map((_, index) => index).reverse();
   const gap = (options.times[1] ?? 0) - (options.times[0] ?? 0);
   const axis = { stroke: color("muted"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
@@ -61,7 +61,7 @@ export function drawChart(Plot: typeof uPlot, element: HTMLElement, options: Cha
     {
       width: element.clientWidth,
       height: options.height,
-      // The last label of the time axis is half beyond the axis.
+      // Adds space at the right, because half of the last label extends beyond the time axis.
       padding: [12, 18, 0, 0],
       tzDate: (seconds) => Plot.tzDate(new Date(seconds * 1000), options.zone),
       fmtDate: (template) => Plot.fmtDate(isoTemplate(template)),

@@ -1,12 +1,13 @@
-// Sends requests to models with the API key of the playground, and reads their responses, streamed or whole.
+// Sends requests to models with the API key of the playground, and reads their responses, streamed or complete.
 import { parseError } from "./errors";
 import { jsonRequest, sendWithKey } from "./key-requests";
 import { responseText } from "./log-detail";
 
 export interface ChatResult {
   text: string;
-  /** Milliseconds until the first text, and until the end. */
+  /** Milliseconds until the first text; null if there was none. */
   firstTextMs: number | null;
+  /** Milliseconds until the end of the response. */
   totalMs: number;
   inputTokens: number | null;
   outputTokens: number | null;
@@ -30,7 +31,7 @@ interface Chunk {
   error?: { message?: string };
 }
 
-/** Sends a streamed chat request. `onText` gets the whole text each time that more has arrived. */
+/** Sends a streamed chat request. Calls `onText` with the text so far whenever more has arrived. */
 export async function streamChat(path: string, headers: Record<string, string>, body: object, onText: (text: string) => void, signal: AbortSignal): Promise<ChatResult> {
   const start = performance.now();
   const response = await sendWithKey(path, { ...jsonRequest({ ...body, stream: true, stream_options: { include_usage: true } }, headers), signal });

@@ -1,4 +1,4 @@
-// Copies text. Pages without TLS have no clipboard API, so a selected text field is the second way.
+// Copies text to the clipboard. Pages without TLS have no clipboard API, so there a selected text field is copied.
 import { toasts } from "./toasts.svelte";
 
 export async function copyText(text: string, what = "Copied"): Promise<void> {

@@ -1,5 +1,5 @@
 // JSON editor: CodeMirror with completion from a schema, and marks at the problems that the gateway found. It is loaded
-// only when a page shows an editor. It lives in a shadow root, because there its styles need no `<style>` element,
+// only when a page shows an editor. The editor is inside a shadow root. There, its styles need no `<style>` element,
 // which the Content-Security-Policy forbids.
 import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap, snippet, type Completion, type CompletionContext, type CompletionResult } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
@@ -21,9 +21,9 @@ export interface EditorOptions {
   label: string;
   isReadOnly: boolean;
   schema: JsonSchema | null;
-  /** Values to offer beside those of the schema, by the last key of the path. */
+  /** Values that completion offers in addition to those of the schema, by the last key of the path. */
   offers: () => Record<string, string[]>;
-  /** Returns the problems of a document that is JSON. */
+  /** Validates a document that is valid JSON, and returns its problems. */
   validate: ((text: string) => Promise<Problem[]>) | null;
   onchange: (text: string) => void;
   onsubmit: () => void;
@@ -56,7 +56,7 @@ const theme = EditorView.theme({
   ".cm-matchingBracket": { backgroundColor: "var(--accent-soft) !important" },
 });
 
-/** Returns the path of a node of the syntax tree. */
+/** Returns the JSON path of a node of the syntax tree. */
 function pathOf(node: Node, state: EditorState): JsonPath {
   const path: JsonPath = [];
   for (let at: Node | null = node; at?.parent; at = at.parent) {
@@ -175,14 +175,14 @@ function problemLinter(validate: (text: string) => Promise<Problem[]>): Extensio
   );
 }
 
-/** Replaces selected text itself. Browsers would keep its style in an attribute, which the policy forbids. */
+/** Replaces selected text. Browsers would copy its style into an attribute, which the page's policy forbids. */
 function replaceSelection(event: InputEvent, view: EditorView): boolean {
   const text = event.data;
   if (event.inputType !== "insertText" || !text || event.isComposing || view.state.readOnly) return false;
-  // The editor learns later of what is selected now.
+  // Reads the selection from the page, because the editor updates its own later.
   const selection = (view.root as Document).getSelection?.();
   if (!selection || selection.isCollapsed || !selection.anchorNode || !selection.focusNode) return false;
-  // Brackets and quotes go around the selection.
+  // The editor puts brackets and quotes around the selection, so they do not replace it.
   if (/^[[{("']$/.test(text)) return false;
   const ends = [view.posAtDOM(selection.anchorNode, selection.anchorOffset), view.posAtDOM(selection.focusNode, selection.focusOffset)];
   const [from, to] = [Math.min(...ends), Math.max(...ends)];

@@ -1,11 +1,11 @@
 // Comparison of two versions of a prompt: the request, and what the gateway returns.
 import { jsonRequest, readWithKey } from "./key-requests";
 
-/** Sets of variables that one request may have. */
+/** Maximum number of sets of variables in one request. */
 export const MAX_SETS = 20;
 
 interface Figures {
-  /** US cents. */
+  /** Cost in US cents. */
   cost: number | null;
   input_tokens: number | null;
   output_tokens: number | null;
@@ -33,7 +33,7 @@ export interface Comparison {
   runs: { variables: Record<string, string>; results: ComparedRun[] }[];
 }
 
-/** Runs two versions with each set of variables. The API key of the playground decides. */
+/** Runs two versions with each set of variables, with the permissions of the playground's API key. */
 export async function comparePrompt(slug: string, versions: string[], variables: Record<string, string>[]): Promise<Comparison> {
   return readWithKey<Comparison>(`v1/prompts/${encodeURIComponent(slug)}/compare`, jsonRequest({ versions, variables }));
 }

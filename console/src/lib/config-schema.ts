@@ -7,7 +7,7 @@ export async function loadConfigSchema(): Promise<JsonSchema> {
   return (await import("../api/config-schema.json")).default as unknown as JsonSchema;
 }
 
-/** Returns values that configs of a workspace can name, by key. */
+/** Returns the saved providers and guardrails that configs of a workspace can name, by config key. */
 export async function configOffers(workspace: string): Promise<Record<string, string[]>> {
   const query = { workspace_id: workspace, page_size: 1000 };
   const [providers, guardrails] = await Promise.allSettled([
@@ -25,7 +25,7 @@ export async function validateConfig(key: string, config: string): Promise<Probl
     await get(api.PUT("/v1/configs/{key}", { params: { path: { key }, query: { dry_run: true } as never }, body: { config } }));
     return [];
   } catch (error) {
-    // Other errors concern the request, not the text.
+    // Other errors concern the request, not the config.
     return error instanceof ApiError && error.status === 400 ? error.problems : [];
   }
 }

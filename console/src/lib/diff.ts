@@ -5,7 +5,7 @@ export interface DiffLine {
   text: string;
 }
 
-// The table of lengths has one cell for each pair of lines.
+// Maximum size of the table of subsequence lengths, which has one cell for each pair of lines.
 const MAX_CELLS = 4_000_000;
 
 export function diffLines(before: string, after: string): DiffLine[] {

@@ -35,7 +35,7 @@ export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** Returns the message of a field, if the error has one. */
+/** Returns the message of the error for a field; empty if it has none. */
 export function problemOf(error: unknown, path: string): string {
   if (!(error instanceof ApiError)) return "";
   return error.problems.find((one) => one.path === path || one.path.startsWith(`${path}.`) || one.path.startsWith(`${path}[`))?.message ?? "";

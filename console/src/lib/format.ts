@@ -1,4 +1,4 @@
-// Numbers, costs and times as people read them.
+// Formats numbers, costs and times for display.
 import { preferences } from "./preferences.svelte";
 
 const EMPTY = "–";
@@ -31,7 +31,7 @@ export function formatCents(cents: number | string | null | undefined): string {
   return `$${dollars.toLocaleString("en", { maximumSignificantDigits: 3, maximumFractionDigits: 9 })}`;
 }
 
-/** Formats the cost of several requests. Requests without a price are in no sum, so it is a lower bound or unknown. */
+/** Formats the cost of several requests. With requests without a price, it is a lower bound or unknown. */
 export function formatCost(cents: number | string | null | undefined, unpriced: number | string | null | undefined, requests: number | string | null | undefined): string {
   const missing = Number(unpriced ?? 0);
   if (missing > 0 && (missing >= Number(requests ?? 0) || Number(cents ?? 0) === 0)) return "no price";
@@ -63,7 +63,7 @@ export function formatTime(value: string | number | null | undefined, style: "fu
   if (value === null || value === undefined || value === "") return EMPTY;
   const time = new Date(value);
   if (Number.isNaN(time.getTime())) return String(value);
-  // Swedish dates are ISO 8601.
+  // The Swedish locale formats dates as in ISO 8601.
   const text = time.toLocaleString("sv", { timeZone: preferences.timeZone });
   if (style === "date") return text.slice(0, "2026-01-31".length);
   return style === "short" ? text.slice("2026-".length) : text;

@@ -1,4 +1,4 @@
-// Guardrails as forms show them: who may change them, and the parameters of a check from its JSON Schema.
+// Guardrails in forms: who may change them, and the parameters of a check from its JSON Schema.
 import type { Schema } from "./api";
 import { session } from "./session.svelte";
 
@@ -6,7 +6,7 @@ export type Check = Required<Schema["Check"]>;
 export interface Feedback {
   value: number;
   weight: number;
-  /** A text while it is no JSON. */
+  /** Parsed JSON, or the typed text while it is not valid JSON. */
   metadata: Record<string, unknown> | string;
 }
 export interface Actions {
@@ -19,13 +19,13 @@ export interface Actions {
 }
 export interface GuardrailFields {
   name: string;
-  /** Slug of the workspace that owns a new guardrail; empty: the organisation. */
+  /** Slug of the workspace that owns a new guardrail; empty for the organisation. */
   owner: string;
   checks: Check[];
   actions: Actions;
 }
 
-/** How a form shows a parameter. `pairs` holds credentials by name. */
+/** How a form shows a parameter. `pairs` are credentials by name. */
 export type ParameterKind = "boolean" | "choice" | "choices" | "number" | "line" | "text" | "secret" | "list" | "pairs" | "json";
 export interface Parameter {
   name: string;
@@ -33,7 +33,7 @@ export interface Parameter {
   kind: ParameterKind;
   hint: string;
   isRequired: boolean;
-  /** Most checks have it; forms show it on demand. */
+  /** True if most checks have the parameter. Forms show it on demand. */
   isCommon: boolean;
   fallback: unknown;
   options: string[];
@@ -48,7 +48,7 @@ const MASK = "*****";
 const DEFAULTS = { parameters: {}, name: null, is_enabled: true, soft_deny_200: false };
 const COMMON = new Set(["scope", "not", "failOnError", "timeout"]);
 
-/** Returns true if the user may do this with the guardrails of a workspace; without one, with the organisation's. */
+/** Returns true if the user may do this with guardrails of a workspace; `null` stands for the organisation. */
 export function mayDo(verb: "create" | "read" | "update" | "delete", workspace: string | null): boolean {
   return workspace ? session.canIn(workspace, `guardrails.${verb}`) : session.can(`organisation_guardrails.${verb}`);
 }
@@ -58,7 +58,7 @@ export function newActions(): Actions {
   return { deny: false, async: false, sequential: false, dry_run: false, on_success: feedback(5), on_fail: feedback(-5) };
 }
 
-/** Returns a check with empty objects where it needs some. */
+/** Returns a new check. Its required JSON parameters are empty objects. */
 export function newCheck(description: Schema["CheckDescription"]): Check {
   const objects = listParameters(description).filter((one) => one.isRequired && one.kind === "json");
   return { ...DEFAULTS, id: description.id, parameters: Object.fromEntries(objects.map((one) => [one.name, {}])) };
@@ -70,7 +70,7 @@ export function savedFields(saved: Schema["GuardrailDetail"]): GuardrailFields {
   return { name: saved.name, owner: saved.workspace_id ?? "", checks, actions: { ...newActions(), ...(saved.actions as Actions) } };
 }
 
-/** Returns the part of an id that tells versions apart. */
+/** Returns the end of a version id, which distinguishes versions. */
 export function shortVersion(id: string): string {
   return id.slice(-8);
 }
@@ -109,19 +109,19 @@ export function describeCheck(check: Schema["CheckDescription"]): string {
   return `${capitalise(check.description.replaceAll("`", ""))}.`;
 }
 
-/** Returns true if a text stands where a parameter needs a JSON object, because it is no JSON yet. */
+/** Returns true if a JSON parameter of the check is still text, because it is not valid JSON. */
 export function hasBrokenJson(check: Check, description: Schema["CheckDescription"] | undefined): boolean {
   if (!description) return false;
   return listParameters(description).some((one) => one.kind === "json" && typeof check.parameters[one.name] === "string");
 }
 
-/** Returns true if a field for JSON has a text that is none, or a required number is missing. */
+/** Returns true if a JSON field contains invalid JSON, or if a required number is missing. */
 export function isIncomplete(actions: Actions): boolean {
   const feedbacks = [actions.on_success.feedback, actions.on_fail.feedback];
   return feedbacks.some((one) => typeof one.metadata === "string" || !Number.isFinite(one.value) || !Number.isFinite(one.weight));
 }
 
-/** Returns a list from its items, or from a text that has them separated by commas. */
+/** Returns the items of a list, or of a text in which commas separate them. */
 export function toList(value: unknown): string[] {
   if (Array.isArray(value)) return value.map(String);
   return typeof value === "string" && value ? value.split(",").map((one) => one.trim()) : [];
@@ -146,7 +146,7 @@ function kindOf(schema: JsonSchema, root: JsonSchema, isSecret: boolean): Parame
     if (optionsOf(items)) return "choices";
     return items.type === "string" ? "list" : "json";
   }
-  // Only texts without a pattern may have several lines.
+  // Only strings without a pattern may have several lines.
   if (types.has("string")) return schema.pattern === undefined ? "text" : "line";
   return "json";
 }
@@ -159,7 +159,7 @@ function optionsOf(schema: JsonSchema): string[] | null {
   return Array.isArray(schema.enum) ? schema.enum.map(String) : null;
 }
 
-/** The organisation may hold the credentials of a partner. */
+/** Returns the suffix of a required label. The organisation may store a partner's credentials instead. */
 function requirementOf(name: string): string {
   return name === "credentials" ? " (or those of the organisation)" : " (required)";
 }

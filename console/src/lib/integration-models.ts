@@ -1,4 +1,5 @@
-// Models of an integration as a form shows them. Prices are in US dollars for a million tokens; the API has cents for one.
+// Models of an integration in a form. Prices in the form are US dollars per million tokens; the API has cents per
+// token.
 import type { Schema } from "./api";
 
 type Model = Schema["IntegrationModel"];
@@ -13,7 +14,7 @@ export interface ModelFields {
   host: string;
   input: string;
   output: string;
-  /** The integration's key, which a new host needs again. */
+  /** API key of the provider. The user must type it again when the host changes. */
   key: string;
 }
 
@@ -43,7 +44,7 @@ export function modelFields(model: Model | null): ModelFields {
   };
 }
 
-/** Returns the prices with those of the form; `null` if nothing is left of them. */
+/** Returns the prices of the model, updated from the form; `null` if no price remains. */
 function pricesOf(model: Model | null, fields: ModelFields): Sent["pricing_config"] {
   const { pay_as_you_go: before, ...others } = model?.pricing_config ?? {};
   const { request_token: _, response_token: __, ...kinds } = before ?? {};
@@ -59,7 +60,7 @@ function optionsOf(model: Model | null, host: string): Sent["configurations"] {
   return Object.keys(all).length ? all : null;
 }
 
-/** Returns the entry of a request with the changed fields. */
+/** Returns the model for an update request: its slug, its switch, and the changed fields. */
 export function sentModel(model: Model | null, fields: ModelFields, changed: Partial<ModelFields>): Sent {
   const has = (name: keyof ModelFields): boolean => changed[name] !== undefined;
   return {

@@ -58,7 +58,7 @@ export function keysAt(root: JsonSchema, path: JsonPath): KeyOffer[] {
     for (const [key, inner] of Object.entries(schema.properties ?? {})) {
       const isRequired = schema.required?.includes(key) ?? false;
       const known = found.get(key);
-      // The first schema describes the key; conditions on it come later.
+      // The first schema describes the key; later ones are conditions on it.
       if (!known) found.set(key, { key, schema: inner, isRequired });
       else if (isRequired) known.isRequired = true;
     }

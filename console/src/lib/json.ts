@@ -1,4 +1,4 @@
-// JSON in text fields: where it is wrong, and its canonical form.
+// JSON in text fields: the position of an error, and indented JSON.
 
 export interface JsonProblem {
   line: number;
@@ -6,7 +6,7 @@ export interface JsonProblem {
   message: string;
 }
 
-/** Returns where a text is no JSON; `null` if it is. */
+/** Returns the position of the first JSON error in a text; `null` if the text is valid JSON. */
 export function jsonProblem(text: string): JsonProblem | null {
   try {
     JSON.parse(text);
@@ -20,7 +20,7 @@ export function jsonProblem(text: string): JsonProblem | null {
   }
 }
 
-/** Returns a value as indented JSON. Text that is no JSON stays as it is. */
+/** Returns a value as indented JSON. Text that is not valid JSON stays as it is. */
 export function prettyJson(value: unknown): string {
   if (typeof value !== "string") return JSON.stringify(value, null, 2) ?? "";
   try {

@@ -1,8 +1,8 @@
-// Names of API keys, for figures that have only their ids.
+// Names of API keys, for statistics that contain only their ids.
 import { api, get } from "./api";
 import { session } from "./session.svelte";
 
-/** Returns the names of keys by id. Keys that the user may not see have none. */
+/** Returns the names of keys by id. Leaves out keys that the user may not see. */
 export async function keyNames(ids: string[]): Promise<Record<string, string>> {
   const wanted = ids.filter(Boolean);
   const mayList = session.can("workspace_service_api_keys.list", "workspace_user_api_keys.list", "organisation_service_api_keys.list");

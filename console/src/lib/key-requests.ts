@@ -4,13 +4,13 @@ import { parseError } from "./errors";
 import { apiUrl } from "./paths";
 import { playgroundKey } from "./playground-key.svelte";
 
-/** A new key works as soon as the workers have the next snapshot. */
+/** Delays between attempts with a new key, which works once the workers have the next snapshot. */
 const NEW_KEY_DELAYS_MS = [100, 300, 600, 1500, 3000];
 
 /** Sends a request; raises ApiError if the gateway rejects it. */
 export async function sendWithKey(path: string, init: RequestInit = {}): Promise<Response> {
   for (let attempt = 0; ; attempt += 1) {
-    // Without the cookie of the console: the API key alone decides.
+    // Omits the cookie of the console, so that only the API key authenticates the request.
     const response = await activity.track(fetch(apiUrl(path), { ...init, credentials: "omit", headers: { ...(init.headers as Record<string, string>), "x-gateway-api-key": playgroundKey.text } }));
     if (response.ok) return response;
     const delay = NEW_KEY_DELAYS_MS[attempt];

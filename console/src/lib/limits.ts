@@ -1,4 +1,4 @@
-// Rate limits and usage limits of keys and providers, as forms have them and as people read them.
+// Rate limits and usage limits of keys and providers: conversion to and from form fields, and to text.
 import type { Schema } from "./api";
 import { formatCompact } from "./format";
 import { link } from "./router.svelte";
@@ -19,13 +19,14 @@ export interface LimitFields {
   alertThreshold: string;
   periodicReset: "" | "weekly" | "monthly" | "days";
   resetDays: string;
-  /** Time of a reset that was set by hand; sent back as it is. */
+  /** Time of the next reset, if it was set by hand. Requests send it back unchanged. */
   nextReset: string;
   rates: RateFields[];
 }
 
-/** Units of rate limits. Only API keys have limits of a second. */
+/** Units of rate limits that all objects can have. */
 export const RATE_UNITS: RateUnit[] = ["rpm", "rph", "rpd", "rpw"];
+/** Units of rate limits of API keys, which can also have limits per second. */
 export const KEY_RATE_UNITS: RateUnit[] = ["rps", ...RATE_UNITS];
 const RATE_TYPES: Rate["type"][] = ["requests", "tokens"];
 
@@ -43,13 +44,13 @@ export function limitFields(usage: Usage, rates: Rate[] | null | undefined): Lim
   };
 }
 
-/** Returns a rate limit of a type and unit that the form does not have yet; none if it has all. */
+/** Returns a rate limit with a type and unit that the form does not have yet; undefined if it has all. */
 export function nextRate(rates: RateFields[], units: RateUnit[]): RateFields | undefined {
   const free = RATE_TYPES.flatMap((type) => units.filter((unit) => unit !== "rps").map((unit) => ({ type, unit, value: "" })));
   return free.find((one) => !rates.some((rate) => rate.type === one.type && rate.unit === one.unit));
 }
 
-/** Returns the usage limits of a form; `null` removes them. */
+/** Returns the usage limits in a form; `null` removes the saved ones. */
 export function usageOf(fields: LimitFields): Schema["UsageLimits"] | null {
   if (!fields.usageType) return null;
   return {
@@ -62,12 +63,12 @@ export function usageOf(fields: LimitFields): Schema["UsageLimits"] | null {
   };
 }
 
-/** Returns the rate limits of a form; `null` removes them. */
+/** Returns the rate limits in a form; `null` removes the saved ones. */
 export function ratesOf(fields: LimitFields): Rate[] | null {
   return fields.rates.length ? fields.rates.map(({ type, unit, value }) => ({ type, unit, value: Number(value) })) : null;
 }
 
-/** Returns true if each limit of a form has its amount. */
+/** Returns true if each limit in a form has its amount. */
 export function areLimitsComplete(fields: LimitFields): boolean {
   const hasUsage = !fields.usageType || fields.creditLimit !== "" || fields.alertThreshold !== "";
   return hasUsage && (fields.periodicReset !== "days" || fields.resetDays !== "") && fields.rates.every((rate) => rate.value !== "");
@@ -78,7 +79,7 @@ interface SentLimits {
   rate_limits?: Rate[] | null;
 }
 
-/** Returns the limits that differ from the saved ones; an unchanged one is not sent. */
+/** Returns the limits that differ from the saved ones. Unchanged limits are not sent. */
 export function changedLimits(before: LimitFields, after: LimitFields): SentLimits {
   const differs = <T>(one: (fields: LimitFields) => T): boolean => JSON.stringify(one(before)) !== JSON.stringify(one(after));
   return { ...(differs(usageOf) ? { usage_limits: usageOf(after) } : {}), ...(differs(ratesOf) ? { rate_limits: ratesOf(after) } : {}) };
@@ -98,8 +99,9 @@ export function describeLimits(usage: Usage, rates: Rate[] | null | undefined): 
   return parts.join(", ") || "none";
 }
 
-/** Kinds of objects with limits, as people call them, and their pages. */
+/** Display names of the kinds of objects that have limits. */
 export const LIMIT_KINDS: Record<string, string> = { policy: "policy", api_key: "API key", provider: "provider", integration: "integration", workspace: "workspace" };
+/** Pages of these kinds of objects. */
 const PAGES: Record<string, string> = { policy: "limits", api_key: "keys", provider: "providers", integration: "providers/integrations", workspace: "workspaces" };
 
 /** Returns the link to the object that has a limit. */

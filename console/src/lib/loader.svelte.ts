@@ -22,7 +22,7 @@ export class Loader<T> {
     this.#running?.abort();
     const running = new AbortController();
     this.#running = running;
-    // What the request reads before its first wait is what it depends on.
+    // Svelte tracks the state that the request reads before its first `await`, and loads again when it changes.
     const answer = this.#request(running.signal);
     untrack(() => (this.isLoading = true));
     try {

@@ -1,11 +1,11 @@
 // Parts of a log that the sheet shows.
 import type { Schema } from "./api";
 
-/** Characters of a large body that the page shows at once. */
+/** Number of characters of a large body that the page shows at once. */
 export const PART_CHARS = 64 * 1024;
 
 const FIRST_ERROR_STATUS = 400;
-/** Length of a text that is shown as an error as it is. */
+/** Maximum length of a plain-text body that is shown unchanged as the error message. */
 const MAX_PLAIN_ERROR_CHARS = 1000;
 
 export interface Attempt {
@@ -16,7 +16,7 @@ export interface Attempt {
   host: string;
   status: number | null;
   error: string;
-  /** What happened on the network. */
+  /** Details of a network error. */
   reason: string;
   start: number;
   duration: number;
@@ -47,7 +47,7 @@ export interface Failure {
   status: string;
   code: string;
   message: string;
-  /** The provider's host whose response, or silence, was the last one; empty if no provider was called. */
+  /** Host of the last provider that was called, even if it did not respond; empty if none was called. */
   host: string;
   provider: string;
 }
@@ -74,7 +74,7 @@ interface SaidError {
   message: string;
 }
 
-/** Returns the error in a body of any of the usual API formats, whole or at the end of a stream. */
+/** Returns the error in a body of any usual API format, complete or at the end of a stream. */
 function errorIn(body: unknown): SaidError | null {
   if (isLarge(body)) return null;
   if (typeof body === "string") return errorInText(body);
@@ -94,7 +94,7 @@ function errorInText(body: string): SaidError | null {
     if (!part.startsWith("{") && !part.startsWith("[")) continue;
     try {
       const parsed = JSON.parse(part) as unknown;
-      // Other events of a stream have a message, too.
+      // Takes only events with an error, because other events of a stream may have a message, too.
       if (part === body || (parsed as Dictionary).error) return errorIn(parsed);
     } catch {
       // Not JSON; the next part may be.
@@ -136,7 +136,7 @@ export function verdictsOf(log: Schema["Log"]): GuardrailVerdict[] {
   });
 }
 
-/** Returns a rating of the request, as a line of text. */
+/** Returns a rating of the request as a line of text. */
 export function describeFeedback(one: Dictionary): string {
   const metadata = one.metadata && Object.keys(one.metadata).length ? JSON.stringify(one.metadata) : "";
   const weight = Number(one.weight ?? 1) === 1 ? "" : `weight ${String(one.weight)}`;

@@ -36,7 +36,7 @@ export function logFilter(): LogFilter {
   return filter as LogFilter;
 }
 
-/** Returns the filters in the address that restrict more than workspace and time. */
+/** Returns the filters in the address other than workspace and time. */
 export function activeFilters(): { field: FilterField; value: string }[] {
   return FILTERS.flatMap((field) => (route.param(field.name) ? [{ field, value: route.param(field.name) }] : []));
 }

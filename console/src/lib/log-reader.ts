@@ -17,7 +17,7 @@ export class LogReader {
   #waiting = new Map<number, { resolve: (reply: WorkerReply) => void; reject: (error: Error) => void }>();
   #count = 0;
 
-  /** Loads a log; bodies that are too large for the page are replaced by their start. */
+  /** Loads a log. Replaces bodies that are too large for the page by their first characters. */
   async open(id: string, query: Record<string, string>, signal: AbortSignal): Promise<OpenedLog> {
     this.close();
     const response = await send(new Request(apiUrl(`v1/logs/${encodeURIComponent(id)}?${new URLSearchParams(query)}`), { headers: { accept: "application/json" }, signal }));

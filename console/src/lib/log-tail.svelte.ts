@@ -15,7 +15,7 @@ export class LogTail {
     this.rows = [];
   }
 
-  /** Follows new logs that match a filter; returns a function that ends it. */
+  /** Follows new logs that match a filter. Returns a function that stops following. */
   follow(filter: Record<string, string>): () => void {
     const query = new URLSearchParams(Object.entries(filter).filter(([, value]) => value));
     let isEnded = false;
@@ -23,7 +23,7 @@ export class LogTail {
     const start = (): void => {
       end = this.#connect(query, () => void again());
     };
-    // A browser does not repeat a stream that was rejected, for example because the session has ended.
+    // A browser does not reopen a stream that the gateway rejected, for example because the session has ended.
     const again = async (): Promise<void> => {
       await get(api.GET("/v1/auth/self")).catch(() => null);
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));

@@ -1,12 +1,12 @@
-// Worker that parses one log. Bodies may have megabytes, and parsing them would block the page. Large bodies stay here;
-// the page gets their size and asks for parts of their text.
+// Worker that parses one log. Bodies may have megabytes, and parsing them would block the page. Large bodies stay in
+// the worker. The page gets their length and requests parts of their text.
 import { chatMessages, PART_CHARS, responseText } from "./log-detail";
 import type { Schema } from "./api";
 
 export const BODY_NAMES = ["request", "transformedRequest", "response", "originalResponse"] as const;
 export type BodyName = (typeof BODY_NAMES)[number];
 
-/** Stands in a log for a body that is too large for the page. */
+/** Replaces a body in a log that is too large for the page. */
 export interface LargeBody {
   largeBody: BodyName;
   length: number;
@@ -45,7 +45,7 @@ function open(buffer: ArrayBuffer): OpenedLog {
   return { log, messages, answer };
 }
 
-// Absent where the types alone are imported.
+// Runs in the worker only. Pages import just the types of this file.
 if (typeof document === "undefined") {
   addEventListener("message", (event: MessageEvent<WorkerRequest>) => {
     const asked = event.data;

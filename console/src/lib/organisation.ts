@@ -1,4 +1,4 @@
-// Settings of the organisation as a form shows them, and what of them a request changes.
+// Settings of the organisation: conversion to form fields, and requests that save changed fields.
 import { api, get, ifMatch, load, type Loaded, type Schema } from "./api";
 
 const SECONDS_OF_HOUR = 3600;
@@ -12,16 +12,16 @@ export interface OrganisationFields {
   makesKeys: boolean;
   makesKeysInDefault: boolean;
   blocksInlineConfigs: boolean;
-  /** Flags for what roles may see and change, by name. */
+  /** Permission flags of roles by name. Each allows a role to see or change something. */
   flags: Record<string, boolean>;
-  /** Who decides about the flags of a section. */
+  /** Who decides about the flags of each section; empty for the default. */
   sections: Record<string, Choice>;
   deniedFields: string[];
   inputGuardrails: string[];
   outputGuardrails: string[];
 }
 
-/** Sections of flags, by the subjects in the names of the flags. */
+/** Title and section of each subject. A subject is the end of the names of flags, such as `Logs`. */
 const SUBJECTS: Record<string, { title: string; section: string }> = {
   Logs: { title: "Bodies of logs", section: "logs" },
   LogMetadata: { title: "List of logs", section: "logs" },
@@ -51,7 +51,7 @@ export const SECTIONS: Record<string, string> = {
   mcp: "MCP",
   data_plane_security_settings: "Inline configs",
 };
-/** Kinds of flags: the beginning of their names, and the column that shows them. */
+/** Kinds of flags: the beginning of their names, and the title of the column that shows them. */
 export const FLAG_KINDS: Record<string, string> = {
   membersView: "Members see",
   membersWrite: "Members change",
@@ -84,7 +84,7 @@ export function flagRows(flags: Record<string, boolean>): FlagRow[] {
 const amount = (seconds: number | null, unit: number): string => (seconds === null ? "" : String(seconds / unit));
 const seconds = (text: string, unit: number): number | null => (text === "" ? null : Math.round(Number(text) * unit));
 
-/** Both names of the flags for the logs of others. A role sees them only if both allow it. */
+/** Flags for the logs of other users, which two settings have. A role sees these logs if both allow it. */
 const VISIBILITY = { managersViewAllData: "managersViewAllData", membersViewAllData: "membersViewAllData" } as const;
 
 function toFields(settings: Schema["OrganisationSettingsDetail"], defaults: Schema["OrganisationDefaultsDetail"]): OrganisationFields {
@@ -112,7 +112,7 @@ export async function loadOrganisation(): Promise<Loaded<OrganisationFields>> {
   return { data: toFields(settings.data, defaults), etag: settings.etag };
 }
 
-/** Returns the entries of an object that differ from those before. */
+/** Returns the entries of `after` that differ from those of `before`. */
 function changedEntries<T>(before: Record<string, T>, after: Record<string, T>): Record<string, T> {
   return Object.fromEntries(Object.entries(after).filter(([name, value]) => value !== before[name]));
 }
@@ -144,7 +144,7 @@ export function sentSettings(before: OrganisationFields, changed: Partial<Organi
   };
 }
 
-/** Saves the changed fields: settings, then default guardrails. Both are one object, so the second needs the new state. */
+/** Saves the changed settings, then the default guardrails. Both share one entity tag. */
 export async function saveOrganisation(before: OrganisationFields, changed: Partial<OrganisationFields>, etag: string): Promise<void> {
   const settings = sentSettings(before, changed);
   const defaults = {

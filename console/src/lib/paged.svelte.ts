@@ -1,8 +1,8 @@
-// A list that is loaded page by page. A filter of the page looks at all rows, so it loads the rest of them.
+// A list that is loaded page by page. A filter in the browser needs all rows, so it loads the remaining pages.
 import { Loader } from "./loader.svelte";
 
 export const PAGE_SIZE = 200;
-/** Rows after which a filter does not load more by itself. */
+/** Number of rows from which on a filter does not load more pages by itself. */
 const MAX_FILTERED_ROWS = 20_000;
 
 interface ListPage<T> {
@@ -18,7 +18,7 @@ export class PagedLoader<T> {
   #first: Loader<ListPage<T> | null>;
   #request: (page: number, signal: AbortSignal) => Promise<ListPage<T> | null>;
 
-  /** `request` returns a page of at most PAGE_SIZE rows; `isFiltering` tells whether all rows are needed. */
+  /** `request` returns a page of at most PAGE_SIZE rows. `isFiltering` returns true if all rows are needed. */
   constructor(request: (page: number, signal: AbortSignal) => Promise<ListPage<T> | null>, isFiltering: () => boolean = () => false) {
     this.#request = request;
     this.#first = new Loader(async (signal) => {
@@ -67,7 +67,7 @@ export class PagedLoader<T> {
     this.isLoadingMore = true;
     try {
       const found = await this.#request(this.#pages, new AbortController().signal);
-      // The list may have been loaded again meanwhile.
+      // Drops the page if the list was loaded again meanwhile.
       if (start !== this.data) return;
       this.#later = [...this.#later, ...(found?.data ?? [])];
       this.#pages += 1;

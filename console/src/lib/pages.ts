@@ -1,17 +1,17 @@
-// The pages of the console: their names, groups, keys, and the scopes that make them useful.
+// The pages of the console: their names, groups, shortcut keys and required scopes.
 import type { Component } from "svelte";
 import { session } from "./session.svelte";
 
 export interface PageEntry {
   name: string;
   title: string;
-  /** Letter that opens the page after `g`. */
+  /** Letter that opens the page when typed after `g`. */
   key: string;
-  /** One of these scopes is needed; an empty list is for everybody. */
+  /** The user needs one of these scopes to see the page. An empty list is for everybody. */
   scopes: string[];
-  /** Parts of the page that have an address of their own, for the search. */
+  /** Parts of the page with an address of their own, which the search offers. */
   parts?: { path: string; title: string; scopes: string[] }[];
-  /** Only for admins of the organisation. */
+  /** True if only admins of the organisation see the page. */
   isAdmin?: boolean;
   load: () => Promise<{ default: Component }>;
 }

@@ -1,5 +1,5 @@
-// API key for requests that the console sends to models. It stays in the memory of this page, and a key that the
-// console makes ends after an hour.
+// API key for requests that the console sends to models. It stays in the memory of this page. A key that the console
+// creates expires after an hour.
 import { api, get, once } from "./api";
 import { session } from "./session.svelte";
 
@@ -7,7 +7,7 @@ const LIFETIME_MS = 3_600_000;
 
 class PlaygroundKey {
   text = $state("");
-  /** Workspace that a made key belongs to. */
+  /** Workspace of a key that the console created; empty for a key that the user typed. */
   workspace = $state("");
 
   set(text: string): void {
@@ -15,7 +15,7 @@ class PlaygroundKey {
     this.workspace = "";
   }
 
-  /** Makes a key of the workspace that ends after an hour. */
+  /** Creates a key of the workspace. It expires after an hour. */
   async make(workspace: string): Promise<void> {
     const isForUser = !session.canIn(workspace, "workspace_service_api_keys.create");
     const created = await get(

@@ -1,4 +1,4 @@
-// Policies as people read them.
+// Texts that describe policies.
 import type { Schema } from "./api";
 import { formatCompact } from "./format";
 import { workspaceName } from "./workspace";
@@ -21,7 +21,7 @@ function keyName(key: string): string {
   return KEYS[key] ?? key.replace(/^metadata\./, "metadata ");
 }
 
-/** Formats an amount of a policy's unit: cost is in US dollars. */
+/** Formats an amount of a policy in its unit. A cost is in US dollars. */
 export function formatAmount(type: string, amount: number): string {
   return type === "cost" ? `$${amount.toLocaleString("en", { maximumFractionDigits: 2 })}` : `${formatCompact(amount)} ${type}`;
 }
@@ -31,7 +31,7 @@ export function formatUse(type: string, used: number, limit: number): string {
   return `${type === "cost" ? formatAmount(type, used) : formatCompact(used)} of ${formatAmount(type, limit)}`;
 }
 
-/** Formats a value of a condition or group; workspaces are known by their ids. */
+/** Formats a value of a condition or group. Shows the name of a workspace instead of its id. */
 function formatValue(key: string, value: string): string {
   return key === "workspace_id" ? workspaceName(value) : value;
 }

@@ -19,7 +19,7 @@ class Preferences {
     systemDark.addEventListener("change", (event) => (this.#isSystemDark = event.matches));
   }
 
-  /** The theme in force. Charts draw with its colours, so they are drawn anew when the system changes its theme. */
+  /** Theme that is shown. Charts use its colours, so they are redrawn when the system changes its theme. */
   get shownTheme(): Theme {
     if (this.theme !== "system") return this.theme;
     return this.#isSystemDark ? "dark" : "light";

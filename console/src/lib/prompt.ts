@@ -5,7 +5,7 @@ export interface TemplateMessage {
   content: string;
 }
 
-/** Returns the messages of a template; `null` if it is no list of messages with texts. */
+/** Returns the messages of a template; `null` if it is not a list of messages with text. */
 export function parseTemplate(template: string): TemplateMessage[] | null {
   try {
     const found = JSON.parse(template) as unknown;
@@ -21,18 +21,18 @@ export function formatTemplate(messages: TemplateMessage[]): string {
   return JSON.stringify(messages);
 }
 
-/** Returns a template as text that people can compare line by line. */
+/** Returns a template as text for a comparison line by line. */
 export function readableTemplate(template: string): string {
   const messages = parseTemplate(template);
   return messages ? messages.map((one) => `[${one.role}]\n${one.content}`).join("\n\n") : template;
 }
 
-/** Puts values in the place of plain variables; sections and unknown variables stay. */
+/** Replaces plain variables by their values. Sections and unknown variables stay. */
 export function fillVariables(text: string, values: Record<string, string>): string {
   return text.replaceAll(/\{\{\{?\s*&?\s*([A-Za-z_][\w.-]*)\s*\}?\}\}/g, (whole, name: string) => values[name] ?? whole);
 }
 
-/** Returns the names of the variables of a Mustache template, in their order. */
+/** Returns the names of the variables of a Mustache template, in the order in which they appear. */
 export function variableNames(template: string): string[] {
   const names = [...template.matchAll(/\{\{\{?\s*[&#^]?\s*([A-Za-z_][\w.-]*)\s*\}?\}\}/g)].map((match) => match[1] ?? "");
   return [...new Set(names)];

@@ -1,4 +1,4 @@
-// Ranges of time: a length before now, or two times. The address has them as `range`, or `from` and `to`.
+// Ranges of time: a length before now, or two times. The address contains `range`, or `from` and `to`.
 import { route, setQuery } from "./router.svelte";
 
 export const RANGES: Record<string, { label: string; ms: number }> = {
@@ -17,7 +17,7 @@ export interface TimeFilter {
   time_of_generation_max?: string;
 }
 
-/** Returns the filter of the range in the address. */
+/** Returns the filter for the range in the address. */
 export function timeFilter(): TimeFilter {
   const [from, to] = [route.param("from"), route.param("to")];
   if (from) return { time_of_generation_min: from, ...(to ? { time_of_generation_max: to } : {}) };

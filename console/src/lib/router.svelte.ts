@@ -3,7 +3,7 @@ import { consoleUrl, pageUrl } from "./paths";
 
 type Query = Record<string, string | null | undefined>;
 
-/** Decodes a segment of a path; one that is no valid encoding stays as it is. */
+/** Decodes a segment of a path. A segment with an invalid encoding stays as it is. */
 function decodeSegment(segment: string): string {
   try {
     return decodeURIComponent(segment);
@@ -33,11 +33,11 @@ class Route {
 
 export const route = new Route();
 
-/** Forms on the page. Each returns why it must not be left, or an empty string. */
+/** Guards of the forms on the page. Each returns why the page must not be left, or an empty string. */
 const guards = new Set<() => string>();
 let confirmLeave: (reason: string) => Promise<boolean> = () => Promise.resolve(true);
 
-/** Guards against the loss of unsaved changes; returns a function that ends the guard. */
+/** Guards against the loss of unsaved changes. Returns a function that ends the guard. */
 export function guardUnsaved(reason: () => string): () => void {
   guards.add(reason);
   return () => guards.delete(reason);
@@ -52,7 +52,7 @@ export function setLeaveConfirmation(confirm: (reason: string) => Promise<boolea
   confirmLeave = confirm;
 }
 
-/** Returns false if there are unsaved changes that the user wants to keep. Otherwise they are not guarded any more. */
+/** Returns false if the user wants to stay with unsaved changes. Otherwise removes all guards. */
 export async function mayLeave(): Promise<boolean> {
   const reason = unsavedReason();
   if (reason && !(await confirmLeave(reason))) return false;

@@ -1,10 +1,10 @@
-// The routing tree of a config, as the picture shows it.
+// The routing tree of a config, in the form that RoutingTree.svelte draws.
 
 export interface TreeNode {
-  /** Path as in explanations and logs, such as `config.targets[1]`. */
+  /** Path of the node as in explanations and logs, such as `config.targets[1]`. */
   path: string;
   title: string;
-  /** Why the parent selects it: a weight, a place in an order, or a condition. */
+  /** Why the parent selects this node: a weight, a place in an order, or a condition. */
   edge: string;
   /** Properties such as retries, cache and guardrails. */
   notes: string[];
@@ -55,7 +55,7 @@ function edgeOf(mode: string, strategy: Dictionary, target: Dictionary, index: n
   return "";
 }
 
-/** Returns the tree of a config; `null` if the text is no JSON object. */
+/** Returns the tree of a config; `null` if the text is not a JSON object. */
 export function routingTree(text: string): TreeNode | null {
   let config: unknown;
   try {

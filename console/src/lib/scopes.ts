@@ -1,4 +1,4 @@
-// Sets of scopes for the usual purposes of keys.
+// Presets of scopes for common uses of API keys.
 
 interface Preset {
   title: string;

@@ -1,4 +1,5 @@
-// Secret managers, and how the gateway signs in there. Ways and fields come from the description of the API.
+// Secret managers, and how the gateway signs in there. The sign-in methods and their fields come from the API
+// description.
 import managersFile from "../api/secret-managers.json";
 import { isMasked } from "./guardrails";
 import type { Schema } from "./api";
@@ -11,7 +12,7 @@ interface AuthField {
 }
 
 interface Manager {
-  /** Field that chooses the way to sign in. */
+  /** Field that selects the sign-in method. */
   field: string;
   methods: Record<string, AuthField[]>;
 }
@@ -33,7 +34,7 @@ const TITLES: Record<string, string> = {
   kubernetes: "Kubernetes service account",
 };
 
-/** Returns what people call a secret manager, or a way to sign in there. */
+/** Returns the display name of a secret manager, or of a sign-in method. */
 export function managerTitle(name: string): string {
   return TITLES[name] ?? name;
 }
@@ -50,23 +51,23 @@ export function authFields(manager: string, method: string): AuthField[] {
   return managers[manager]?.methods[method] ?? [];
 }
 
-/** Returns the fields of a new reference: the first way to sign in. */
+/** Returns the fields of a new reference, which selects the first sign-in method. */
 export function newAuth(manager: string): Record<string, string> {
   return { [methodField(manager)]: methodsOf(manager)[0] ?? "" };
 }
 
-/** Returns the saved texts. Masked secrets are empty, because they are never sent back. */
+/** Returns the saved fields. Masked secrets become empty, because they are never sent back. */
 export function savedAuth(saved: Record<string, unknown>): Record<string, string> {
   return Object.fromEntries(Object.entries(saved).map(([name, value]) => [name, isMasked(value) ? "" : String(value ?? "")]));
 }
 
-/** Returns the fields that differ; an emptied one is removed. */
+/** Returns the fields that differ. A field that was emptied is `null`, which removes it. */
 export function changedAuth(before: Record<string, string>, after: Record<string, string>): Record<string, string | null> {
   const names = Object.keys(after).filter((name) => after[name] !== (before[name] ?? ""));
   return Object.fromEntries(names.map((name) => [name, after[name] || null]));
 }
 
-/** Returns the filled fields of the chosen way. */
+/** Returns the non-empty fields of the chosen sign-in method. */
 export function filledAuth(manager: string, values: Record<string, string>): Record<string, string> {
   const field = methodField(manager);
   const names = [field, ...authFields(manager, values[field] ?? "").map((one) => one.name)];

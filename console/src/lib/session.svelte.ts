@@ -1,5 +1,5 @@
-// The session: who is signed in and what this user may do. A request that finds the session expired waits for a new
-// sign-in and is then repeated.
+// The session: who is signed in and what this user may do. If a request fails because the session has expired, it waits
+// for a new sign-in and is then repeated.
 import type { components } from "../api/schema";
 import { ApiError, messageOf, parseError } from "./errors";
 import { apiUrl } from "./paths";
@@ -14,11 +14,11 @@ export interface Credentials {
 
 class Session {
   self = $state<Self | null>(null);
-  /** True until the first answer of the gateway. */
+  /** True until the first request for the signed-in user has finished. */
   isUnknown = $state(true);
   /** True if a session that was used here has expired. */
   isExpired = $state(false);
-  /** Error of the first request, if the gateway cannot tell who is signed in. */
+  /** Error of the request for the signed-in user; empty if it succeeded. */
   failure = $state("");
   /** Why the sign-in link in the address was rejected. */
   linkProblem = $state("");
@@ -104,7 +104,7 @@ function takeLinkSecret(): string {
 export async function startSession(): Promise<void> {
   const secret = takeLinkSecret();
   await loadSelf();
-  // A link never replaces a session, so nobody can sign another person in as somebody else unnoticed.
+  // A sign-in link never replaces a session. Otherwise a link could sign a person in as somebody else unnoticed.
   if (!secret || session.self || session.failure) return;
   session.isUnknown = true;
   try {

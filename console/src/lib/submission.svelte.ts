@@ -1,5 +1,5 @@
-// A request that a form or a button sends: whether it is on its way, and why it failed. Slow networks make people click
-// twice; a second submission while the first one is on its way is ignored.
+// A request that a form or a button sends: whether it is in progress, and why it failed. On slow networks, people click
+// twice. A second submission is ignored while the first one is in progress.
 import { messageOf } from "./errors";
 import { toasts } from "./toasts.svelte";
 
@@ -7,7 +7,7 @@ export class Submission {
   error = $state.raw<unknown>(null);
   isBusy = $state(false);
 
-  /** Runs an action unless one is running; returns true if it succeeded. */
+  /** Runs an action unless one is running. Returns true if it succeeded. */
   async run(action: () => Promise<unknown>): Promise<boolean> {
     if (this.isBusy) return false;
     this.isBusy = true;
@@ -23,7 +23,7 @@ export class Submission {
     }
   }
 
-  /** Runs an action of a button, and shows its outcome as a message; returns true if it succeeded. */
+  /** Runs an action of a button, and shows its outcome as a message. Returns true if it succeeded. */
   async announce(action: () => Promise<unknown>, done: string): Promise<boolean> {
     if (this.isBusy) return false;
     const isDone = await this.run(action);

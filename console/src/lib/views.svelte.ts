@@ -1,5 +1,5 @@
-// Saved views of a page: names for queries of its address. They stay in this browser, because the API has no place for
-// them; the address itself is what a view shares with others.
+// Saved views of a page: names for queries of its address. They are stored only in this browser, because the API does
+// not store them. To share a view, users send its address.
 
 interface View {
   name: string;
@@ -23,11 +23,11 @@ export class SavedViews {
       const stored: unknown = JSON.parse(localStorage.getItem(this.#name) ?? "[]");
       this.list = Array.isArray(stored) ? stored.filter(isView).slice(0, MAX_VIEWS) : [];
     } catch {
-      // Other text than a list of views counts as none.
+      // Ignores stored text that is not JSON.
     }
   }
 
-  /** Saves a query under a name, in place of one with the same name. */
+  /** Saves a query under a name. Replaces a view with the same name. */
   save(name: string, query: string): void {
     this.#store([...this.list.filter((one) => one.name !== name), { name, query }].slice(-MAX_VIEWS));
   }

@@ -5,12 +5,12 @@ export interface WorkspaceAccess {
   ids: string[];
 }
 
-/** Returns the fields of a request. Exactly one of both is sent. */
+/** Returns the fields of a request, which contains exactly one of both. */
 export function accessFields(access: WorkspaceAccess): { allow_all_workspaces: true } | { allowed_workspaces: string[] } {
   return access.isAll ? { allow_all_workspaces: true } : { allowed_workspaces: access.ids };
 }
 
-/** Returns true if nobody could use it. */
+/** Returns true if no workspace has access. */
 export function isAccessEmpty(access: WorkspaceAccess): boolean {
   return !access.isAll && access.ids.length === 0;
 }

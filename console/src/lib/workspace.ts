@@ -16,18 +16,18 @@ export function selectedSlug(): string {
   return all.length === 1 ? (all[0]?.slug ?? "") : "";
 }
 
-/** Query of management routes: one workspace, or all that are open to the user. */
+/** Query of management routes: one workspace, or all workspaces that the user may see. */
 export function workspaceQuery(): { workspace_id?: string } {
   const slug = selectedSlug();
   return slug ? { workspace_id: slug } : {};
 }
 
-/** Query of logs and analytics. */
+/** Query of logs and analytics: one workspace, or all workspaces that the user may see. */
 export function logScope(): { workspace_slug: string } {
   return { workspace_slug: selectedSlug() || "*" };
 }
 
-/** Returns the slug of a workspace, which routes accept in place of its id. */
+/** Returns the slug of a workspace, which API routes accept in place of its id. */
 export function workspaceSlug(id: string): string {
   return workspaces().find((one) => one.id === id || one.slug === id)?.slug ?? id;
 }

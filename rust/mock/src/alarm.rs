@@ -1,4 +1,5 @@
-//! Precise timer based on `timerfd`. Tokio's timer fires on full milliseconds, so timers of many streams fire together.
+//! Precise timer based on `timerfd`. Tokio's timer fires only on full milliseconds, so the timers of many streams would
+//! fire together.
 
 use std::io;
 use std::os::fd::OwnedFd;

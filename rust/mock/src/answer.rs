@@ -14,7 +14,7 @@ use crate::shapes::{ProviderFamily, ResponseContext, ResponseShape, chunk_texts,
 use crate::steps::{ChunkSequence, Step, WriteBlock, convert_to_drip, merge_writes};
 
 const SLOW_FIRST_BYTE_MS: u64 = 10_000;
-/// Header names and lengths of a complete chat response of `OpenAI`. The values are ours.
+/// Headers of a complete chat response of `OpenAI`, with the same names and lengths but invented values.
 const PROVIDER_HEADERS: &str = "date: Fri, 27 Nov 2026 10:00:00 GMT\r\n\
     openai-organization: org-mock\r\n\
     openai-project: proj_000000000000000000000000\r\n\
@@ -123,8 +123,9 @@ pub struct StreamScript {
     pub chunks: Vec<Vec<u8>>,
     pub chunk_count: u32,
     pub chunk_interval: Duration,
-    /// Number of chunks before the middle event.
+    /// Number of chunks before `middle_event`.
     pub chunks_before_middle: u32,
+    /// Event that a fault inserts between two chunks; empty without such a fault.
     pub middle_event: Vec<u8>,
     pub closing: Vec<u8>,
     pub done_event: Vec<u8>,

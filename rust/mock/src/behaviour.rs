@@ -17,22 +17,22 @@ pub struct Behaviour {
     pub first_ms: Option<u64>,
     /// Content chunks of a stream, not counting the opening and closing events.
     pub chunks: u32,
-    /// Size of a chunk's text.
+    /// Size of a chunk's text in bytes.
     pub chunk_bytes: Option<usize>,
     /// Delay between two chunks.
     pub chunk_ms: Option<u64>,
     /// True if the stream is sent in one write.
     pub burst: bool,
-    /// Body size of a complete response.
+    /// Body size of a complete response in bytes.
     pub response_bytes: Option<usize>,
     pub fault: Option<Fault>,
     /// True to gzip the response if the request accepts gzip. Works only in the model name (`mock?gzip=true`).
     pub gzip: bool,
     /// Number of chunks before the fault.
     pub after: Option<u32>,
-    /// Status and fault apply only to this many first requests for the model.
+    /// Number of first requests for the model to which status and fault apply.
     pub times: Option<u32>,
-    /// Error code.
+    /// Error code in the body of an error response.
     pub code: Option<String>,
     /// Reaction to an assistant prefill in the last message: true to continue it, false to reject it.
     pub prefix: Option<bool>,
@@ -42,7 +42,7 @@ pub struct Behaviour {
     pub retry_after: Option<String>,
     /// True if each chunk's text contains the monotonic time of its write, in nanoseconds.
     pub stamp: bool,
-    /// Token usage: always, never, or (`None`) when the provider would send it.
+    /// True to always send token usage, false to never send it; `None` to send it when the provider would.
     pub usage: Option<bool>,
     /// Tool to call, unless the request contains a tool result.
     pub call: Option<String>,

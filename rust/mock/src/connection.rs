@@ -39,8 +39,9 @@ enum ConnectionState {
 struct ServerConnection {
     socket: ClientSocket,
     shared: Rc<SharedState>,
-    /// Head and body of a request with chunked transfer coding.
+    /// Head of the current request if it has chunked transfer coding.
     chunked_head: Vec<u8>,
+    /// Decoded body of the current request if it has chunked transfer coding.
     chunked_body: Vec<u8>,
     write_buffer: Vec<u8>,
 }
@@ -281,7 +282,7 @@ impl ServerConnection {
         let mut due = Instant::now();
         for (block, at) in sequence.blocks.iter().cycle().zip(0..sequence.count) {
             if at > 0 && !sequence.gap.is_zero() {
-                // A delay by a slow client is not caught up with a burst.
+                // After a delay by a slow client, the next chunks do not catch up in a burst.
                 due = (due + sequence.gap).max(Instant::now());
                 self.socket.wait_until(due, tally).await?;
             } else if at % WRITES_PER_YIELD == WRITES_PER_YIELD - 1 {

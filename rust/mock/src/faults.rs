@@ -1,4 +1,4 @@
-//! Injectable faults: everything that providers were seen to do wrong, by name, as changes to a correct response.
+//! Injectable faults by name. Each changes a correct response to imitate what providers were seen to do wrong.
 
 use std::time::Duration;
 
@@ -119,7 +119,7 @@ impl Fault {
         }
     }
 
-    /// Returns the step before the response head.
+    /// Returns the step that precedes the response head, if the fault has one.
     pub fn preceding_step(self, behaviour: &Behaviour) -> Option<Step> {
         let hint =
             WriteBlock::without_placeholders("HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n");
@@ -165,7 +165,7 @@ impl Fault {
         }
     }
 
-    /// Returns the wrong content length that the head declares for a body of `len` bytes.
+    /// Returns the wrong `content-length` for a body of `len` bytes, if the fault declares one.
     pub fn declared_length(self, len: u64) -> Option<u64> {
         match self {
             Self::ShortLength => Some(len.saturating_sub(10)),

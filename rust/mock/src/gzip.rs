@@ -1,5 +1,5 @@
-//! Minimal gzip encoder. Writes stored blocks, so that each chunk of a stream is a block of its own; also builds a
-//! decompression bomb.
+//! Minimal gzip encoder. It writes stored blocks, so that each chunk of a stream is a block of its own. It also builds
+//! a decompression bomb.
 
 use std::sync::LazyLock;
 

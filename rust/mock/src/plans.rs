@@ -189,7 +189,7 @@ fn reject_invalid_request(
     Some(build_json(400, family, &family.error_body(400, &problem), &Behaviour::default(), marks))
 }
 
-/// Returns true if the response depends on more than the cache key.
+/// Returns true if the response depends on more than the cache key contains.
 fn is_uncacheable(raw_model: &[u8]) -> bool {
     [&b"times="[..], b"prefix=", b"gzip"].iter().any(|key| memchr::memmem::find(raw_model, key).is_some())
 }
@@ -249,8 +249,8 @@ fn plan_object_response(request: RawRequest<'_>, model: &str, turn: u32) -> Resp
     })
 }
 
-/// Builds the plan of a request. An invalid mock option, a fault that replaces the response or a requested error status
-/// comes before the response that `response` builds.
+/// Builds the plan of a request. An invalid mock option, a fault that replaces the response and a requested error
+/// status take precedence over `response`.
 fn build_plan(
     request: RawRequest<'_>,
     model: &str,
@@ -302,7 +302,8 @@ fn accepts_gzip(head: &[u8]) -> bool {
 const PREFILL_UNSUPPORTED_MESSAGE: &str =
     "This model does not support assistant message prefill. The conversation must end with a user message.";
 
-/// Returns the beginning of the response with which the conversation (assistant prefill) or the prompt ends.
+/// Returns the beginning of the response that the request already contains: an assistant prefill, or the end of a
+/// prompt.
 fn find_prefill(body: &[u8], text: &str) -> Option<String> {
     let request: Value = serde_json::from_slice(body).ok()?;
     if let Some(prompt) = request["prompt"].as_str() {
@@ -361,7 +362,8 @@ fn build_object_response(request: RawRequest<'_>, model: &str) -> ResponseConten
     }
 }
 
-// A multipart form has the field alone on a line; the speech API uses `stream_format` instead of `stream`.
+// A multipart form has the value on a line of its own, below the name. The speech API uses `stream_format` instead of
+// `stream`.
 fn is_stream_request(body: &[u8]) -> bool {
     is_field_true(body, "\"stream\"")
         || find_string_field(body, "\"stream_format\"") == Some(b"sse")

@@ -24,7 +24,7 @@ pub struct RequestHead {
     pub flags: RequestFlags,
 }
 
-/// Flags of a request, in one integer so that they can be part of a plan's cache key.
+/// Flags of a request. They are bits of one integer, so that they can be part of the cache key of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestFlags(pub u16);
 
@@ -154,7 +154,7 @@ pub fn is_field_true(body: &[u8], quoted_name: &'static str) -> bool {
 }
 
 // Inside a JSON string, the quotes of a quoted name are escaped, so the search finds only keys and complete string
-// values. String values are skipped because no colon follows them.
+// values. String values are skipped, because no colon follows them.
 fn find_field_values<'a>(body: &'a [u8], quoted_name: &'static str) -> impl Iterator<Item = &'a [u8]> {
     memmem::find_iter(body, quoted_name).filter_map(move |at| {
         body[at + quoted_name.len()..].trim_ascii_start().strip_prefix(b":").map(<[u8]>::trim_ascii_start)

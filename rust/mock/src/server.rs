@@ -18,7 +18,7 @@ use crate::plans::PlanCache;
 
 const BACKLOG: i32 = 4096;
 
-/// Listening address and ledger switch of a mock provider.
+/// Options of a mock provider: its address, its request ledger and its send buffers.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     pub address: SocketAddr,
@@ -77,8 +77,8 @@ impl Server {
         self.ledger.clear();
     }
 
-    /// Returns the recorded requests once at least `count` were received and none is in progress. Returns the current
-    /// ones after `limit`.
+    /// Waits until at least `count` requests were received and none is in progress, at most for `limit`. Then returns
+    /// the recorded requests.
     pub async fn wait_until_settled(&self, count: usize, limit: Duration) -> Vec<Entry> {
         let deadline = tokio::time::Instant::now() + limit;
         loop {

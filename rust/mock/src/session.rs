@@ -1,5 +1,5 @@
-//! WebSocket sessions for the Realtime and Responses APIs, answered event by event. Events named `mock.*` make a
-//! session misbehave.
+//! WebSocket sessions for the Realtime and Responses APIs. Each event of the client gets its response events. Events
+//! named `mock.*` make a session misbehave.
 
 use std::time::Duration;
 

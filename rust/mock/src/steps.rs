@@ -1,4 +1,4 @@
-//! Responses as lists of socket steps. A list is built once and played for every identical request.
+//! Responses as lists of socket steps. A list is built once, and a connection plays it for every identical request.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use memchr::memmem;
 pub const TIMESTAMP_PLACEHOLDER: &str = "@00000000000000000000@";
 /// Placeholder in a prepared head for the id of the ledger entry.
 pub const REQUEST_ID_PLACEHOLDER: &str = "req_0000000000000000";
-/// Above this size, two writes are cheaper than a copy.
+/// Maximum size of a block that is copied completely. Above it, two writes are cheaper than a copy.
 const MAX_COPY_BYTES: usize = 256 * 1024;
-/// Maximum size of a merged write that is held in memory.
+/// Maximum total size of a chunk sequence that is merged into one write, because the merged bytes stay in memory.
 const MAX_BURST_BYTES: usize = 4 * 1024 * 1024;
 
 /// Bytes to write, with the offsets of the placeholders to fill in before each write.
@@ -98,15 +98,15 @@ pub enum Step {
     },
     /// Sends FIN; the other direction stays open.
     HalfClose,
-    /// FIN.
+    /// Closes the connection with FIN.
     Close,
-    /// RST.
+    /// Closes the connection with RST.
     Reset,
     /// Sends nothing more and waits until the client disconnects.
     Hold,
 }
 
-/// Merges the sends without a pause between them into one write.
+/// Merges successive sends into one write, up to the next pause or other step.
 pub fn merge_writes(steps: Vec<Step>) -> Vec<Step> {
     let mut merged: Vec<Step> = Vec::with_capacity(steps.len());
     for step in steps {

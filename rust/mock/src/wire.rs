@@ -18,7 +18,7 @@ use crate::ledger::{Ledger, Progress};
 const MAX_READ_AHEAD_BYTES: usize = 256 * 1024;
 const READ_CHUNK_BYTES: usize = 16 * 1024;
 
-/// Longest pause that uses an exact timer. Longer pauses use the runtime's timer, which costs no file descriptor.
+/// Maximum pause that uses an exact timer. Longer pauses use the runtime's timer, which costs no file descriptor.
 const MAX_EXACT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The client closed or reset the connection.
@@ -58,7 +58,8 @@ impl ClientSocket {
         Self { stream, read_buffer: BytesMut::with_capacity(READ_CHUNK_BYTES), alarm: None }
     }
 
-    /// Reads the available bytes into the buffer; `wanted` is how many more are expected.
+    /// Reads the available bytes into the buffer. Before that, reserves space for `max_bytes`, the number of bytes that
+    /// are still expected.
     pub async fn read_available(&mut self, max_bytes: usize) -> Result<(), ClientDisconnected> {
         self.read_buffer.reserve(max_bytes.max(READ_CHUNK_BYTES / 4));
         match self.stream.read_buf(&mut self.read_buffer).await {

@@ -1,5 +1,5 @@
-//! Coarse shared timer for short waits, most of which are dropped early. It avoids one runtime timer per wait: setting
-//! one from another thread wakes the runtime's thread.
+//! Coarse shared timer for short waits, most of which are dropped before they end. A runtime timer for each wait would
+//! cost more: setting one from another thread wakes the runtime's thread.
 
 use std::{
     pin::Pin,
@@ -10,14 +10,15 @@ use std::{
 
 use slab::Slab;
 
-/// Interval of the shared clock; a wait takes one to two ticks.
+/// Interval between two ticks of the shared clock. A wait takes one to two intervals.
 const TICK_INTERVAL: Duration = Duration::from_millis(4);
-/// Longest time that a wait takes.
+/// Maximum duration of a wait.
 pub const MAX_WAIT: Duration = Duration::from_millis(8);
-/// The clock keeps running for this many ticks without a waiter, because the next request is probably near.
+/// Number of ticks without an ending wait after which the clock stops. It does not stop at once, because the next
+/// request is probably near.
 const MAX_IDLE_TICKS: u32 = 25;
 
-/// Clock that all waiters share; it runs only while there are some.
+/// Clock that all waiters share. It stops some ticks after the last wait and starts with the next one.
 #[derive(Debug, Clone, Default)]
 pub struct CoarseTimer(Arc<Mutex<TickClock>>);
 
@@ -34,7 +35,7 @@ struct Waiter {
     waker: Waker,
 }
 
-/// Future of one wait, which begins when it is first polled.
+/// Future of one wait. The wait begins when the future is first polled.
 #[derive(Debug)]
 pub struct CoarseWait<'g> {
     clock: &'g Mutex<TickClock>,
@@ -58,7 +59,7 @@ impl CoarseTimer {
         }
         let mut clock = lock_clock(&self.0);
         clock.is_running = false;
-        // Restarts for waiters that arrived after the last tick; they would wait forever.
+        // Restarts the clock for waiters that arrived after the last tick. Otherwise they would wait forever.
         if !clock.waiters.is_empty() {
             clock.start_running(&self);
         }

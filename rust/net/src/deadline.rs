@@ -1,4 +1,4 @@
-//! Deadline for a provider's response. One type for every wait, on the monotonic clock.
+//! Deadline for a provider's response, on the monotonic clock. All steps of an exchange with a provider use it.
 
 use std::{future::Future, time::Duration};
 
@@ -10,18 +10,19 @@ use crate::{
     error::Error,
 };
 
-/// Substitute for a limit so long that the clock cannot represent its end.
+/// Time limit that replaces a longer one whose end the clock cannot represent.
 const FAR_FUTURE: Duration = Duration::from_hours(30 * 365 * 24);
 
 /// Time at which a provider's response is overdue. The limit counts from when the provider has the complete request.
-/// During the upload, it counts from the last chunk that the provider accepted; waiting for the client's next chunk
+/// During the upload, it counts from the last chunk that the provider accepted. The wait for the client's next chunk
 /// does not count.
 #[derive(Debug)]
 pub struct Deadline {
     limit: Duration,
     expires_at: Instant,
     upload: Option<UploadProgress>,
-    /// Coarse timer that runs first. Most responses arrive before it ends, and need no exact timer.
+    /// Coarse timer that runs before the exact one; `None` once it has ended. Most responses arrive before that and
+    /// need no exact timer.
     coarse_timer: Option<CoarseTimer>,
 }
 

@@ -1,4 +1,5 @@
-//! Header fields in received order, stored in one buffer with a span per name and value.
+//! Header fields in the order in which they were received. One buffer contains all names and values, and each field has
+//! a span of it.
 
 #[derive(Debug, Clone, Copy)]
 struct FieldSpan {
@@ -7,7 +8,7 @@ struct FieldSpan {
     end: u32,
 }
 
-/// Number of header fields that the gateway adds to a response at most; used to reserve capacity.
+/// Maximum number of header fields that the gateway adds to a response. Used to reserve capacity.
 pub const MAX_ADDED_FIELDS: usize = 11;
 
 /// List of header fields with lower-case names. Lookups scan linearly, because the lists are short.
@@ -22,7 +23,7 @@ impl Headers {
         Self { bytes: Vec::with_capacity(fields * 40), spans: Vec::with_capacity(fields) }
     }
 
-    /// Allocates for a response with this many fields and bytes, plus the fields that the gateway adds.
+    /// Reserves capacity for a response with this many fields and bytes, plus the fields that the gateway adds.
     pub fn with_response_capacity(fields: usize, bytes: usize) -> Self {
         Self {
             bytes: Vec::with_capacity(bytes + MAX_ADDED_FIELDS * 64),
@@ -119,8 +120,8 @@ impl Headers {
         })
     }
 
-    /// Returns the lower-case fields that `connection` lists as hop-by-hop, except the usual `keep-alive` and `close`.
-    /// The list is nearly always empty.
+    /// Returns the names that `connection` fields list as hop-by-hop, in lower case. Skips fields that are just
+    /// `keep-alive` or `close`, so the list is nearly always empty.
     pub fn connection_options(&self) -> Vec<Vec<u8>> {
         let values = self.iter().filter(|(name, _)| *name == b"connection").map(|(_, value)| value);
         let unusual =
@@ -150,8 +151,8 @@ impl<'a> FromIterator<(&'a [u8], &'a [u8])> for Headers {
     }
 }
 
-/// Returns true if an operator may set this header field. The name must be a token, the value one line, and the field
-/// not one that the gateway manages.
+/// Returns true if an operator may set this header field. The name must be a token and the value one line. Fields that
+/// the gateway manages itself are not allowed.
 pub fn is_allowed_field(name: &str, value: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty()
@@ -178,7 +179,7 @@ pub fn is_hop_by_hop(name: &[u8]) -> bool {
 }
 
 /// Returns true for response fields that change how a browser treats the origin of the response. A provider must not
-/// decide that for the gateway's origin, so they are never passed on.
+/// decide that for the gateway's origin, so these fields are never passed on.
 ///
 /// They set state (cookies, storage, HSTS, key pins, reporting), move requests elsewhere (`alt-svc`, `refresh`), widen
 /// the scope of a service worker, or grant other origins access (CORS). Fields that only restrict a single document,
@@ -211,7 +212,8 @@ pub fn acts_on_origin(name: &[u8]) -> bool {
     ) || name.starts_with(b"access-control-")
 }
 
-/// Returns true for fields that protect cloud metadata services against forged requests. They are never forwarded.
+/// Returns true for request fields that cloud metadata services require as protection against forged requests. The
+/// gateway never forwards them.
 pub fn is_cloud_metadata(name: &[u8]) -> bool {
     matches!(
         name,

@@ -1,5 +1,4 @@
-//! Memory budget shared by many requests. Each request reserves bytes while there are any, and releases them when it
-//! ends.
+//! Memory budget shared by many requests. A request reserves bytes if enough are free, and releases them when it ends.
 
 use std::sync::{
     Arc,
@@ -11,7 +10,7 @@ pub struct MemoryBudget {
     /// Bytes that all permits have reserved.
     reserved: Arc<AtomicUsize>,
     max_bytes: usize,
-    /// Limit of one permit.
+    /// Maximum number of bytes that one permit can reserve.
     max_permit_bytes: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Checks of a host and of a path that two servers could interpret differently.
+//! Checks for hosts and paths that two servers could interpret differently.
 
 /// Returns true if the value is a host with an optional port (RFC 9110 §7.2).
 pub fn is_valid_host(value: &[u8]) -> bool {

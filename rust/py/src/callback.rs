@@ -27,7 +27,7 @@ pub struct Callback(Mutex<Option<WaitEvent>>);
 
 #[pymethods]
 impl Callback {
-    /// Called by the event loop if the engine does not intercept `call_soon_threadsafe`.
+    /// The event loop calls this if the engine does not intercept `call_soon_threadsafe`.
     fn __call__(&self, future: &Bound<'_, PyAny>) {
         self.fire(future);
     }
@@ -39,13 +39,13 @@ impl Callback {
         let event = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         match event {
             Some(WaitEvent::BodyChunk(jobs, id)) => {
-                // A missing reader was given up in the meantime.
+                // A missing reader was removed meanwhile, because its wait had timed out.
                 if let Some(reader) = jobs.body_readers.take_reader(id) {
                     reader.handle_chunk(future.py(), parse_message(future));
                 }
             }
             Some(WaitEvent::Disconnect(proto, sender)) => match parse_message(future) {
-                // This message only ends the unread body. The disconnect message comes next.
+                // This message only reports the end of the unread body. The disconnect message comes next.
                 Some(BodyMessage { has_more: false, .. }) => watch_disconnect(future.py(), &proto, sender),
                 Some(BodyMessage { has_more: true, .. }) | None => drop(sender.send(())),
             },

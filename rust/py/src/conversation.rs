@@ -38,7 +38,7 @@ const MAX_QUEUED_MESSAGES: usize = 2;
 /// Interval of the checks for a disconnected client.
 const DISCONNECT_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Event for the client.
+/// Event that Python delivers to the client.
 enum ClientEvent {
     Accept(Option<String>),
     Deny(ClientResponse),
@@ -51,9 +51,9 @@ struct Mailbox {
     pending: Mutex<Option<ClientEvent>>,
     consumed: Notify,
     is_closed: AtomicBool,
-    /// Python callback: an event is ready to be taken. The second callback reports that the queue to the provider has
-    /// space again.
+    /// Python callback that reports that an event is ready to be taken.
     on_event: Py<PyAny>,
+    /// Python callback that reports that the queue to the provider has space again.
     on_writable: Py<PyAny>,
 }
 
@@ -62,7 +62,7 @@ struct Mailbox {
 pub struct WebSocketHandle {
     desk: Arc<Mailbox>,
     jobs: JobRunner,
-    /// `None` after the client has left.
+    /// Queue of messages for the provider; `None` after the client has closed or disconnected.
     to_provider: Mutex<Option<mpsc::Sender<Message>>>,
 }
 
@@ -82,7 +82,8 @@ impl WebSocketHandle {
         Ok(Some(list))
     }
 
-    /// Passes on a message from the client. Returns false if the queue is full; the message must then be given again.
+    /// Queues a message from the client for the provider. Returns false if the queue is full. Python must then send the
+    /// message again after `on_writable`.
     fn send(&self, message: &Bound<'_, PyAny>) -> PyResult<bool> {
         let message = if let Ok(text) = message.cast::<PyString>() {
             Message::Text(text.to_str()?.into())
@@ -92,7 +93,8 @@ impl WebSocketHandle {
         let to_provider = self.to_provider.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(sender) = &*to_provider else { return Ok(true) };
         match sender.try_send(message) {
-            // The session no longer reads messages. The close event for the client gives the reason.
+            // If the channel is closed, the session reads no more messages. The close event for the client gives the
+            // reason.
             Ok(()) | Err(TrySendError::Closed(_)) => Ok(true),
             Err(TrySendError::Full(_)) => {
                 let (sender, mailbox) = (sender.clone(), Arc::clone(&self.desk));
@@ -109,8 +111,8 @@ impl WebSocketHandle {
     #[pyo3(signature = (code = None, reason = None))]
     fn close(&self, code: Option<u16>, reason: Option<String>) {
         let Some(sender) = self.to_provider.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        // A disconnect without a close frame only ends the channel. The server reports one code both for that and for a
-        // close without a code.
+        // A disconnect without a close frame only ends the channel. The server reports the same code for a disconnect
+        // and for a close frame without a code.
         let close_code =
             code.map(CloseCode::from).filter(|code| !matches!(code, CloseCode::Abnormal | CloseCode::Status));
         let Some(code) = close_code else { return };
@@ -161,11 +163,11 @@ impl WebSocketHandle {
     }
 }
 
-/// Resolves when the client of a WebSocket that is not yet accepted disconnects. The server reports no disconnect
-/// before the accept.
+/// Resolves when the client of a WebSocket that is not yet accepted disconnects. Needed because the server reports no
+/// disconnect before the accept.
 async fn wait_for_disconnect(addresses: Option<ConnectionAddresses>) {
     let is_open = |ConnectionAddresses { local, remote }| sock_diag::is_connection_open(local, remote).ok();
-    // Never resolves if the kernel does not know the connection, because its state is then unknown.
+    // If the kernel does not know the connection, its state is unknown, so this never resolves.
     let Some(addresses) = addresses.filter(|addresses| is_open(*addresses) == Some(true)) else {
         return pending().await;
     };
@@ -178,7 +180,7 @@ async fn wait_for_disconnect(addresses: Option<ConnectionAddresses>) {
 }
 
 impl Drop for WebSocketHandle {
-    /// Wakes the engine if it waits for an event to be taken, because Python takes no more events.
+    /// Wakes the engine if it waits for Python to take an event, because Python takes no more events.
     fn drop(&mut self) {
         self.desk.is_closed.store(true, Ordering::Release);
         self.desk.consumed.notify_one();

@@ -58,7 +58,7 @@ pub struct Engine {
     runtime: OnceLock<Runtime>,
     /// The event loop's original `call_soon_threadsafe`.
     call_soon: OnceLock<Py<PyAny>>,
-    /// Address of the Python type of the server's watcher objects; 0 until one was seen.
+    /// Address of the Python type of the server's watcher objects (`CallbackWatcherHTTP`); 0 until one was seen.
     watcher: AtomicUsize,
 }
 
@@ -78,8 +78,8 @@ impl Engine {
         })
     }
 
-    /// Starts the engine's thread on the worker's event loop; must be called after the fork. Calls `lower_priority` on each
-    /// thread that must run at lower priority than the threads that serve requests.
+    /// Starts the engine's thread and stores the event loop's `call_soon_threadsafe`. Must be called after the fork.
+    /// Calls `lower_priority` on each thread that must run at lower priority than the threads that serve requests.
     fn start(&self, event_loop: &Bound<'_, PyAny>, lower_priority: Py<PyAny>) -> PyResult<()> {
         let call_soon = event_loop.getattr(intern!(event_loop.py(), "call_soon_threadsafe"))?;
         drop(self.call_soon.set(call_soon.unbind()));
@@ -93,15 +93,16 @@ impl Engine {
         py.detach(|| self.state.apply_snapshot(snapshot)).map_err(|problems| errors::validation_error(py, &problems))
     }
 
-    /// Serves a request that came through a task of the server. Calls `done` when the response is finished.
+    /// Serves a request that reached the application through a task of the server, not through `intercept_call`. Calls
+    /// `done` when the response is finished.
     fn handle_request(&self, scope: &Bound<'_, PyDict>, receive: &Bound<'_, PyAny>, done: Py<PyAny>) -> PyResult<()> {
         let proto = receive.getattr(intern!(scope.py(), "__self__"))?.unbind();
         self.state.record_sink.metrics.asgi_fallback_requests.add(1);
         self.begin_request(scope, proto, Some(done))
     }
 
-    /// Serves a WebSocket request. Calls `on_event` when an event for the client is ready, and `on_writable` when the queue to
-    /// the provider has space again.
+    /// Serves a WebSocket request. Calls `on_event` when an event for the client is ready, and `on_writable` when the
+    /// queue to the provider has space again.
     fn open_websocket(
         &self,
         scope: &Bound<'_, PyDict>,
@@ -117,8 +118,8 @@ impl Engine {
         Ok(WebSocketHandle::start(jobs, state, head, under_way, addresses, on_event, on_writable))
     }
 
-    /// Replaces the event loop's `call_soon_threadsafe`. Serves requests before they become tasks and passes every
-    /// other call on.
+    /// Replaces the event loop's `call_soon_threadsafe`. Serves requests before they become tasks, and passes every
+    /// other call to the original function.
     #[pyo3(signature = (callback, *args, context = None))]
     fn intercept_call<'py>(
         &self,
@@ -162,7 +163,8 @@ impl Engine {
     }
 }
 
-/// Lowers the priority of the current thread. A failure is only reported: it merely slows other requests down a little.
+/// Lowers the priority of the current thread. A failure is only reported, because it merely slows other requests down a
+/// little.
 fn lower_thread_priority(lower_priority: &Py<PyAny>) {
     Python::attach(|py| {
         if let Err(error) = lower_priority.call0(py) {
@@ -172,7 +174,7 @@ fn lower_thread_priority(lower_priority: &Py<PyAny>) {
 }
 
 impl Engine {
-    /// Returns true if the arguments were a request about to become a task, and the engine serves it instead.
+    /// Returns true if the arguments were a request that was about to become a task. The engine then serves it instead.
     fn try_intercept(&self, args: &Bound<'_, PyTuple>) -> bool {
         let (Ok(coroutine), Ok(watcher)) = (args.get_borrowed_item(0), args.get_borrowed_item(1)) else { return false };
         if !self.is_watcher(&watcher) {
@@ -256,8 +258,8 @@ impl Engine {
 #[derive(FromPyObject)]
 pub struct MaxTargets(usize, usize, usize);
 
-/// Validates a document with the parser that requests use. `kind` is `config`, `guardrail`, `prompt` or `snapshot`. `limits` are the maximum
-/// numbers of targets at the root of a config, at a conditional root, and below each target.
+/// Validates a document with the parser that requests use. `kind` is `config`, `guardrail`, `prompt` or `snapshot`.
+/// `limits` are the maximum numbers of targets at the root of a config, at a conditional root, and below each target.
 #[pyfunction]
 #[pyo3(signature = (kind, data, limits = None))]
 pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<MaxTargets>) -> PyResult<()> {
@@ -323,7 +325,8 @@ pub fn catalogue(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, penstock_core::providers_json().to_string().as_bytes())
 }
 
-/// Returns the checks of guardrails as a JSON array of `{"id", "name", "description", "hooks", "parameters", "secrets"}`.
+/// Returns the checks of guardrails as a JSON array. Each has `id`, `name`, `description`, `hooks`, `parameters` and
+/// `secrets`.
 #[pyfunction]
 pub fn guardrail_checks(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, guardrails::checks::catalogue().to_string().as_bytes())
@@ -335,7 +338,7 @@ pub fn register_plugins(data: &[u8]) -> PyResult<()> {
     guardrails::checks::plugins::register(data).map_err(PyValueError::new_err)
 }
 
-/// Sets the path of the Unix socket of the process of plug-ins. Call it once, before the process forks.
+/// Sets the path of the Unix socket of the process that runs plug-ins. Call it once, before the process forks.
 #[pyfunction]
 pub fn set_plugin_socket(path: PathBuf) {
     guardrails::checks::plugins::set_socket(path);
@@ -370,8 +373,8 @@ pub fn client_format(headers: Vec<(Vec<u8>, Vec<u8>)>) -> &'static str {
 }
 
 /// Returns why a client outside of the engine may not connect to a destination that a tenant chose; `None` if it may.
-/// `host` is that of a URL, with an IPv6 address in brackets. `addresses` are all addresses of the host; without them
-/// only its name is checked.
+/// `host` is the host of a URL, with an IPv6 address in brackets. `addresses` are all addresses of the host. If they
+/// are empty, only the name of the host is checked.
 #[pyfunction]
 pub fn refuse_destination(
     trusted_hosts: &Bound<'_, PyList>,
@@ -401,8 +404,8 @@ pub fn translate_batch_line<'py>(
     Ok((PyBytes::new(py, &translated.body), translated.dropped_params))
 }
 
-/// Translates a provider's response to a batch line, or its error, to the client's API format. Returns its status and the
-/// body.
+/// Translates a provider's response to a batch line, or its error, to the client's API format. Returns its status and
+/// the body.
 #[pyfunction]
 pub fn translate_batch_result<'py>(
     py: Python<'py>,
@@ -422,8 +425,8 @@ pub fn translate_batch_result<'py>(
 type SpoolFrame<'py> = (u8, u8, Bound<'py, PyBytes>, Bound<'py, PyBytes>, usize);
 
 /// Decodes at most `limit` frames of a buffer that begins at the offset `base` of its segment. Returns the frames, the
-/// offset behind the last one, whether the next one is damaged, and the length of the next one as far as it is known.
-/// The beginning of a request is left out if its end follows without bodies.
+/// offset behind the last one, whether the next one is damaged, and its length if known. Leaves out the frame that
+/// begins a request if the frame that ends it follows without bodies in between.
 #[pyfunction]
 pub fn decode_spool_frames<'py>(
     py: Python<'py>,
@@ -439,7 +442,7 @@ pub fn decode_spool_frames<'py>(
     (list.frames.iter().map(convert).collect(), base + list.end, list.is_damaged, list.needed)
 }
 
-/// Replaces long base64 in a recorded body by its size and digest. Returns `None` if there is none.
+/// Replaces each long base64 text in a recorded body by its size and digest. Returns `None` if there is none.
 #[pyfunction]
 pub fn replace_inline_data<'py>(py: Python<'py>, body: &[u8]) -> Option<Bound<'py, PyBytes>> {
     // Releases the interpreter, because decoding a large body takes long.
@@ -447,9 +450,9 @@ pub fn replace_inline_data<'py>(py: Python<'py>, body: &[u8]) -> Option<Bound<'p
     Some(PyBytes::new(py, &replaced))
 }
 
-/// Passes the budget usage of the ledger to the data plane of this node. `usages` are tuples of limit id, group value,
-/// start of the period in milliseconds, amount, number of resets by operators, and sum of corrections of costs. Returns
-/// how many could be written.
+/// Passes the budget usage of the ledger to the data plane of this node. Each usage is a tuple: limit id, group value,
+/// start of the period in milliseconds, amount, number of resets by operators, and sum of cost corrections. Returns the
+/// number of usages that were written.
 #[pyfunction]
 pub fn set_recorded_usage(py: Python<'_>, folder: &str, usages: Vec<(String, String, u64, u64, u64, i64)>) -> usize {
     py.detach(|| {

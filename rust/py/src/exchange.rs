@@ -37,23 +37,23 @@ use crate::{
     runtime::Job,
 };
 
-/// Request and response channel of one request to the server.
+/// Channel through which the response of one request goes to the ASGI server.
 pub struct Exchange {
     proto: Py<PyAny>,
     /// ASGI scope of the request. Dropped when a stream begins, because it is large and streams last long.
     scope: Option<Py<PyDict>>,
-    /// Set when a stream begins.
+    /// Client of the stream. Set when a stream begins.
     stream_peer: Option<StreamPeer>,
-    /// Ends the server's own task, if there is one.
+    /// Ends the server's own task for the request, if there is one.
     completion: Option<Arc<CompletionGuard>>,
-    /// Set if another component already detects the disconnect of the client.
+    /// Signal of another component, such as the body reader, that already detects the disconnect of the client.
     disconnect: Option<DisconnectSignal>,
     /// Response head to send before the first chunk.
     head: Option<ClientResponseHead>,
     is_answered: bool,
 }
 
-/// Ends the server's own task when the last owner drops it.
+/// Guard that calls Python's `done` when the last owner drops it, which ends the server's own task.
 pub struct CompletionGuard(Py<PyAny>);
 
 impl Drop for CompletionGuard {
@@ -62,7 +62,7 @@ impl Drop for CompletionGuard {
     }
 }
 
-/// Client of a stream, and what its protocol does with a declared length.
+/// Client of a stream, and whether the client checks the declared length.
 struct StreamPeer {
     /// Address and port as the server reports them.
     client: Option<Py<PyAny>>,
@@ -101,8 +101,8 @@ pub struct StreamingResponse {
     request_guard: Option<RequestGuard>,
 }
 
-/// Serves one request up to its complete response, or until the response begins to stream. A streaming response is
-/// returned, because it needs a third of the memory and lasts long.
+/// Serves one request until its complete response was sent, or until the response begins to stream. Returns a streaming
+/// response, so that another future sends it: that lasts long and needs only a third of the memory.
 pub async fn serve_request(
     state: &Arc<GatewayState>,
     callers: &Arc<ConnectionTracker>,
@@ -248,7 +248,7 @@ impl Exchange {
             };
             let sent = match chunk {
                 Ok(Some(bytes)) if stream.is_ended() => {
-                    // The last chunk is already there, so both are sent in one call into Python.
+                    // The last chunk is ready too, so both are sent in one call into Python.
                     let Ok(rest) = stream.next().await else {
                         Python::attach(|py| drop(self.send_chunk(py, &bytes, true)));
                         return self
@@ -293,8 +293,8 @@ impl Exchange {
         }
     }
 
-    /// Remembers the client of a stream. Sends the head of an event stream at once; any other head is sent together with
-    /// the first chunk, which is already there.
+    /// Stores the client of a stream. Sends the head of an event stream at once. Any other head is sent together with
+    /// the first chunk, which is already available.
     fn begin_stream(&mut self, py: Python<'_>) -> PyResult<()> {
         let head = self.head.as_ref();
         let is_event_stream = head.is_some_and(ClientResponseHead::is_event_stream);
@@ -303,9 +303,9 @@ impl Exchange {
         if is_event_stream { self.send_head(py) } else { Ok(()) }
     }
 
-    /// Parks an HTTP/2 stream whose client does not read, so that the other streams of its connection continue. Returns
-    /// true if the connection must still be closed, because a client that reads on could not notice the truncation
-    /// otherwise.
+    /// Waits until the client of a parked HTTP/2 stream (see `RequestGuard::park`) reads again, while the other streams
+    /// of its connection continue. Returns true if the connection must still be closed. A client that reads on could
+    /// otherwise not notice the truncation.
     async fn park_stream(
         &mut self,
         end: Result<Option<Bytes>, BodyTruncated>,
@@ -338,8 +338,8 @@ impl Exchange {
         Python::attach(|py| self.send_chunk(py, &joined, true))
     }
 
-    /// Ends the response so that no client mistakes it for a complete one. If only closing the connection does that,
-    /// its other streams may finish first. That wait is bounded like the wait for a client that does not read.
+    /// Ends the response so that no client mistakes it for a complete one. If that requires closing the connection, its
+    /// other streams may finish first. `longest` limits this wait.
     async fn abort_response(
         &mut self,
         disconnect: DisconnectSignal,
@@ -420,8 +420,8 @@ impl StreamPeer {
     }
 }
 
-/// Returns true if the server's future is not yet complete. Completed results have a type of their own without
-/// callbacks. That type is cached, because asking an object for a missing attribute costs an exception.
+/// Returns true if the server's future is not yet complete. Completed results have a type of their own, without
+/// callbacks. That type is cached, because a look-up of a missing attribute raises an exception, which is slow.
 fn is_pending(future: &Bound<'_, PyAny>) -> bool {
     static READY_TYPE: AtomicUsize = AtomicUsize::new(0);
     let kind = future.get_type().as_ptr() as usize;
@@ -436,7 +436,7 @@ fn is_pending(future: &Bound<'_, PyAny>) -> bool {
 }
 
 impl Drop for Exchange {
-    /// Sends an internal error if the request was not answered.
+    /// Sends an internal error if no response was sent.
     fn drop(&mut self) {
         if self.is_answered {
             return;

@@ -10,7 +10,7 @@ use pyo3::{
 
 /// Number of cache slots. Each holds one name with its last value.
 const CACHE_SLOTS: usize = 64;
-/// Longer values are not cached.
+/// Maximum size of a cached value.
 const MAX_CACHED_VALUE_BYTES: usize = 64;
 
 thread_local! {

@@ -1,5 +1,5 @@
-//! Peer addresses and connection checks. The server reports a disconnect and an invalid body alike; the kernel's socket
-//! state tells them apart.
+//! Peer addresses and connection checks. The server reports a disconnect and an invalid body in the same way. The
+//! kernel's socket state distinguishes them.
 
 use std::net::{IpAddr, SocketAddr};
 

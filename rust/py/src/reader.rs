@@ -19,10 +19,10 @@ use crate::{
     scope::ExpectedBody,
 };
 
-/// Bodies up to this size are handed to the engine in one part.
+/// Maximum size of a body that the engine gets as one complete body.
 const MAX_BUFFERED_BYTES: usize = 1024 * 1024;
-/// Time for which the rest of a body is read and discarded after the response. A connection that closes with unread
-/// bytes would lose the response for a client that is still sending.
+/// Time for which the rest of a body is read and discarded after the response. If the connection were closed with
+/// unread bytes, a client that is still sending would lose the response.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum pause between two chunks while discarding.
 const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ pub struct BodyReader {
     job_runner: JobRunner,
     proto: Py<PyAny>,
     scope: Py<PyDict>,
-    /// Keeps the server's own task alive while the body is read. Its end would close the connection.
+    /// Keeps the server's own task alive while the body is read. The end of that task would close the connection.
     _completion: Option<Arc<CompletionGuard>>,
     expected_bytes: Option<u64>,
     read_bytes: u64,
@@ -50,7 +50,7 @@ enum Stage {
         buffered: Vec<u8>,
         was_polled: bool,
     },
-    /// The engine has the request; chunks are fed to it.
+    /// The engine has the request and gets the body in chunks.
     Feeding(BodyFeed),
     /// Discards the rest of the body. Still reports a disconnect while the response is being sent.
     Discarding {
@@ -59,8 +59,8 @@ enum Stage {
         last_chunk_at: Instant,
         remaining_bytes: usize,
     },
-    /// The body is invalid and nothing more can be read. The sender stays alive until the engine has responded, because
-    /// dropping it would report a disconnect.
+    /// The body is invalid and nothing more can be read. The disconnect sender stays alive until the engine has
+    /// responded, because dropping it would report a disconnect.
     Broken(BodyFeed),
     Finished,
 }
@@ -74,7 +74,7 @@ struct BodyFeed {
 /// Result of a periodic check of a reader.
 pub enum PollOutcome {
     Waiting,
-    /// The body is slow. From here on the engine waits for it and applies its own timeout.
+    /// The body is slow. The engine gets the request now, waits for the rest and applies its own timeout.
     HandOver(Box<Job>),
     Finished,
 }
@@ -106,7 +106,7 @@ impl BodyReader {
         if !is_large {
             return reader.request_more(py);
         }
-        // Hands the request over first, because the engine may reject it before the body arrives.
+        // Submits the request first, because the engine may reject it before the body arrives.
         let jobs = reader.job_runner.clone();
         let job = reader.start_feeding();
         if let (true, Stage::Feeding(BodyFeed { feeder, .. })) = (is_asked_for, &reader.stage) {
@@ -161,7 +161,7 @@ impl BodyReader {
         }
     }
 
-    /// Continues after the engine requested more, or no longer needs the body.
+    /// Continues to read when the engine requests more. If the engine no longer needs the body, discards the rest.
     pub fn resume(mut self: Box<Self>, py: Python<'_>) {
         let (Stage::Feeding(BodyFeed { feeder, .. }) | Stage::Broken(BodyFeed { feeder, .. })) = &self.stage else {
             return;
@@ -182,7 +182,8 @@ impl BodyReader {
         }
     }
 
-    /// Checks a reader that waits for a chunk: hands a slow body over, and ends a wait that has timed out.
+    /// Checks a reader that waits for a chunk. Returns the job of a slow body for the engine, and ends a wait that has
+    /// timed out.
     pub fn check_timeouts(&mut self, now: Instant) -> PollOutcome {
         match &mut self.stage {
             Stage::Buffering { was_polled, .. } => {
@@ -298,7 +299,7 @@ impl BodyReader {
     }
 
     fn fail_body(mut self: Box<Self>, py: Python<'_>) {
-        // A request that was not handed over yet goes to the engine now, so that it gets a response and a record.
+        // A request that the engine does not have yet goes to it now, so that it gets a response and a record.
         let job = if let Stage::Buffering { .. } = self.stage { self.start_feeding() } else { None };
         let Stage::Feeding(BodyFeed { feeder, disconnect_sender }) =
             std::mem::replace(&mut self.stage, Stage::Finished)

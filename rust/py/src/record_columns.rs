@@ -27,7 +27,8 @@ impl RecordDecoder {
             .ok_or_else(|| PyValueError::new_err("the columns lack an identifier, a time or a known type"))
     }
 
-    /// Decodes lines of JSON from a node. `locations` are tuples of identifier, key, offset and length of bodies.
+    /// Decodes record lines in JSON that the node `node` wrote. `locations` are tuples: record identifier, key of the
+    /// pack with its bodies, and their offset and length.
     #[allow(clippy::needless_pass_by_value, reason = "PyO3 passes extracted arguments by value")]
     fn decode(
         &self,
@@ -50,7 +51,7 @@ impl RecordDecoder {
     }
 }
 
-/// Records of a batch by column.
+/// Decoded records of a batch, by column.
 #[pyclass(frozen, module = "penstock._engine")]
 pub struct DecodedRecords(record_columns::DecodedRecords);
 
@@ -78,7 +79,7 @@ impl DecodedRecords {
         self.0.heads().map(|(head, organisation)| (PyBytes::new(py, &head.id), head.created_at, organisation)).collect()
     }
 
-    /// Returns a capsule with an Arrow stream of one batch. It may be called again.
+    /// Returns a capsule with an Arrow stream of one batch. May be called several times.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,

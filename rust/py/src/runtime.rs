@@ -50,7 +50,8 @@ pub struct JobRunnerState {
     pub body_readers: BodyReaders,
     connections: Arc<ConnectionTracker>,
     disconnector: Arc<Disconnector>,
-    /// Tasks that are ready to run. At most one per request, so the number of connections bounds the queue.
+    /// Sender for tasks that are ready to run. There is at most one per request, so the number of connections bounds
+    /// the queue.
     ready_tasks: mpsc::UnboundedSender<Runnable>,
 }
 
@@ -64,7 +65,7 @@ impl Deref for JobRunner {
 
 impl JobRunnerState {
     /// Runs a request on the calling thread until it has to wait, usually until it was sent upstream. The engine's
-    /// thread resumes it when the response arrives, and is not woken before.
+    /// thread resumes it when the response arrives, and is not woken before that.
     pub fn submit(&self, job: Job) {
         let task = self.create_request_task(job);
         let _context = self.handle.enter();
@@ -99,7 +100,7 @@ impl JobRunnerState {
         })
     }
 
-    /// Checks slow bodies forever. Jobs are queued and not run at once, because there may be many.
+    /// Checks for slow bodies forever. Queues their jobs instead of running them at once, because there may be many.
     async fn poll_slow_bodies(&self) {
         loop {
             tokio::time::sleep(waiting::POLL_INTERVAL).await;
@@ -110,7 +111,7 @@ impl JobRunnerState {
     }
 }
 
-/// Wraps a future into a task for the ready queue. If the runtime has ended the task is dropped, and its request gets
+/// Wraps a future into a task for the ready queue. If the runtime has ended, the task is dropped and its request gets
 /// an error response.
 fn create_task(ready: mpsc::UnboundedSender<Runnable>, future: impl Future<Output = ()> + Send + 'static) -> Runnable {
     let (task, handle) = async_task::spawn(future, move |task| drop(ready.send(task)));
@@ -171,7 +172,8 @@ impl Runtime {
         }));
     }
 
-    /// Stops the thread and waits for its end. The caller must not hold the interpreter meanwhile.
+    /// Stops the thread and waits for its end. The caller must have released the interpreter, because the thread may
+    /// need it.
     pub fn stop(&self) {
         if let Some(stop) = self.stop_sender.lock().unwrap_or_else(PoisonError::into_inner).take() {
             stop.send(()).ok();
@@ -187,7 +189,7 @@ async fn end_idle_connections(mut watch: IdleConnectionReaper) {
     loop {
         tokio::time::sleep(watch.poll_interval()).await;
         let check = move || {
-            // On an error of the kernel query no connection is closed.
+            // If the query of the kernel fails, no connection is closed.
             drop(watch.close_expired(Instant::now()));
             watch
         };

@@ -16,13 +16,14 @@ use crate::{
     runtime::Job,
 };
 
-/// Interval of the checks. A buffered body is handed over at its second check.
+/// Interval between two checks of all readers. A buffered body that is incomplete at its second check is slow: the
+/// engine then gets the request.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Readers of one engine that wait for a chunk, or until the engine requests more.
 ///
-/// Lock order: the lock may be awaited while attached to the interpreter, but never the interpreter while holding the
-/// lock.
+/// Lock order: a thread that is attached to the interpreter may wait for the lock. A thread that holds the lock must
+/// not wait for the interpreter.
 #[derive(Default)]
 pub struct BodyReaders {
     last_id: AtomicU64,
@@ -45,17 +46,17 @@ impl BodyReaders {
         self.lock().insert(reader.id(), WaitingReader { reader, chunk_future: Some(chunk_future) });
     }
 
-    /// Registers a reader that waits for the engine to ask for more.
+    /// Registers a reader that waits until the engine requests more.
     pub fn park(&self, reader: Box<BodyReader>) {
         self.lock().insert(reader.id(), WaitingReader { reader, chunk_future: None });
     }
 
-    /// Removes and returns the reader whose chunk has come.
+    /// Removes and returns the reader whose chunk has arrived.
     pub fn take_reader(&self, id: u64) -> Option<Box<BodyReader>> {
         self.lock().remove(&id).map(|waiting| waiting.reader)
     }
 
-    /// Removes and returns a reader that waits for the engine to ask for more.
+    /// Removes and returns a reader that waits until the engine requests more.
     pub fn take_parked(&self, id: u64) -> Option<Box<BodyReader>> {
         let mut readers = self.lock();
         if readers.get(&id)?.chunk_future.is_some() {
@@ -64,7 +65,7 @@ impl BodyReaders {
         readers.remove(&id).map(|waiting| waiting.reader)
     }
 
-    /// Removes readers whose wait has timed out. Returns the jobs of slow bodies, which now go to the engine.
+    /// Removes readers whose wait has timed out. Returns the jobs of slow bodies for the engine.
     pub fn poll_readers(&self) -> Vec<Job> {
         if self.lock().is_empty() {
             return Vec::new();

@@ -22,7 +22,8 @@ struct RunStats {
     requests: u64,
     errors: ErrorCounts,
     latency: Histogram,
-    /// Lateness of this client itself, measured when a connection was free in time.
+    /// Delay between the due time of a request and the wake-up of its thread. Measured only if the connection was free
+    /// at the due time.
     wake_delay: Histogram,
 }
 
@@ -42,7 +43,7 @@ impl Schedule {
 }
 
 pub fn run(options: &LoadOptions) -> io::Result<Value> {
-    // Makes sleeping threads wake exactly. Without this file they are up to 50 µs late.
+    // Makes sleeping threads wake on time. If this write fails, they wake up to 50 µs late.
     let _ = std::fs::write("/proc/self/timerslack_ns", "1");
     let start = Instant::now() + Duration::from_millis(20);
     #[expect(clippy::cast_sign_loss, reason = "both factors are positive")]

@@ -7,7 +7,7 @@ const MAX_HEADERS: usize = 128;
 /// Reason why a request counts as an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The connection failed.
+    /// The connection could not be opened.
     Connect,
     /// The response has a status other than 2xx.
     Status(u16),
@@ -41,7 +41,8 @@ impl ResponseReader {
         }
     }
 
-    /// Processes received bytes. Returns how many were consumed; the rest must be fed again together with more.
+    /// Processes received bytes. Returns how many were consumed. The caller must pass the rest again, together with
+    /// more.
     pub fn feed(&mut self, bytes: &[u8], mut body: impl FnMut(&[u8])) -> Result<usize, Failure> {
         let mut used = 0;
         while self.body.is_none() {

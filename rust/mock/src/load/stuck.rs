@@ -1,5 +1,5 @@
-//! Clients that send a request and never read the response. A small receive buffer makes the server feel the
-//! back-pressure soon.
+//! Clients that send a request and never read the response. Their receive buffers are small, so that the server soon
+//! cannot send more.
 
 use std::io::{self, Write};
 use std::thread;

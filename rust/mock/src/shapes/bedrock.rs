@@ -29,7 +29,7 @@ const STREAM_CONTENT_TYPE: &str = "application/vnd.amazon.eventstream";
 
 pub struct Converse;
 
-/// Each event is a line with the event name and its JSON payload; `encode_frames` encodes it as a frame.
+/// Represents each event as a line with its name and JSON payload. `encode_frames` encodes the lines as frames.
 impl ResponseShape for Converse {
     fn family(&self) -> ProviderFamily {
         ProviderFamily::Bedrock

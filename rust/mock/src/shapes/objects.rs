@@ -89,7 +89,8 @@ const THREAD_MESSAGE: &str = r#"{"id":"msg-mock","object":"thread.message","crea
 const THREAD_RUN: &str = r#"{"id":"run-mock","object":"thread.run","created_at":1700000000,"thread_id":"$id","assistant_id":"asst-mock","status":"completed","model":"mock","instructions":"","tools":[],"metadata":{}}"#;
 const VECTOR_STORE: &str = r#"{"id":"$id","object":"vector_store","created_at":1700000000,"name":"mock","usage_bytes":0,"file_counts":{"in_progress":0,"completed":0,"failed":0,"cancelled":0,"total":0},"status":"completed","last_active_at":null,"metadata":{}}"#;
 
-// A route with a condition precedes the one without. `$id` becomes `mock` if the path has no id.
+// The first matching route counts, so a route with a condition precedes the one without. `$id` becomes `mock` if the
+// path has no id.
 const ROUTES: &[StaticRoute] = &[
     json_route("POST", "/v1/images/generations", IMAGE_RESPONSE),
     json_route("POST", "/v1/images/edits", IMAGE_RESPONSE),

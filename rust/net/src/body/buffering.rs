@@ -1,4 +1,4 @@
-//! Collection of complete request bodies within a shared memory budget.
+//! Collects complete request bodies in memory, within a shared memory budget.
 
 use bytes::Bytes;
 
@@ -29,7 +29,7 @@ impl Body {
         Ok(self)
     }
 
-    /// Reads the body to its end. Its memory permit is released with the last reference to its bytes.
+    /// Reads the body to its end. Dropping the last reference to the returned bytes releases the memory permit.
     pub async fn collect(self) -> Result<Bytes> {
         let (bytes, share) = self.collect_with_permit().await?;
         Ok(match share {
@@ -38,7 +38,7 @@ impl Body {
         })
     }
 
-    /// Reads the body to its end and returns its memory permit separately, so that it can be released on its own.
+    /// Reads the body to its end. Returns its memory permit separately, so that the caller decides when to release it.
     pub async fn collect_with_permit(self) -> Result<(Bytes, Option<MemoryPermit>)> {
         let (mut feed, length) = match self {
             Self::Complete(bytes) => return Ok((bytes, None)),
@@ -62,7 +62,7 @@ impl Body {
 struct BodyCollector {
     bytes: Vec<u8>,
     declared_length: usize,
-    /// Buffer capacity up to which no more of the memory budget is charged.
+    /// Buffer capacity that needs no further charge: it is already charged, or small enough to be free.
     charged_capacity: usize,
     memory_permit: Option<MemoryPermit>,
 }

@@ -17,10 +17,10 @@ use crate::{
     memory_budget::MemoryPermit,
 };
 
-/// Number of unread bytes at which the feeder is asked to pause.
+/// Number of unread bytes at which `Feeder::push` requires the feeder to pause.
 pub(super) const HIGH_WATER_BYTES: usize = 256 * 1024;
 
-/// Slot to which an unread feed returns when it is dropped.
+/// Slot that receives a feed that is dropped before anything was read from it.
 pub(super) type ReturnSlot = Arc<Mutex<Option<Box<Feed>>>>;
 
 /// How a body ended.
@@ -38,9 +38,9 @@ pub enum BodyEnd {
 pub enum ReaderState {
     #[default]
     Reading,
-    /// The response was sent without the rest of the body.
+    /// The feed was dropped: the gateway needs no more of the body.
     Closed,
-    /// The rest of the body took too long.
+    /// The client sent the body too slowly.
     TimedOut,
 }
 
@@ -51,7 +51,7 @@ struct FeedState {
     is_paused: bool,
     reader_state: ReaderState,
     end: Option<BodyEnd>,
-    /// Time at which the reader last received what it requested; `None` while it waits for the client.
+    /// Time at which the reader last received a chunk or the end; `None` while it waits for the client.
     last_read_at: Option<Instant>,
     reader_waker: Option<Waker>,
     resume_callback: Option<Arc<dyn Fn() + Send + Sync>>,
@@ -67,15 +67,16 @@ pub struct Feed {
     pub(super) guard: Option<ChunkGuard>,
     /// Permit of the memory budget for bodies, used if the body is collected.
     pub(super) memory_permit: Option<MemoryPermit>,
-    /// Slot to which the feed returns if no bytes were read beyond `baseline_bytes_read`.
+    /// Slot that receives the feed if it is dropped before anything was read since `Body::make_recoverable`.
     pub(super) return_slot: Option<ReturnSlot>,
+    /// Value of `bytes_read` when `Body::make_recoverable` was called.
     pub(super) baseline_bytes_read: usize,
 }
 
 /// Callback that sees every chunk before it is forwarded.
 pub type ChunkWatcher = Box<dyn FnMut(&[u8]) + Send + Sync>;
 
-/// Callback that accepts or rejects every chunk before it is forwarded, and the end of the body (`None`).
+/// Callback that accepts or rejects every chunk before it is forwarded, and at last the end of the body (`None`).
 pub type ChunkGuard = Box<dyn FnMut(Option<&[u8]>) -> Result<()> + Send + Sync>;
 
 /// Writing end of a body, for the code that reads the client's connection.
@@ -99,8 +100,8 @@ impl std::fmt::Debug for UploadProgress {
     }
 }
 
-/// Creates a feeder and its feed. `resume` is called when a paused feeder may continue, or when the body is no longer
-/// read.
+/// Creates a feeder and its feed. The feed calls `resume` when a paused feeder may continue, or when nothing more of
+/// the body is read.
 pub fn feed_channel(resume: impl Fn() + Send + Sync + 'static) -> (Feeder, Box<Feed>) {
     let state = FeedState { resume_callback: Some(Arc::new(resume)), ..FeedState::default() };
     let shared = Arc::new(Mutex::new(state));
@@ -198,7 +199,8 @@ impl Feed {
         UploadProgress(Arc::clone(&self.state))
     }
 
-    /// Rewrites the first unread chunk; returns its length before and after. `None` if there is none, or no change.
+    /// Rewrites the first unread chunk. Returns its length before and after; `None` if there is no unread chunk or
+    /// `change` returns `None`.
     pub(super) fn rewrite_first_chunk(&self, change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -> Option<(usize, usize)> {
         let mut state = lock_state(&self.state);
         let first = state.chunks.front_mut()?;
@@ -254,7 +256,7 @@ fn poll_chunk(shared: &Mutex<FeedState>, context: &Context<'_>) -> Poll<Option<R
             Poll::Pending
         }
     };
-    // The callback may wait for a thread that waits for this lock.
+    // Unlocks first, because the callback may wait for a thread that waits for this lock.
     drop(state);
     if let Some(resume) = resume {
         resume();
@@ -263,7 +265,8 @@ fn poll_chunk(shared: &Mutex<FeedState>, context: &Context<'_>) -> Poll<Option<R
 }
 
 impl Drop for Feed {
-    /// Returns an unread feed to its slot. Otherwise resumes a paused feeder, which learns that no more data is wanted.
+    /// Puts an unread feed into its return slot. Otherwise calls the resume callback, so that a paused feeder notices
+    /// that nothing more is read.
     fn drop(&mut self) {
         if let Some(home) = self.return_slot.take().filter(|_| self.is_untouched()) {
             let back = Self {
@@ -272,7 +275,7 @@ impl Drop for Feed {
                 limits: self.limits,
                 clock: mem::take(&mut self.clock),
                 watcher: self.watcher.take(),
-                // The guard belonged to one target only.
+                // The guard belonged to the target of this attempt; the next attempt may have another target.
                 guard: None,
                 memory_permit: self.memory_permit.take(),
                 return_slot: None,

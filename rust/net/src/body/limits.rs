@@ -10,7 +10,7 @@ pub struct BodyLimits {
     pub max_bytes: usize,
     /// Maximum wait for the next chunk.
     pub idle_timeout: Duration,
-    /// Maximum total wait.
+    /// Maximum total wait for all chunks.
     pub total_timeout: Duration,
     /// Waiting time that is always allowed. Each further second requires `min_bytes_per_second` bytes.
     pub grace_period: Duration,
@@ -22,8 +22,8 @@ impl BodyLimits {
         Error::BodyTooLarge { limit: self.max_bytes }
     }
 
-    /// Returns how much longer the next chunk may take, and the name of the setting that limits it. `taken` is the
-    /// number of bytes read so far, `waited` the total wait for them.
+    /// Returns the maximum wait for the next chunk, and the name of the setting that limits it. `received` is the
+    /// number of bytes read so far, and `waited` the total wait for them.
     pub(crate) fn remaining_wait(&self, received: usize, waited: Duration) -> (Duration, &'static str) {
         let earned = Duration::from_millis(received as u64 * 1000 / u64::from(self.min_bytes_per_second.max(1)));
         let total = self.total_timeout.saturating_sub(waited);

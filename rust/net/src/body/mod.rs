@@ -15,15 +15,15 @@ use feed::ReturnSlot;
 pub use feed::{BodyEnd, ChunkGuard, ChunkWatcher, Feed, Feeder, ReaderState, UploadProgress, feed_channel};
 pub use limits::BodyLimits;
 
-/// Complete bodies up to this size are rewritten in place, which takes far less than a millisecond.
+/// Maximum size of a complete body that is rewritten on the current thread, which takes far less than a millisecond.
 const MAX_INLINE_REWRITE_BYTES: usize = 256 * 1024;
 
 /// A request's body.
 #[derive(Debug)]
 pub enum Body {
     Complete(Bytes),
-    /// More data is to come; holds the length if the client declared one. Boxed, because bodies are moved often and
-    /// most are complete.
+    /// A body that is still arriving, with its length if the client declared one. Boxed, because bodies are moved often
+    /// and most are complete.
     Streamed(Box<Feed>, Option<u64>),
 }
 
@@ -74,7 +74,7 @@ impl Body {
         (self, Some(recovery))
     }
 
-    /// Applies limits. Rejects a body whose declared length is too large; a streamed body that exceeds a limit fails
+    /// Applies limits. Rejects a body whose declared length is too large. A streamed body that exceeds a limit fails
     /// while it is read.
     pub fn with_limits(mut self, limits: BodyLimits) -> Result<Self> {
         if self.length().is_some_and(|length| length > limits.max_bytes as u64) {
@@ -86,7 +86,8 @@ impl Body {
         Ok(self)
     }
 
-    /// Adds a watcher that sees every chunk as it passes through, after those that were added before.
+    /// Adds a callback that sees every chunk before it is forwarded. Callbacks run in the order in which they were
+    /// added.
     #[must_use]
     pub fn with_watcher(mut self, mut watcher: ChunkWatcher) -> Self {
         match &mut self {
@@ -104,7 +105,7 @@ impl Body {
         self
     }
 
-    /// Adds a guard that can reject each chunk as it passes through, and the end of the body.
+    /// Sets a callback that can reject each chunk before it is forwarded, and the end of the body.
     pub fn with_guard(mut self, mut guard: ChunkGuard) -> Result<Self> {
         match &mut self {
             Self::Streamed(feed, _) => feed.guard = Some(guard),
@@ -132,8 +133,8 @@ impl Body {
         Ok(())
     }
 
-    /// Rewrites the bytes that have arrived and are unread. Large complete bodies are rewritten on a blocking thread,
-    /// because other requests would wait here.
+    /// Rewrites a complete body, or the first unread chunk of a streamed one. Large complete bodies are rewritten on a
+    /// blocking thread, because other requests would wait here.
     pub async fn rewrite_buffered(
         &mut self,
         change: impl FnOnce(&[u8]) -> Option<Vec<u8>> + Send + 'static,
@@ -171,7 +172,7 @@ impl Body {
     }
 }
 
-/// Handle to a body that was passed on and may come back unread.
+/// Handle that recovers a body if an attempt dropped it unread; see [`Body::make_recoverable`].
 #[derive(Debug)]
 pub struct BodyRecovery {
     return_slot: ReturnSlot,

@@ -1,4 +1,4 @@
-//! Wait clock of a request body. Measures how long the gateway has waited for the client.
+//! Clock that measures how long the gateway has waited for the client to send a request body.
 
 use std::{
     future::Future,
@@ -15,7 +15,8 @@ pub(crate) struct WaitClock {
     /// Total wait before the current chunk.
     pub(crate) total_wait: Duration,
     waiting_since: Option<Instant>,
-    /// One timer per body instead of one per chunk. If chunks arrived meanwhile, it fires too early and is reset.
+    /// One timer for the whole body, because one per chunk would cost more. If chunks have arrived since it was set, it
+    /// fires too early and is reset.
     timer: Option<Pin<Box<Sleep>>>,
 }
 

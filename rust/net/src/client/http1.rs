@@ -1,5 +1,5 @@
-//! HTTP/1.1 client. Writes a request, reads the head of the response, then returns the body as it arrives, all ready
-//! bytes in one chunk.
+//! HTTP/1.1 client. Writes a request, reads the head of the response, then returns the body as it arrives. Each
+//! returned chunk joins all bytes that are ready.
 
 use std::mem::MaybeUninit;
 
@@ -20,9 +20,10 @@ use crate::{
 
 const MAX_HEADER_FIELDS: usize = 128;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// Longest line with a chunk size.
+/// Maximum number of bytes that are buffered while a chunk size or trailer line is incomplete.
 const MAX_CHUNK_SIZE_LINE_BYTES: usize = 4 * 1024;
-/// Size of reads for a head. A small body arrives with it; a larger buffer would stay allocated with the connection.
+/// Maximum number of bytes of one read while the head is incomplete. A small body arrives with the head. A larger
+/// buffer would stay allocated with the connection.
 const HEAD_READ_BYTES: usize = 16 * 1024;
 
 /// How the end of a response body is determined.
@@ -34,7 +35,7 @@ pub enum Framing {
     Close,
 }
 
-/// Head of a response, with what follows from it for body and connection.
+/// Head of a response, with the framing of its body and the reuse of the connection that follow from it.
 #[derive(Debug)]
 pub struct MessageHead {
     pub response: ResponseHead,
@@ -58,7 +59,7 @@ pub async fn exchange(
     };
     match sent {
         Ok(()) => read_head(connection, body_framing.is_bodiless).await,
-        // A provider may respond and close before it has read the whole request; the response contains the reason.
+        // A provider may respond and close before it has read the whole request. Its response then contains the reason.
         Err(broken @ Error::ResponseBroken { .. }) => {
             let response = read_head(connection, body_framing.is_bodiless).await;
             response.map(|response| MessageHead { is_reusable: false, ..response }).map_err(|_| broken)
@@ -197,7 +198,7 @@ fn parse_framing(headers: &Headers) -> Result<(Framing, bool)> {
         (Some(coding), None) if coding.eq_ignore_ascii_case(b"chunked") => {
             return Ok((Framing::Chunked, lengths().next().is_none()));
         }
-        // The body would be forwarded without the header that names its encoding.
+        // Rejects other codings, because the body would be forwarded without the header that names its coding.
         _ => {
             return Err(Error::ResponseBroken {
                 cause: "its transfer-encoding is not supported; expected `chunked`".into(),
@@ -266,7 +267,8 @@ impl Http1BodyReader {
         &mut self.read_timeout
     }
 
-    /// Returns all bytes that are ready, in one chunk. At most `max_bytes` bytes of it are newly read.
+    /// Returns all bytes that are ready, in one chunk. At most `max_bytes` of them are read from the connection now;
+    /// others were buffered before.
     pub async fn next_chunk(&mut self, max_bytes: usize) -> Option<Result<Bytes>> {
         loop {
             let connection = self.connection.as_mut()?;
@@ -290,15 +292,16 @@ impl Http1BodyReader {
         }
     }
 
-    /// Frees the buffer while the stream is idle. An empty buffer still holds the memory of the last read.
+    /// Frees the memory of the buffer while the stream is idle. An empty buffer still holds the memory of the last
+    /// read.
     fn release_buffer(&mut self) {
         if let Some(connection) = self.connection.as_mut().filter(|connection| connection.buffer.is_empty()) {
             connection.buffer = BytesMut::new();
         }
     }
 
-    /// Waits for more bytes. Returns false if only a report interval of the wait has passed. A closed connection ends a
-    /// `Close` body; for any other it is an error.
+    /// Waits for more bytes. Returns false if only the interval for reporting idle time has passed. A closed connection
+    /// ends a body with `Framing::Close`; with any other framing it is an error.
     async fn fill_buffer(&mut self, max_bytes: usize) -> Result<bool> {
         let Some(connection) = self.connection.as_mut() else { return Ok(true) };
         let Some(count) = self.read_timeout.wait_for(connection.read(max_bytes)).await? else { return Ok(false) };
@@ -353,8 +356,8 @@ impl Http1BodyReader {
     }
 }
 
-/// Takes all complete data from the buffer and joins chunks into one. An error after the data is returned by the next
-/// call.
+/// Takes all complete data from the buffer and joins chunks into one. If invalid framing follows the data, the next
+/// call returns the error.
 fn decode_chunks(buffer: &mut BytesMut, state: &mut ChunkState) -> Result<Bytes> {
     let mut first = Bytes::new();
     let mut joined = BytesMut::new();

@@ -1,4 +1,4 @@
-//! HTTP/2 client. Many requests share a connection; flow control stops each response when its own reader is slow.
+//! HTTP/2 client. Many requests share a connection. Flow control pauses a response while its own reader is slow.
 
 use std::{
     future::poll_fn,
@@ -33,10 +33,11 @@ use crate::{
 
 /// Flow-control window of a stream: bytes of one response that the provider may send before they are read.
 const STREAM_WINDOW_BYTES: u32 = 192 * 1024;
-/// At its maximum, so that a slow reader does not block other streams. Each stream is bounded by its own window.
+/// Flow-control window of a connection. It has the maximum size, so that a slow reader does not block other streams.
+/// Each stream is bounded by its own window.
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 const MAX_HEADER_LIST_BYTES: u32 = 64 * 1024;
-/// Bytes of a request body that are buffered while the provider reads slowly.
+/// Maximum number of bytes of a request body that are buffered while the provider reads slowly.
 const SEND_BUFFER_BYTES: usize = 128 * 1024;
 const MAX_HEADER_FIELDS: usize = 256;
 
@@ -66,7 +67,7 @@ pub struct Lease {
     slot: StreamSlot,
 }
 
-/// Counts as an open stream until it is dropped.
+/// Guard that counts as one open stream until it is dropped.
 #[derive(Debug)]
 struct StreamSlot(Arc<AtomicUsize>);
 
@@ -84,7 +85,7 @@ impl Drop for StreamSlot {
 }
 
 impl SharedConnection {
-    /// Returns true if it accepts requests: the other side has neither closed it nor sent GOAWAY.
+    /// Returns true if the connection accepts requests: the provider has neither closed it nor sent GOAWAY.
     pub fn is_open(&mut self) -> bool {
         !matches!(self.sender.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
     }
@@ -93,7 +94,7 @@ impl SharedConnection {
         self.open_streams.load(Ordering::Relaxed) == 0 && self.last_used.elapsed() > MAX_IDLE_TIME
     }
 
-    /// Returns a lease if the other side allows one more stream.
+    /// Returns a lease if the provider allows one more stream.
     pub fn lease(&mut self) -> Option<Lease> {
         if self.open_streams.load(Ordering::Relaxed) >= self.sender.current_max_send_streams() {
             return None;
@@ -103,7 +104,7 @@ impl SharedConnection {
     }
 }
 
-/// Performs the HTTP/2 handshake on a connection and returns it with a first lease.
+/// Performs the HTTP/2 handshake on a connection. Returns the connection with a lease for its first stream.
 pub async fn handshake<S>(stream: S, beat: KeepAlive) -> Result<(SharedConnection, Lease)>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -133,7 +134,7 @@ where
     ))
 }
 
-/// Resolves when a response is pending and the other side does not answer a ping.
+/// Resolves when a response is pending and the provider does not acknowledge a ping.
 async fn watch_pings(pings: Option<PingPong>, open: &AtomicUsize, beat: KeepAlive) {
     let Some(mut pings) = pings else { return std::future::pending().await };
     loop {
@@ -193,8 +194,8 @@ pub async fn exchange(
             }
             answered = &mut response, if early.is_none() => early = Some(answered?),
         }
-        // A provider may respond before it has read everything. If it accepts the request, it still needs the rest of
-        // the body.
+        // A provider may respond before it has read the whole request. If the status is a success, it still needs the
+        // rest of the body.
         let is_final = |response: &mut Response<RecvStream>| is_sent || response.status().as_u16() >= 300;
         if let Some(response) = early.take_if(is_final) {
             break response;
@@ -230,7 +231,8 @@ fn build_response(
     IncomingResponse { head: ResponseHead { status, headers }, body: reading.into() }
 }
 
-/// Sends a body as fast as the provider accepts it. If the provider stops reading, its response contains the reason.
+/// Sends a body as fast as the provider accepts it. A provider that stops reading is no error here, because its
+/// response contains the reason.
 async fn send_body(mut stream: SendStream<Bytes>, body: Body, body_framing: BodyFraming) -> Result<()> {
     match body {
         Body::Complete(bytes) if bytes.is_empty() => (),
@@ -244,14 +246,14 @@ async fn send_body(mut stream: SendStream<Bytes>, body: Body, body_framing: Body
                 }
             }
             remaining.check_complete()?;
-            // An error here also ends the response, which reports it.
+            // An error here also breaks the response, so the reader of the response reports it.
             drop(stream.send_data(Bytes::new(), true));
         }
     }
     Ok(())
 }
 
-/// Sends one chunk. `None` if the other side accepts no more of the body.
+/// Sends one chunk. `None` if the provider accepts no more of the body.
 async fn send_chunk(stream: &mut SendStream<Bytes>, mut rest: Bytes, is_last: bool) -> Option<()> {
     while !rest.is_empty() {
         stream.reserve_capacity(rest.len());
@@ -299,7 +301,7 @@ fn upstream_error(error: &h2::Error) -> Error {
 /// Reads the body of a response. Dropping it before the end resets the stream, so that the provider stops at once.
 pub struct Http2BodyReader {
     stream: RecvStream,
-    /// Received bytes that did not fit into one chunk.
+    /// Received bytes that were not returned yet.
     unread: Bytes,
     /// Error that is returned after the remaining bytes.
     failure: Option<Error>,
@@ -354,7 +356,7 @@ impl Http2BodyReader {
         Some(Ok(chunk))
     }
 
-    /// Stores the next data frame in `unread`, or notes the end of the stream.
+    /// Stores the next data frame in `unread`, or records the end or the failure of the stream.
     fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while self.unread.is_empty() && !self.has_ended {
             match ready!(self.stream.poll_data(context)) {
@@ -374,7 +376,7 @@ impl Http2BodyReader {
     /// Joins the data frames that have already arrived, without waiting.
     fn join_ready_frames(&mut self, max_bytes: usize) -> Bytes {
         let first = self.unread.split_to(max_bytes.min(self.unread.len()));
-        // The next read that waits registers a real waker.
+        // A no-op waker is enough here: the next read that waits registers a real one.
         let mut context = Context::from_waker(Waker::noop());
         let mut more = BytesMut::new();
         let mut remaining = max_bytes - first.len();

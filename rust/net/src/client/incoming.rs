@@ -1,4 +1,4 @@
-//! Response whose head was received, and the collection of its body.
+//! Response whose head has arrived, and a function that collects its body.
 
 use bytes::Bytes;
 
@@ -7,17 +7,17 @@ use crate::error::Result;
 
 /// Number of bytes after which `collect` yields to other tasks.
 const YIELD_INTERVAL_BYTES: usize = 256 * 1024;
-/// Most memory that is reserved for a declared length, because the provider may not send that much.
+/// Maximum number of bytes that are reserved for a declared length. The provider may send less than it declares.
 const MAX_RESERVED_BYTES: usize = 1024 * 1024;
 
-/// A response whose head was received.
+/// Response whose head has arrived and whose body is still to be read.
 #[derive(Debug)]
 pub struct IncomingResponse {
     pub head: ResponseHead,
     pub body: ResponseBody,
 }
 
-/// Reads a body to its end. `None` if it is longer than `limit` bytes; what was read is then put back.
+/// Reads a body to its end. If it is longer than `limit` bytes, puts back what it has read and returns `None`.
 pub async fn collect(body: &mut ResponseBody, limit: usize) -> Result<Option<Bytes>> {
     let Some(first) = body.next_chunk().await.transpose()? else { return Ok(Some(Bytes::new())) };
     if first.len() > limit {
@@ -34,7 +34,8 @@ pub async fn collect(body: &mut ResponseBody, limit: usize) -> Result<Option<Byt
     while let Some(chunk) = body.next_chunk().await.transpose()? {
         buffer.extend_from_slice(&chunk);
         if buffer.len() - turn > YIELD_INTERVAL_BYTES {
-            // A snapshot is large and arrives without waits, so other tasks get to run in between.
+            // A snapshot from the control process is large and can arrive without waits. Yields, so that other tasks
+            // run in between.
             turn = buffer.len();
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! Requests and response heads as both HTTP versions see them.
+//! Requests and response heads in a form that does not depend on the HTTP version.
 
 use std::io;
 
@@ -17,16 +17,16 @@ pub struct OutgoingRequest {
     pub head: Vec<u8>,
     pub body: Body,
     pub body_framing: BodyFraming,
-    /// True if the request may be sent twice (RFC 9110 §9.2.2, or an idempotency key).
+    /// True if the request may be sent twice: its method is idempotent (RFC 9110 §9.2.2) or it has an idempotency key.
     pub is_replayable: bool,
 }
 
-/// What the response head declares about the bodies of request and response.
+/// How the body of a request ends, and whether its response has a body. The request determines both.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BodyFraming {
     /// True if the length of the request body is unknown, so that it is sent chunked.
     pub is_chunked: bool,
-    /// True if the response has no body, whatever its header fields say.
+    /// True if the response has no body, whatever its header fields declare. Set for `HEAD` requests.
     pub is_bodiless: bool,
 }
 
@@ -44,8 +44,8 @@ pub struct BufferedResponse {
     pub body: Bytes,
 }
 
-/// Bytes that a streamed request body must still send to match its `content-length`. A mismatch would let the next
-/// request on the connection be read as part of the body, or the reverse.
+/// Bytes that a streamed request body must still send to match its `content-length`. After a mismatch, the provider
+/// would read the next request as part of this body, or the rest of this body as a request.
 pub(crate) struct RemainingLength(pub(crate) Option<u64>);
 
 impl RemainingLength {

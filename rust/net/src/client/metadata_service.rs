@@ -1,5 +1,6 @@
-//! Client of the machine's credential services (instance metadata, container credentials). No other request can reach
-//! them. Addressed by IP address only, never by name, and never through a proxy.
+//! Client of the machine's credential services (instance metadata, container credentials). Other requests of the
+//! gateway cannot reach these services. This client connects only to IP addresses, never to names, and never through a
+//! proxy.
 
 use std::{
     fmt::Write,
@@ -17,15 +18,16 @@ use crate::{
     error,
 };
 
-/// Short, because these services are on the machine or its link if they exist at all.
+/// Timeout of a request. It is short, because these services are on the machine or its network link, if they exist at
+/// all.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Largest response body.
+/// Maximum size of a response body.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 /// Well-known addresses of these services at cloud providers.
 const CLOUD_ADDRESSES: [&str; 5] =
     ["169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::254", "fd00:ec2::23"];
 
-/// Address of such a service, with the path from its configured URL.
+/// Address of a credential service, with the path from its configured URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetadataService {
     address: SocketAddr,
@@ -38,7 +40,7 @@ impl MetadataService {
     pub fn parse(url: &str) -> Result<Self, String> {
         let rest = url.strip_prefix("http://").ok_or("must begin with http://")?;
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        // Containers get `localhost` in their environment. It is replaced, so that no name is resolved.
+        // Some container platforms put `localhost` into the URL. It is replaced, so that no name is resolved.
         let authority = &authority.replacen("localhost", "127.0.0.1", usize::from(is_localhost(authority)));
         let bare = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 80));
         let address = authority.parse().ok().or_else(|| bare(authority)).ok_or("must contain an IP address")?;
@@ -58,7 +60,7 @@ impl MetadataService {
         Ok(Self { address, authority: authority.clone(), path })
     }
 
-    /// Sends a request without a body. Returns the response, or a message that says what failed.
+    /// Sends a request without a body. Returns the response, or a message that describes the failure.
     pub async fn send_request(
         &self,
         method: &str,

@@ -16,7 +16,8 @@ use crate::{
 };
 
 const MAX_IDLE_PER_ORIGIN: usize = 1024;
-/// Longest idle time. Providers and their load balancers close connections after 60 s or more, so this one is shorter.
+/// Maximum idle time of a pooled connection. Providers and their load balancers close connections after 60 s or more,
+/// so this limit is shorter.
 pub const MAX_IDLE_TIME: Duration = Duration::from_secs(50);
 
 struct IdleConnection {
@@ -28,19 +29,20 @@ struct IdleConnection {
 struct OriginConnections {
     idle: Mutex<Vec<IdleConnection>>,
     shared: Mutex<Vec<SharedConnection>>,
-    /// True if the next connection may be HTTP/2. Then only one request at a time opens one, and the others wait to
-    /// share it.
+    /// True if the next connection may be HTTP/2. Then only one request at a time opens a connection, and the others
+    /// wait to share it.
     is_shareable: AtomicBool,
     connect_lock: tokio::sync::Mutex<Option<ConnectFailure>>,
 }
 
-/// The last failure to open a connection that was to be shared.
+/// Last failure to open a connection that other requests waited to share.
 struct ConnectFailure {
     error: Error,
     failed_at: Instant,
 }
 
-/// Exclusive right to open a connection to an origin that other requests will want to share.
+/// Exclusive right to open a connection to an origin. Other requests wait meanwhile, because they may be able to share
+/// the connection.
 pub struct ConnectGuard<'h>(tokio::sync::MutexGuard<'h, Option<ConnectFailure>>);
 
 impl ConnectGuard<'_> {
@@ -82,7 +84,7 @@ impl OriginPool {
         }
     }
 
-    /// Returns a lease on a shared connection with a free stream. Removes connections that are closing.
+    /// Returns a lease on a shared connection that allows one more stream. Removes connections that are closing.
     pub fn lease(&self) -> Option<Lease> {
         if !self.is_shareable() {
             return None;
@@ -96,7 +98,8 @@ impl OriginPool {
         lock(&self.0.shared).push(shared);
     }
 
-    /// Returns true if the last connection was HTTP/2. Before the first one, returns true if HTTP/2 is possible.
+    /// Returns true if the last attempt to connect resulted in HTTP/2. Before the first attempt, returns true if HTTP/2
+    /// is possible.
     pub fn is_shareable(&self) -> bool {
         self.0.is_shareable.load(Ordering::Relaxed)
     }
@@ -105,8 +108,8 @@ impl OriginPool {
         self.0.is_shareable.store(shares, Ordering::Relaxed);
     }
 
-    /// Waits for the exclusive right to open a connection to this origin. If the connection that it waited for failed,
-    /// returns that error instead of trying again, which would take as long.
+    /// Waits for the exclusive right to open a connection to this origin. If the request that had the right recorded a
+    /// failure meanwhile, returns its error: another attempt would take as long.
     pub async fn lock_connect(&self) -> Result<ConnectGuard<'_>> {
         let since = Instant::now();
         let turn = self.0.connect_lock.lock().await;

@@ -22,8 +22,8 @@ use crate::{
     error::{Error, Result},
 };
 
-/// Largest chunk for slow clients. About ten chunks may be buffered up to the client's socket, and together they must
-/// stay below 256 KB.
+/// Maximum size of a chunk for a slow client. About ten chunks may be buffered on the way to the client's socket.
+/// Together they must stay below 256 KB.
 const SMALL_CHUNK_BYTES: usize = 8 * 1024;
 
 #[derive(Debug)]
@@ -35,15 +35,16 @@ enum BodySource {
     Sequence(Box<BodySequence>),
 }
 
-/// Creates the request for a body when it is needed. There may be many, and a pending request takes far more memory
-/// than one that has not started.
+/// Function that starts the request for a body when the body is needed. There may be many of them, and a started
+/// request takes far more memory than this function.
 pub type DeferredBody = Box<dyn FnOnce() -> PendingBody + Send>;
+/// Started request for a body.
 pub type PendingBody = Pin<Box<dyn Future<Output = Result<ResponseBody>> + Send>>;
 
 /// Bodies that are read in order.
 struct BodySequence {
     current: ResponseBody,
-    /// The next body, if it was requested. Stored here so that a reader may stop waiting and continue later.
+    /// Request for the next body, if it has started. Stored here so that a reader may stop waiting and continue later.
     pending: Option<PendingBody>,
     remaining: VecDeque<DeferredBody>,
 }
@@ -60,7 +61,7 @@ impl BodySequence {
         loop {
             self.current.max_chunk_bytes = max_bytes;
             match Box::pin(self.current.next_chunk()).await {
-                // An empty chunk would say that nothing arrived for some time.
+                // Skips an empty chunk, because it would report that nothing arrived for some time.
                 Some(Ok(bytes)) if bytes.is_empty() && self.current.is_buffered() => continue,
                 Some(read) => return Some(read),
                 None => (),
@@ -85,11 +86,11 @@ impl BodySequence {
 #[derive(Debug)]
 pub struct ResponseBody {
     source: BodySource,
-    /// Largest chunk to read, in bytes.
+    /// Maximum size of a returned chunk, in bytes.
     max_chunk_bytes: usize,
     unread: Option<Bytes>,
     transform: Option<ChunkTransform>,
-    /// Set by the transform when nothing after its output may be read.
+    /// Flag that the transform sets to end the body. The output of that call is then the last.
     is_stopped: Option<Arc<AtomicBool>>,
 }
 
@@ -156,7 +157,8 @@ impl ResponseBody {
         self.add_transform(move |chunk| Ok(make(chunk)))
     }
 
-    /// Applies a transform that ends the body when it sets the flag: its output is the last, and the rest is not read.
+    /// Applies a transform that can end the body by setting `is_stopped`. Its output is then the last, and the rest of
+    /// the body is not read.
     #[must_use]
     pub fn map_chunks_until(
         mut self,
@@ -167,7 +169,7 @@ impl ResponseBody {
         self.map_chunks(make)
     }
 
-    /// Applies a fallible transform to bytes that are still to come. The body fails at the first error.
+    /// Applies a fallible transform to the bytes that are not read yet. The body fails at the first error.
     #[must_use]
     pub fn try_map_chunks(self, make: impl FnMut(Option<Bytes>) -> Result<Bytes> + Send + 'static) -> Self {
         debug_assert!(self.unread.is_none(), "some of the body was already read");
@@ -232,7 +234,7 @@ impl ResponseBody {
         self.max_chunk_bytes = SMALL_CHUNK_BYTES;
     }
 
-    /// From now on, returns an empty chunk whenever nothing was received for this long.
+    /// Makes `next_chunk` return an empty chunk whenever nothing was received for `step`.
     pub fn report_idle_every(&mut self, step: Duration) {
         match &mut self.source {
             BodySource::Http1(reading) => reading.read_timeout_mut().report_idle_every(step),
@@ -242,7 +244,7 @@ impl ResponseBody {
         }
     }
 
-    /// Applies the deadline of a complete response to the rest of the body.
+    /// Limits the rest of the body by the deadline of the whole response.
     pub fn limit_by(&mut self, deadline: &Deadline) {
         match &mut self.source {
             BodySource::Http1(reading) => reading.read_timeout_mut().limit_by(deadline),
@@ -264,15 +266,16 @@ impl ResponseBody {
 
     /// Puts bytes back, to be read next.
     pub fn put_back(&mut self, bytes: Bytes) {
-        // A transformed chunk may be longer than what was read of it, so its rest may already be in `unread`.
+        // `split_to_max` may have returned only the beginning of a transformed chunk. The rest of the chunk is then
+        // already in `unread`.
         self.unread = Some(match self.unread.take() {
             None => bytes,
             Some(rest) => [bytes, rest].concat().into(),
         });
     }
 
-    /// Returns all bytes that are ready as one chunk. Returns an empty chunk after an idle interval, if requested;
-    /// `None` at the end; an error if the body was truncated, stalled or is invalid HTTP.
+    /// Returns all bytes that are ready as one chunk; `None` at the end. Returns an empty chunk after an idle interval
+    /// (see `report_idle_every`). Fails if the body was truncated, stalled or is invalid HTTP.
     pub async fn next_chunk(&mut self) -> Option<Result<Bytes>> {
         if let Some(bytes) = self.unread.take() {
             return Some(Ok(self.split_to_max(bytes)));
@@ -307,7 +310,7 @@ impl ResponseBody {
         }
     }
 
-    /// Returns at most `max_chunk_bytes`; the rest is read next.
+    /// Returns at most `max_chunk_bytes`, and stores the rest in `unread` to be read next.
     fn split_to_max(&mut self, mut bytes: Bytes) -> Bytes {
         if bytes.len() > self.max_chunk_bytes {
             self.unread = Some(bytes.split_off(self.max_chunk_bytes));
@@ -318,11 +321,11 @@ impl ResponseBody {
 
 const MIN_COALESCED_TIMEOUT: Duration = Duration::from_secs(1);
 const COALESCE_INTERVAL: Duration = Duration::from_millis(20);
-/// Number of immediately available reads after which the clock is checked.
+/// Number of successive reads without a wait after which the clock is checked.
 const MAX_UNCHECKED_READS: u8 = 8;
 
-/// Timeouts for reading a response body: the longest idle time, the longest total time, and the interval at which idle
-/// time is reported to the reader.
+/// Timeouts for reading a response body: maximum idle time, maximum total time, and the interval at which idle time is
+/// reported to the reader.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadTimeout {
     idle_timeout: Duration,
@@ -330,7 +333,7 @@ pub struct ReadTimeout {
     total_timeout_ms: u64,
     idle_report_interval: Duration,
     idle_time: Duration,
-    /// When the total timeout ends. Set at the first wait, or after `MAX_UNCHECKED_READS` reads.
+    /// Time at which the total timeout ends. Set at the first wait, or after `MAX_UNCHECKED_READS` reads.
     deadline: Option<Instant>,
     /// Reads since the clock was last checked.
     unchecked_reads: u8,
@@ -356,11 +359,12 @@ impl ReadTimeout {
         (self.total_timeout_ms, self.deadline) = (deadline.limit().as_millis() as u64, Some(deadline.expires_at()));
     }
 
-    /// Waits for `operation`. Returns `None` if only a report interval has passed, and an error after the idle or total
-    /// timeout.
+    /// Waits for `operation`. Returns `None` if only the interval for reporting idle time has passed, and an error
+    /// after the idle or total timeout.
     pub async fn wait_for<F: Future>(&mut self, operation: F) -> Result<Option<F::Output>> {
         let mut operation = pin!(operation);
-        // Checks the clock only if the result is not ready, and every `MAX_UNCHECKED_READS` reads if it always is.
+        // Checks the clock if the result is not ready. If results are always ready, checks it every
+        // `MAX_UNCHECKED_READS` reads.
         let first = std::future::poll_fn(|context| Poll::Ready(operation.as_mut().poll(context))).await;
         if let Poll::Ready(output) = first {
             self.idle_time = Duration::ZERO;
@@ -408,8 +412,8 @@ impl ReadTimeout {
     }
 }
 
-/// Rounds deadlines of a second or more up to a multiple of `COALESCE_INTERVAL`, so that several expire together.
-/// Separate timers would wake two threads each.
+/// Rounds a deadline up to a multiple of `COALESCE_INTERVAL` if its limit is a second or more, so that several
+/// deadlines expire together. Separate timers would wake two threads each.
 fn coalesce_deadline(end: Instant, limit: Duration) -> Instant {
     static CLOCK_START: LazyLock<Instant> = LazyLock::new(Instant::now);
     if limit < MIN_COALESCED_TIMEOUT {

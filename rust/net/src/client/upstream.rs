@@ -1,4 +1,5 @@
-//! Client for providers and the control process: which connection a request uses, and its response as it arrives.
+//! Client for providers and the control process. Chooses the connection of a request, and returns the response as it
+//! arrives.
 
 use super::{
     http1,
@@ -66,7 +67,8 @@ impl Upstream {
         }
     }
 
-    /// Resolves the host of an origin without connecting. Fails if it has no address, or one that may not be called.
+    /// Resolves the host of an origin without connecting. Fails if the host has no address, or one that may not be
+    /// called.
     pub async fn check_origin(&self, origin: &Origin) -> Result<()> {
         self.dialer.check_origin(origin).await
     }
@@ -94,8 +96,8 @@ impl Upstream {
         if let Some(lease) = home.lease() {
             return Ok(RequestConnection::Shared(lease));
         }
-        // The previous holder of the lock may have found that the origin does not support HTTP/2. Then no request waits
-        // for another.
+        // The request that held the lock before may have found that the origin does not support HTTP/2. Then requests
+        // need not wait for each other.
         let mut turn = turn.filter(|_| home.is_shareable());
         let opened = self.open_connection(origin, home).await;
         if let (Some(turn), Err(error @ Error::ConnectTimeout { .. })) = (&mut turn, &opened) {

@@ -29,9 +29,9 @@ use crate::{
     headers::Headers,
 };
 
-/// Largest message in either direction. The largest limit of a provider is 15 MiB.
+/// Maximum size of a message in either direction. The largest limit of a provider is 15 MiB.
 pub const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
-/// Bytes that may wait to be written to the socket, in addition to one message.
+/// Maximum number of bytes that wait to be written to the socket, in addition to one message.
 const WRITE_BUFFER_BYTES: usize = 64 * 1024;
 
 /// An open WebSocket to a provider.

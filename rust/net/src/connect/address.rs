@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Domain names that are blocked with their subdomains even if trusted, grouped by reason.
+/// Domain names that are blocked with their subdomains, grouped by reason. Trust by the operator does not unblock them.
 const BLOCKED_NAMES: &[(&str, &[&str])] = &[
     (
         "it is a cloud metadata service",
@@ -56,7 +56,7 @@ const BLOCKED_NAMES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Private names that are allowed, with their subdomains, only if trusted.
+/// Names of private networks. They and their subdomains are allowed only if the operator trusts them.
 const PRIVATE_NAMES: &[&str] = &[
     "local",
     "localdomain",
@@ -73,7 +73,8 @@ const PRIVATE_NAMES: &[&str] = &[
     "onion",
 ];
 
-/// Ports of services other than HTTP APIs: shells, mail, directories, databases, queues, clusters.
+/// Blocked ports: those of services other than HTTP APIs, such as shells, mail, directories, databases, queues and
+/// clusters.
 const BLOCKED_PORTS: &[u16] = &[
     7, 9, 19, 21, 22, 23, 25, 53, 69, 110, 111, 135, 137, 139, 143, 161, 389, 445, 465, 512, 513, 514, 587, 636, 873,
     993, 995, 1433, 1521, 2049, 2181, 2375, 2376, 2379, 2380, 3306, 3389, 4369, 5432, 5672, 5900, 5984, 5985, 5986,
@@ -156,7 +157,7 @@ fn parse_ipv4_part(text: &str) -> Option<u32> {
     }
 }
 
-/// Rejects hosts that cannot be trusted: blocked names, blocked ports and metadata services.
+/// Rejects destinations that are blocked even if the operator trusts them: names, ports and metadata services.
 pub fn reject_blocked(host: &str, port: u16) -> Result<(), &'static str> {
     if BLOCKED_PORTS.contains(&port) {
         return Err("its port belongs to a service without an HTTP API");
@@ -238,8 +239,8 @@ impl TrustedHosts {
     }
 }
 
-/// Checks a destination that a tenant chose, for clients outside of the engine: its host, its port and all addresses
-/// that its name resolved to. One forbidden address rejects the destination. Returns the reason if it is rejected.
+/// Checks a destination that a tenant chose, for clients outside of the engine. Checks the host, the port and all
+/// addresses of the host. One forbidden address rejects the destination. Returns the reason if it is rejected.
 pub fn check_destination(trusted: &[String], host: &str, port: u16, addresses: &[IpAddr]) -> Result<(), &'static str> {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     let trusted = TrustedHosts::new(trusted);

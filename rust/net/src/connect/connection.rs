@@ -17,11 +17,11 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 
-/// Size of the read buffer that all connections of a thread share. Bytes are copied out at their exact size, so an idle
-/// stream holds no buffer.
+/// Size of the read buffer that all connections of a thread share. A connection gets an exact copy of the received
+/// bytes, so an idle stream holds no buffer.
 pub const MAX_READ_BYTES: usize = 64 * 1024;
 
-/// Aborts the request if the provider has responded and reads nothing more of the request for this long.
+/// Time after which a request is aborted if the provider has responded and reads no more of the request.
 const STALLED_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 thread_local! {
@@ -100,8 +100,8 @@ impl Connection {
         through.await
     }
 
-    /// Resolves when the provider closes the connection, or begins a response so that the rest of the request is not
-    /// needed.
+    /// Resolves when the provider closes the connection, or begins a response that makes the rest of the request
+    /// unnecessary.
     pub async fn wait_for_rejection(&mut self) -> io::Error {
         poll_fn(|context| self.poll_rejection(context)).await
     }
@@ -118,8 +118,8 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Resolves if the pending write will not complete: the request was rejected, or a successful response arrived and
-    /// no data was written after it.
+    /// Resolves if the pending write will not complete. Either the provider rejected the request, or it sent a
+    /// successful response and then accepted no data for `STALLED_WRITE_TIMEOUT`.
     fn poll_stalled_write(
         &mut self,
         context: &mut Context<'_>,
@@ -186,7 +186,7 @@ impl Connection {
 }
 
 /// Returns true if a response has begun that makes the rest of the request pointless. Decides by the first digit of the
-/// status: 1xx is not final, and 2xx may accept what was sent so far.
+/// status: 1xx is not final, and after 2xx the provider may still need the rest.
 fn is_rejection(buffer: &[u8]) -> bool {
     !matches!(skip_informational(buffer).get(9), None | Some(b'1' | b'2'))
 }

@@ -38,7 +38,7 @@ const MAX_ATTEMPTS: usize = 16;
 const UNRESOLVABLE_HOST: &str = "its name cannot be resolved here, so its address cannot be checked; list it in TRUSTED_CUSTOM_HOSTS if the proxy can resolve it";
 /// Domains under which cloud providers assign names to customers. Their DNS is operated by the cloud.
 const CLOUD_DOMAINS: &[&str] = &["azure.com", "amazonaws.com", "amazonaws.com.cn", "api.aws", "googleapis.com"];
-/// Largest head of a proxy's response.
+/// Maximum size of the head of a proxy's response.
 const MAX_PROXY_HEAD_BYTES: usize = 16 * 1024;
 
 /// A new connection, by its negotiated protocol.
@@ -60,14 +60,14 @@ pub struct Dialer {
     known_hosts: KnownHosts,
     resolver: Resolver,
     timeouts: ConnectTimeouts,
-    /// Where the mock provider listens. That port may be dialled, no other port of its host.
+    /// Address of the mock provider, which may be private. Other ports of its host get no exception.
     mock_origin: Option<Origin>,
     proxies: Proxies,
     is_http2_enabled: bool,
     ca_file: Option<std::path::PathBuf>,
-    // Created for the first TLS connection, because reading the system's certificates takes milliseconds.
+    // TLS configuration, created for the first TLS connection: reading the system's certificates takes milliseconds.
     tls_config: OnceLock<Arc<ClientConfig>>,
-    /// For connections that use only HTTP/1.1.
+    /// TLS configuration for connections that use only HTTP/1.1.
     http1_tls_config: OnceLock<Arc<ClientConfig>>,
 }
 
@@ -119,7 +119,7 @@ impl Dialer {
         }
     }
 
-    /// Resolves the host of an origin. Fails if it has no address, or one that may not be dialled.
+    /// Resolves the host of an origin. Fails if the host has no address, or one that may not be dialled.
     pub async fn check_origin(&self, origin: &Origin) -> Result<()> {
         let Origin::Network { host, .. } = origin else {
             return Err(Error::HostNotAllowed { message: "only network hosts can be called".into() });
@@ -130,8 +130,8 @@ impl Dialer {
         addresses.iter().try_for_each(judge).map_err(|reason| host_refused_error(host, reason))
     }
 
-    /// Returns the proxy that needs absolute-form request heads for an origin. `None` for TLS origins, which are
-    /// tunnelled.
+    /// Returns the proxy of an origin without TLS, which needs request heads in absolute form. `None` for TLS origins,
+    /// because their requests go through a tunnel.
     pub fn forward_proxy(&self, origin: &Origin) -> Option<&Proxy> {
         let is_plain = matches!(origin, Origin::Network { is_secure: false, .. });
         if is_plain { self.proxies.select(origin) } else { None }
@@ -151,7 +151,7 @@ impl Dialer {
             return self.connect_any(origin, &addresses, port).await;
         };
         // The operator chose the proxy's address, so it is not checked. The proxy resolves the destination itself, so
-        // addresses cannot be pinned; the host is checked by resolving its name here.
+        // its address cannot be pinned. The name is resolved here only to check its addresses.
         let judged = async { if is_mock { Ok(()) } else { self.check_proxied_host(origin, host).await } };
         let reached = async {
             let addresses = self.resolve_host(origin, &proxy.host, NameTrust::Trusted).await?;
@@ -172,8 +172,8 @@ impl Dialer {
             return Ok(());
         }
         let lookup_result = match self.lookup_host(origin, host, self.name_trust(host)).await {
-            // A private network may resolve these names to other addresses, which are checked. If they do not resolve,
-            // they belong to the provider's cloud.
+            // A private network may resolve the names of a cloud to its own addresses, which are then checked. Names
+            // that do not resolve here belong to the provider's cloud.
             Ok(Err(_)) | Err(Error::ConnectTimeout { .. }) if (self.known_hosts.is_cloud)(host) => return Ok(()),
             result => result?,
         };
@@ -189,8 +189,8 @@ impl Dialer {
         self.lookup_host(origin, host, trust).await?.map_err(|error| connect_failed_error(origin, &error))
     }
 
-    /// Resolves a host within the DNS timeout. The outer result is the timeout or a rejected host, the inner one the
-    /// resolver's.
+    /// Resolves a host within the DNS timeout. The outer error is a timeout or a rejected host. The inner result is
+    /// that of the resolver.
     async fn lookup_host(&self, origin: &Origin, host: &str, trust: NameTrust) -> Result<io::Result<Arc<[IpAddr]>>> {
         let kind = HostKind::classify(host).map_err(|reason| host_refused_error(host, reason))?;
         if let Some(address) = kind.address() {
@@ -278,7 +278,8 @@ async fn run_step<T>(
     }
 }
 
-/// Asks a proxy for a tunnel. The provider does not speak first, so no byte may follow the proxy's response.
+/// Requests a tunnel from a proxy. The provider sends nothing before the TLS handshake, so no byte may follow the
+/// proxy's response.
 async fn open_tunnel(stream: &mut TcpStream, request: Vec<u8>) -> io::Result<()> {
     stream.write_all(&request).await?;
     let mut response = Vec::with_capacity(1024);

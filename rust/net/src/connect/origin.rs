@@ -6,7 +6,7 @@ use std::{path::PathBuf, sync::Arc};
 use super::address;
 use crate::uri;
 
-/// Longest custom host URL, in bytes.
+/// Maximum length of a custom host URL, in bytes.
 const MAX_URL_BYTES: usize = 2048;
 const MAX_LABELS: usize = 10;
 const MAX_LABEL_BYTES: usize = 63;
@@ -52,7 +52,7 @@ impl Origin {
 #[derive(Debug, Clone, PartialEq)]
 pub struct BaseUrl {
     pub origin: Origin,
-    /// Has no trailing slash.
+    /// Path prefix without a trailing slash.
     pub prefix: Arc<str>,
 }
 

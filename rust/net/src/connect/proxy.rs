@@ -16,7 +16,7 @@ pub struct Proxy {
     authorization: String,
 }
 
-/// Hosts that are reached without a proxy.
+/// Entry of `NO_PROXY`: hosts that are reached without a proxy.
 #[derive(Debug, PartialEq)]
 enum DirectRule {
     All,
@@ -83,7 +83,7 @@ impl Proxy {
         format!("CONNECT {host}:{port} HTTP/1.1\r\nhost: {host}:{port}\r\n{authorization}\r\n").into_bytes()
     }
 
-    /// Converts the head of a plain request for a proxy: adds the absolute URL and the proxy's credentials.
+    /// Converts the head of a request without TLS for a proxy: adds the absolute URL and the proxy's credentials.
     pub fn to_absolute_form(&self, head: &[u8], origin: &Origin) -> Vec<u8> {
         let method = head.iter().position(|byte| *byte == b' ').map_or(0, |space| space + 1);
         let line = head.windows(2).position(|two| two == b"\r\n").map_or(head.len(), |end| end + 2);
@@ -146,7 +146,7 @@ fn is_in_network(address: IpAddr, net: IpAddr, bits: u8) -> bool {
     rest == 128 || address >> rest == net >> rest
 }
 
-/// RFC 4648 §4.
+/// Encodes bytes as base64 (RFC 4648 §4).
 fn encode_base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);

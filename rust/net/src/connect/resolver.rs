@@ -15,10 +15,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 /// name does not exist.
 pub type LookupFn = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
 
-/// Most resolver threads. The system's resolver may hang for half a minute; then it blocks only these threads and the
-/// lookups that wait for one. Every wait has a timeout.
+/// Maximum number of resolver threads. The system's resolver may hang for half a minute. Then it blocks only these
+/// threads and the lookups that wait for one. Every wait has a timeout.
 const MAX_THREADS: usize = 128;
-/// A lookup that has run for longer is not joined, because its query may have been lost.
+/// Maximum age of a running lookup that other requests for the name join. The query of an older one may have been lost.
 const MAX_JOIN_AGE: Duration = Duration::from_secs(1);
 const STACK_BYTES: usize = 512 * 1024;
 
@@ -27,7 +27,8 @@ const STACK_BYTES: usize = 512 * 1024;
 pub enum NameTrust {
     /// The name belongs to a provider, a cloud or the operator.
     Trusted,
-    /// A client may have chosen the name. Such lookups, however slow, leave threads for trusted names.
+    /// A client may have chosen the name. Slow lookups of such names occupy at most half of the threads, so that
+    /// trusted names have the others.
     Untrusted,
 }
 
@@ -53,7 +54,8 @@ pub fn system_lookup() -> LookupFn {
     Arc::new(|name| Ok((name, 0).to_socket_addrs().map_err(classify_error)?.map(|address| address.ip()).collect()))
 }
 
-/// Texts by which systems report that a name does not exist. Only the text tells this from an unreachable DNS server.
+/// Parts of error messages by which systems report that a name does not exist. Only the message distinguishes this from
+/// an unreachable DNS server.
 const NAME_NOT_FOUND_TEXTS: &[&str] = &["not known", "No address associated", "does not resolve", "no usable address"];
 
 fn classify_error(error: io::Error) -> io::Error {

@@ -1,5 +1,5 @@
-//! Exchange of frames with a process of this machine, over its Unix socket. A frame is its length as four bytes, the
-//! highest first, and then its content.
+//! Exchange of frames with a process of this machine, over its Unix socket. A frame is a length of four bytes in
+//! big-endian order, followed by the content.
 
 use std::path::Path;
 
@@ -8,10 +8,11 @@ use tokio::{
     net::UnixStream,
 };
 
-/// Sends a frame over a connection of its own, and returns the frame that follows.
+/// Sends a frame over a new connection, and returns the frame that the process sends back.
 ///
 /// # Errors
-/// Why there is none, as the end of a sentence that begins with who was called.
+/// Returns what failed, as the end of a sentence. The caller puts the name of what it called before it, such as that of
+/// a check.
 pub async fn exchange_frames(socket: &Path, frame: &[u8], max_reply_bytes: usize) -> Result<Vec<u8>, String> {
     let failed = |_| "cannot run: its process closed the connection".to_owned();
     let mut stream = UnixStream::connect(socket).await.map_err(failed)?;
